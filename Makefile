@@ -1,0 +1,57 @@
+# Two commands do everything from a fresh clone: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SHARED ?= ../shared
+OUT ?= demo-out
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
+
+.PHONY: demo test lint setup validate scoreboard calibration catalogs bench wheel clean
+
+setup: $(VENV)/$(STAMP)
+
+$(VENV)/$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt "torch==2.13.0"
+	$(PIP) --constraint constraints.txt hatchling editables
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,test,dev]"
+	touch $@
+
+demo: setup              ## profile this machine, calibrate, check, predict clusters
+	$(BIN)/python tools/demo.py --out $(OUT)
+
+test: setup              ## all tests; under ten minutes on two cores
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict predictor
+	$(BIN)/lint-imports
+
+validate: setup          ## the published tables, whole
+	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
+	$(BIN)/reckon validate data/reference/training.csv --folds source
+
+scoreboard: setup        ## regenerate the accuracy tables of the README
+	$(BIN)/python tools/scoreboard.py
+
+calibration: setup       ## refit data/calibrations from the shared measurement sets
+	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.defaults $(SHARED) --out data/calibrations
+
+catalogs: setup          ## rebuild data/*.csv from the shared fact tables
+	@test -d $(SHARED) || { echo "make catalogs needs $(SHARED)"; exit 2; }
+	$(BIN)/python tools/curate.py $(SHARED)
+
+bench: setup             ## speed, as ratios to a yardstick measured in the same run
+	$(BIN)/python benchmarks/speed.py
+
+wheel: setup
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf $(VENV) dist build $(OUT) *.egg-info

@@ -1,0 +1,1 @@
+"""Fits efficiencies and run parameters to measurements, checks them, and stores them."""

@@ -1,0 +1,149 @@
+"""Writes calibrations: plain numbers in `calibration.json`, weights in `arrays.npy`, hashes of
+measured shapes in `shapes.npy`. `predictor.efficiency.load` reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from predictor.efficiency import SCHEMA_VERSION, Calibration, EfficiencyModel
+
+
+def _number(value: float) -> float:
+    """Six significant digits: enough for any fit, and diffs stay readable."""
+    return float(f"{value:.6g}")
+
+
+def _entry(
+    model: EfficiencyModel, arrays: list[np.ndarray], shapes: list[np.ndarray]
+) -> dict[str, Any]:
+    offset = sum(a.size for a in arrays)
+    pieces = [model.low, model.high, model.mean, model.scale]
+    for weight, bias in zip(model.weights, model.biases, strict=True):
+        pieces += [weight, bias]
+    first = sum(s.size for s in shapes)
+    arrays.extend(np.ravel(piece) for piece in pieces)
+    shapes.append(model.keys)
+    return {
+        "kind": model.kind,
+        "dtype": model.dtype,
+        "accelerator": model.accelerator,
+        "latency_us": _number(model.latency * 1e6),
+        "limit": _number(model.limit),
+        "degree": model.degree,
+        "sigma": _number(model.sigma),
+        "points": model.points,
+        "offsets": {name: _number(value) for name, value in sorted(model.offsets.items())},
+        "features": int(model.low.size),
+        "widths": [model.weights[0].shape[0], *(w.shape[1] for w in model.weights)],
+        "offset": int(offset),
+        "keys": [int(first), int(model.keys.size)],
+    }
+
+
+def manifest(
+    calibration: Calibration, heldout: Mapping[str, Any]
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """A calibration as the content of its three files."""
+    arrays: list[np.ndarray] = []
+    shapes: list[np.ndarray] = []
+    kernels = [
+        _entry(calibration.kernels[key], arrays, shapes) for key in sorted(calibration.kernels)
+    ]
+    run = calibration.run
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "name": calibration.name,
+        "provenance": dict(calibration.provenance),
+        "interval": {
+            "level": calibration.interval_level,
+            "q": _number(calibration.interval_q),
+        },
+        "run": {
+            "host_per_kernel_us": _number(run.host_per_kernel * 1e6),
+            "overlap": dict(run.overlap),
+            "contention": run.contention,
+            "context_gb": _number(run.context / 1e9),
+            "fragmentation": run.fragmentation,
+            "memory_sigma": run.memory_sigma,
+            "sigma": _number(run.sigma),
+            "factors": dict(run.factors),
+            "sources": dict(run.sources),
+        },
+        "throttles": {
+            name: {
+                "start": _number(t.start),
+                "gamma": _number(t.gamma),
+                "fade_us": _number(t.fade * 1e6),
+            }
+            for name, t in sorted(calibration.throttles.items())
+        },
+        "transfer_sigma": {k: _number(v) for k, v in sorted(calibration.transfer_sigma.items())},
+        "links": [
+            {
+                "op": link.op,
+                "link": link.link,
+                "base_us": _number(link.base * 1e6),
+                "hop_us": _number(link.hop * 1e6),
+                "root": _number(link.root),
+                "log2_sizes": [_number(x) for x in link.log2_sizes],
+                "efficiencies": [_number(x) for x in link.efficiencies],
+                "sigma": _number(link.sigma),
+                "points": link.points,
+                "pedigree": link.pedigree,
+            }
+            for _, link in sorted(calibration.links.items())
+        ],
+        "kernels": kernels,
+        "heldout": dict(heldout),
+        "fitted": {
+            "files": sorted(calibration.fitted_files),
+            "point_ids": sorted(calibration.fitted_points),
+        },
+    }
+    flat = np.concatenate(arrays) if arrays else np.empty(0)
+    keys = np.concatenate(shapes) if shapes else np.empty(0)
+    return content, flat.astype(np.float32), keys.astype(np.float64)
+
+
+def write(calibration: Calibration, out: Path, heldout: Mapping[str, Any] | None = None) -> None:
+    """Write a calibration to a folder, whole or not at all.
+
+    The files are made in a temporary folder beside `out`, which then takes its place.
+    """
+    content, arrays, keys = manifest(calibration, heldout or {})
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (staged / "calibration.json").write_text(text, encoding="utf-8")
+        np.save(staged / "arrays.npy", arrays, allow_pickle=False)
+        np.save(staged / "shapes.npy", keys, allow_pickle=False)
+        staged.chmod(0o755)
+        if out.exists():
+            old = staged.with_name(staged.name + "-old")
+            os.replace(out, old)
+            os.replace(staged, out)
+            shutil.rmtree(old)
+        else:
+            os.replace(staged, out)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+
+
+def heldout_table(fits: Mapping[Any, Any]) -> dict[str, Any]:
+    """Held-out errors as JSON: 'kind/dtype/accelerator' -> figures."""
+    return {
+        "/".join(key): {name: _number(value) for name, value in asdict(found).items()}
+        for key, found in sorted(fits.items())
+    }

@@ -1,0 +1,239 @@
+"""Rows of published tables as model, cluster and plan.
+
+Only what a row states is taken; the rest is filled by `predictor.complete`. A row that cannot be
+predicted gives a reason instead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictor import catalog
+from predictor.complete import TrainingRequest, complete_training, frameworks
+from predictor.efficiency import RunParameters
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.model import Model
+from predictor.precision import PRECISIONS
+from predictor.specs import TrainingPlanSpec, parse
+
+DIMENSIONS = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
+GPT3_VOCAB = 51200
+
+FRAMEWORKS = {
+    "kempnerforge (pytorch fsdp2)": "kempnerforge",
+    "pytorch-fsdp (fms-fsdp)": "fms-fsdp",
+    "huggingface/transformer-engine": "torchtitan",
+    "lit-gpt fork (FSDP)": "fms-fsdp",
+    "primus (megatron)": "megatron-lm",
+    "megatron-llama": "megatron-lm",
+    "levanter": "maxtext",
+    "colossalai": "deepspeed",
+}
+"""Frameworks of published tables whose defaults are those of another entry."""
+
+PLAN_COLUMNS = ("weight_bytes", "gradient_bytes", "reduce_bytes", "optimizer_bytes")
+"""Fields of a plan that the project's own step tables state beside the shared columns."""
+
+GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """A published training point.
+
+    measured   step time [s], NaN where only memory is stated
+    one_layer  the row times one layer, forward and backward, not a step
+    memory     stated peak per device [bytes], NaN where not stated
+    status     'Success', 'OOM' or ''
+    """
+
+    point_id: str
+    source: str
+    request: TrainingRequest
+    measured: float
+    one_layer: bool
+    memory: float
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A row that is not predicted, and why."""
+
+    point_id: str
+    source: str
+    reason: str
+
+
+def _value(row: Mapping[str, Any], key: str) -> Any:
+    """A cell, None where it is empty; whole floats become integers."""
+    value = row.get(key)
+    if value is None or (isinstance(value, float) and math.isnan(value)) or value == "":
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def base_name(name: str) -> str:
+    """Catalog name behind a table's: fine-tuning and proxy suffixes dropped."""
+    text = re.sub(r"\s*\(.*\)$", "", name.lower())
+    return re.sub(r"-(sft|lora|1layer|[0-9]+l-proxy|[0-9]+layers)$", "", text)
+
+
+def model_of(row: Mapping[str, Any]) -> Model:
+    """The model of a row: stated dimensions over the catalog's entry of that name.
+
+    Raises InputError where neither gives a dimension.
+    """
+    name = str(_value(row, "model") or "unnamed")
+    try:
+        known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
+    except InputError:
+        known = {}
+    stated = {key: _value(row, key) for key in (*DIMENSIONS, "kv_heads")}
+    stated |= {
+        key: _value(row, key)
+        for key in ("num_experts", "top_k", "expert_ffn_hidden", "shared_experts", "gated")
+    }
+    merged = {**known, **{key: value for key, value in stated.items() if value is not None}}
+    if stated["heads"] is not None and stated["hidden"] is not None and not known:
+        merged.pop("head_dim", None)
+    for key in ("aliases", "source", "notes"):
+        merged.pop(key, None)
+    family = str(_value(row, "family") or merged.get("family") or "")
+    if not known:
+        merged |= _style(f"{family} {name}".lower(), merged, str(_value(row, "framework") or ""))
+    if merged.get("num_experts") and not merged.get("ffn_hidden"):
+        merged["ffn_hidden"] = merged.get("expert_ffn_hidden", 0)
+    if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
+        merged["vocab"] = GPT3_VOCAB
+    missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
+    if missing:
+        raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
+    merged["name"] = name
+    return catalog.model(merged)
+
+
+def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, Any]:
+    """What an architecture's family implies beyond its dimensions."""
+    gated = merged.get("gated")
+    gpt = any(word in text for word in GPT_LIKE) if gated is None else not gated
+    if not gpt:
+        return {"gated": True, "norm": "rmsnorm", "positions": "rope"}
+    biased = "mpt" not in text and "falcon" not in text and "nemotron" not in text
+    return {
+        "gated": False,
+        "norm": "layernorm",
+        "activation": "gelu",
+        "bias": biased,
+        "positions": "alibi" if "bloom" in text or "mpt" in text else "learned",
+        "tied_embeddings": "nemotron" not in text,
+        "max_context": 2048,
+    }
+
+
+def _refusals(row: Mapping[str, Any], model_name: str) -> str | None:
+    """Reasons to skip that the row itself shows."""
+    notes = str(_value(row, "notes") or "").lower()
+    if "lora" in model_name.lower():
+        return "LoRA fine-tuning (frozen base weights) is not predicted yet"
+    if "offload" in notes and "mleng" in str(_value(row, "source")):
+        return "optimizer offload to the host is not predicted yet"
+    if _value(row, "accelerator") is None:
+        return "the accelerator is not stated"
+    return None
+
+
+def point_of(
+    row: Mapping[Any, Any],
+    run: RunParameters,
+    devices: Mapping[str, Cluster] | None = None,
+) -> Point | Skipped:
+    """A row of a training table as a point, or the reason why it is none.
+
+    run      memory parameters, to fill in what is unstated
+    devices  systems by the name of their accelerator, where a profile lies beside the table
+    """
+    point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
+    name = str(_value(row, "model") or "")
+    reason = _refusals(row, name)
+    if reason:
+        return Skipped(point_id, source, reason)
+    try:
+        request = _request(row, run, devices or {})
+    except InputError as error:
+        return Skipped(point_id, source, str(error))
+    step = _value(row, "step_time_s")
+    if step is None and _value(row, "metric") == "step_time_s":
+        step = _value(row, "value")
+    if step is None:
+        step = _converted(row, request)
+    memory = _value(row, "memory_reserved_gb")
+    if memory is None:
+        memory = _value(row, "memory_gb_per_gpu")
+    return Point(
+        point_id=point_id,
+        source=source,
+        request=request,
+        measured=float(step) if step is not None else math.nan,
+        one_layer="1layer" in name,
+        memory=float(memory) * 2.0**30 if memory is not None else math.nan,
+        status=str(_value(row, "status") or ""),
+    )
+
+
+def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
+    """Step time from a throughput, which is exact; None for other metrics."""
+    metric, value = _value(row, "metric"), _value(row, "value")
+    if value is None or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
+        return None
+    plan = request.plan
+    tokens = float(plan.global_batch * plan.seq_len)
+    rate = float(value) * (float(plan.gpus) if metric.endswith("gpu") else 1.0)
+    return tokens / rate
+
+
+def _request(
+    row: Mapping[str, Any], run: RunParameters, devices: Mapping[str, Cluster]
+) -> TrainingRequest:
+    model = model_of(row)
+    if model.is_moe:
+        raise InputError("mixture-of-experts models are not predicted yet")
+    if model.is_latent:
+        raise InputError("multi-head latent attention is not predicted yet")
+    fields: dict[str, Any] = {
+        "accelerator": _value(row, "accelerator"),
+        "accelerators_per_node": _value(row, "gpus_per_node"),
+        "inter_link_gbps": _value(row, "inter_link_gbps"),
+        "era": str(_value(row, "published") or "") or None,
+    }
+    for key in ("tp", "pp", "vpp", "cp", "micro_batch", "global_batch", "seq_len"):
+        fields[key] = _value(row, key)
+    fields["dp"], fields["gpus"] = _value(row, "dp"), _value(row, "num_gpus")
+    ranks = math.prod(int(fields[k] or 1) for k in ("tp", "pp", "cp"))
+    if fields["gpus"] and fields["tp"] and fields["pp"] and fields["gpus"] % ranks == 0:
+        fields["dp"] = fields["gpus"] // ranks
+    if fields["dp"] and fields["gpus"] and ranks * fields["dp"] != fields["gpus"]:
+        fields["gpus"] = None  # the row contradicts itself; its layout decides
+    precision = _value(row, "precision")
+    fields["precision"] = precision if precision in PRECISIONS else None
+    sequence_parallel = _value(row, "sequence_parallel")
+    if sequence_parallel is not None:
+        fields["sequence_parallel"] = bool(sequence_parallel)
+    recompute = _value(row, "recompute")
+    fields["recompute"] = "selective" if recompute == "partial" else recompute
+    fields["sharding"] = _value(row, "dp_sharding")
+    framework = str(_value(row, "framework") or "neutral").lower()
+    framework = FRAMEWORKS.get(framework, framework)
+    fields["framework"] = framework if framework in frameworks() else "neutral"
+    for key in PLAN_COLUMNS:
+        fields[key] = _value(row, key)
+    cluster = devices.get(str(fields["accelerator"]))
+    spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
+    return complete_training(spec, run, strict=False, model=model, cluster=cluster)

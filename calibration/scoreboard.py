@@ -1,0 +1,388 @@
+"""Scores predictions against tables of published points: what `reckon validate` writes.
+
+Every row is predicted, or listed with the reason why it is not. Errors of points outside the fit
+and inside it are kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from calibration.kernels import LEAST_POINTS
+from calibration.points import Point, Skipped, point_of
+from calibration.profiles import device_accelerators, device_systems
+from calibration.runs import Residual, run_sigma
+from calibration.tables import check_kernels, is_collective, kinds, read_table, shapes_of
+from predictor import catalog
+from predictor.collectives import hops, link_time, volume
+from predictor.efficiency import Calibration
+from predictor.errors import InputError
+from predictor.hardware import Accelerator
+from predictor.kernels import shape_times
+from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
+from predictor.training import predict
+
+FOLDS = ("source", "model", "accelerator")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One predicted row."""
+
+    point_id: str
+    source: str
+    metric: str
+    published: float
+    predicted: float
+    low: float
+    high: float
+    in_sample: bool
+    model: str = ""
+    accelerator: str = ""
+    sigma_operators: float = 0.0
+
+    @property
+    def log_error(self) -> float:
+        """log(predicted / published)."""
+        return float(np.log(self.predicted / self.published))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """Predicted and stated peak memory of one row [bytes], and whether it ran out."""
+
+    predicted: float
+    stated: float
+    p_oom: float
+    status: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Everything that was scored, skipped, and known of memory."""
+
+    kind: str
+    rows: list[Scored]
+    skipped: list[Skipped]
+    memory: list[MemoryRow]
+    total: int
+
+
+def kind_of_table(table: pd.DataFrame, where: str) -> str:
+    """'kernels', 'inference' or 'training', by the columns that only one of them has."""
+    if KERNEL_KEY in table:
+        return "kernels"
+    if INFERENCE_KEY in table:
+        return "inference"
+    if TRAINING_KEY in table:
+        return "training"
+    raise InputError(
+        f"{where} is no table of points: none of the columns {TRAINING_KEY}, {INFERENCE_KEY} and "
+        f"{KERNEL_KEY} is there"
+    )
+
+
+def score(
+    paths: list[Path],
+    calibration: Calibration,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """Predict every row of every table.
+
+    Raises InputError for files that are no tables of points.
+    """
+    tables = [(path, read_table(path)) for path in paths]
+    named = [kind_of_table(table, str(path)) for path, table in tables]
+    rows: list[Scored] = []
+    skipped: list[Skipped] = []
+    memory: list[MemoryRow] = []
+    total, done = sum(len(table) for _, table in tables), 0
+    for (path, table), kind in zip(tables, named, strict=True):
+        if kind == "training":
+            devices = device_systems(path.parent)
+            for record in table.to_dict("records"):
+                found = point_of(record, calibration.run, devices)
+                if isinstance(found, Skipped):
+                    skipped.append(found)
+                else:
+                    _score_run(found, calibration, rows, skipped, memory)
+                done += 1
+                progress(done, total)
+        elif kind == "inference":
+            skipped += [
+                Skipped(
+                    str(r.get("point_id", "")),
+                    str(r.get("source", "")),
+                    "inference is not predicted yet",
+                )
+                for r in table.to_dict("records")
+            ]
+        else:
+            _score_kernels(path, table, calibration, rows, skipped)
+        progress(done, total)
+    return Scores(named[0] if len(set(named)) == 1 else "mixed", rows, skipped, memory, total)
+
+
+def _score_run(
+    point: Point,
+    calibration: Calibration,
+    rows: list[Scored],
+    skipped: list[Skipped],
+    memory: list[MemoryRow],
+) -> None:
+    request = point.request
+    try:
+        result = predict(request.model, request.cluster, request.plan, calibration)
+    except InputError as error:
+        skipped.append(Skipped(point.point_id, point.source, str(error)))
+        return
+    if np.isfinite(point.memory) or point.status in ("OOM", "Success"):
+        memory.append(
+            MemoryRow(float(result.memory.peak), point.memory, float(result.p_oom), point.status)
+        )
+    if point.status == "OOM":
+        return
+    if not point.measured > 0:
+        if not np.isfinite(point.memory):
+            skipped.append(Skipped(point.point_id, point.source, "no step time is stated"))
+        return
+    value = float(result.layer_time if point.one_layer else result.step_time)
+    reach = float(result.high / result.step_time)
+    operators = max(float(result.sigma) ** 2 - calibration.run.sigma**2, 0.0)
+    rows.append(
+        Scored(
+            point.point_id,
+            point.source,
+            "step_time_s",
+            point.measured,
+            value,
+            value / reach,
+            value * reach,
+            point.point_id in calibration.fitted_points,
+            request.model.name,
+            request.cluster.accelerator.name,
+            float(np.sqrt(operators)),
+        )
+    )
+
+
+def _score_kernels(
+    path: Path,
+    table: pd.DataFrame,
+    calibration: Calibration,
+    rows: list[Scored],
+    skipped: list[Skipped],
+) -> None:
+    """Predict the latency of every kernel and collective row, in groups of one kind."""
+    table = check_kernels(table, str(path)).reset_index(drop=True)
+    ids = table["point_id"].astype(str) if "point_id" in table else pd.Series("", table.index)
+    names = [own or f"{path.name}:{line + 2}" for line, own in enumerate(ids)]
+    devices = device_accelerators(path.parent)
+    in_sample = str(path) in calibration.fitted_files
+    table = table.assign(kind=kinds(table), name=names)
+    known: dict[str, Accelerator | None] = {}
+
+    def accelerator(name: str) -> Accelerator | None:
+        if name not in known:
+            try:
+                known[name] = devices.get(name) or catalog.accelerator(name)
+            except InputError:
+                known[name] = None
+        return known[name]
+
+    def skip(own: pd.DataFrame, reason: str) -> None:
+        skipped.extend(
+            Skipped(str(n), str(s), reason) for n, s in zip(own["name"], own["source"], strict=True)
+        )
+
+    def add(own: pd.DataFrame, predicted: np.ndarray, sigma: np.ndarray) -> None:
+        reach = np.exp(calibration.interval_q * sigma)
+        columns = (
+            own["name"],
+            own["source"],
+            own["latency_us"],
+            predicted * 1e6,
+            reach,
+            sigma,
+            own["accelerator"],
+        )
+        for name, source, published, value, r, s, device in zip(*columns, strict=True):
+            rows.append(
+                Scored(
+                    str(name),
+                    str(source),
+                    "latency_us",
+                    float(published),
+                    float(value),
+                    float(value / r),
+                    float(value * r),
+                    in_sample,
+                    "",
+                    str(device),
+                    float(s),
+                )
+            )
+
+    collective = is_collective(table)
+    for (op, link), own in table[collective].groupby(["op", "link"]):
+        if not link or own["link_gbs"].isna().any():
+            skip(own, "the link of the collective is not stated (columns link, link_gbs)")
+            continue
+        predicted, sigma = _collective(own, str(op), str(link), calibration)
+        add(own, predicted, sigma)
+    compute = table[~collective]
+    skip(compute[compute["kind"] == ""], "this kind of kernel is not predicted yet")
+    for (_, op, dtype, device), own in compute[compute["kind"] != ""].groupby(
+        ["kind", "op", "dtype", "accelerator"]
+    ):
+        found = accelerator(str(device))
+        if found is None:
+            skip(own, f"unknown accelerator {device!r} (reckon show accelerators)")
+            continue
+        try:
+            shapes = shapes_of(own, str(op), str(dtype))
+            time, sigma, *_ = shape_times(shapes, found, calibration)
+        except (InputError, KeyError) as error:
+            skip(own, str(error))
+            continue
+        add(own, time, sigma)
+
+
+def _collective(
+    own: pd.DataFrame, op: str, link: str, calibration: Calibration
+) -> tuple[np.ndarray, np.ndarray]:
+    size, nodes = own["num_gpus"].to_numpy(float), own["num_nodes"].fillna(1.0).to_numpy(float)
+    below = np.where(nodes > 1, size / nodes, 1.0)
+    members = size / below
+    message = own["message_bytes"].to_numpy(float)
+    reducing = own["in_switch"].fillna(0.0).to_numpy(float) > 0
+    moved = np.where(
+        reducing, volume(op, message, members, True), volume(op, message, members, False)
+    )
+    rate = own["link_gbs"].to_numpy(float) * 1e9 * (1.0 if op in ("alltoall", "p2p") else below)
+    model = calibration.link(op, link)
+    time = link_time(model, moved, rate, hops(op, members), members, model.hop)
+    return time, np.full(time.shape, model.sigma)
+
+
+def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
+    """Score with the interval refitted without each group: central values of a calibration that
+    was fitted to none of the points do not change, the run's spread does.
+
+    by   'source', 'model' or 'accelerator'
+    """
+    keys = np.array([getattr(row, by) for row in scores.rows])
+    found = [Residual(row.log_error, row.sigma_operators, row.source) for row in scores.rows]
+    q, level = calibration.interval_q, calibration.interval_level
+    rows = []
+    sigma: dict[str, float] = {}
+    for row, key in zip(scores.rows, keys, strict=True):
+        if key not in sigma:
+            rest = [r for r, other in zip(found, keys, strict=True) if other != key]
+            enough = len(rest) >= LEAST_POINTS
+            sigma[key] = run_sigma(rest, q, level) if enough else calibration.run.sigma
+        reach = float(np.exp(q * np.hypot(row.sigma_operators, sigma[key])))
+        rows.append(
+            Scored(**{**asdict(row), "low": row.predicted / reach, "high": row.predicted * reach})
+        )
+    return Scores(scores.kind, rows, scores.skipped, scores.memory, scores.total)
+
+
+def _figures(rows: list[Scored]) -> dict[str, float | int | None]:
+    """MAPE, median, ninetieth percentile and bias over rows; null where there are none."""
+    if not rows:
+        return {"n": 0, "mape": None, "median_ape": None, "p90_ape": None, "bias": None}
+    logs = np.array([row.log_error for row in rows])
+    share = np.abs(np.expm1(logs))
+    return {
+        "n": len(rows),
+        "mape": float(share.mean()),
+        "median_ape": float(np.median(share)),
+        "p90_ape": float(np.quantile(share, 0.9)),
+        "bias": float(logs.mean()),
+    }
+
+
+def _coverage(rows: list[Scored]) -> float | None:
+    inside = [row.low <= row.published <= row.high for row in rows]
+    return float(np.mean(inside)) if inside else None
+
+
+def summary(scores: Scores, level: float) -> dict[str, Any]:
+    """The content of `reckon validate --json`."""
+    fresh = [row for row in scores.rows if not row.in_sample]
+    metrics = sorted({row.metric for row in scores.rows})
+    groups = []
+    for source in sorted({row.source for row in scores.rows}):
+        own = [row for row in scores.rows if row.source == source]
+        out = [row for row in own if not row.in_sample]
+        figures = _figures(out or own)
+        groups.append(
+            {
+                "source": source,
+                "n": len(own),
+                "mape": figures["mape"],
+                "median_ape": figures["median_ape"],
+                "bias": figures["bias"],
+                "coverage": _coverage(out or own),
+                "in_sample": not out,
+            }
+        )
+    held: list[Any] = [group["mape"] for group in groups if not group["in_sample"]]
+    figures = _figures(fresh if len(metrics) == 1 else [])
+    widths = [row.high / row.low for row in scores.rows]
+    return {
+        "kind": scores.kind,
+        "n_points": scores.total,
+        "n_predicted": len(scores.rows),
+        "mape": figures["mape"],
+        "median_ape": figures["median_ape"],
+        "p90_ape": figures["p90_ape"],
+        "bias": figures["bias"],
+        "macro_mape": float(np.mean(held)) if held else None,
+        "in_sample_mape": _figures([row for row in scores.rows if row.in_sample])["mape"],
+        "by_metric": {
+            metric: _figures([row for row in fresh if row.metric == metric]) for metric in metrics
+        },
+        "interval_level": level,
+        "interval_coverage": _coverage(fresh or scores.rows),
+        "median_width": float(np.median(widths)) if widths else None,
+        "groups": groups,
+        "skipped": [
+            {"point_id": row.point_id, "source": row.source, "reason": row.reason}
+            for row in scores.skipped
+        ],
+        "points": [
+            {
+                key: value
+                for key, value in asdict(row).items()
+                if key not in ("sigma_operators", "model", "accelerator")
+            }
+            for row in scores.rows
+        ],
+        "memory": _memory(scores.memory),
+    }
+
+
+def _memory(rows: list[MemoryRow]) -> dict[str, Any]:
+    """Error of peak memory where stated; accuracy, recall and precision of out-of-memory."""
+    stated = [row for row in rows if np.isfinite(row.stated) and row.status != "OOM"]
+    errors = [abs(row.predicted / row.stated - 1.0) for row in stated]
+    labelled = [row for row in rows if row.status in ("OOM", "Success")]
+    says = [row.p_oom > 0.5 for row in labelled]
+    is_oom = [row.status == "OOM" for row in labelled]
+    hits = sum(a and b for a, b in zip(says, is_oom, strict=True))
+    right = sum(a == b for a, b in zip(says, is_oom, strict=True))
+    return {
+        "n": len(stated),
+        "mape": float(np.mean(errors)) if errors else None,
+        "oom_accuracy": right / len(labelled) if labelled else None,
+        "oom_recall": hits / sum(is_oom) if any(is_oom) else None,
+        "oom_precision": hits / sum(says) if any(says) else None,
+    }

@@ -1,0 +1,142 @@
+"""ai-dynamo/aiconfigurator measurement tables (Parquet, Apache-2.0).
+
+Latency is in milliseconds, message sizes in elements (2 bytes for half, 1 for int8); attention
+states new tokens (`isl`) and past tokens (`step`). Several serving libraries measured the same
+shapes; their geometric mean is the neutral software stack.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+ACCELERATORS = {
+    "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
+    "NVIDIA H100 80GB HBM3": "H100-SXM5-80GB",
+    "NVIDIA H200": "H200-SXM-141GB",
+    "NVIDIA B200": "B200-SXM-180GB",
+    "NVIDIA B300 SXM6 AC": "B300-SXM-288GB",
+    "NVIDIA GB200": "GB200-186GB",
+    "NVIDIA GB300": "GB300-288GB",
+    "NVIDIA L40S": "L40S-48GB",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-96GB",
+}
+DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+COLLECTIVES = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "alltoall": "alltoall",
+}
+LINKS = {
+    "A100-SXM4-80GB": ("nvlink3", 300.0, 0.0),
+    "H100-SXM5-80GB": ("nvlink4", 450.0, 1.0),
+    "H200-SXM-141GB": ("nvlink4", 450.0, 1.0),
+    "B200-SXM-180GB": ("nvlink5", 900.0, 1.0),
+    "B300-SXM-288GB": ("nvlink5", 900.0, 1.0),
+    "GB200-186GB": ("nvlink5", 900.0, 1.0),
+    "GB300-288GB": ("nvlink5", 900.0, 1.0),
+}
+"""The scale-up link that each node's collectives ran on: name, GB/s per direction, whether the
+switch reduces. PCIe hosts without peer access are left out."""
+
+LICENCE = "Apache-2.0"
+
+
+def _geometric_mean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """One row per shape: the geometric mean of the libraries' latencies."""
+    logs = table.assign(log=np.log(table["latency_us"])).groupby(keys, observed=True)["log"].mean()
+    return np.exp(logs).rename("latency_us").reset_index()
+
+
+def _known(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.assign(accelerator=table["device"].map(ACCELERATORS))
+    return table[table["accelerator"].notna()].copy()
+
+
+def _gemms(path: Path) -> pd.DataFrame:
+    table = _known(pd.read_parquet(path))
+    table = table.assign(
+        op="gemm",
+        dtype=table["gemm_dtype"].map(DTYPES),
+        latency_us=table["latency"].astype(float) * 1e3,
+        framework=table["dir_backend"],
+        source="aiconfigurator",
+        **{axis: table[axis].astype(float) for axis in "mnk"},
+    )
+    table = table[table["dtype"].notna()]
+    # vLLM falls back to a host-bound path for block-scaled fp8 on Blackwell (150 us floor).
+    blackwell = table["accelerator"].str.contains("B200|B300")
+    fallback = blackwell & (table["framework"] == "vllm") & (table["dtype"] == "fp8_block")
+    return table[~fallback]
+
+
+def gemm(path: Path) -> pd.DataFrame:
+    """`gemm_perf.parquet` as kernel rows: short bursts, one row per accelerator, type and shape."""
+    table = _gemms(path)
+    keys = ["accelerator", "dtype", "m", "n", "k"]
+    rows = _geometric_mean(table[table["power"].isna()], keys)
+    return rows.assign(op="gemm", layout="fwd", source="aiconfigurator")
+
+
+def gemm_bursts_and_sustained(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The same bf16 shapes in short bursts, and for 0.3 s and longer back to back (the runs with
+    power readings); one row per accelerator, library (`framework`) and shape."""
+    table = _gemms(path)
+    table = table[table["dtype"] == "bf16"]
+    keys = ["accelerator", "framework", "m", "n", "k"]
+    long = table["power"].notna()
+    return _geometric_mean(table[~long], keys), _geometric_mean(table[long], keys)
+
+
+def attention(path: Path) -> pd.DataFrame:
+    """`context_attention_perf.parquet`: causal prefill without past tokens, 16-bit, full window."""
+    table = _known(pd.read_parquet(path))
+    window = table["window_size"].fillna(0)
+    table = table[
+        (table["attn_dtype"] == "bfloat16")
+        & (table["kv_cache_dtype"] == "bfloat16")
+        & (window <= 0)
+        & (table["step"] == 0)
+        & (table["isl"] >= 128)
+        & table["power"].isna()
+    ]
+    table = table.assign(
+        latency_us=table["latency"].astype(float) * 1e3,
+        batch=table["batch_size"].astype(float),
+        q_len=table["isl"].astype(float),
+        heads=table["num_heads"].astype(float),
+        kv_heads=table["num_key_value_heads"].astype(float),
+        head_dim=table["head_dim"].astype(float),
+    )
+    table["kv_heads"] = table["kv_heads"].where(table["kv_heads"] > 0, table["heads"])
+    keys = ["accelerator", "batch", "q_len", "heads", "kv_heads", "head_dim"]
+    rows = _geometric_mean(table, keys)
+    return rows.assign(
+        op="attention_prefill",
+        dtype="bf16",
+        kv_len=rows["q_len"],
+        causal=1.0,
+        source="aiconfigurator",
+    )
+
+
+def nccl(path: Path) -> pd.DataFrame:
+    """`nccl_perf.parquet`: NCCL collectives inside one node, out of place, median over versions."""
+    table = _known(pd.read_parquet(path))
+    table = table[table["accelerator"].isin(LINKS)]
+    for position, column in enumerate(("link", "link_gbs", "in_switch")):
+        table[column] = [LINKS[name][position] for name in table["accelerator"]]
+    table = table.assign(
+        op=table["op_name"].map(COLLECTIVES),
+        message_bytes=table["message_size"].astype(float)
+        * table["nccl_dtype"].map({"half": 2.0, "int8": 1.0}),
+        latency_us=table["latency"].astype(float) * 1e3,
+        num_gpus=table["num_gpus"].astype(float),
+    )
+    table = table[table["op"].notna() & (table["nccl_dtype"] == "half")]
+    keys = ["accelerator", "link", "link_gbs", "in_switch", "op", "num_gpus", "message_bytes"]
+    rows = table.groupby(keys, observed=True)["latency_us"].median().reset_index()
+    return rows.assign(dtype="fp16", num_nodes=1.0, source="aiconfigurator")

@@ -1,0 +1,1 @@
+"""The analytical model: workloads, kernels, collectives, memory, schedules, training."""

@@ -1,0 +1,345 @@
+"""Fills in what a request leaves unstated, by written rules, and reports every field it filled.
+
+The same rules serve users and rows of published tables; none of them looks at a measured value.
+Order: model by name; node and network from the catalog; framework defaults; layout; micro-batch;
+recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from predictor import catalog
+from predictor.efficiency import RunParameters
+from predictor.errors import InputError, unknown
+from predictor.hardware import Accelerator, Cluster
+from predictor.memory import memory
+from predictor.model import Model
+from predictor.plan import CATEGORY_FIELDS, RECOMPUTES, TrainingPlan, check, stack
+from predictor.precision import PEAK, PRECISIONS
+from predictor.specs import TrainingPlanSpec
+
+NODE_FALLBACK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A field that was filled in: its value and the rule that gave it."""
+
+    field: str
+    value: Any
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRequest:
+    """A complete training request; `tokens` is the budget to train on, if one was given."""
+
+    model: Model
+    cluster: Cluster
+    plan: TrainingPlan
+    tokens: float | None
+    assumed: tuple[Assumption, ...]
+
+
+@lru_cache(maxsize=1)
+def frameworks() -> Mapping[str, Any]:
+    """The table of framework defaults, `data/defaults/frameworks.yaml`."""
+    return catalog.read_mapping(catalog.data_dir() / "defaults" / "frameworks.yaml")
+
+
+def framework_settings(name: str, era: str | None) -> tuple[dict[str, Any], str]:
+    """Defaults of a framework in an era ('YYYY' or 'YYYY-MM'; None: its latest), and a label.
+
+    Raises InputError for an unknown framework or an era that is no date.
+    """
+    table = frameworks()
+    if name not in table:
+        raise unknown("framework", name, table)
+    periods = table[name]
+    if era is None or era == "neutral":
+        chosen = periods[-1]
+    else:
+        if not era[:4].isdigit():
+            raise InputError(f"era {era!r} is not a date; write YYYY or YYYY-MM")
+        month = era if len(era) > 4 else f"{era}-06"
+        chosen = next((p for p in periods if "until" not in p or month <= p["until"]), periods[-1])
+    label = f"{name} until {chosen['until']}" if "until" in chosen else name
+    return dict(chosen["settings"]), label
+
+
+class _Filler:
+    """Collects values and the record of those that were assumed."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+        self.assumed: list[Assumption] = []
+
+    def fill(self, field: str, value: Any, rule: str) -> Any:
+        if field not in self.values:
+            self.values[field] = value
+            self.assumed.append(Assumption(field, value, rule))
+        return self.values[field]
+
+
+def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
+    """The first catalog system with an accelerator and node size, else one of another node size
+    resized, else InputError."""
+    matches = [
+        name
+        for name, row in catalog.rows("systems").items()
+        if row["accelerator"] == accelerator.name
+    ]
+    if not matches:
+        raise InputError(
+            f"no catalog system has {accelerator.name}; give --system, a name or a .yaml file"
+        )
+    for name in matches:
+        row = catalog.rows("systems")[name]
+        if per_node in (None, int(row["accelerators_per_node"])):
+            return catalog.system(name)
+    found = catalog.system(matches[0])
+    return resize_node(found, int(per_node or NODE_FALLBACK))
+
+
+def resize_node(cluster: Cluster, per_node: int) -> Cluster:
+    """The same links with another number of accelerators per node."""
+    old = cluster.accelerators_per_node
+    tiers = tuple(
+        replace(tier, size=float(per_node)) if tier.size == old else tier for tier in cluster.tiers
+    )
+    name = f"{cluster.name} with {per_node} per node"
+    return replace(cluster, name=name, accelerators_per_node=per_node, tiers=tiers)
+
+
+def _cluster(filler: _Filler) -> Cluster:
+    values = filler.values
+    per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
+    if "system" in values:
+        cluster = catalog.system(values["system"])
+        if "accelerator" in values:
+            own = catalog.accelerator(values["accelerator"])
+            cluster = replace(cluster, accelerator=own)
+    elif "accelerator" in values:
+        own = catalog.accelerator(values["accelerator"])
+        cluster = default_system(own, per_node)
+        filler.fill("system", cluster.name, "catalog system of that accelerator and node size")
+    else:
+        raise InputError("give --system or --accelerator (reckon show systems)")
+    if per_node is not None and per_node != cluster.accelerators_per_node:
+        cluster = resize_node(cluster, per_node)
+    if link is not None:
+        outer = replace(cluster.tiers[-1], bandwidth=link * 1e9 / 8)
+        if len(cluster.tiers) == 1:
+            inner = replace(cluster.tiers[0], size=float(cluster.accelerators_per_node))
+            outer = replace(outer, link="infiniband", size=np.inf, in_switch=False)
+            cluster = replace(cluster, tiers=(inner, outer))
+        else:
+            cluster = replace(cluster, tiers=(*cluster.tiers[:-1], outer))
+    return cluster
+
+
+def _precision(filler: _Filler, accelerator: Accelerator) -> str:
+    best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
+    rule = "bf16 where the accelerator has it, else fp16, else fp32"
+    precision = filler.fill("precision", best, rule)
+    recipe = PRECISIONS[precision]
+    for dtype in (recipe.linear, recipe.core):
+        accelerator.peak_for(PEAK.get(dtype, dtype))
+    return str(precision)
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Possible (tp, pp), fewest GPUs per replica first and TP before PP, TP inside the node."""
+    powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
+    tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
+    pps = [values["pp"]] if "pp" in values else _divisors(model.layers)
+    pairs = [(tp, pp) for tp in tps for pp in pps]
+    gpus, cp = values.get("gpus"), values.get("cp", 1)
+    if gpus is not None:
+        pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp * cp) == 0]
+    return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def _batch_divides(values: Mapping[str, Any], tp: int, pp: int) -> bool:
+    gpus = values.get("gpus")
+    if gpus is None:
+        return True
+    ranks = gpus // (tp * pp * values.get("cp", 1)) * values.get("micro_batch", 1)
+    return bool(values["global_batch"] % ranks == 0)
+
+
+def complete_training(
+    spec: TrainingPlanSpec,
+    run: RunParameters,
+    strict: bool = True,
+    model: Model | None = None,
+    cluster: Cluster | None = None,
+) -> TrainingRequest:
+    """Complete a training request.
+
+    spec     what the user or the table states
+    run      memory parameters, to judge what fits
+    strict   refuse plans that break a law (`plan.check`); published rows are taken as they are
+    model, cluster   already loaded, instead of the names in `spec`
+
+    Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
+    """
+    filler = _Filler(spec.model_dump())
+    values = filler.values
+    if model is None:
+        if "model" not in values:
+            raise InputError("give --model (reckon show models)")
+        model = catalog.model(values["model"])
+    cluster = cluster if cluster is not None else _cluster(filler)
+    for field in ("seq_len", "global_batch"):
+        if field not in values:
+            raise InputError(f"give --{field.replace('_', '-')}: it has no default")
+    precision = _precision(filler, cluster.accelerator)
+    recipe = PRECISIONS[precision]
+
+    framework = filler.fill("framework", "neutral", "no framework was named")
+    settings, label = framework_settings(framework, values.get("era"))
+    filler.values.setdefault("era", "neutral")
+    filler.fill("cp", 1, "no context parallelism unless asked for")
+    filler.fill("vpp", 1, "no interleaving unless asked for")
+    filler.fill("micro_batch", 1, "one sequence unless stated")
+    split = settings.pop("sequence_parallel", False)
+    recompute = settings.pop("recompute", "fit")
+    for field, value in settings.items():
+        filler.fill(field, value, f"default of {label}")
+    rule = f"precision {precision}"
+    filler.fill("weight_bytes", recipe.weight, rule)
+    filler.fill("optimizer_bytes", recipe.optimizer, rule)
+    filler.fill("gradient_bytes", 4.0, "gradients accumulate in fp32")
+    filler.fill("reduce_bytes", 4.0, "gradients are reduced in fp32")
+    filler.fill("gather_bytes", recipe.weight, rule)
+
+    if values.get("sharding") == "hsdp":
+        filler.fill("dp_shard", cluster.accelerators_per_node, "shard inside the node")
+
+    def plan_of(tp: int, pp: int, chosen: str) -> TrainingPlan:
+        ranks = tp * pp * values["cp"]
+        dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
+        parallel = values.get("sequence_parallel", tp > 1 if split == "tp" else split)
+        taken = {
+            name: values[name]
+            for name in (*CATEGORY_FIELDS, *_PLAN_NUMBERS)
+            if name in values and name not in ("recompute",)
+        }
+        return TrainingPlan(
+            tp=float(tp),
+            pp=float(pp),
+            dp=float(dp),
+            recompute=chosen,
+            sequence_parallel=float(parallel),
+            **taken,
+        )
+
+    candidates = (
+        [(values["tp"], values["pp"])]
+        if "tp" in values and "pp" in values
+        else [
+            pair
+            for pair in _layouts(model, cluster.accelerators_per_node, values)
+            if _batch_divides(values, *pair)
+        ]
+    )
+    if not candidates:
+        raise InputError(
+            "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
+            "batch; state --tp and --pp"
+        )
+    if "recompute" in values:
+        options: tuple[str, ...] = (values["recompute"],)
+    elif recompute != "fit":
+        options = (recompute,)
+    else:
+        options = RECOMPUTES
+    (tp, pp), chosen = _first_fit(candidates, options, plan_of, model, cluster, run)
+    fits = "the smallest tp x pp that fits, tp first and inside the node"
+    filler.fill("tp", tp, fits)
+    filler.fill("pp", pp, fits)
+    filler.fill(
+        "recompute",
+        chosen,
+        f"default of {label}" if recompute != "fit" else "first of none, selective, full that fits",
+    )
+    if "dp" not in values:
+        ranks = values["tp"] * values["pp"] * values["cp"]
+        if values.get("gpus", ranks) % ranks:
+            raise InputError(
+                f"gpus {values['gpus']} is not a multiple of tp {tp} x pp {pp} x cp "
+                f"{values['cp']} = {ranks}"
+            )
+        filler.fill("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)")
+    filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
+    plan = plan_of(tp, pp, chosen)
+    filler.fill("gpus", int(plan.gpus), "tp x pp x cp x dp")
+    reach = cluster.tiers[-1].size
+    if int(plan.gpus) > reach:
+        raise InputError(
+            f"{cluster.name} has no network beyond {reach:g} accelerators, the plan needs "
+            f"{int(plan.gpus)}; give --inter-link-gbps"
+        )
+    if strict:
+        if int(plan.gpus) != values["gpus"]:
+            raise InputError(
+                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x cp {values['cp']} x dp "
+                f"{values['dp']} = {int(plan.gpus)}"
+            )
+        check(plan, model)
+    return TrainingRequest(model, cluster, plan, values.get("tokens"), tuple(filler.assumed))
+
+
+_PLAN_NUMBERS = (
+    "micro_batch",
+    "global_batch",
+    "seq_len",
+    "cp",
+    "vpp",
+    "dp_shard",
+    "weight_bytes",
+    "gradient_bytes",
+    "reduce_bytes",
+    "gather_bytes",
+    "optimizer_bytes",
+    "vocab_multiple",
+)
+
+
+def _first_fit(
+    candidates: list[tuple[int, int]],
+    options: tuple[str, ...],
+    plan_of: Any,
+    model: Model,
+    cluster: Cluster,
+    run: RunParameters,
+) -> tuple[tuple[int, int], str]:
+    """The first layout, and for it the first recomputation, whose peak memory fits.
+
+    Where nothing fits: the last layout with the last option (the user sees by how much).
+    """
+    if len(candidates) == 1 and len(options) == 1:
+        return candidates[0], options[0]
+    if model.is_moe or model.is_latent:
+        return candidates[0], options[-1]
+    capacity = cluster.accelerator.memory
+    fits = []
+    for option in options:
+        batch = stack([plan_of(tp, pp, option) for tp, pp in candidates])
+        fits.append(np.asarray(memory(model, batch, run).peak <= capacity))
+    table = np.stack(fits, axis=1)  # (layouts, options)
+    if not table.any():
+        return candidates[-1], options[-1]
+    layout = int(np.argmax(table.any(axis=1)))
+    return candidates[layout], options[int(np.argmax(table[layout]))]

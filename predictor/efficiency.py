@@ -1,0 +1,404 @@
+"""What has been learned: efficiencies of kernels and links, and the parameters of a run.
+
+A `Calibration` is plain numbers and arrays. It is read from a directory with `calibration.json`,
+`arrays.npy` and `shapes.npy`; reading executes nothing. `calibration/` fits and writes it.
+
+Kernel time = latency + ideal time / efficiency, where efficiency = exp(-y) and y >= 0 is what the
+fitted model answers, so that no prediction beats the ceiling of `features.ideal`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.hardware import Accelerator, Array
+
+SCHEMA_VERSION = 1
+
+ANY = "*"
+
+RELATED_DTYPES: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "tf32": ("bf16", "fp16"),
+    "fp8_block": ("fp8",),
+    "mxfp8": ("fp8_block", "fp8"),
+    "nvfp4": ("mxfp8", "fp8_block", "fp8"),
+}
+"""Data types whose efficiency may stand in for another's, nearest first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EfficiencyModel:
+    """Fitted efficiency of one kind of operator in one data type on one accelerator.
+
+    A chain of affine maps with rectifiers between them on standardised features (clipped to the
+    box `low`..`high` of the training points), after an optional expansion to all products of two.
+
+    accelerator  its name, '*ARCHITECTURE' for one pooled over an architecture, '*' over all
+    latency   time of an empty kernel [s]
+    limit     y never exceeds this: the least efficient of the training points
+    offsets   added to y for a variant (layout, direction) that shares the model
+    sigma     log-standard-deviation of held-out residuals
+    keys      hashes of the measured shapes, sorted; empty where not kept
+    """
+
+    kind: str
+    dtype: str
+    accelerator: str
+    latency: float
+    limit: float
+    degree: int
+    sigma: float
+    points: int
+    offsets: Mapping[str, float]
+    low: Array
+    high: Array
+    mean: Array
+    scale: Array
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    keys: Array
+
+    def inefficiency(self, features: Array) -> Array:
+        """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`."""
+        z = (np.clip(features, self.low, self.high) - self.mean) / self.scale
+        if self.degree == 2:
+            rows, cols = np.triu_indices(z.shape[1])
+            z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            z = z @ weight + bias
+            if index + 1 < len(self.weights):
+                z = np.maximum(z, 0.0)
+        return np.asarray(np.clip(z[:, 0], 0.0, self.limit))
+
+    def distance(self, features: Array) -> Array:
+        """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
+        outside = np.maximum(self.low - features, features - self.high)
+        return np.asarray(np.max(np.maximum(outside, 0.0) / self.scale, axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Efficiency used where nothing has been measured: a number with a source.
+
+    efficiency  share of the ideal rate
+    latency     [s]
+    sigma       log-standard-deviation
+    """
+
+    efficiency: float
+    latency: float
+    sigma: float
+    source: str
+
+
+_GEMM_SOURCE = "large bf16 products reach 0.7-0.85 of peak on A100 and H100, NVIDIA cuBLAS docs"
+_STREAM_SOURCE = "STREAM-like kernels reach 0.83-0.91 of HBM bandwidth, te42kyfo/gpu-benches"
+
+DEFAULTS: dict[str, Constant] = {
+    "gemm": Constant(0.72, 3e-6, 0.25, _GEMM_SOURCE),
+    "bmm": Constant(0.6, 3e-6, 0.3, _GEMM_SOURCE),
+    "attention_prefill": Constant(0.55, 5e-6, 0.3, "Dao 2023, fig. 5: 50-73 % of peak forward"),
+    "attention_backward": Constant(0.45, 8e-6, 0.3, "Dao 2023, fig. 6: up to 63 % backward"),
+    "loss": Constant(0.25, 5e-6, 0.4, "five passes over fp32 logits against one ideal one"),
+    "optimizer": Constant(0.7, 5e-6, 0.3, _STREAM_SOURCE),
+    ANY: Constant(0.8, 3e-6, 0.3, _STREAM_SOURCE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """Fitted time of one collective on one link technology.
+
+    time = base + hop * steps + root * sqrt(ideal) + ideal / efficiency, where steps is the number
+    of hops of the algorithm and ideal the time of the volume at the link's rate (`collectives`).
+    The square-root term is the transition between NCCL's protocols.
+
+    base, hop     [s]
+    root          [s^0.5]
+    log2_sizes, efficiencies   share of the link's rate by log2 of the members (of a scale-out
+                  link: domains), interpolated, constant outside
+    sigma         log-standard-deviation of held-out residuals
+    """
+
+    op: str
+    link: str
+    base: float
+    hop: float
+    root: float
+    log2_sizes: tuple[float, ...]
+    efficiencies: tuple[float, ...]
+    sigma: float
+    points: int
+    pedigree: str = "interpolated"
+
+
+@dataclass(frozen=True, slots=True)
+class RunParameters:
+    """Parameters of a whole run; each has a source in `sources`.
+
+    host_per_kernel   host time to launch one kernel, eager [s]
+    overlap           share of the window behind which communication can hide, by kind
+    contention        slowdown of computation while a collective runs beside it
+    context           bytes that framework and libraries take
+    fragmentation     share of the peak that the allocator loses
+    memory_sigma      log-standard-deviation of peak memory
+    sigma             log-standard-deviation of a run that no operator explains
+    factors           time factor by 'framework/era' (neutral: 1)
+    """
+
+    host_per_kernel: float = 6e-6
+    overlap: Mapping[str, float] = field(default_factory=dict)
+    contention: float = 1.0
+    context: float = 2e9
+    fragmentation: float = 0.05
+    memory_sigma: float = 0.1
+    sigma: float = 0.1
+    factors: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Sustained clocks under a power cap: log slowdown = gamma * max(0, log(u / start)) of a
+    kernel that reaches the share u of peak in short bursts, fading over `fade` seconds of kernel
+    time (long kernels are throttled in the burst measurement already)."""
+
+    start: float
+    gamma: float
+    fade: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The efficiency that applies to a kind of operator on an accelerator, and how it is known."""
+
+    model: EfficiencyModel | None
+    constant: Constant | None
+    pedigree: str
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Everything fitted, with its provenance."""
+
+    name: str
+    kernels: Mapping[tuple[str, str, str], EfficiencyModel] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], LinkModel] = field(default_factory=dict)
+    throttles: Mapping[str, Throttle] = field(default_factory=dict)
+    run: RunParameters = field(default_factory=RunParameters)
+    transfer_sigma: Mapping[str, float] = field(default_factory=dict)
+    interval_level: float = 0.8
+    interval_q: float = 1.2816
+    fitted_files: frozenset[str] = frozenset()
+    fitted_points: frozenset[str] = frozenset()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
+        """Find the efficiency for a kind of operator: this accelerator's own, else its
+        architecture's, else the one pooled over all, else the constant default. At each step the
+        exact kernel comes before its generic kind, and the exact data type before a related one.
+        """
+        kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
+        dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
+        places = (accelerator.name, f"{ANY}{accelerator.architecture}", ANY)
+        for place in places[:2] if accelerator.is_host else places:
+            for name in kinds:
+                for candidate in dtypes:
+                    model = self.kernels.get((name, candidate, place))
+                    if model is None:
+                        continue
+                    if place == accelerator.name:
+                        return Resolved(model, None, "interpolated", model.sigma)
+                    sigma = max(model.sigma, self.transfer_sigma.get(kinds[-1], 0.2))
+                    return Resolved(model, None, "transferred", sigma)
+        constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
+        return Resolved(None, constant, "roofline", constant.sigma)
+
+    def link(self, op: str, link: str) -> LinkModel:
+        """Parameters of a collective on a link: its own, its family's, or the default."""
+        family = link_family(link)
+        for name in (link, family, ANY + link_class(link)):
+            found = self.links.get((op, name))
+            if found is not None:
+                return found
+        return default_link(op, link)
+
+
+def link_family(link: str) -> str:
+    """'nvlink4' -> 'nvlink', 'infiniband-ndr' -> 'infiniband'."""
+    return link.split("-")[0].rstrip("0123456789")
+
+
+SCALE_UP = ("nvlink", "xgmi", "pcie", "ici", "neuronlink", "rocemesh")
+
+
+def link_class(link: str) -> str:
+    """'scale-up' inside a node or rack, 'host' between processes of a machine, or 'scale-out'."""
+    family = link_family(link)
+    if family == "gloo":
+        return "host"
+    return "scale-up" if family in SCALE_UP else "scale-out"
+
+
+def default_link(op: str, link: str) -> LinkModel:
+    """Uncalibrated link: NCCL ring collectives on NVLink reach 0.75 of the datasheet rate, on
+    InfiniBand 0.9 (NVIDIA nccl-tests, doc/PERFORMANCE.md and its issue tracker); hop latencies
+    are those of NCCL's tuner (NVIDIA/nccl src/graph/tuning.cc)."""
+    up = link_class(link) == "scale-up"
+    return LinkModel(
+        op,
+        link,
+        8e-6 if up else 15e-6,
+        1e-6 if up else 4e-6,
+        0.0,
+        (1.0,),
+        (0.75 if up else 0.85,),
+        0.25,
+        0,
+        "roofline",
+    )
+
+
+def shape_keys(m: Array, n: Array, k: Array, batch: Array) -> Array:
+    """A number per shape that is equal for equal shapes, to look measured shapes up by."""
+    mixed = np.zeros(np.shape(m))
+    for column, weight in zip((m, n, k, batch), (1.0, math.pi, math.e, 7.3), strict=True):
+        mixed = mixed + weight * np.sqrt(np.asarray(column, float) + 1.0)
+    return np.round(mixed, 7)
+
+
+def load(ref: str | Path | Calibration) -> Calibration:
+    """Read a calibration: a name in `data/calibrations`, or a directory; 'none' is the
+    uncalibrated default.
+
+    Raises InputError for an unknown name, an unreadable file or another schema version.
+    """
+    if isinstance(ref, Calibration):
+        return ref
+    if str(ref) == "none":
+        return Calibration("none")
+    directory = catalog.calibration_dir(ref)
+    manifest = _read_manifest(directory)
+    try:
+        arrays = np.load(directory / "arrays.npy", allow_pickle=False)
+        keys = np.load(directory / "shapes.npy", allow_pickle=False)
+        return _build(manifest, arrays, keys)
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise InputError(
+            f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
+            "write it anew with `reckon calibrate`"
+        ) from None
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / "calibration.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {version!r}, this reckon reads {SCHEMA_VERSION}; write it "
+            "anew with `reckon calibrate`"
+        )
+    return dict(manifest)
+
+
+def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyModel:
+    """Cut one model out of the flat arrays: box, standardisation, then weights and biases."""
+    position = int(entry["offset"])
+
+    def cut(*shape: int) -> Array:
+        nonlocal position
+        size = math.prod(shape)
+        piece = arrays[position : position + size].reshape(shape)
+        position += size
+        return piece
+
+    features, widths = entry["features"], entry["widths"]
+    low, high, mean, scale = (cut(features) for _ in range(4))
+    layers = [(cut(i, o), cut(o)) for i, o in pairwise(widths)]
+    first, count = entry["keys"]
+    return EfficiencyModel(
+        kind=entry["kind"],
+        dtype=entry["dtype"],
+        accelerator=entry["accelerator"],
+        latency=entry["latency_us"] * 1e-6,
+        limit=entry["limit"],
+        degree=entry["degree"],
+        sigma=entry["sigma"],
+        points=entry["points"],
+        offsets=entry["offsets"],
+        low=low,
+        high=high,
+        mean=mean,
+        scale=scale,
+        weights=tuple(weight for weight, _ in layers),
+        biases=tuple(bias for _, bias in layers),
+        keys=keys[first : first + count],
+    )
+
+
+def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
+    kernels = {}
+    for entry in manifest["kernels"]:
+        model = _kernel(entry, arrays, keys)
+        kernels[(model.kind, model.dtype, model.accelerator)] = model
+    links = {
+        (entry["op"], entry["link"]): LinkModel(
+            entry["op"],
+            entry["link"],
+            entry["base_us"] * 1e-6,
+            entry["hop_us"] * 1e-6,
+            entry["root"],
+            tuple(entry["log2_sizes"]),
+            tuple(entry["efficiencies"]),
+            entry["sigma"],
+            entry["points"],
+            entry.get("pedigree", "interpolated"),
+        )
+        for entry in manifest["links"]
+    }
+    run = manifest["run"]
+    return Calibration(
+        name=manifest["name"],
+        kernels=kernels,
+        links=links,
+        throttles={
+            name: Throttle(entry["start"], entry["gamma"], entry["fade_us"] * 1e-6)
+            for name, entry in manifest["throttles"].items()
+        },
+        run=RunParameters(
+            host_per_kernel=run["host_per_kernel_us"] * 1e-6,
+            overlap=run["overlap"],
+            contention=run["contention"],
+            context=run["context_gb"] * 1e9,
+            fragmentation=run["fragmentation"],
+            memory_sigma=run["memory_sigma"],
+            sigma=run["sigma"],
+            factors=run["factors"],
+            sources=run["sources"],
+        ),
+        transfer_sigma=manifest["transfer_sigma"],
+        interval_level=manifest["interval"]["level"],
+        interval_q=manifest["interval"]["q"],
+        fitted_files=frozenset(manifest["fitted"]["files"]),
+        fitted_points=frozenset(manifest["fitted"]["point_ids"]),
+        provenance=manifest["provenance"],
+    )

@@ -1,0 +1,38 @@
+"""Errors that are written for the one who must act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input: an unknown name, an impossible plan, a malformed file.
+
+    The message is one line that names what was given, what is allowed and, where there is one,
+    the nearest valid choice. The command line prints it and exits with status 2.
+    """
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that `name` most resembles (case does not count), or None."""
+    import difflib
+
+    folded = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    return folded[close[0]] if close else None
+
+
+def unknown(what: str, name: object, choices: Iterable[str], hint: str = "") -> InputError:
+    """Build the error for a name that is not among `choices`.
+
+    Up to eight choices are listed; of more, only the nearest one is named and `hint` says where
+    the rest can be seen.
+    """
+    choices = list(choices)
+    message = f"unknown {what} {str(name)!r}"
+    near = nearest(str(name), choices)
+    if near is not None:
+        message += f"; did you mean {near!r}?"
+    elif len(choices) <= 8:
+        message += f"; known: {', '.join(choices)}"
+    return InputError(message + (f" ({hint})" if hint else ""))

@@ -1,0 +1,217 @@
+"""Ideal times and features of operators: the same functions to fit efficiencies and to predict.
+
+The ideal is a ceiling on speed: arithmetic at the peak rate in whole waves of whole tiles, or least
+traffic to memory, whichever is slower. Features say how far a shape is from that ceiling's
+assumptions in terms that mean the same on every accelerator.
+
+Hierarchical roofline: Kundu et al. 2024 (arXiv 2407.14645), section 3; tile and wave
+quantisation: NVIDIA, "Matrix multiplication background user's guide".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.hardware import Accelerator, Array, Numeric
+from predictor.operators import Operator
+from predictor.precision import ELEMENT_BYTES, PEAK
+
+TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (32, 64), (16, 64))
+"""Rows and columns of the output tile of one thread block, as in cuBLAS and CUTLASS."""
+
+SPLITS = (1, 2, 4, 8)
+"""Into how many parts the depth k of a product may be divided among blocks (split-K)."""
+
+ATTENTION_TILE = 128
+"""Query rows of one thread block of FlashAttention-2 and -3."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """Operators of one kind and data type as flat columns of one length."""
+
+    op: str
+    dtype: str
+    variants: tuple[str, ...]  # names; `variant` indexes them
+    variant: Array
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    flop: Array
+    bytes: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ideal:
+    """Ideal time and what it is made of, each [s] per shape, and the features, (shapes, F)."""
+
+    time: Array
+    compute: Array
+    memory: Array
+    features: Array
+
+
+def kind_of(op: str, variant: str) -> str:
+    """Name under which efficiencies are kept: batched products apart from others, elementwise
+    kernels each for itself, the remaining memory-bound operators by direction."""
+    if variant.startswith("bmm"):
+        return "bmm"
+    if op == "elementwise":
+        return f"{op}.{variant}"
+    if op in ("norm", "softmax", "loss", "embedding"):
+        return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"
+    return op
+
+
+def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
+    """Stack operators of one kind and data type; each contributes one row per plan of `shape`."""
+    names = tuple(dict.fromkeys(operator.variant for operator in operators))
+
+    def column(values: list[Numeric]) -> Array:
+        return np.concatenate(
+            [np.broadcast_to(np.asarray(value, float), shape).ravel() for value in values]
+        )
+
+    return Shapes(
+        operators[0].op,
+        operators[0].dtype,
+        names,
+        column([float(names.index(operator.variant)) for operator in operators]),
+        *(
+            column([getattr(operator, name) for operator in operators])
+            for name in ("m", "n", "k", "batch", "flop", "bytes")
+        ),
+    )
+
+
+def memory_time(moved: Array, accelerator: Accelerator) -> Array:
+    """Least time to move bytes: what the last-level cache can hold may come from there [s]."""
+    cached = np.minimum(moved, accelerator.l2)
+    return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
+
+
+def peak_of(dtype: str, accelerator: Accelerator) -> Numeric:
+    """Peak rate of the data type's products [FLOP/s]."""
+    return accelerator.peak_for(PEAK.get(dtype, dtype))
+
+
+def _log(value: Array) -> Array:
+    return np.log(np.maximum(value, 1e-30))
+
+
+def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Product, over `TILES` x `SPLITS`.
+
+    The ceiling takes the tiling with the fewest wasted waves. The features describe the tiling
+    that a library would choose: the one that is fastest when cache traffic counts too, which is
+    ceil(n/tn) m k + ceil(m/tm) k n elements, and 8 bytes per output element and split where
+    partial sums are added up.
+    """
+    m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
+    size = ELEMENT_BYTES[shapes.dtype]
+    peak, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
+    floor = memory_time(shapes.bytes, accelerator)
+    ceiling = np.full(np.shape(m), np.inf)
+    cost = np.full(np.shape(m), np.inf)
+    waves, tail, fill, tile, split = (np.ones(np.shape(m)) for _ in range(5))
+    for rows, cols in TILES:
+        down, across = np.ceil(m / rows), np.ceil(n / cols)
+        reads = size * batch * k * m * n * (1 / np.minimum(rows, m) + 1 / np.minimum(cols, n))
+        for parts in SPLITS:
+            blocks = down * across * batch * parts
+            rounds = np.ceil(blocks / sms)
+            arithmetic = rounds * sms * (2.0 * rows * cols) * np.maximum(k / parts, 16.0) / peak
+            partial = 8.0 * m * n * batch * parts if parts > 1 else 0.0
+            ceiling = np.minimum(ceiling, arithmetic)
+            price = np.maximum(arithmetic, floor) + (reads + partial) / accelerator.l2_bandwidth
+            better = price < 0.999 * cost
+            cost = np.where(better, price, cost)
+            waves = np.where(better, rounds, waves)
+            tail = np.where(better, blocks / (rounds * sms), tail)
+            fill = np.where(better, m * n / (down * across * rows * cols), fill)
+            tile = np.where(better, float(rows * cols), tile)
+            split = np.where(better, float(parts), split)
+    time = np.maximum(ceiling, floor)
+    compute = shapes.flop / peak
+    features = np.stack(
+        [
+            np.clip(_log(compute / floor), -6, 6),
+            _log(time / 1e-6),
+            np.clip(_log(cost / time), -1, 6),
+            np.clip(_log(waves), 0, 5),
+            tail,
+            fill,
+            _log(tile),
+            _log(split),
+            _log(np.minimum(m, 4096)),
+            _log(np.minimum(n, 4096)),
+            np.clip(_log(m / n), -6, 6),
+            _log(k),
+            np.clip(_log(size * k * n * batch / accelerator.l2), -8, 6),
+            np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
+            np.asarray((n % 8 == 0) & (k % 8 == 0), float),
+            np.asarray(m % 8 == 0, float),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, floor, features)
+
+
+def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Fused attention: waves of blocks of query rows, each walking over the keys."""
+    peak = peak_of(shapes.dtype, accelerator)
+    sms = accelerator.sms
+    floor = memory_time(shapes.bytes, accelerator)
+    blocks = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch
+    waves = np.ceil(blocks / sms)
+    compute = shapes.flop / peak
+    time = np.maximum(compute, floor)
+    features = np.stack(
+        [
+            np.clip(_log(compute / floor), -6, 6),
+            _log(time / 1e-6),
+            np.clip(_log(waves), 0, 6),
+            blocks / (waves * sms),
+            _log(np.minimum(shapes.m, 8192)),
+            _log(shapes.n),
+            _log(shapes.k / 128.0),
+            # Kernels exist for head sizes in steps of 32; others are padded.
+            _log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
+            np.asarray(shapes.k % 8 == 0, float),
+            # Share of the score matrix that is computed: 1/2 when causal.
+            shapes.flop / (shapes.m * shapes.n * shapes.k * shapes.batch),
+            np.clip(_log(shapes.batch / sms), -6, 4),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, floor, features)
+
+
+def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Memory-bound kernel: bytes over bandwidth."""
+    floor = memory_time(shapes.bytes, accelerator)
+    features = np.stack(
+        [
+            np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
+            _log(floor / 1e-6),
+            _log(np.minimum(shapes.n, 65536)),
+            np.clip(_log(shapes.m / accelerator.sms), -4, 10),
+        ],
+        axis=1,
+    )
+    return Ideal(floor, np.zeros_like(floor), floor, features)
+
+
+def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Ideal time and features of each shape on an accelerator.
+
+    Raises InputError where the accelerator lacks the data type's rate.
+    """
+    if shapes.op == "gemm":
+        return _gemm(shapes, accelerator)
+    if shapes.op.startswith("attention"):
+        return _attention(shapes, accelerator)
+    return _streaming(shapes, accelerator)

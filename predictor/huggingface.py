@@ -1,0 +1,126 @@
+"""Reads the dimensions of a model from a HuggingFace `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from predictor.errors import InputError, unknown
+
+GPT2 = {
+    "layers": "n_layer",
+    "hidden": "n_embd",
+    "heads": "n_head",
+    "ffn_hidden": "n_inner",
+    "max_context": "n_positions",
+}
+STANDARD = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn_hidden": "intermediate_size",
+    "max_context": "max_position_embeddings",
+    "top_k": "num_experts_per_tok",
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_rope_head_dim": "qk_rope_head_dim",
+    "qk_nope_head_dim": "qk_nope_head_dim",
+    "v_head_dim": "v_head_dim",
+    "dense_layers": "first_k_dense_replace",
+    "expert_ffn_hidden": "moe_intermediate_size",
+    "shared_experts": "n_shared_experts",
+    "mtp_layers": "num_nextn_predict_layers",
+}
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+
+_GPT = {"gated": False, "norm": "layernorm", "bias": True, "activation": "gelu"}
+_LLAMA: dict[str, Any] = {}
+
+TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "gpt2": (GPT2, {**_GPT, "positions": "learned"}),
+    "gpt_neox": (STANDARD, {**_GPT}),
+    "gptj": (GPT2, {**_GPT}),
+    "opt": ({**STANDARD, "ffn_hidden": "ffn_dim"}, {**_GPT, "positions": "learned"}),
+    "bloom": ({**GPT2, "hidden": "hidden_size"}, {**_GPT, "positions": "alibi"}),
+    "falcon": (STANDARD, {**_GPT, "bias": False}),
+    "mpt": (
+        {
+            "layers": "n_layers",
+            "hidden": "d_model",
+            "heads": "n_heads",
+            "max_context": "max_seq_len",
+        },
+        {**_GPT, "bias": False, "positions": "alibi"},
+    ),
+    "nemotron": (STANDARD, {**_GPT, "bias": False, "activation": "squared_relu"}),
+    "phi": (STANDARD, {**_GPT}),
+    "starcoder2": (STANDARD, {**_GPT}),
+    "llama": (STANDARD, _LLAMA),
+    "mistral": (STANDARD, _LLAMA),
+    "mixtral": (STANDARD, _LLAMA),
+    "qwen2": (STANDARD, {"qkv_bias": True}),
+    "qwen2_moe": (STANDARD, {"qkv_bias": True}),
+    "qwen3": (STANDARD, _LLAMA),
+    "qwen3_moe": (STANDARD, _LLAMA),
+    "gemma": (STANDARD, {"activation": "geglu"}),
+    "gemma2": (STANDARD, {"activation": "geglu"}),
+    "phi3": (STANDARD, _LLAMA),
+    "olmo": (STANDARD, _LLAMA),
+    "olmo2": (STANDARD, _LLAMA),
+    "deepseek_v2": (STANDARD, _LLAMA),
+    "deepseek_v3": (STANDARD, _LLAMA),
+    "gpt_oss": (STANDARD, _LLAMA),
+}
+"""By `model_type`: which keys hold the dimensions, and what the architecture implies."""
+
+TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2")
+"""Types whose configuration class ties input and output embeddings unless the file says no."""
+
+
+def is_config(content: Mapping[str, Any]) -> bool:
+    """Whether a mapping is a HuggingFace model configuration."""
+    return "model_type" in content or "architectures" in content
+
+
+def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Translate a HuggingFace configuration into the keys of `specs.ModelSpec`.
+
+    Raises InputError for an unknown `model_type` or a missing dimension.
+    """
+    kind = str(content.get("model_type", ""))
+    if kind not in TYPES:
+        raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
+    keys, implied = TYPES[kind]
+    found: dict[str, Any] = {
+        name: content[key] for name, key in keys.items() if content.get(key) is not None
+    }
+    found |= implied
+    for name in ("layers", "hidden", "heads"):
+        if name not in found:
+            raise InputError(f"{where}: key {keys[name]!r} is missing")
+    if "vocab_size" not in content:
+        raise InputError(f"{where}: key 'vocab_size' is missing")
+    experts = next((content[key] for key in EXPERTS if content.get(key)), 0)
+    if experts:
+        found["num_experts"] = experts
+        found.setdefault("expert_ffn_hidden", found.get("ffn_hidden", 0))
+    elif "expert_ffn_hidden" in found:
+        del found["expert_ffn_hidden"]
+    if kind == "falcon":
+        new = content.get("new_decoder_architecture", False)
+        multi = content.get("multi_query", True) and not new
+        found["kv_heads"] = 1 if multi else content.get("num_kv_heads", found["heads"])
+        found.setdefault("ffn_hidden", 4 * found["hidden"])
+    if content.get("attention_bias") and kind == "llama":
+        found["qkv_bias"] = True
+    tied = content.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)
+    name = str(content.get("_name_or_path") or "") or where
+    return {
+        "name": name,
+        "family": kind,
+        "vocab": content["vocab_size"],
+        "tied_embeddings": bool(tied),
+        **found,
+    }

@@ -1,0 +1,129 @@
+"""Time of operators on an accelerator: latency + ideal / efficiency, with what limits each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.efficiency import Calibration, EfficiencyModel, Throttle, shape_keys
+from predictor.features import Ideal, Shapes, columns, ideal, kind_of
+from predictor.hardware import Accelerator, Array
+from predictor.operators import Operator
+
+BOUNDS = ("compute", "memory", "launch")
+"""What limits an operator, as indices of `Timing.bound`."""
+
+DISTANCE_SIGMA = 0.05
+"""Added log-standard-deviation per training standard deviation outside the fitted box."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """Times of operators; arrays of shape (operators, *batch).
+
+    time      one execution [s]
+    sigma     its log-standard-deviation
+    bound     index into `BOUNDS`
+    pedigree  per operator: 'measured', 'interpolated', 'transferred' or 'roofline'
+    family    per operator: name of the fit, within which errors are taken as wholly correlated
+    """
+
+    time: Array
+    sigma: Array
+    bound: Array
+    pedigree: tuple[str, ...]
+    family: tuple[str, ...]
+
+
+def throttled(throttle: Throttle | None, time: Array, flop: Array, peak: Array | float) -> Array:
+    """Slow a kernel down to what the clocks sustain under the power cap [s]."""
+    if throttle is None:
+        return time
+    share = flop / np.maximum(time, 1e-12) / peak
+    excess = np.log(np.maximum(share / throttle.start, 1.0))
+    return np.asarray(time * np.exp(throttle.gamma * excess / (1.0 + time / throttle.fade)))
+
+
+def shape_times(
+    shapes: Shapes, accelerator: Accelerator, calibration: Calibration, sustained: bool = False
+) -> tuple[Array, Array, Array, str, str]:
+    """Time every row of `shapes`.
+
+    sustained   clocks as in back-to-back work under the power cap, not in a short burst
+
+    Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
+    """
+    found = ideal(shapes, accelerator)
+    kind = kind_of(shapes.op, shapes.variants[0])
+    resolved = calibration.resolve(kind, shapes.dtype, accelerator)
+    pedigree = resolved.pedigree
+    sigma = np.full(found.time.shape, resolved.sigma)
+    if resolved.model is not None:
+        model = resolved.model
+        y = model.inefficiency(found.features) + _offsets(model, shapes)
+        busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency
+        sigma = np.hypot(sigma, DISTANCE_SIGMA * model.distance(found.features))
+        if pedigree == "interpolated" and _all_measured(model, shapes):
+            pedigree = "measured"
+        family = f"{model.kind}/{model.dtype}/{model.accelerator}"
+    else:
+        assert resolved.constant is not None
+        busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
+        family = kind
+    if sustained and shapes.op in ("gemm", "attention_prefill", "attention_backward"):
+        throttle = calibration.throttles.get(accelerator.architecture)
+        if throttle is not None:
+            peak = shapes.flop / np.maximum(found.compute, 1e-30)
+            busy = throttled(throttle, busy, shapes.flop, peak)
+    bound = np.where(latency > busy, 2, np.where(_compute_bound(found), 0, 1))
+    return latency + busy, sigma, bound, pedigree, family
+
+
+def _compute_bound(found: Ideal) -> Array:
+    return np.asarray(found.compute >= found.memory)
+
+
+def _offsets(model: EfficiencyModel, shapes: Shapes) -> Array:
+    table = np.array([model.offsets.get(name, 0.0) for name in shapes.variants])
+    return np.asarray(table[shapes.variant.astype(int)])
+
+
+def _all_measured(model: EfficiencyModel, shapes: Shapes) -> bool:
+    """Whether every row is a shape that was measured on this accelerator itself."""
+    if not model.keys.size:
+        return False
+    keys = shape_keys(shapes.m, shapes.n, shapes.k, shapes.batch)
+    at = np.minimum(np.searchsorted(model.keys, keys), model.keys.size - 1)
+    return bool(np.all(model.keys[at] == keys))
+
+
+def operator_times(
+    operators: list[Operator],
+    accelerator: Accelerator,
+    calibration: Calibration,
+    shape: tuple[int, ...],
+    sustained: bool = False,
+) -> Timing:
+    """Time one execution of each operator, for a batch of plans of `shape`.
+
+    Operators of one kind and data type are evaluated together.
+    """
+    count = len(operators)
+    time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
+    bound = np.zeros((count, *shape), dtype=int)
+    pedigree, family = [""] * count, [""] * count
+    together: dict[tuple[str, str], list[int]] = {}
+    for index, operator in enumerate(operators):
+        key = (kind_of(operator.op, operator.variant), operator.dtype)
+        together.setdefault(key, []).append(index)
+    for indices in together.values():
+        shapes = columns([operators[index] for index in indices], shape)
+        part = shape_times(shapes, accelerator, calibration, sustained)
+        rows = (len(indices), *shape)
+        time[indices] = part[0].reshape(rows)
+        sigma[indices] = part[1].reshape(rows)
+        bound[indices] = part[2].reshape(rows)
+        for index in indices:
+            pedigree[index], family[index] = part[3], part[4]
+    return Timing(time, sigma, bound, tuple(pedigree), tuple(family))

@@ -1,0 +1,255 @@
+"""How a training run is laid out: parallel sizes, batch, precision, recomputation, sharding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.errors import InputError
+from predictor.hardware import Array, Numeric
+from predictor.model import Model
+from predictor.precision import PRECISIONS, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """What the data-parallel group divides among its ranks, and what it moves for that.
+
+    optimizer, gradients, weights  whether each of the three is divided
+    per_micro_batch                gradients are reduced after every micro-batch, not once a step
+    """
+
+    optimizer: bool
+    gradients: bool
+    weights: bool
+    per_micro_batch: bool
+
+
+SHARDINGS: dict[str, Sharding] = {
+    "none": Sharding(False, False, False, False),
+    "zero1": Sharding(True, False, False, False),
+    "zero2": Sharding(True, True, False, True),
+    "zero3": Sharding(True, True, True, True),
+    "fsdp": Sharding(True, True, True, True),
+    "hsdp": Sharding(True, True, True, True),
+}
+
+RECOMPUTES = ("none", "selective", "full")
+ATTENTIONS = ("flash", "unfused")
+CP_KINDS = ("ring", "allgather")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingPlan:
+    """One training plan, or many of one category at once.
+
+    Numeric fields are floats or arrays of one broadcast shape: parallel sizes, batch sizes in
+    sequences, `seq_len` in tokens, bytes per element, `sequence_parallel` as 0 or 1. Categorical
+    fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
+
+    dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
+    gradient_bytes  bytes of one accumulated gradient element
+    reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
+    gather_bytes    bytes of one weight element as the group gathers it
+    weight_bytes, optimizer_bytes  stored per parameter
+    vocab_multiple  each rank's share of the vocabulary is padded to a multiple of this
+    tp_overlap, tp_async_backward, grad_overlap, param_overlap, p2p_overlap   what hides behind
+                    computation: all tensor-parallel collectives behind their products; those of
+                    the backward pass behind the weight gradients; gradient reduction; weight
+                    gathering; pipeline transfers
+    grad_clip       gradients are clipped by their global norm
+    fused           elementwise chains (gated activation, rotary, norms) are single kernels
+    """
+
+    tp: Numeric
+    pp: Numeric
+    dp: Numeric
+    micro_batch: Numeric
+    global_batch: Numeric
+    seq_len: Numeric
+    cp: Numeric = 1.0
+    vpp: Numeric = 1.0
+    dp_shard: Numeric = np.nan
+    sequence_parallel: Numeric = 0.0
+    weight_bytes: Numeric = 2.0
+    gradient_bytes: Numeric = 4.0
+    reduce_bytes: Numeric = 4.0
+    gather_bytes: Numeric = 2.0
+    optimizer_bytes: Numeric = 12.0
+    vocab_multiple: Numeric = 128.0
+    precision: str = "bf16"
+    recompute: str = "none"
+    sharding: str = "zero1"
+    attention: str = "flash"
+    cp_kind: str = "ring"
+    dropout: bool = False
+    fused: bool = True
+    tp_overlap: bool = False
+    tp_async_backward: bool = True
+    grad_overlap: bool = True
+    param_overlap: bool = True
+    p2p_overlap: bool = False
+    grad_clip: bool = True
+    framework: str = "neutral"
+    era: str = "neutral"
+
+    @property
+    def gpus(self) -> Numeric:
+        """Accelerators in all."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def micro_batches(self) -> Numeric:
+        """Micro-batches that each pipeline runs per step."""
+        return self.global_batch / (self.dp * self.micro_batch)
+
+    @property
+    def tokens(self) -> Numeric:
+        """Tokens of one micro-batch on one context-parallel rank."""
+        return self.micro_batch * self.seq_len / self.cp
+
+    @property
+    def gradient_group(self) -> Numeric:
+        """Ranks that hold the same weights: data times context parallel."""
+        return self.dp * self.cp
+
+    @property
+    def shard_group(self) -> Numeric:
+        """Ranks that divide the sharded state among them."""
+        whole = self.gradient_group
+        if self.sharding == "hsdp":
+            return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
+        return whole
+
+    def vocab_share(self, vocab: int) -> Numeric:
+        """Rows of the embedding on one tensor-parallel rank, padding included."""
+        return np.ceil(vocab / (self.vocab_multiple * self.tp)) * self.vocab_multiple
+
+    @property
+    def recipe(self) -> Precision:
+        """The precision recipe."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Broadcast shape of the numeric fields: () for a single plan."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
+
+    def take(self, index: npt.NDArray[np.intp]) -> TrainingPlan:
+        """Plans at `index` of a batch, as a new batch."""
+        shape = self.shape
+        arrays: dict[str, Any] = {
+            name: np.broadcast_to(getattr(self, name), shape)[index] for name in NUMERIC_FIELDS
+        }
+        return replace(self, **arrays)
+
+
+NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field.type) == "Numeric")
+CATEGORY_FIELDS = tuple(
+    field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
+)
+LAYER_FIELDS = ("tp", "cp", "micro_batch", "seq_len", "sequence_parallel")
+"""The numeric fields on which the operators of a layer depend; the others decide only how layers
+are put together."""
+
+
+def stack(plans: list[TrainingPlan]) -> TrainingPlan:
+    """Join single plans of one category into a batch (numeric fields become arrays)."""
+    first = plans[0]
+    arrays: dict[str, Any] = {
+        name: np.array([float(getattr(plan, name)) for plan in plans]) for name in NUMERIC_FIELDS
+    }
+    return replace(first, **arrays)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A law that every plan obeys: a mask of the plans that break it, and what to say."""
+
+    broken: Array | np.bool_
+    message: str
+    fields: tuple[str, ...]
+
+
+def _not_multiple(value: Numeric, divisor: Numeric) -> Any:
+    return np.asarray(value % np.maximum(divisor, 1) != 0)
+
+
+def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Every law with the plans that break it; arrays in, arrays out."""
+    positive = ("tp", "pp", "dp", "cp", "vpp", "micro_batch", "global_batch", "seq_len")
+    found = [
+        Rule(
+            np.asarray(getattr(plan, name) < 1) | _not_multiple(getattr(plan, name), 1),
+            "{" + name + "} must be a whole number of at least 1",
+            (name,),
+        )
+        for name in positive
+    ]
+    stages = plan.pp * plan.vpp
+    found += [
+        Rule(
+            _not_multiple(model.heads, plan.tp),
+            f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
+            ("tp",),
+        ),
+        Rule(
+            _not_multiple(model.kv_heads, plan.tp) & _not_multiple(plan.tp, model.kv_heads),
+            f"tp {{tp}} neither divides the {model.kv_heads} key/value heads of {model.name} nor "
+            "is a multiple of them",
+            ("tp",),
+        ),
+        Rule(
+            _not_multiple(model.ffn_hidden, plan.tp),
+            f"tp {{tp}} does not divide the feed-forward width {model.ffn_hidden} of {model.name}",
+            ("tp",),
+        ),
+        Rule(
+            np.asarray(stages > model.layers + 2),
+            f"pp {{pp}} x vpp {{vpp}} is more stages than {model.name} has layers ({model.layers})",
+            ("pp", "vpp"),
+        ),
+        Rule(
+            np.asarray(plan.vpp > 1) & np.asarray(plan.pp == 1),
+            "vpp {vpp} needs pp of at least 2",
+            ("vpp",),
+        ),
+        Rule(
+            _not_multiple(plan.global_batch, plan.dp * plan.micro_batch),
+            "global batch {global_batch} is not a multiple of dp {dp} x micro-batch {micro_batch}",
+            ("global_batch", "dp", "micro_batch"),
+        ),
+        Rule(
+            _not_multiple(plan.seq_len, plan.cp),
+            "cp {cp} does not divide the sequence length {seq_len}",
+            ("cp", "seq_len"),
+        ),
+    ]
+    return found
+
+
+def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:
+    """Which plans of a batch obey every law; shape of the batch."""
+    mask = np.ones(plan.shape, dtype=bool)
+    for rule in rules(plan, model):
+        mask &= ~np.asarray(rule.broken, dtype=bool)
+    return mask
+
+
+def check(plan: TrainingPlan, model: Model) -> None:
+    """Raise InputError for the first plan that breaks a law, naming the fields."""
+    for rule in rules(plan, model):
+        broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), plan.shape)
+        if broken.any():
+            at = np.unravel_index(int(np.argmax(broken)), plan.shape) if plan.shape else ()
+            values = {
+                name: f"{float(np.broadcast_to(getattr(plan, name), plan.shape)[at]):g}"
+                for name in rule.fields
+            }
+            message = rule.message.format(**values)
+            if message.startswith(next(iter(values.values()))):
+                message = f"{rule.fields[0]} {message}"
+            raise InputError(message)

@@ -1,0 +1,62 @@
+"""Precision recipes: which products run in what, and how many bytes everything takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """One mixed-precision recipe.
+
+    linear     data type of the products in the layers' linear projections, all three directions
+    core       data type of attention, of the output projection and of what moves between kernels
+    activation bytes of one activation element
+    weight     bytes of one weight as the forward pass holds it
+    optimizer  bytes of optimizer state per parameter: fp32 copy (if any) and two Adam moments
+    peak       key of the accelerator's peak rate that `linear` uses
+    """
+
+    name: str
+    linear: str
+    core: str
+    activation: float
+    weight: float
+    optimizer: float
+    peak: str
+
+
+PRECISIONS: dict[str, Precision] = {
+    recipe.name: recipe
+    for recipe in (
+        Precision("fp32", "fp32", "fp32", 4, 4, 8, "fp32"),
+        Precision("tf32", "tf32", "tf32", 4, 4, 8, "tf32"),
+        Precision("fp16", "fp16", "fp16", 2, 2, 12, "fp16"),
+        Precision("bf16", "bf16", "bf16", 2, 2, 12, "bf16"),
+        Precision("fp8", "fp8", "bf16", 2, 2, 12, "fp8"),
+        Precision("fp8_block", "fp8_block", "bf16", 2, 2, 12, "fp8"),
+        Precision("mxfp8", "mxfp8", "bf16", 2, 2, 12, "fp8"),
+        Precision("nvfp4", "nvfp4", "bf16", 2, 2, 12, "fp4"),
+    )
+}
+
+PEAK: dict[str, str] = {
+    "fp8_block": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+}
+"""Peak rate used by a data type, where the two names differ."""
+
+ELEMENT_BYTES: dict[str, float] = {
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "int8": 1,
+    "fp8": 1,
+    "fp8_block": 1,
+    "mxfp8": 1.03125,  # one 8-bit scale per 32 elements
+    "nvfp4": 0.5625,  # one 8-bit scale per 16 elements
+}
+"""Bytes of one operand element of a product in this data type."""

@@ -1,0 +1,71 @@
+"""Columns, units and allowed values of the project's tables, as plain data."""
+
+from __future__ import annotations
+
+KERNEL_SCHEMA_VERSION = 1
+
+KERNEL_COLUMNS = (
+    "source",
+    "accelerator",
+    "op",
+    "dtype",
+    "m",
+    "n",
+    "k",
+    "batch",
+    "q_len",
+    "kv_len",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "causal",
+    "num_gpus",
+    "num_nodes",
+    "message_bytes",
+    "latency_us",
+    "latency_p10_us",
+    "latency_p90_us",
+    "samples",
+    "layout",
+    "kernel",
+    "cache",
+    "mode",
+    "link",
+    "link_gbs",
+    "in_switch",
+    "ranks_per_host",
+    "power_w",
+    "power_limit_w",
+    "clock_mhz",
+    "framework",
+    "framework_version",
+    "device_file",
+    "schema_version",
+    "notes",
+)
+"""Columns of a kernel table. `message_bytes` of a collective follows nccl-tests; of a memory-bound
+kernel it is the traffic that `latency_us` is compared with."""
+
+COLLECTIVE_OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
+
+COMPUTE_OPS = (
+    "gemm",
+    "attention_prefill",
+    "attention_backward",
+    "norm",
+    "elementwise",
+    "softmax",
+    "embedding",
+    "loss",
+    "optimizer",
+    "memcpy",
+)
+
+KERNEL_OPS = (*COMPUTE_OPS, *COLLECTIVE_OPS, "launch")
+
+LAYOUTS = ("fwd", "dgrad", "wgrad", "bmm", "bmm_bwd")
+
+TRAINING_KEY = "global_batch"
+INFERENCE_KEY = "input_len"
+KERNEL_KEY = "latency_us"
+"""A column that only tables of one kind have, by which `validate` tells them apart."""

@@ -1,0 +1,216 @@
+"""What files may say: validated forms of accelerators, systems, models and training plans.
+
+Keys carry their unit; `extra` keys are refused. pydantic checks, the arithmetic never sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from predictor.errors import InputError, nearest
+from predictor.plan import ATTENTIONS, CP_KINDS, RECOMPUTES, SHARDINGS
+from predictor.precision import PRECISIONS
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+
+
+class Spec(BaseModel):
+    """Base of all file forms: unknown keys are errors, instances are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AcceleratorSpec(Spec):
+    """One accelerator; peaks are dense tensor rates."""
+
+    name: str
+    aliases: str = ""
+    vendor: str = ""
+    architecture: str = "unknown"
+    year: int | None = None
+    sm_count: Positive | None = None
+    clock_mhz: Positive | None = None
+    fp32_tflops: Positive | None = None
+    tf32_tflops: Positive | None = None
+    fp16_tflops: Positive | None = None
+    bf16_tflops: Positive | None = None
+    fp8_tflops: Positive | None = None
+    fp4_tflops: Positive | None = None
+    int8_tops: Positive | None = None
+    memory_gb: Positive
+    memory_bandwidth_gbs: Positive
+    l2_mb: Positive | None = None
+    l2_bandwidth_gbs: Positive | None = None
+    tdp_w: Positive | None = None
+    source: str = ""
+    notes: str = ""
+
+
+class TierSpec(Spec):
+    """One tier of a network; the outermost may leave its size out."""
+
+    link: str
+    size: Positive | None = None
+    bandwidth_gbs: Positive
+    latency_us: Positive | None = None
+    oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    in_switch: bool = False
+
+
+class SystemSpec(Spec):
+    """A node type and its networks, innermost tier first."""
+
+    name: str
+    aliases: str = ""
+    accelerator: str | dict[str, Any]
+    accelerators_per_node: Count
+    tiers: Annotated[list[TierSpec], Field(min_length=1)]
+    facts: dict[str, Any] = {}
+    source: str = ""
+    notes: str = ""
+
+
+class ModelSpec(Spec):
+    """Dimensions of a model; what may be left out follows from the rest."""
+
+    name: str
+    aliases: str = ""
+    family: str = ""
+    year: int | None = None
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count | None = None
+    head_dim: Count | None = None
+    ffn_hidden: Natural | None = None
+    vocab: Count
+    gated: bool = True
+    activation: str = "silu"
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    positions: Literal["rope", "learned", "alibi", "none"] = "rope"
+    max_context: Natural = 0
+    tied_embeddings: bool = False
+    bias: bool = False
+    qkv_bias: bool = False
+    num_experts: Natural = 0
+    top_k: Natural = 0
+    expert_ffn_hidden: Natural = 0
+    shared_experts: Natural = 0
+    shared_expert_ffn_hidden: Natural = 0
+    dense_layers: Natural = 0
+    moe_every_n: Count = 1
+    q_lora_rank: Natural = 0
+    kv_lora_rank: Natural = 0
+    qk_rope_head_dim: Natural = 0
+    qk_nope_head_dim: Natural = 0
+    v_head_dim: Natural = 0
+    mtp_layers: Natural = 0
+    sliding_window: Natural = 0
+    sliding_pattern: str = ""
+    hf_id: str = ""
+    source: str = ""
+    notes: str = ""
+
+
+def _one_of(choices: tuple[str, ...]) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        text = str(value).lower()
+        if text not in choices:
+            near = nearest(text, choices)
+            raise ValueError(
+                f"{value!r} is not one of {', '.join(choices)}"
+                + (f"; did you mean {near!r}?" if near else "")
+            )
+        return text
+
+    return BeforeValidator(check)
+
+
+class TrainingPlanSpec(Spec):
+    """A training request as a user writes it; what is left out is completed and reported."""
+
+    model: str | dict[str, Any] | None = None
+    system: str | dict[str, Any] | None = None
+    accelerator: str | dict[str, Any] | None = None
+    accelerators_per_node: Count | None = None
+    inter_link_gbps: Positive | None = None
+    gpus: Count | None = None
+    tp: Count | None = None
+    pp: Count | None = None
+    vpp: Count | None = None
+    cp: Count | None = None
+    dp: Count | None = None
+    dp_shard: Count | None = None
+    micro_batch: Count | None = None
+    global_batch: Count | None = None
+    seq_len: Count | None = None
+    tokens: Positive | None = None
+    sequence_parallel: bool | None = None
+    precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
+    recompute: Annotated[str, _one_of(RECOMPUTES)] | None = None
+    sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
+    attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
+    cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
+    dropout: bool | None = None
+    fused: bool | None = None
+    tp_overlap: bool | None = None
+    tp_async_backward: bool | None = None
+    grad_overlap: bool | None = None
+    param_overlap: bool | None = None
+    p2p_overlap: bool | None = None
+    grad_clip: bool | None = None
+    weight_bytes: Positive | None = None
+    gradient_bytes: Positive | None = None
+    reduce_bytes: Positive | None = None
+    gather_bytes: Positive | None = None
+    optimizer_bytes: Positive | None = None
+    vocab_multiple: Count | None = None
+    framework: str | None = None
+    era: str | None = None
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def parse(form: type[S], fields: Mapping[str, Any], where: str) -> S:
+    """Validate a mapping.
+
+    where   what to call it in an error: a file, a catalog row, 'the command line'
+
+    Raises InputError, one line, naming the field, what was given and what is allowed.
+    """
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{where}: expected keys and values, got {type(fields).__name__}")
+    try:
+        return form.model_validate(dict(fields))
+    except ValidationError as error:
+        raise InputError(f"{where}: {_explain(error, form)}") from None
+
+
+def _explain(error: ValidationError, form: type[Spec]) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _keys(form, first["loc"][:-1])
+        near = nearest(str(first["loc"][-1]), known)
+        hint = f"; did you mean {near!r}?" if near else f"; known keys: {', '.join(known)}"
+        return f"unknown key {place!r}{hint}"
+    if first["type"] == "missing":
+        return f"key {place!r} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if repr(first["input"]) in message:
+        return f"{place}: {message}"
+    return f"{place}: {message}, got {first['input']!r}"
+
+
+def _keys(form: type[Spec], path: tuple[Any, ...]) -> list[str]:
+    """Keys allowed at a place inside a form."""
+    if path and path[0] == "tiers":
+        return list(TierSpec.model_fields)
+    return list(form.model_fields)

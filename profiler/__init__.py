@@ -1,0 +1,1 @@
+"""Times real kernels, collectives and training steps on the device at hand, with PyTorch."""

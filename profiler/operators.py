@@ -1,0 +1,216 @@
+"""Builds runnable PyTorch calls for the operators of the predictor's work list.
+
+Every builder does what `predictor.operators` counts: the same shapes, the same reads and writes.
+Data is random; outputs are allocated by the call, as a training step does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch.nn import functional
+
+from predictor.operators import Operator
+
+Call = Callable[[], object]
+
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
+
+
+ROTARY_HEAD = 64
+
+
+POOL = 2**22
+
+
+@lru_cache(maxsize=8)
+def _pool(device: str, dtype: torch.dtype) -> torch.Tensor:
+    """Random numbers to copy from."""
+    return torch.randn(POOL, device=device, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and in what type tensors are made."""
+
+    device: str
+    dtype: torch.dtype
+
+    def random(self, *shape: int, gradient: bool = False) -> torch.Tensor:
+        """Normally distributed data: a copy of a pool, which is much faster than new numbers."""
+        size = math.prod(shape)
+        pool = _pool(self.device, self.dtype)
+        repeats = -(-size // pool.numel())
+        made = (pool.repeat(repeats) if repeats > 1 else pool)[:size].clone()
+        return made.view(shape).requires_grad_(gradient)
+
+
+def _backward(output: torch.Tensor, *inputs: torch.Tensor) -> Call:
+    """A call of the backward pass alone, on a graph that is kept."""
+    gradient = torch.randn_like(output)
+
+    def call() -> object:
+        return torch.autograd.grad(output, inputs, gradient, retain_graph=True)
+
+    return call
+
+
+def _gemm(operator: Operator, place: Place) -> Call:
+    m, n, k, batch = (int(getattr(operator, axis)) for axis in ("m", "n", "k", "batch"))
+    if operator.variant.startswith("bmm"):
+        a, b = place.random(batch, m, k), place.random(batch, k, n)
+        return lambda: torch.bmm(a, b)
+    if operator.variant == "fwd":
+        x, w = place.random(m, k), place.random(n, k)
+        return lambda: functional.linear(x, w)
+    if operator.variant == "dgrad":
+        dy, w = place.random(m, k), place.random(k, n)
+        return lambda: torch.mm(dy, w)
+    dy, x = place.random(k, m), place.random(k, n)
+    return lambda: torch.mm(dy.t(), x)
+
+
+def attention_heads(operator: Operator, heads: int) -> tuple[int, int]:
+    """Sequences and heads whose product is the operator's batch."""
+    batch = int(operator.batch)
+    own = math.gcd(batch, heads)
+    return batch // own, own
+
+
+def _attention(operator: Operator, place: Place, heads: int) -> Call:
+    sequences, own = attention_heads(operator, heads)
+    backward = operator.op == "attention_backward"
+    shape = (sequences, own, int(operator.m), int(operator.k))
+    q, k, v = (place.random(*shape, gradient=backward) for _ in range(3))
+
+    def forward() -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return _backward(forward(), q, k, v) if backward else forward
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """The gated activation, as two kernels."""
+    return functional.silu(gate) * up
+
+
+def rotary(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary position embedding, two halves of the last axis rotated into each other."""
+    left, right = x.chunk(2, dim=-1)
+    return x * cosine + torch.cat((-right, left), dim=-1) * sine
+
+
+ACTIVATIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "gelu": functional.gelu,
+    "relu": functional.relu,
+    "squared_relu": lambda value: functional.relu(value).square(),
+}
+
+
+def _elementwise(operator: Operator, place: Place) -> Call:
+    rows, columns = int(operator.m), int(operator.n)
+    kind = operator.variant.removesuffix("_bwd")
+    backward = operator.variant.endswith("_bwd")
+    x = place.random(rows, columns, gradient=backward)
+    if kind in ACTIVATIONS:
+        function = ACTIVATIONS[kind]
+        return _backward(function(x), x) if backward else lambda: function(x)
+    if kind == "swiglu":
+        y = place.random(rows, columns, gradient=backward)
+        return _backward(swiglu(x, y), x, y) if backward else lambda: swiglu(x, y)
+    if kind == "rope":
+        per_head = x.view(rows, columns // ROTARY_HEAD, ROTARY_HEAD)
+        cosine, sine = (place.random(rows, 1, ROTARY_HEAD) for _ in range(2))
+        return lambda: rotary(per_head, cosine, sine)
+    if kind == "bias_grad":
+        return lambda: x.sum(0)
+    if kind == "add":
+        y = place.random(rows, columns)
+        return lambda: x + y
+    raise KeyError(kind)
+
+
+def _norm(operator: Operator, place: Place) -> Call:
+    rows, columns = int(operator.m), int(operator.n)
+    backward = operator.variant.endswith("_bwd")
+    x = place.random(rows, columns, gradient=backward)
+    weight = place.random(columns, gradient=backward)
+    if operator.variant.startswith("rmsnorm"):
+        output = functional.rms_norm(x, (columns,), weight)
+        if backward:
+            return _backward(output, x, weight)
+        return lambda: functional.rms_norm(x, (columns,), weight)
+    bias = place.random(columns, gradient=backward)
+    if backward:
+        return _backward(functional.layer_norm(x, (columns,), weight, bias), x, weight, bias)
+    return lambda: functional.layer_norm(x, (columns,), weight, bias)
+
+
+def _softmax(operator: Operator, place: Place) -> Call:
+    backward = operator.variant == "bwd"
+    x = place.random(int(operator.m), int(operator.n), gradient=backward)
+    if backward:
+        return _backward(functional.softmax(x, -1), x)
+    return lambda: functional.softmax(x, -1)
+
+
+def _embedding(operator: Operator, place: Place) -> Call:
+    tokens, width, vocab = int(operator.m), int(operator.n), int(operator.k)
+    backward = operator.variant == "bwd"
+    table = place.random(vocab, width, gradient=backward)
+    index = torch.randint(vocab, (tokens,), device=place.device)
+    if backward:
+        return _backward(functional.embedding(index, table), table)
+    return lambda: functional.embedding(index, table)
+
+
+def _loss(operator: Operator, place: Place) -> Call:
+    tokens, vocab = int(operator.m), int(operator.n)
+    backward = operator.variant == "bwd"
+    logits = place.random(tokens, vocab, gradient=backward)
+    target = torch.randint(vocab, (tokens,), device=place.device)
+
+    def forward() -> torch.Tensor:
+        return functional.cross_entropy(logits.float(), target)
+
+    return _backward(forward(), logits) if backward else forward
+
+
+def _optimizer(operator: Operator, place: Place) -> Call:
+    size = int(operator.m)
+    pieces = max(1, min(8, size // 65536))
+    parameters = [torch.nn.Parameter(place.random(size // pieces)) for _ in range(pieces)]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    return torch.optim.AdamW(parameters, lr=1e-4, fused=True).step
+
+
+BUILDERS: dict[str, Callable[[Operator, Place], Call]] = {
+    "gemm": _gemm,
+    "elementwise": _elementwise,
+    "norm": _norm,
+    "softmax": _softmax,
+    "embedding": _embedding,
+    "loss": _loss,
+    "optimizer": _optimizer,
+}
+
+
+def build(operator: Operator, device: str, heads: int) -> Call:
+    """A call that runs the operator once on fresh random data.
+
+    Raises KeyError for operators that eager PyTorch does not run as one (dropout masks).
+    """
+    place = Place(device, DTYPES[operator.dtype])
+    if operator.op.startswith("attention"):
+        return _attention(operator, place, heads)
+    return BUILDERS[operator.op](operator, place)

@@ -1,0 +1,132 @@
+"""Writes a profile: `kernels.parquet`, `steps.csv` and the device as an accelerator and a system.
+
+The files of `device.yaml` are those that a user could write by hand for any other machine. Peak
+rates are the best that was measured, so that no efficiency exceeds one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from predictor.schema import COLLECTIVE_OPS, KERNEL_COLUMNS
+from profiler.device import Device
+
+CACHE_SHARE = 0.5
+"""Copies whose two buffers take at most this share of the cache show its bandwidth."""
+
+
+def _best_rates(table: pd.DataFrame) -> dict[str, float]:
+    """Fastest product in each data type, as `<dtype>_tflops`."""
+    gemms = table[table["op"] == "gemm"]
+    rate = 2 * gemms["m"] * gemms["n"] * gemms["k"] * gemms["batch"] / gemms["latency_p10_us"] / 1e6
+    best = rate.groupby(gemms["dtype"]).max()
+    return {f"{dtype}_tflops": round(float(value), 6) for dtype, value in best.items()}
+
+
+def _bandwidths(table: pd.DataFrame, cache_bytes: float) -> tuple[float, float]:
+    """GB/s of memory and of the last-level cache: the best of the streaming kernels."""
+    streams = table[table["message_bytes"].notna() & ~table["op"].isin(COLLECTIVE_OPS)]
+    rate = streams["message_bytes"] / streams["latency_p10_us"] / 1e3
+    size = streams["message_bytes"]
+    large, small = rate[size > 4 * cache_bytes], rate[size <= CACHE_SHARE * cache_bytes]
+    memory = float(large.max()) if len(large) else float(rate.max())
+    cache = float(small.max()) if len(small) else memory
+    return round(memory, 3), round(max(cache, memory), 3)
+
+
+def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
+    """The device as an entry of the accelerator catalog."""
+    memory, cache = _bandwidths(table, device.cache_bytes)
+    facts = device.facts
+    return {
+        "name": device.name,
+        "architecture": device.architecture,
+        "sm_count": facts["sm_count"],
+        **_best_rates(table),
+        "memory_gb": round(float(facts["memory_gb"]), 3),
+        "memory_bandwidth_gbs": memory,
+        "l2_mb": round(float(facts["l2_mb"]), 3),
+        "l2_bandwidth_gbs": cache,
+        "source": "reckon profile: best measured rates",
+    }
+
+
+def link_rate(table: pd.DataFrame) -> float:
+    """GB/s of the link between ranks: the best bus bandwidth of any collective."""
+    rows = table[table["op"].isin(COLLECTIVE_OPS)]
+    if rows.empty:
+        return 1.0
+    ranks = rows["num_gpus"]
+    factor = (ranks - 1) / ranks
+    factor = factor.where(rows["op"] != "allreduce", 2 * factor)
+    factor = factor.where(~rows["op"].isin(["p2p", "broadcast"]), 1.0)
+    return round(float((rows["message_bytes"] * factor / rows["latency_p10_us"]).max() / 1e3), 4)
+
+
+def system_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
+    """The device as a system: itself, and the link between its ranks."""
+    return {
+        "name": f"local-{device.ranks}" if device.ranks > 1 else "local",
+        "accelerator": accelerator_mapping(table, device),
+        "accelerators_per_node": device.ranks,
+        "tiers": [{"link": "gloo", "size": device.ranks, "bandwidth_gbs": link_rate(table)}],
+        "facts": device.facts,
+        "source": "reckon profile",
+    }
+
+
+def _whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Write under a temporary name, then rename."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    try:
+        write(Path(name))
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def write(
+    out: Path,
+    kernels: list[dict[str, Any]],
+    steps: list[dict[str, Any]],
+    devices: list[Device],
+) -> pd.DataFrame:
+    """Write everything that was measured to a folder; returns the kernel table.
+
+    devices   the device alone, and as shared between ranks if it was
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame(kernels).reindex(columns=list(KERNEL_COLUMNS))
+    names = {
+        device.name: "device.yaml" if device.ranks == 1 else f"device-{device.ranks}ranks.yaml"
+        for device in devices
+    }
+    table["device_file"] = table["accelerator"].map(names)
+    table["link_gbs"] = table["link_gbs"].astype(float)
+    for device in devices:
+        own = table[table["accelerator"] == device.name]
+        name = names[device.name]
+        collective = own["op"].isin(COLLECTIVE_OPS)
+        table.loc[own.index[collective], "link_gbs"] = link_rate(own)
+        mapping = system_mapping(own, device)
+        text = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True)
+        _whole(out / name, partial(_write_text, text))
+    _whole(out / "kernels.parquet", lambda path: table.to_parquet(path, index=False))
+    frame = pd.DataFrame(steps)
+    _whole(out / "steps.csv", lambda path: frame.to_csv(path, index=False))
+    return table

@@ -1,0 +1,39 @@
+"""How fast will this language model train on these accelerators, laid out this way; will it fit;
+what holds it back; and how sure are we?
+
+    import reckon
+    result = reckon.predict_train("llama3-70b", "dgx-h100", {"gpus": 1024, "tp": 8, "pp": 4,
+                                  "global_batch": 1024, "seq_len": 8192})
+    result.step_time.value, result.to_dict(), result.to_frame()
+
+Each argument is a name, a path, a mapping or an object. Bad input raises `reckon.InputError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.errors import InputError
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "predict_train": "reckon.predict",
+    "Prediction": "reckon.result",
+    "validate": "reckon.validate",
+    "calibrate": "reckon.calibrate",
+    "profile": "reckon.profile",
+}
+
+__all__ = ["InputError", "__version__", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a verb when it is first used: a prediction needs neither pandas nor torch."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'reckon' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,5 @@
+"""`python -m reckon`."""
+
+from reckon.cli import entry
+
+entry()

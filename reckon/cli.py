@@ -1,0 +1,224 @@
+"""The command line: parses flags, calls the verbs, and turns errors into one line.
+
+Exit status: 0 done, 2 bad input (one line on stderr), 1 internal error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from predictor.errors import InputError
+from reckon import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How fast will this language model train on these accelerators, laid out this way?",
+)
+predict_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(predict_app, name="predict", help="Predict a run.")
+
+EXAMPLE = (
+    "Example: reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 "
+    "--tp 8 --pp 4 --global-batch 1024 --seq-len 8192"
+)
+
+Text = str | None
+Json = Annotated[
+    Text, typer.Option("--json", metavar="FILE", help="Whole result as JSON (- = stdout).")
+]
+CalibrationName = Annotated[
+    str, typer.Option("--calibration", metavar="NAME|DIR", help="What to predict with.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def main_callback(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Global flags."""
+    if version:
+        print(f"reckon {__version__}")
+        raise typer.Exit
+
+
+def _flag(name: str, help_text: str, metavar: str = "N") -> Any:
+    return typer.Option(f"--{name}", metavar=metavar, help=help_text)
+
+
+@predict_app.command("train", epilog=EXAMPLE)
+def predict_train_command(
+    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
+    model: Annotated[Text, _flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
+    system: Annotated[Text, _flag("system", "Catalog name or .yaml.", "NAME")] = None,
+    accelerator: Annotated[Text, _flag("accelerator", "Instead of a system.", "NAME")] = None,
+    gpus: Annotated[Text, _flag("gpus", "Accelerators in all.")] = None,
+    tp: Annotated[Text, _flag("tp", "Tensor parallel.")] = None,
+    pp: Annotated[Text, _flag("pp", "Pipeline parallel.")] = None,
+    vpp: Annotated[Text, _flag("vpp", "Virtual stages per device.")] = None,
+    cp: Annotated[Text, _flag("cp", "Context parallel.")] = None,
+    dp: Annotated[Text, _flag("dp", "Data parallel (default: what remains).")] = None,
+    micro_batch: Annotated[Text, _flag("micro-batch", "Sequences per micro-batch.")] = None,
+    global_batch: Annotated[Text, _flag("global-batch", "Sequences per step.")] = None,
+    seq_len: Annotated[Text, _flag("seq-len", "Tokens per sequence.")] = None,
+    precision: Annotated[Text, _flag("precision", "fp32 tf32 fp16 bf16 fp8 ...", "P")] = None,
+    recompute: Annotated[Text, _flag("recompute", "none, selective or full.", "R")] = None,
+    sharding: Annotated[Text, _flag("sharding", "none zero1 zero2 zero3 fsdp hsdp.", "S")] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option("--sequence-parallel/--no-sequence-parallel", help="Megatron's flag."),
+    ] = None,
+    attention: Annotated[Text, _flag("attention", "flash or unfused.", "A")] = None,
+    framework: Annotated[Text, _flag("framework", "Whose defaults to assume.", "NAME")] = None,
+    era: Annotated[Text, _flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
+    tokens: Annotated[Text, _flag("tokens", "Budget: adds days and GPU-hours.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),
+    ] = None,
+    calibration: CalibrationName = "default",
+    json: Json = None,
+    allow_oom: Annotated[
+        bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
+    ] = False,
+) -> None:
+    """Step time, memory and bottlenecks of a training run. Comma lists give a row each."""
+    from reckon.commands import predict_train
+
+    names = [
+        "model",
+        "system",
+        "accelerator",
+        "gpus",
+        "tp",
+        "pp",
+        "vpp",
+        "cp",
+        "dp",
+        "micro_batch",
+        "global_batch",
+        "seq_len",
+        "precision",
+        "recompute",
+        "sharding",
+        "sequence_parallel",
+        "attention",
+        "framework",
+        "era",
+        "tokens",
+    ]
+    given = locals()
+    flags = {name: given[name] for name in names if given[name] is not None}
+    raise typer.Exit(predict_train(file, flags, settings or [], calibration, json, allow_oom))
+
+
+@app.command(epilog="Example: reckon validate data/reference/training.csv --json out.json")
+def validate(
+    tables: Annotated[list[Path], typer.Argument(metavar="POINTS...", help="Published tables.")],
+    calibration: CalibrationName = "default",
+    folds: Annotated[
+        Text,
+        typer.Option("--folds", metavar="BY", help="Refit without each source|model|accelerator."),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Predict every row of published tables and compare."""
+    from reckon.commands import validate as run
+
+    raise typer.Exit(run(tables, calibration, folds, json))
+
+
+@app.command(epilog="Example: reckon calibrate out --base default --out out/calibration")
+def calibrate(
+    measurements: Annotated[
+        list[Path], typer.Argument(metavar="DIR|FILE...", help="Profiles or kernel tables.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")],
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option("--reference", metavar="POINTS", help="Published or own runs."),
+    ] = None,
+    base: Annotated[
+        str, typer.Option("--base", metavar="NAME|DIR", help="Start from this; 'none': afresh.")
+    ] = "default",
+    name: Annotated[Text, typer.Option("--name", help="Name of the calibration.")] = None,
+    json: Json = None,
+) -> None:
+    """Fit efficiencies to measurements."""
+    from reckon.commands import calibrate as run
+
+    raise typer.Exit(run(measurements, out, reference or [], base, name, json))
+
+
+@app.command(epilog="Example: reckon profile --budget 60s --ranks 2 --out out")
+def profile(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the tables.")],
+    device: Annotated[
+        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:0.")
+    ] = "auto",
+    budget: Annotated[str, typer.Option("--budget", metavar="T", help="Time to spend.")] = "120s",
+    ranks: Annotated[
+        int, typer.Option("--ranks", metavar="N", help="Processes for collectives; 1: none.")
+    ] = 1,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", help="CPU threads per process.")
+    ] = None,
+) -> None:
+    """Time kernels, collectives and small training steps on this machine (needs torch)."""
+    from reckon.commands import profile as run
+
+    raise typer.Exit(run(out, device, budget, ranks, threads))
+
+
+@app.command(epilog="Example: reckon show models llama3-70b")
+def show(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="accelerators, systems, models, calibrations.")
+    ],
+    name: Annotated[Text, typer.Argument(metavar="[NAME]")] = None,
+    yaml: Annotated[bool, typer.Option("--yaml", help="As a file to edit and pass back.")] = False,
+    json: Json = None,
+) -> None:
+    """List a catalog, or show one entry."""
+    from reckon.commands import show as run
+
+    raise typer.Exit(run(kind, name, yaml, json))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        status = app(args=arguments, prog_name="reckon", standalone_mode=False)
+        return int(status or 0)
+    except InputError as error:
+        print(f"reckon: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("reckon: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    except Exception as error:
+        # The parser's own complaints about flags know how to word themselves.
+        if hasattr(error, "format_message"):
+            print(f"reckon: {error.format_message()}", file=sys.stderr)
+            return 2
+        if type(error).__name__ in ("Abort", "Exit"):
+            return int(getattr(error, "exit_code", 1))
+        raise
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

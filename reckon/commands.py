@@ -1,0 +1,136 @@
+"""What each verb of the command line does with its parsed flags; returns the exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import InputError
+
+LISTS = [
+    "model",
+    "system",
+    "accelerator",
+    "gpus",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "dp",
+    "micro_batch",
+    "global_batch",
+    "seq_len",
+    "precision",
+    "recompute",
+    "sharding",
+    "attention",
+    "framework",
+    "era",
+]
+"""Flags whose commas separate values of a sweep."""
+
+
+def _split_lists(flags: dict[str, Any]) -> dict[str, Any]:
+    """Turn 'a,b' into lists, where the flag takes them."""
+    found = {}
+    for name, value in flags.items():
+        if name in LISTS and isinstance(value, str) and "," in value:
+            found[name] = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            found[name] = value
+    return found
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair!r}: write KEY=VALUE, e.g. --set grad_overlap=false")
+        found[key.strip().replace("-", "_")] = value.strip()
+    return found
+
+
+def predict_train(
+    file: str | None,
+    flags: dict[str, Any],
+    settings: list[str],
+    calibration: str,
+    json: str | None,
+    allow_oom: bool,
+) -> int:
+    from predictor import catalog
+    from predictor.efficiency import load
+    from reckon.predict import sweep
+
+    content = catalog.read_mapping(Path(file)) if file else {}
+    fields = {**content, **_split_lists(flags), **_settings(settings)}
+    found = sweep(fields, load(calibration), file or "command line")
+    if json:
+        from reckon.files import write_json
+
+        single = len(found.predictions) == 1 and not found.varying
+        write_json(
+            json,
+            found.predictions[0].to_dict()
+            if single
+            else {
+                "schema_version": 1,
+                "kind": "training-sweep",
+                "predictions": [result.to_dict() for result in found.predictions],
+                "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
+            },
+        )
+    if json != "-":
+        from reckon.terminal import show_prediction, show_sweep
+
+        if found.varying:
+            show_sweep(found)
+        else:
+            show_prediction(found.predictions[0])
+    fits = any(result.fits for result in found.predictions)
+    return 0 if fits or allow_oom else 2
+
+
+def validate(tables: list[Path], calibration: str, folds: str | None, json: str | None) -> int:
+    from reckon.files import write_json
+    from reckon.validate import report, validate
+
+    result = validate(tables, calibration, folds)
+    if json:
+        write_json(json, result)
+    if json != "-":
+        report(result)
+    return 0
+
+
+def calibrate(
+    measurements: list[Path],
+    out: Path,
+    reference: list[Path],
+    base: str,
+    name: str | None,
+    json: str | None,
+) -> int:
+    from reckon.calibrate import calibrate, report
+    from reckon.files import write_json
+
+    result = calibrate(measurements, out, reference=reference, base=base, name=name)
+    if json:
+        write_json(json, result)
+    if json != "-":
+        report(result)
+    return 0
+
+
+def profile(out: Path, device: str, budget: str, ranks: int, threads: int | None) -> int:
+    from reckon.profile import profile, report
+
+    report(profile(out, device=device, budget=budget, ranks=ranks, threads=threads))
+    return 0
+
+
+def show(kind: str, name: str | None, yaml: bool, json: str | None) -> int:
+    from reckon.show import show
+
+    return show(kind, name, yaml, json)

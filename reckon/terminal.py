@@ -1,0 +1,150 @@
+"""What the terminal shows: short tables with units, a memory bar, a time breakdown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from predictor.units import GB, GIB
+from reckon.predict import Sweep
+from reckon.result import Interval, Prediction
+
+BAR = 40
+
+TERM_NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recomputation",
+    "tp_communication": "tensor-parallel comm.",
+    "cp_communication": "context-parallel comm.",
+    "pp_communication": "pipeline transfers",
+    "host": "host (launch-bound)",
+    "bubble": "pipeline bubble",
+    "dp_communication": "data-parallel comm.",
+    "optimizer": "optimizer",
+    "framework": "framework factor",
+}
+
+
+def strong(text: str, color: str = "1") -> str:
+    """Bold (or another ANSI style) on a terminal, plain elsewhere."""
+    return f"\x1b[{color}m{text}\x1b[0m" if sys.stdout.isatty() else text
+
+
+def seconds(value: float) -> str:
+    """A time with three significant digits and a fitting unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
+    return f"{value / 1e-6:.3g} us"
+
+
+def with_interval(interval: Interval, unit: str) -> str:
+    """A value with its interval in brackets."""
+    return f"{interval.value:.4g} {unit}  ({interval.low:.4g} to {interval.high:.4g})"
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A bar of blocks; over-full bars end with '!'."""
+    filled = round(min(share, 1.0) * width)
+    return "█" * filled + "·" * (width - filled) + ("!" if share > 1 else "")
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A plain table: the first `left` columns flush left, the others right."""
+    table = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    if any(columns):
+        lines[0] = strong(lines[0])
+    else:
+        del lines[0]
+    return "\n".join(lines)
+
+
+def show_prediction(result: Prediction, top: int = 6) -> None:
+    """Print one prediction."""
+    inputs = result.inputs()
+    plan = " ".join(
+        f"{name} {inputs[name]:g}" for name in ("tp", "pp", "vpp", "cp", "dp") if inputs[name] > 1
+    )
+    print(
+        f"{strong(inputs['model'])} on {result.gpus} x {inputs['accelerator']} "
+        f"({inputs['system']}), {plan or 'one rank'}, {inputs['precision']}, "
+        f"recompute {inputs['recompute']}, {inputs['sharding']}"
+    )
+    if not result.fits:
+        over = (result.peak_memory - result.capacity) / GB
+        print(
+            f"{strong('does not fit', '1;31')}: needs {result.peak_memory / GB:.1f} GB of "
+            f"{result.capacity / GB:.1f} GB, {over:.1f} GB too much; more tp or pp, a smaller "
+            "micro-batch, more recomputation or sharding would help"
+        )
+    level = result.batch.calibration.interval_level
+    mfu = result.mfu()
+    per_gpu = result.tokens_per_s / result.gpus
+    rows = [
+        ["step time", with_interval(result.step_time, "s"), f"{level:.0%} interval"],
+        ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
+        ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
+    ]
+    days, hours = result.training_days(), result.gpu_hours()
+    if days and hours:
+        rows.append(["training", with_interval(days, "days"), f"{hours.value:,.0f} GPU-hours"])
+    print(grid(["", "", ""], rows, left=3))
+    share = result.peak_memory / result.capacity
+    print(
+        f"memory      {bar(share, 20)}  {result.peak_memory / GIB:.1f} of "
+        f"{result.capacity / GIB:.1f} GiB, out of memory with probability {result.p_oom:.0%}\n"
+    )
+    total = result.step_time.value
+    terms = [
+        [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
+        for name, value in result.breakdown.items()
+        if abs(value) > 0
+    ]
+    print(grid(["time", "", "share", ""], terms), end="\n\n")
+    longest = [
+        [report.name, report.phase, seconds(report.time_s), report.bound, report.pedigree]
+        for report in result.operators[:top]
+    ]
+    print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
+    if result.request.assumed:
+        filled = ", ".join(f"{a.field}={_short(a.value)}" for a in result.request.assumed)
+        print("\n" + strong(f"assumed: {filled}", "2"))
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_sweep(found: Sweep) -> None:
+    """Print a sweep, one row per combination."""
+    names = found.varying
+    rows = []
+    for result in found.predictions:
+        inputs = result.inputs()
+        rows.append(
+            [
+                *(_short(inputs.get(name, "")) for name in names),
+                f"{result.step_time.value:.4g}",
+                f"{result.step_time.low:.4g}..{result.step_time.high:.4g}",
+                f"{result.tokens_per_s / result.gpus:,.0f}",
+                f"{result.mfu()['megatron']:.1%}",
+                f"{result.peak_memory / GIB:.1f}" + (" " if result.fits else "!"),
+            ]
+        )
+    columns = [*names, "step s", "interval", "tokens/s/GPU", "MFU", "peak GiB"]
+    print(grid(columns, rows, left=len(names)))
+    if any(not result.fits for result in found.predictions):
+        print("! does not fit")
+    for combination, reason in found.refused:
+        named = ", ".join(f"{k}={v}" for k, v in combination.items())
+        print(f"{named}: {reason}")

@@ -1,0 +1,382 @@
+"""Rebuild the catalogs and reference tables in `data/` from the shared fact tables.
+
+    python tools/curate.py ../shared
+
+Run by `make catalogs` where the shared tables are at hand; the result is committed. What is
+changed on the way (names, units, added rows) stands here, so that a diff shows every fact.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+
+ACCELERATOR_COLUMNS = {
+    "name": "name",
+    "vendor": "vendor",
+    "year": "year",
+    "sm_cu_count": "sm_count",
+    "boost_clock_mhz": "clock_mhz",
+    "fp32_tflops": "fp32_tflops",
+    "tf32_tflops": "tf32_tflops",
+    "fp16_tflops": "fp16_tflops",
+    "bf16_tflops": "bf16_tflops",
+    "fp8_tflops": "fp8_tflops",
+    "fp4_tflops": "fp4_tflops",
+    "int8_tops": "int8_tops",
+    "memory_gb": "memory_gb",
+    "memory_bandwidth_gbs": "memory_bandwidth_gbs",
+    "l2_mb": "l2_mb",
+    "tdp_w": "tdp_w",
+    "source": "source",
+    "notes": "notes",
+}
+ACCELERATOR_ALIASES = {
+    "TPUv6e": "TPUv6e-Trillium",
+    "TPUv7": "TPUv7x-Ironwood",
+    "RTX-PRO-6000-96GB": "RTX-PRO-6000-BSE-96GB",
+    "A100-SXM4-80GB": "a100;a100-80gb",
+    "H100-SXM5-80GB": "h100;h100-80gb",
+    "H200-SXM-141GB": "h200",
+    "B200-SXM-180GB": "b200",
+}
+ARCHITECTURES = {
+    "Blackwell Ultra": "blackwell-ultra",
+    "Blackwell GB202": "blackwell-rtx",
+    "Blackwell": "blackwell",
+    "Ampere GA102": "ampere-rtx",
+    "TPU": "tpu",
+    "NeuronCore": "neuron",
+}
+EXTRA_ACCELERATORS = [
+    {
+        "like": "V100-SXM2-32GB",
+        "name": "V100-SXM3-32GB",
+        "tdp_w": 350,
+        "source": "DGX-2 datasheet (350 W SXM3); rates as V100-SXM2",
+    },
+    {
+        "like": "H100-SXM5-80GB",
+        "name": "H100-SXM5-96GB-HBM2e-500W",
+        "memory_gb": 96,
+        "memory_bandwidth_gbs": 2400,
+        "tdp_w": 500,
+        "source": "pytorch/torchtitan docs/performance.md: H100 96 GB HBM2e, 2.4 TB/s, 500 W",
+    },
+]
+
+LINKS = {
+    "InfiniBand EDR": "infiniband-edr",
+    "InfiniBand HDR": "infiniband-hdr",
+    "InfiniBand HDR100": "infiniband-hdr",
+    "InfiniBand NDR": "infiniband-ndr",
+    "InfiniBand XDR": "infiniband-xdr",
+    "RoCE": "roce",
+    "Slingshot": "slingshot",
+    "EFA": "efa",
+    "Omni-Path": "omnipath",
+    "Ethernet": "ethernet",
+    "GPUDirect-TCP": "ethernet",
+    "ICI": "ici",
+    "CX9": "infiniband-gdr",
+}
+REDUCING_SWITCH = ("nvlink4", "nvlink5", "nvlink6")  # NVLink SHARP since the third NVSwitch
+SYSTEM_ACCELERATOR = {"DGX-2": "V100-SXM3-32GB", "A100-SXM4-64GB (custom)": "A100-SXM4-40GB"}
+SYSTEM_CORRECTIONS = {
+    # The 7:1 oversubscription is between pods of 3,072 GPUs, not inside them.
+    "Meta-GrandTeton-24k-RoCE": {
+        "tier2_size": 3072,
+        "tier2_oversubscription": "",
+        "tier3_link": "roce",
+        "tier3_bandwidth_gbs": 50,
+        "tier3_oversubscription": 7,
+    },
+}
+EXTRA_SYSTEMS = [
+    {
+        "name": "Meta-GrandTeton-HBM2e",
+        "accelerator": "H100-SXM5-96GB-HBM2e-500W",
+        "accelerators_per_node": 8,
+        "tier1_link": "nvlink4",
+        "tier1_size": 8,
+        "tier1_bandwidth_gbs": 450,
+        "tier1_in_switch": 1,
+        "tier2_link": "roce",
+        "tier2_bandwidth_gbs": 50,
+        "source": "pytorch/torchtitan docs/performance.md: 8 per node, 400 Gb/s RDMA per GPU",
+    },
+    {
+        "name": "JeanZay-V100",
+        "accelerator": "V100-SXM2-32GB",
+        "accelerators_per_node": 4,
+        "tier1_link": "nvlink2",
+        "tier1_size": 4,
+        "tier1_bandwidth_gbs": 150,
+        "tier2_link": "omnipath",
+        "tier2_bandwidth_gbs": 12.5,
+        "source": "bigscience experiments/gpt2.md: 4 V100 per node, 400 Gb/s per node",
+    },
+]
+
+MODEL_COLUMNS = [
+    "name",
+    "family",
+    "year",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn_hidden",
+    "gated",
+    "vocab",
+    "max_context",
+    "num_experts",
+    "top_k",
+    "expert_ffn_hidden",
+    "shared_experts",
+    "shared_expert_ffn_hidden",
+    "dense_layers",
+    "moe_every_n",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+    "mtp_layers",
+    "sliding_window",
+    "sliding_pattern",
+    "hf_id",
+    "source",
+    "notes",
+]
+MODEL_ALIASES = {
+    "megatron-1.7b": "gpt-1.7b",
+    "megatron-3.6b": "gpt-3.6b",
+    "megatron-7.5b": "gpt-7.5b",
+    "megatron-18.4b": "gpt-18b",
+    "megatron-39.1b": "gpt-39b",
+    "megatron-76.1b": "gpt-76b",
+    "megatron-145.6b": "gpt-145b",
+    "megatron-310.1b": "gpt-310b",
+    "megatron-529.6b": "gpt-530b",
+    "megatron-1008b": "gpt-1t",
+    "korthikanti-22b": "gpt-22b",
+    "nemotron-4-15b": "nemotron4-15b",
+    "nemotron-4-340b": "nemotron4-340b",
+    "llama3.1-405b": "llama3-405b",
+    "llama1-7b": "llama-7b",
+    "llama1-13b": "llama-13b",
+    "llama1-65b": "llama-65b",
+}
+EXTRA_MODELS = [
+    {
+        "like": "gpt3-6.7b",
+        "name": "gpt3-5b",
+        "aliases": "gpt-5b",
+        "layers": 24,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+        "ffn_hidden": 16384,
+        "vocab": 51200,
+        "source": "NeMo launcher conf/training/gpt3/5b.yaml@80353286 (dims as in its README rows)",
+    },
+    {
+        "like": "gpt3-13b",
+        "name": "gpt3-20b",
+        "layers": 44,
+        "hidden": 6144,
+        "heads": 48,
+        "kv_heads": 48,
+        "head_dim": 128,
+        "ffn_hidden": 24576,
+        "vocab": 51200,
+        "source": "NeMo performance tables (dims as in their rows)",
+    },
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]], columns: Iterable[str]) -> None:
+    """Write a table whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(columns), extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    temporary.replace(path)
+    print(f"{path.relative_to(DATA.parent)}: {len(rows)} rows")
+
+
+def clean(value: Any) -> Any:
+    """Empty for missing, integers without a trailing '.0'."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def architecture(text: str) -> str:
+    for start, name in ARCHITECTURES.items():
+        if text.startswith(start):
+            return name
+    return text.split()[0].lower()
+
+
+def derived(table: list[dict[str, Any]], extras: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    by_name = {row["name"]: row for row in table}
+    return [{**by_name[extra["like"]], "aliases": "", "notes": "", **extra} for extra in extras]
+
+
+def accelerators(shared: Path) -> None:
+    source = pd.read_csv(shared / "catalog" / "accelerators.csv")
+    rows = []
+    for record in source.to_dict("records"):
+        row = {new: clean(record[old]) for old, new in ACCELERATOR_COLUMNS.items()}
+        row["architecture"] = architecture(str(record["arch"]))
+        row["aliases"] = ACCELERATOR_ALIASES.get(row["name"], "")
+        rows.append(row)
+    rows += derived(rows, EXTRA_ACCELERATORS)
+    columns = list(ACCELERATOR_COLUMNS.values())
+    columns[1:1] = ["aliases"]
+    columns[3:3] = ["architecture"]
+    write(DATA / "accelerators.csv", rows, columns)
+
+
+def link_name(technology: str) -> str:
+    for start, name in LINKS.items():
+        if technology.startswith(start):
+            return name
+    return re.sub(r"[^a-z0-9]+", "-", technology.lower()).strip("-")
+
+
+def systems(shared: Path) -> None:
+    source = pd.read_csv(shared / "catalog" / "nodes.csv")
+    rows: list[dict[str, Any]] = []
+    for record in source.to_dict("records"):
+        record = {key: clean(value) for key, value in record.items()}
+        inner = str(record["intra_link"]).lower().split()[0].replace("nvlink-c2c", "nvlink4")
+        inner = {"roce": "rocemesh"}.get(inner, inner)
+        size, domain = int(record["gpus_per_node"]), int(record["scaleup_domain_gpus"] or 1)
+        gpu = str(record["gpu"])
+        row: dict[str, Any] = {
+            "name": record["name"],
+            "accelerator": SYSTEM_ACCELERATOR.get(
+                str(record["name"]), SYSTEM_ACCELERATOR.get(gpu, gpu)
+            ),
+            "accelerators_per_node": size,
+            "source": record["source"],
+            "notes": record["notes"],
+            "tier1_link": inner,
+            "tier1_size": size,
+            "tier1_bandwidth_gbs": record["per_gpu_intra_unidir_gbs"],
+            "tier1_in_switch": int(
+                inner in REDUCING_SWITCH and "witch" in str(record["intra_topology"])
+            ),
+        }
+        position = 2
+        if domain > size:
+            row |= {
+                f"tier{position}_link": inner,
+                f"tier{position}_size": domain,
+                f"tier{position}_bandwidth_gbs": record["per_gpu_intra_unidir_gbs"],
+                f"tier{position}_in_switch": row["tier1_in_switch"],
+            }
+            position += 1
+        if record["per_gpu_inter_gbps"] != "":
+            row |= {
+                f"tier{position}_link": link_name(str(record["network_tech"])),
+                f"tier{position}_bandwidth_gbs": float(record["per_gpu_inter_gbps"]) / 8,
+                f"tier{position}_oversubscription": record["oversubscription"],
+            }
+        rows.append(row | SYSTEM_CORRECTIONS.get(str(record["name"]), {}))
+    for extra in EXTRA_SYSTEMS:
+        rows.append(extra)
+    aliases = {"DGX-A100-80GB": "dgx-a100", "Meta-GrandTeton-24k-RoCE": "grand-teton"}
+    for row in rows:
+        row["aliases"] = aliases.get(row["name"], "")
+    tier_columns = [
+        f"tier{i}_{key}"
+        for i in (1, 2, 3)
+        for key in ("link", "size", "bandwidth_gbs", "oversubscription", "in_switch")
+    ]
+    columns = [
+        "name",
+        "aliases",
+        "accelerator",
+        "accelerators_per_node",
+        *tier_columns,
+        "source",
+        "notes",
+    ]
+    write(DATA / "systems.csv", rows, columns)
+
+
+def models(shared: Path) -> None:
+    source = pd.read_csv(shared / "catalog" / "models.csv")
+    rows = []
+    for record in source.to_dict("records"):
+        row = {column: clean(record[column]) for column in MODEL_COLUMNS}
+        norm = "rmsnorm" if "rms" in str(record["norm_type"]).lower() else "layernorm"
+        position = str(record["pos_embedding"]).lower()
+        row["norm"] = norm
+        row["positions"] = next(
+            (kind for kind in ("learned", "alibi", "rope") if position.startswith(kind)), "none"
+        )
+        row["activation"] = clean(record["activation"]) or ("silu" if row["gated"] else "gelu")
+        row["tied_embeddings"] = int(record["tied_embeddings"])
+        biased = norm == "layernorm" and row["family"] in ("gpt", "opt", "bloom", "gpt-neox", "phi")
+        row["bias"] = int(biased)
+        row["qkv_bias"] = int(str(row["family"]).startswith("qwen2"))
+        row["aliases"] = MODEL_ALIASES.get(row["name"], "")
+        rows.append(row)
+    rows += derived(rows, EXTRA_MODELS)
+    columns = list(MODEL_COLUMNS)
+    columns[1:1] = ["aliases"]
+    columns[columns.index("gated") + 1 : columns.index("gated") + 1] = [
+        "activation",
+        "norm",
+        "positions",
+        "tied_embeddings",
+        "bias",
+        "qkv_bias",
+    ]
+    write(DATA / "models.csv", rows, columns)
+
+
+def references(shared: Path) -> None:
+    """Published points: every column but the page title; rows that state a step time or memory."""
+    table = pd.read_csv(shared / "reference" / "training.csv", low_memory=False)
+    table = table[table.step_time_s.notna() | table.memory_gb_per_gpu.notna()]
+    rows = [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")]
+    columns = [column for column in table.columns if column != "source_title"]
+    write(DATA / "reference" / "training.csv", rows, columns)
+    table = pd.read_csv(shared / "reference" / "memory_validation_korthikanti.csv")
+    table = table.drop(columns=["calculon", "calculon_err_pct"])
+    write(
+        DATA / "reference" / "memory_korthikanti.csv",
+        [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")],
+        table.columns,
+    )
+
+
+def main() -> None:
+    shared = Path(sys.argv[1])
+    accelerators(shared)
+    systems(shared)
+    models(shared)
+    references(shared)
+
+
+if __name__ == "__main__":
+    main()

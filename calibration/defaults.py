@@ -2,13 +2,14 @@
 
     python -m calibration.defaults ../shared [--out data/calibrations]
 
-`kernels-only` is fitted to kernels and collectives alone. `default` adds the interval that fits
-the published training points.
+`kernels-only` is fitted to kernels and collectives alone. `default` predicts the same values; the
+width of its interval is fitted to the published training points.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pandas as pd
 from calibration.artifact import heldout_table, write
 from calibration.kernels import fit_kernels, fit_throttle
 from calibration.network import fit_links
-from calibration.runs import default_run
+from calibration.runs import default_run, fit_interval, read_points
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables import check_kernels
 from predictor import catalog
@@ -115,7 +116,11 @@ def build(shared: Path, out: Path, jobs: int) -> None:
         },
     )
     write(calibration, out / "kernels-only", heldout)
-    print(f"wrote {out / 'kernels-only'}")
+    reference = catalog.data_dir() / "reference" / "training.csv"
+    points = read_points([reference], calibration.run)
+    wider = fit_interval(replace(calibration, name="default"), points)
+    write(wider, out / "default", heldout)
+    print(f"wrote {out}/kernels-only and {out}/default (run spread {wider.run.sigma:.3f})")
 
 
 def main() -> None:

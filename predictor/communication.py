@@ -182,10 +182,16 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     kv = np.maximum(model.kv_heads / plan.tp, 1.0) * model.head_dim
     local = 2.0 * plan.recipe.activation * plan.tokens * kv
     found: list[Collective] = []
+    flash = plan.attention == "flash"
+    core, gradient = (
+        ("attention", "attention.bwd")
+        if flash
+        else ("attention.context", "attention.context.dgrad")
+    )
     for phase, name, behind, volume in (
-        ("forward", "attention.exchange", "attention", 1.0),
-        ("recompute", "attention.exchange.again", "attention.again", 1.0),
-        ("backward", "attention.exchange.bwd", "attention.bwd", 2.0),
+        ("forward", "attention.exchange", core, 1.0),
+        ("recompute", "attention.exchange.again", f"{core}.again", 1.0),
+        ("backward", "attention.exchange.bwd", gradient, 2.0),
     ):
         if phase == "recompute" and plan.recompute == "none":
             continue

@@ -46,7 +46,8 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ideal:
-    """Ideal time and what it is made of, each [s] per shape, and the features, (shapes, F)."""
+    """Ideal time [s] per shape; arithmetic at the peak rate and all bytes at the memory's bandwidth,
+    which decide what bounds a kernel [s]; and the features, (shapes, F)."""
 
     time: Array
     compute: Array
@@ -157,7 +158,7 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         ],
         axis=1,
     )
-    return Ideal(time, compute, floor, features)
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
 
 def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
@@ -187,7 +188,7 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         ],
         axis=1,
     )
-    return Ideal(time, compute, floor, features)
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
 
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
@@ -202,7 +203,7 @@ def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         ],
         axis=1,
     )
-    return Ideal(floor, np.zeros_like(floor), floor, features)
+    return Ideal(floor, np.zeros_like(floor), shapes.bytes / accelerator.bandwidth, features)
 
 
 def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:

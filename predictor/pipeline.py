@@ -82,21 +82,39 @@ def in_flight(plan: TrainingPlan, at: Stages) -> Array:
     return np.asarray(np.where(plan.vpp > 1, interleaved, plain) * at.layers)
 
 
-def pipeline_time(stage_time: Array, count: Array, m: Numeric, vpp: Numeric) -> Array:
+def pipeline_time(forward: Array, backward: Array, count: Array, m: Numeric, vpp: Numeric) -> Array:
     """Time of all micro-batches through the pipeline [s], shape of the batch.
 
-    stage_time  forward and backward of one micro-batch on a stage of each kind [s], (3, *batch)
-    count       stages of each kind, (3, *batch)
-    m, vpp      micro-batches; virtual stages per device
+    forward, backward   of one micro-batch on a stage of each kind [s], (3, *batch)
+    count               stages of each kind, (3, *batch)
+    m, vpp              micro-batches; virtual stages per device
 
-    The slowest stage works through all its micro-batches; the first and the last pass of the
-    others, one virtual stage each, fill and drain the pipeline: m max(t) + (sum t - max t) / vpp.
-    With equal stages this is (m + (p - 1) / vpp) t (Narayanan et al. 2021, section 2.2.2).
+    Stage k works m t_k. It waits for the first micro-batch to pass the stages before it, and they
+    finish after it: sum t of those. With n stages behind it, which take S = sum t of those, it has
+    n forward passes to do before the first backward pass can arrive and n backward passes before
+    the last one, and idles for the rest: max(0, S - n f_k) + max(0, S - n b_k). The pipeline takes
+    as long as the stage for which this adds up to most; virtual stages divide all but m t_k. With
+    equal stages this is (m + (p - 1) / vpp) t (Narayanan et al. 2021, section 2.2.2).
     """
-    present = np.where(count > 0, stage_time, 0.0)
-    slowest = present.max(axis=0)
-    everyone = (present * count).sum(axis=0)
-    return np.asarray(m * slowest + (everyone - slowest) / vpp)
+    present = count > 0
+    f, b = np.where(present, forward, 0.0), np.where(present, backward, 0.0)
+    t = f + b
+    first, inner, last = t * count
+    others = np.maximum(count[1] - 1.0, 0.0) * t[1]
+    zero = np.zeros_like(first)
+
+    def through(k: int, before: Array, behind: Array, n: Array) -> Array:
+        idle = np.maximum(behind - n * f[k], 0.0) + np.maximum(behind - n * b[k], 0.0)
+        return np.asarray(np.where(present[k], m * t[k] + (before + idle) / vpp, 0.0))
+
+    stages_behind = count.sum(axis=0) - 1.0
+    bounds = [
+        through(0, zero, inner + last, stages_behind),
+        through(1, first, others + last, stages_behind - 1.0),  # the first of the inner stages
+        through(1, first + others, last, zero + 1.0),  # and the last of them
+        through(2, first + inner, zero, zero),
+    ]
+    return np.asarray(np.max(np.stack(np.broadcast_arrays(*bounds)), axis=0))
 
 
 def _order(stage: int, pp: int, vpp: int, m: int) -> list[tuple[str, int, int]]:

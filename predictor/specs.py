@@ -193,7 +193,9 @@ def parse(form: type[S], fields: Mapping[str, Any], where: str) -> S:
 
 
 def _explain(error: ValidationError, form: type[Spec]) -> str:
-    first = error.errors(include_url=False)[0]
+    # A misspelt key explains a missing one, so it comes first.
+    found = error.errors(include_url=False)
+    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _keys(form, first["loc"][:-1])

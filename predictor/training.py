@@ -292,7 +292,10 @@ def predict(
     stage_time = device + terms["host"]
 
     m = plan.micro_batches
-    busy = pipeline_time(stage_time, at.count, m, plan.vpp)
+    # Communication and host time are spread over the two passes as their kernels are.
+    compute: Array = sum((terms[term] for term in COMPUTE_TERMS), np.zeros(full))
+    ahead = terms["forward"] / np.maximum(compute, 1e-30)
+    busy = pipeline_time(ahead * stage_time, (1.0 - ahead) * stage_time, at.count, m, plan.vpp)
     slowest = np.argmax(np.where(at.count > 0, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:

@@ -25,7 +25,7 @@ import torch.multiprocessing as mp
 from predictor.errors import InputError
 from predictor.schema import KERNEL_SCHEMA_VERSION
 from profiler import suite
-from profiler.device import Device
+from profiler.device import Device, cores, keep_memory
 from profiler.step import MOST_STEPS, WARM_UP_STEPS, checks, row, step_of, time_step
 
 SIZES = tuple(4.0 * 4**power for power in range(3, 13))
@@ -166,6 +166,7 @@ def _steps(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, An
 def _rank(rank: int, device: Device, port: int, end: float, results: Any) -> None:
     """Body of one rank's process; `end` is the wall-clock time at which to be done."""
     torch.set_num_threads(device.threads)
+    keep_memory()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=device.ranks, timeout=TIMEOUT)
     try:
@@ -206,8 +207,6 @@ def run(device: Device, seconds: float) -> RankResults:
 
     Raises InputError for fewer than two ranks or more ranks than cores.
     """
-    from profiler.device import cores
-
     if not 2 <= device.ranks <= cores():
         raise InputError(f"--ranks {device.ranks}: needs 2 to {cores()}, the cores of this machine")
     context = mp.get_context("spawn")

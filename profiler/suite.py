@@ -25,7 +25,7 @@ from profiler.device import Device
 from profiler.operators import attention_heads, build
 from profiler.timing import Timing, measure
 
-WIDTHS = (256, 1024, 512, 2048, 768, 384, 1536, 3072)
+WIDTHS = (256, 1024, 512, 1536, 768, 384, 2048, 3072)
 """Hidden sizes of the ladder, in the order of the rounds (GPUs add larger ones)."""
 
 CUDA_WIDTHS = (1024, 4096, 2048, 8192, 5120, 12288)
@@ -38,7 +38,7 @@ CUDA_TOKENS = ((2048, 2), (4096, 1), (1024, 8))
 COPY_BYTES = tuple(2.0**power for power in range(12, 30))
 """Sizes of the memory-copy sweep, which finds the bandwidths of memory and cache."""
 
-LONGEST_CALL = 0.6
+LONGEST_CALL = 0.15
 """Kernels that would take longer than this are skipped [s]."""
 
 
@@ -218,7 +218,7 @@ def run(
             except KeyError:
                 continue
             barrier()
-            timing = measure(calls, device, min(0.08, max(budget.left, 0.0)))
+            timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
             if o.op == "gemm":
                 rate[o.dtype] = max(rate.get(o.dtype, 0.0), float(o.flop) / timing.median)
             rows.append(row(case, timing, device, cache))

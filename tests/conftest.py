@@ -1,0 +1,80 @@
+"""Shared fixtures: the measurement sets beside the checkout, small plans, a command-line runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from predictor import catalog
+from predictor.efficiency import Calibration, load
+from predictor.hardware import Cluster
+from predictor.model import Model
+from predictor.plan import TrainingPlan
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    path = ROOT.parent / "shared"
+    if not path.is_dir():
+        pytest.skip("the shared measurement sets are not beside this checkout")
+    return path
+
+
+@pytest.fixture(scope="session")
+def kernels_only() -> Calibration:
+    return load("kernels-only")
+
+
+@pytest.fixture(scope="session")
+def dgx_a100() -> Cluster:
+    return catalog.system("dgx-a100")
+
+
+@pytest.fixture(scope="session")
+def dgx_h100() -> Cluster:
+    return catalog.system("dgx-h100")
+
+
+@pytest.fixture(scope="session")
+def gpt3() -> Model:
+    return catalog.model("gpt3-175b")
+
+
+@pytest.fixture(scope="session")
+def llama() -> Model:
+    return catalog.model("llama3-70b")
+
+
+@pytest.fixture
+def plan() -> Callable[..., TrainingPlan]:
+    """A plan of 64 GPUs; keywords change it."""
+
+    def make(**changes: object) -> TrainingPlan:
+        fields: dict[str, object] = {
+            "tp": 8.0,
+            "pp": 8.0,
+            "dp": 1.0,
+            "micro_batch": 1.0,
+            "global_batch": 64.0,
+            "seq_len": 2048.0,
+        }
+        return TrainingPlan(**{**fields, **changes})  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process: (exit status, stdout, stderr)."""
+    from reckon.cli import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from predictor import catalog
+from predictor.errors import InputError
+
+
+@pytest.mark.parametrize("kind", catalog.KINDS)
+def test_every_row_loads_and_has_a_source(kind: str) -> None:
+    load = {"accelerators": catalog.accelerator, "systems": catalog.system, "models": catalog.model}
+    for name, row in catalog.rows(kind).items():
+        assert load[kind](name).name == name
+        assert row.get("source"), f"{name} has no source"
+
+
+@pytest.mark.parametrize("name", sorted(catalog.rows("models")))
+def test_parameters_agree_with_the_stated_count(name: str, shared: Path) -> None:
+    import pandas as pd
+
+    table = pd.read_csv(shared / "catalog" / "models.csv").set_index("name")
+    if name not in table.index:
+        pytest.skip("a model added to the shared catalog's")
+    stated = float(table.params_total_calc_b[name])
+    own = catalog.model(name)
+    matrices = own.matrix_parameters() + own.vocab * own.hidden + own.head_parameters
+    # The catalog counts matrices, not norms and biases; it has no learned positions either.
+    assert matrices / 1e9 == pytest.approx(stated, rel=0.012)
+
+
+def test_names_match_without_case_and_by_alias() -> None:
+    assert catalog.system("dgx-h100").name == "DGX-H100"
+    assert catalog.model("gpt-530b").name == "megatron-529.6b"
+    assert catalog.accelerator("TPUv6e-Trillium").name == "TPUv6e"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "near"),
+    [
+        ("accelerator", "H100-SMX5-80GB", "H100-SXM5-80GB"),
+        ("system", "dgx-h10O", "DGX-H100"),
+        ("model", "llama3-70c", "llama3-70b"),
+    ],
+)
+def test_a_near_miss_is_named(kind: str, wrong: str, near: str) -> None:
+    with pytest.raises(InputError, match=f"did you mean '{near}'"):
+        getattr(catalog, kind)(wrong)
+
+
+def test_rack_scale_systems_have_three_tiers() -> None:
+    tiers = catalog.system("GB200-NVL72").tiers
+    assert [tier.size for tier in tiers][:2] == [4, 72]
+    assert len(tiers) == 3
+    assert tiers[1].bandwidth == pytest.approx(900e9)
+    assert tiers[2].bandwidth < tiers[1].bandwidth
+
+
+def test_units_are_converted_once() -> None:
+    a100 = catalog.accelerator("A100-SXM4-80GB")
+    assert a100.peak["bf16"] == pytest.approx(312e12)
+    assert a100.memory == pytest.approx(80e9)
+    assert a100.bandwidth == pytest.approx(2039e9)
+    assert catalog.system("dgx-a100").tiers[1].bandwidth == pytest.approx(25e9)
+
+
+def test_a_system_from_a_file_may_hold_its_accelerator(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\n"
+        "accelerator: {name: chip, bf16_tflops: 100, memory_gb: 32, memory_bandwidth_gbs: 1000}\n"
+        "accelerators_per_node: 4\n"
+        "tiers:\n"
+        "- {link: nvlink4, size: 4, bandwidth_gbs: 400}\n"
+        "- {link: infiniband, bandwidth_gbs: 25, oversubscription: 2}\n"
+    )
+    cluster = catalog.system(str(path))
+    assert cluster.accelerator.peak["bf16"] == pytest.approx(100e12)
+    assert cluster.tiers[1].rate == pytest.approx(12.5e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: x\nbandwith: 3\n", "unknown key 'bandwith'"),
+        ("name: x\nmemory_gb: -1\nmemory_bandwidth_gbs: 10\n", "memory_gb.*greater than 0"),
+        ("name: x\nmemory_gb: many\nmemory_bandwidth_gbs: 10\n", "memory_gb.*got 'many'"),
+        ("name: x\nmemory_gb: 10\n", "'memory_bandwidth_gbs' is missing"),
+        ("- a\n- b\n", "must hold keys and values"),
+        ("name: [unclosed\n", "is not YAML"),
+    ],
+)
+def test_a_bad_accelerator_file_gives_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        catalog.accelerator(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_cannot_execute_anything(tmp_path: Path) -> None:
+    path = tmp_path / "evil.yaml"
+    marker = tmp_path / "ran"
+    path.write_text(f"name: !!python/object/apply:os.system ['touch {marker}']\n")
+    with pytest.raises(InputError):
+        catalog.accelerator(str(path))
+    assert not marker.exists()
+
+
+LLAMA_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+}
+
+
+def test_a_huggingface_config_is_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_CONFIG))
+    assert catalog.model(str(path)).parameters == catalog.model("llama3-8b").parameters
+
+
+def test_a_gpt2_config_is_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    content = {
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_head": 12,
+        "n_layer": 12,
+        "n_positions": 1024,
+        "vocab_size": 50257,
+    }
+    path.write_text(json.dumps(content))
+    # 124,439,808 is what transformers counts for gpt2.
+    assert catalog.model(str(path)).parameters == 124_439_808
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'"),
+        ({"vocab_size": None}, "vocab"),
+        ({"num_attention_heads": 0}, "heads"),
+    ],
+)
+def test_a_bad_config_gives_one_line(tmp_path: Path, change: dict, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA_CONFIG, **change}))
+    with pytest.raises(InputError, match=message):
+        catalog.model(str(path))
+
+
+def test_data_can_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECKON_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="RECKON_DATA"):
+        catalog.rows("models")

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.collectives import OPS, bus_factor, collective_time, hops, span, volume
+from predictor.communication import Group
+from predictor.efficiency import Calibration, load
+from predictor.hardware import Cluster, Tier
+
+PLAIN = Calibration("none")
+KERNELS = load("kernels-only")
+
+
+def cluster(*tiers: Tier) -> Cluster:
+    return Cluster("test", catalog.accelerator("H100-SXM5-80GB"), 8, tiers)
+
+
+TWO = cluster(Tier("nvlink4", 8, 450e9), Tier("infiniband", np.inf, 50e9))
+
+
+def test_a_group_inside_a_node_uses_its_link() -> None:
+    found = span(Group(8.0, 1.0), TWO)
+    assert (found.tier, found.ring, found.below) == (0, 450e9, 1)
+
+
+def test_ranks_of_a_node_share_the_way_out() -> None:
+    """Sixteen ranks, eight per node: the ring leaves each node over eight links."""
+    found = span(Group(16.0, 1.0), TWO)
+    assert (found.tier, found.below) == (1, 8)
+    assert found.ring == 8 * 50e9
+
+
+def test_a_group_across_nodes_has_its_own_link_only() -> None:
+    """Data parallel over TP 8: one member per node, at the speed of one NIC."""
+    found = span(Group(16.0, 8.0), TWO)
+    assert (found.tier, found.below, found.ring) == (1, 1, 50e9)
+
+
+def test_three_tiers() -> None:
+    rack = cluster(
+        Tier("nvlink5", 4, 900e9), Tier("nvlink5", 72, 900e9), Tier("infiniband", np.inf, 50e9)
+    )
+    inside, outside = span(Group(64.0, 1.0), rack), span(Group(144.0, 1.0), rack)
+    assert (inside.tier, inside.ring) == (1, 900e9)
+    assert (outside.tier, outside.ring) == (2, 900e9)
+    assert span(Group(8.0, 72.0), rack).ring == 50e9
+
+
+def test_tensor_parallelism_across_nodes_runs_at_nic_speed() -> None:
+    message = 256e6
+    inside, _ = collective_time("allreduce", message, Group(8.0, 1.0), TWO, PLAIN)
+    narrow = cluster(Tier("nvlink4", 2, 450e9), Tier("infiniband", np.inf, 50e9))
+    outside, _ = collective_time("allreduce", message, Group(8.0, 1.0), narrow, PLAIN)
+    assert outside > 3 * inside
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_group_of_one_costs_nothing(op: str) -> None:
+    time, _ = collective_time(op, 1e9, Group(1.0, 1.0), TWO, KERNELS)
+    assert time == 0
+
+
+@given(
+    st.sampled_from(OPS),
+    st.sampled_from([2, 4, 8, 16, 64]),
+    st.floats(1e3, 1e9),
+    st.floats(1.1, 4.0),
+)
+def test_more_bandwidth_never_slows(op: str, size: int, message: float, more: float) -> None:
+    group = Group(float(size), 1.0)
+    slow, _ = collective_time(op, message, group, TWO, KERNELS)
+    faster = cluster(*(Tier(t.link, t.size, t.bandwidth * more) for t in TWO.tiers))
+    fast, _ = collective_time(op, message, group, faster, KERNELS)
+    assert fast <= slow
+
+
+@given(st.sampled_from(OPS), st.sampled_from([2, 8, 16]), st.floats(1e2, 1e9))
+def test_larger_messages_take_longer(op: str, size: int, message: float) -> None:
+    group = Group(float(size), 1.0)
+    times, _ = collective_time(op, np.array([message, 2 * message]), group, TWO, KERNELS)
+    assert times[1] > times[0] > 0
+
+
+@given(st.sampled_from(OPS), st.lists(st.sampled_from([1, 2, 8, 32]), min_size=1, max_size=6))
+def test_a_batch_equals_its_members(op: str, sizes: list[int]) -> None:
+    group = Group(np.array(sizes, float), 1.0)
+    together, _ = collective_time(op, 1e7, group, TWO, KERNELS)
+    apart = [collective_time(op, 1e7, Group(float(n), 1.0), TWO, KERNELS)[0] for n in sizes]
+    np.testing.assert_allclose(together, apart, rtol=1e-12)
+
+
+def test_bus_factors_are_those_of_nccl_tests() -> None:
+    assert bus_factor("allreduce", 8.0) == pytest.approx(2 * 7 / 8)
+    assert bus_factor("allgather", 8.0) == pytest.approx(7 / 8)
+    assert bus_factor("p2p", 2.0) == 1.0
+
+
+def test_a_reducing_switch_takes_the_message_once() -> None:
+    assert volume("allreduce", 1e6, np.array(8.0), True) == 1e6
+    assert volume("allreduce", 1e6, np.array(8.0), False) == pytest.approx(1.75e6)
+
+
+def test_trees_bound_the_hops_of_large_all_reduces() -> None:
+    assert hops("allreduce", np.array(1024.0)) == 20
+    assert hops("allgather", np.array(1024.0)) == 1023

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from predictor.complete import (
+    TrainingRequest,
+    complete_training,
+    framework_settings,
+    frameworks,
+)
+from predictor.efficiency import RunParameters
+from predictor.errors import InputError
+from predictor.specs import TrainingPlanSpec, parse
+
+RUN = RunParameters()
+BASE = {
+    "model": "llama3-8b",
+    "system": "dgx-h100",
+    "gpus": 64,
+    "global_batch": 64,
+    "seq_len": 8192,
+}
+
+
+def complete(**changes: object) -> TrainingRequest:
+    fields = {**BASE, **changes}
+    return complete_training(
+        parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "test"), RUN
+    )
+
+
+def test_what_was_said_is_kept_and_what_was_filled_is_reported() -> None:
+    found = complete(tp=4, pp=2)
+    assert (found.plan.tp, found.plan.pp, found.plan.dp) == (4, 2, 8)
+    filled = {a.field: a.rule for a in found.assumed}
+    assert "tp" not in filled
+    assert "gpus" not in filled
+    assert filled["dp"] == "gpus / (tp x pp x cp)"
+    assert {"precision", "micro_batch", "recompute", "sharding"} <= set(filled)
+
+
+def test_the_smallest_layout_that_fits_is_taken() -> None:
+    small, large = complete(), complete(model="llama3-70b", gpus=64)
+    assert small.plan.tp * small.plan.pp <= 2
+    assert large.plan.tp * large.plan.pp >= 8
+
+
+def test_recomputation_is_the_first_that_fits() -> None:
+    assert complete(tp=8, pp=1).plan.recompute == "none"
+    assert complete(model="llama3-70b", tp=8, pp=4, seq_len=32768).plan.recompute != "none"
+
+
+def test_precision_follows_the_accelerator() -> None:
+    assert complete(system="dgx-a100").plan.precision == "bf16"
+    assert complete(system="DGX-1V", gpus=8).plan.precision == "fp16"
+
+
+def test_an_accelerator_alone_gets_its_system() -> None:
+    found = complete(system=None, accelerator="A100-SXM4-80GB")
+    assert found.cluster.name == "DGX-A100-80GB"
+    four = complete(system=None, accelerator="H200-SXM-141GB", accelerators_per_node=4)
+    assert four.cluster.tiers[0].size == 4
+
+
+def test_a_stated_network_replaces_the_catalogs() -> None:
+    found = complete(inter_link_gbps=100)
+    assert found.cluster.tiers[-1].bandwidth == pytest.approx(12.5e9)
+
+
+def test_frameworks_have_eras() -> None:
+    old, label = framework_settings("megatron-lm", "2021-04")
+    new, _ = framework_settings("megatron-lm", None)
+    assert old["attention"] == "unfused"
+    assert new["attention"] == "flash"
+    assert label == "megatron-lm until 2021-12"
+
+
+def test_every_framework_is_complete() -> None:
+    for name, periods in frameworks().items():
+        for period in periods:
+            assert period["evidence"], name
+            complete(framework=name, era=period.get("until"), tp=8, pp=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tp": 3, "pp": 1}, r"gpus 64 is not a multiple of tp 3 x pp 1 x cp 1 = 3"),
+        ({"tp": 6, "pp": 1, "gpus": 6}, r"tp 6 does not divide the 32 attention heads"),
+        ({"tp": 8, "pp": 1, "dp": 4}, r"gpus 64 is not tp 8 x pp 1 x cp 1 x dp 4 = 32"),
+        ({"tp": 8, "pp": 1, "global_batch": 7}, r"global batch 7 is not a multiple of dp 8"),
+        ({"tp": 8, "pp": 1, "cp": 3, "gpus": 24}, r"cp 3 does not divide"),
+        ({"tp": 8, "pp": 64, "gpus": 512}, r"more stages than .* has layers"),
+        ({"tp": 8, "pp": 1, "vpp": 2}, r"vpp 2 needs pp of at least 2"),
+        ({"system": "L40S-8x-PCIe"}, r"no network beyond 8 accelerators"),
+        ({"system": None}, r"give --system or --accelerator"),
+        ({"model": None}, r"give --model"),
+        ({"seq_len": None}, r"give --seq-len"),
+        ({"framework": "megatron"}, r"unknown framework 'megatron'; did you mean"),
+        ({"framework": "megatron-lm", "era": "lately"}, r"era 'lately' is not a date"),
+        ({"accelerator": "T4-16GB", "system": None}, r"no catalog system has T4-16GB"),
+        ({"gpus": 0}, r"gpus: .*greater than or equal to 1"),
+        ({"gpus": "many"}, r"gpus: .*got 'many'"),
+        ({"precision": "bf15"}, r"'bf15' is not one of .*did you mean 'bf16'"),
+        ({"tpp": 8}, r"unknown key 'tpp'; did you mean 'tp'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        complete(**changes)
+    assert "\n" not in str(caught.value)

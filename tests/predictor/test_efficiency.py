@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.efficiency import default_link, link_class, link_family, load, shape_keys
+from predictor.errors import InputError
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    target = tmp_path / "mine"
+    shutil.copytree(catalog.calibration_dir("kernels-only"), target)
+    return target
+
+
+def test_a_calibration_loads_from_its_folder(copy: Path) -> None:
+    assert load(copy).kernels.keys() == load("kernels-only").kernels.keys()
+
+
+def test_another_schema_version_is_refused(copy: Path) -> None:
+    path = copy / "calibration.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "schema_version": 99}))
+    with pytest.raises(InputError, match="schema version 99, this reckon reads 1"):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", ["calibration.json", "arrays.npy", "shapes.npy"])
+def test_a_truncated_file_is_refused(copy: Path, name: str) -> None:
+    path = copy / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(InputError) as caught:
+        load(copy)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_is_never_loaded(copy: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return (marker.write_text, ("x",))
+
+    np.save(copy / "arrays.npy", np.array([Evil()], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError):
+        load(copy)
+    assert not marker.exists()
+
+
+def test_unknown_names_and_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'kernels-only'"):
+        load("kernel-only")
+    with pytest.raises(InputError, match=r"holds no calibration\.json"):
+        load(tmp_path)
+
+
+def test_none_is_the_roofline() -> None:
+    assert not load("none").kernels
+
+
+def test_shipped_calibrations_say_where_they_come_from() -> None:
+    for name in ("kernels-only", "default"):
+        found = load(name)
+        assert found.provenance["sources"]
+        assert all({"origin", "licence"} <= set(s) for s in found.provenance["sources"])
+        assert not found.fitted_points, "central values are fitted to kernels only"
+
+
+def test_efficiency_stays_within_zero_and_one() -> None:
+    rng = np.random.default_rng(0)
+    for model in load("kernels-only").kernels.values():
+        spread = model.high - model.low + 1.0
+        features = model.low + spread * rng.uniform(-1, 2, (50, model.low.size))
+        y = model.inefficiency(features)
+        assert (y >= 0).all()
+        assert (y <= model.limit).all()
+
+
+def test_features_inside_the_box_are_at_no_distance() -> None:
+    model = load("kernels-only").kernels[("gemm", "bf16", "A100-SXM4-80GB")]
+    middle = (model.low + model.high)[None] / 2
+    assert model.distance(middle)[0] == 0
+    assert model.distance(model.high[None] + model.scale)[0] == pytest.approx(1.0)
+
+
+def test_links_fall_back_to_their_family() -> None:
+    assert (link_family("nvlink4"), link_family("infiniband-ndr")) == ("nvlink", "infiniband")
+    assert [link_class(x) for x in ("nvlink9", "efa", "gloo")] == ["scale-up", "scale-out", "host"]
+    known = load("kernels-only")
+    assert known.link("allreduce", "nvlink9").pedigree == "transferred"
+    assert known.link("allreduce", "nvlink3").pedigree == "interpolated"
+    assert default_link("p2p", "efa").pedigree == "roofline"
+
+
+def test_shape_keys_tell_shapes_apart() -> None:
+    sizes = np.array([1, 2, 3, 64, 128, 4096, 4097], float)
+    m, n, k = (x.ravel() for x in np.meshgrid(sizes, sizes, sizes))
+    assert np.unique(shape_keys(m, n, k, np.ones_like(m))).size == m.size

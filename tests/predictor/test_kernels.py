@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.efficiency import Calibration, Throttle, load
+from predictor.features import Shapes, ideal, memory_time
+from predictor.kernels import operator_times, shape_times, throttled
+from predictor.model import Model
+from predictor.operators import gemm, step_operators, streaming
+from predictor.plan import TrainingPlan
+
+PLAIN, KERNELS = Calibration("none"), load("kernels-only")
+A100, H100 = catalog.accelerator("A100-SXM4-80GB"), catalog.accelerator("H100-SXM5-80GB")
+
+
+def products(m: object, n: object, k: object, batch: float = 1.0) -> Shapes:
+    m, n, k = (np.atleast_1d(np.asarray(x, float)) for x in (m, n, k))
+    m, n, k = np.broadcast_arrays(m, n, k)
+    count = np.full(m.shape, batch)
+    moved = 2.0 * (m * k + k * n + m * n) * batch
+    return Shapes("gemm", "bf16", ("fwd",), np.zeros(m.shape), m, n, k, count,
+                  2.0 * m * n * k * batch, moved)  # fmt: skip
+
+
+dims = st.integers(1, 16384)
+
+
+@given(dims, dims, dims)
+def test_nothing_beats_the_roofline(m: int, n: int, k: int) -> None:
+    shapes = products(m, n, k)
+    for accelerator in (A100, H100):
+        for calibration in (PLAIN, KERNELS):
+            time, *_ = shape_times(shapes, accelerator, calibration)
+            assert time[0] >= shapes.flop[0] / accelerator.peak["bf16"]
+            assert time[0] >= ideal(shapes, accelerator).time[0]
+            assert time[0] >= memory_time(shapes.bytes, accelerator)[0]
+
+
+@given(dims, dims, dims, st.sampled_from(["m", "n", "k"]))
+def test_the_ideal_never_falls_when_a_product_grows(m: int, n: int, k: int, axis: str) -> None:
+    size = {"m": m, "n": n, "k": k}
+    larger = {**size, axis: 2 * size[axis]}
+    found = ideal(products(*(np.array([size[a], larger[a]]) for a in "mnk")), A100).time
+    assert found[1] >= found[0]
+
+
+def test_waves_are_quantised() -> None:
+    """One tile more than a full wave costs a whole wave, in the ideal time of large tiles."""
+    k, tile = 4096, 256
+    per_wave = 108 * tile
+    found = ideal(products([per_wave, per_wave + 1], tile, k), A100).time
+    peak = 2.0 * per_wave * tile * k / A100.peak["bf16"]
+    assert found[0] == pytest.approx(peak, rel=1e-6)
+    assert found[1] > found[0]
+
+
+def test_skinny_products_are_memory_bound_and_square_ones_compute_bound() -> None:
+    *_, bound, _, _ = shape_times(products([1, 8192], 8192, 8192), A100, KERNELS)
+    time, sigma, bound, pedigree, family = shape_times(
+        products([1, 8192], 8192, 8192), A100, KERNELS
+    )
+    assert list(bound) == [1, 0]
+    assert pedigree == "interpolated"
+    assert family == "gemm/bf16/A100-SXM4-80GB"
+    assert (sigma > 0).all()
+    assert (time > 0).all()
+
+
+def test_tiny_products_are_launch_bound() -> None:
+    _, _, bound, *_ = shape_times(products(16, 16, 16), A100, KERNELS)
+    assert bound[0] == 2
+
+
+def test_llama2_13b_projections_turn_memory_bound_on_h100() -> None:
+    """200 tokens: above A100's ridge (153 FLOP/B), below H100's (295)."""
+    model = catalog.model("llama2-13b")
+    shapes = products(200, model.hidden, model.hidden)
+    assert shape_times(shapes, A100, PLAIN)[2][0] == 0
+    assert shape_times(shapes, H100, PLAIN)[2][0] == 1
+
+
+def test_pedigree_says_where_an_efficiency_comes_from() -> None:
+    shapes = products(4096, 4096, 4096)
+    known = {
+        "A100-SXM4-80GB": "interpolated",
+        "H20-96GB": "transferred",  # another Hopper
+        "MI300X-192GB": "transferred",  # pooled over everything
+    }
+    for name, pedigree in known.items():
+        assert shape_times(shapes, catalog.accelerator(name), KERNELS)[3] == pedigree
+    assert shape_times(shapes, A100, PLAIN)[3] == "roofline"
+
+
+def test_other_hardware_is_less_certain() -> None:
+    shapes = products(4096, 4096, 4096)
+    own = shape_times(shapes, H100, KERNELS)[1][0]
+    other = shape_times(shapes, catalog.accelerator("H20-96GB"), KERNELS)[1][0]
+    assert other > own
+
+
+def test_unusual_shapes_are_less_certain() -> None:
+    usual = shape_times(products(4096, 4096, 4096), H100, KERNELS)[1][0]
+    unusual = shape_times(products(2**22, 4096, 4096), H100, KERNELS)[1][0]
+    assert unusual > usual
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(0.05, 1.0))
+def test_throttling_slows_what_is_near_the_peak(time: float, share: float) -> None:
+    peak = 1e15
+    flop = np.array([share * peak * time])
+    found = throttled(Throttle(0.5, 0.4, 2e-3), np.array([time]), flop, peak)[0]
+    assert found >= time
+    if share <= 0.5:
+        assert found == time
+
+
+def test_no_throttling_without_one() -> None:
+    time = np.array([1.0])
+    assert throttled(None, time, np.array([1e15]), 1e15) is time
+
+
+def test_missing_rates_are_refused() -> None:
+    with pytest.raises(Exception, match=r"A100-SXM4-80GB has no fp8 rate; choose .*bf16"):
+        A100.peak_for("fp8")
+
+
+def test_operators_evaluate_alike_alone_and_together() -> None:
+    model = Model("m", 2, 1024, 16, 16, 64, 4096, 8192)
+    operators = step_operators(model, TrainingPlan(1.0, 1.0, 1.0, 2.0, 2.0, 1024.0))
+    together = operator_times(operators, A100, KERNELS, ())
+    for index, operator in enumerate(operators):
+        alone = operator_times([operator], A100, KERNELS, ())
+        assert alone.time[0] == pytest.approx(float(together.time[index]), rel=1e-9)
+
+
+def test_streaming_takes_bytes_over_bandwidth() -> None:
+    big = streaming("x", "elementwise", "add", "forward", "layer", "bf16", 1e6, 1e4, 6.0)
+    found = operator_times([big], A100, PLAIN, ()).time[0]
+    assert found == pytest.approx(6e10 / 2039e9 / 0.8, rel=0.02)
+
+
+def test_bytes_of_a_product() -> None:
+    found = gemm("x", "wgrad", "backward", "layer", "bf16", 10.0, 20.0, 30.0, out_bytes=4.0)
+    assert found.bytes == 2 * (300 + 600) + 4 * 200
+    assert found.flop == 2 * 10 * 20 * 30

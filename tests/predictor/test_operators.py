@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.flops import model_flop_per_token
+from predictor.model import Model
+from predictor.operators import Operator, step_operators, update_operators
+from predictor.plan import TrainingPlan
+
+Make = Callable[..., TrainingPlan]
+
+
+def named(operators: list[Operator]) -> dict[str, Operator]:
+    return {operator.name: operator for operator in operators}
+
+
+def total_flop(model: Model, plan: TrainingPlan) -> float:
+    operators = step_operators(model, plan)
+    per = {"layer": model.layers, "embedding": 1, "head": 1}
+    return sum(float(o.flop) * per[o.module] for o in operators)
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_products_add_up_to_the_published_formula(gpt3: Model, plan: Make, attention: str) -> None:
+    made = plan(tp=1.0, pp=1.0, attention=attention, vocab_multiple=1.0)
+    convention = "megatron" if attention == "unfused" else "megatron_causal"
+    expected = model_flop_per_token(gpt3, made.seq_len, convention) * made.seq_len
+    found = total_flop(gpt3, made)
+    if attention == "flash":  # the fused backward pass computes the scores once more
+        extra = 0.5 * 2.0 * gpt3.attention_width * made.seq_len**2 * gpt3.layers
+        found -= extra
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "llama3-70b", "llama3-8b", "mpt-7b"])
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_tensor_parallelism_divides_the_products(name: str, attention: str, plan: Make) -> None:
+    model = catalog.model(name)
+    one = total_flop(model, plan(tp=1.0, attention=attention, vocab_multiple=1.0))
+    eight = total_flop(model, plan(tp=8.0, attention=attention, vocab_multiple=1.0))
+    assert eight * 8 == pytest.approx(one, rel=2e-3)
+
+
+def saved(model: Model, plan: TrainingPlan) -> float:
+    return sum(float(o.saved) for o in step_operators(model, plan) if o.module == "layer")
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+@pytest.mark.parametrize("split", [0, 1])
+def test_activation_bytes_are_korthikanti_table_2(
+    gpt3: Model, plan: Make, t: int, split: int
+) -> None:
+    made = plan(tp=float(t), sequence_parallel=float(split), attention="unfused", dropout=True)
+    s, b, h, a = 2048, 1, gpt3.hidden, gpt3.heads
+    whole = 1 if not split else t
+    expected = s * b * h * (10 / whole + 24 / t + 5 * a * s / (h * t))
+    assert saved(gpt3, made) == pytest.approx(expected, rel=1e-12)
+
+
+def test_flash_attention_keeps_no_scores(gpt3: Model, plan: Make) -> None:
+    short = saved(gpt3, plan(tp=1.0, seq_len=1024.0))
+    long = saved(gpt3, plan(tp=1.0, seq_len=4096.0))
+    assert long == pytest.approx(4 * short)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_the_list_depends_on_categories_only(
+    llama: Model, plan: Make, recompute: str, attention: str
+) -> None:
+    one = step_operators(llama, plan(recompute=recompute, attention=attention))
+    many = plan(
+        tp=np.array([1.0, 2.0, 8.0]),
+        sequence_parallel=np.array([0.0, 1.0, 1.0]),
+        recompute=recompute,
+        attention=attention,
+    )
+    assert [o.name for o in step_operators(llama, many)] == [o.name for o in one]
+
+
+def test_recomputation_repeats_forward_kernels(gpt3: Model, plan: Make) -> None:
+    none, selective, full = (
+        step_operators(gpt3, plan(recompute=r, attention="unfused"))
+        for r in ("none", "selective", "full")
+    )
+    forward = [o for o in none if o.phase == "forward" and o.module == "layer"]
+    again = [o for o in full if o.phase == "recompute"]
+    assert sum(float(o.flop) for o in again) == sum(float(o.flop) for o in forward)
+    core = [o for o in selective if o.phase == "recompute"]
+    assert {o.name for o in core} == {
+        "attention.scores.again",
+        "attention.softmax.again",
+        "attention.context.again",
+    }
+
+
+def test_gradients_have_twice_the_products_flops(llama: Model, plan: Make) -> None:
+    found = named(step_operators(llama, plan()))
+    for name in ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "head"):
+        both = found[f"{name}.dgrad"].flop + found[f"{name}.wgrad"].flop
+        assert both == pytest.approx(2 * found[name].flop)
+
+
+def test_kv_heads_are_replicated_beyond_their_number(llama: Model, plan: Make) -> None:
+    widths = {
+        t: float(named(step_operators(llama, plan(tp=float(t))))["attention.qkv"].n)
+        for t in (8, 16)
+    }
+    d = llama.head_dim
+    assert widths[8] == (64 / 8 + 2 * 1) * d
+    assert widths[16] == (64 / 16 + 2 * 1) * d
+
+
+def test_fp8_runs_the_linear_layers_only(llama: Model, plan: Make) -> None:
+    found = named(step_operators(llama, plan(precision="fp8")))
+    assert found["mlp.up.wgrad"].dtype == "fp8"
+    assert found["head"].dtype == found["attention"].dtype == "bf16"
+
+
+def test_adam_moves_thirty_bytes_per_parameter(plan: Make) -> None:
+    found = named(update_operators(plan(), 1e9))
+    assert found["optimizer"].bytes == pytest.approx(30e9)
+    own = plan(weight_bytes=4.0, gradient_bytes=4.0, optimizer_bytes=8.0)
+    assert named(update_operators(own, 1e9))["optimizer"].bytes == pytest.approx(28e9)

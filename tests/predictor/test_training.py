@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.efficiency import Calibration, load
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.model import Model
+from predictor.plan import NUMERIC_FIELDS, SHARDINGS, TrainingPlan, check, feasible
+from predictor.training import TERMS, TrainingPrediction, predict
+
+Make = Callable[..., TrainingPlan]
+KERNELS = load("kernels-only")
+LLAMA = catalog.model("llama3-8b")
+DGX = catalog.system("dgx-h100")
+
+
+def run(plan: TrainingPlan, model: Model = LLAMA, cluster: Cluster = DGX) -> TrainingPrediction:
+    return predict(model, cluster, plan, KERNELS)
+
+
+plans = st.builds(
+    lambda tp, pp, dp, cp, vpp, micro, groups, s, sp, recompute, sharding, attention: TrainingPlan(
+        tp=float(tp),
+        pp=float(pp),
+        dp=float(dp),
+        cp=float(cp),
+        vpp=float(vpp if pp > 1 else 1),
+        micro_batch=float(micro),
+        global_batch=float(dp * micro * groups),
+        seq_len=float(s),
+        sequence_parallel=float(sp and tp > 1),
+        recompute=recompute,
+        sharding=sharding,
+        attention=attention,
+    ),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 16]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([4, 8]),
+    st.sampled_from([2048, 4096]),
+    st.booleans(),
+    st.sampled_from(["none", "selective", "full"]),
+    st.sampled_from(sorted(SHARDINGS)),
+    st.sampled_from(["flash", "unfused"]),
+)
+
+
+@given(plans)
+@settings(deadline=None)
+def test_terms_add_up_to_the_step(plan: TrainingPlan) -> None:
+    found = run(plan)
+    assert set(found.breakdown) == set(TERMS)
+    assert sum(float(v) for v in found.breakdown.values()) == pytest.approx(float(found.step_time))
+    assert all(float(v) >= -1e-12 for v in found.breakdown.values())
+    assert found.low < found.step_time < found.high
+
+
+@given(plans)
+@settings(deadline=None, max_examples=30)
+def test_a_faster_machine_is_never_slower(plan: TrainingPlan) -> None:
+    tiers = tuple(replace(tier, bandwidth=2 * tier.bandwidth) for tier in DGX.tiers)
+    assert run(plan, cluster=replace(DGX, tiers=tiers)).step_time <= run(plan).step_time
+
+
+@given(plans)
+@settings(deadline=None, max_examples=30)
+def test_more_work_takes_longer(plan: TrainingPlan) -> None:
+    longer = replace(plan, global_batch=2 * plan.global_batch)
+    assert run(longer).step_time > run(plan).step_time
+
+
+def test_doubling_the_layers_doubles_their_time(plan: Make) -> None:
+    one, two = LLAMA, replace(LLAMA, layers=2 * LLAMA.layers)
+    made = plan(tp=8.0, pp=1.0, global_batch=4.0)
+    assert run(made, two).layer_time == pytest.approx(float(run(made, one).layer_time))
+    for term in ("forward", "backward"):
+        ends = run(made, replace(LLAMA, layers=0)).breakdown[term]
+        first, second = (run(made, m).breakdown[term] - ends for m in (one, two))
+        assert second == pytest.approx(2 * first)
+
+
+def test_recomputation_costs_a_forward_pass_at_most(plan: Make) -> None:
+    none, selective, full = (
+        run(plan(tp=8.0, pp=1.0, recompute=r)) for r in ("none", "selective", "full")
+    )
+    assert none.step_time < selective.step_time < full.step_time
+    extra = float(full.breakdown["recompute"])
+    assert extra <= float(full.breakdown["forward"]) * (1 + 1e-9)
+
+
+def test_sequence_parallelism_helps_memory_bound_kernels(plan: Make) -> None:
+    gpt, dgx = catalog.model("gpt3-175b"), catalog.system("dgx-a100")
+    plain, split = (
+        run(plan(sequence_parallel=sp, attention="unfused"), gpt, dgx) for sp in (0.0, 1.0)
+    )
+    assert split.layer_time < plain.layer_time
+
+
+def test_an_interval_is_wider_where_less_is_known(plan: Make) -> None:
+    known = run(plan(tp=8.0, pp=1.0), cluster=DGX)
+    unknown = run(plan(tp=8.0, pp=1.0), cluster=catalog.system("MI300X-8x"))
+    assert unknown.sigma > known.sigma
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
+def test_what_is_not_predicted_yet_is_refused(name: str, plan: Make) -> None:
+    with pytest.raises(InputError, match="not predicted yet"):
+        run(plan(), catalog.model(name))
+
+
+def test_precision_that_the_machine_lacks_is_refused(plan: Make) -> None:
+    with pytest.raises(InputError, match="no fp8 rate"):
+        run(plan(precision="fp8"), cluster=catalog.system("dgx-a100"))
+
+
+def space(count: int) -> TrainingPlan:
+    """`count` different plans of 64 to 4096 GPUs as one batch."""
+    rng = np.random.default_rng(0)
+
+    def pick(*values: float) -> np.ndarray:
+        return rng.choice(np.array(values), count)
+
+    tp, pp, dp, micro = pick(1, 2, 4, 8), pick(1, 2, 4, 8), pick(1, 2, 4, 8, 16), pick(1, 2, 4)
+    return TrainingPlan(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=np.where(pp > 1, pick(1, 2, 4), 1.0),
+        micro_batch=micro,
+        global_batch=dp * micro * pp * pick(1, 2, 8),
+        seq_len=pick(1024, 2048, 4096, 8192),
+        sequence_parallel=np.where(tp > 1, pick(0, 1), 0.0),
+        recompute="selective",
+    )
+
+
+def one(plan: TrainingPlan, index: int) -> TrainingPlan:
+    numbers = {
+        name: float(np.broadcast_to(getattr(plan, name), plan.shape)[index])
+        for name in NUMERIC_FIELDS
+    }
+    return replace(plan, **numbers)
+
+
+def test_a_hundred_thousand_plans_equal_the_single_runs() -> None:
+    plan = space(100_000)
+    together = run(plan)
+    assert together.step_time.shape == (100_000,)
+    for index in np.random.default_rng(1).choice(100_000, 60, replace=False):
+        alone = run(one(plan, int(index)))
+        for name in ("step_time", "low", "high", "layer_time", "p_oom"):
+            assert getattr(together, name)[index] == pytest.approx(
+                float(getattr(alone, name)), rel=1e-9, abs=1e-12
+            )
+        assert together.memory.peak[index] == pytest.approx(float(alone.memory.peak), rel=1e-9)
+        for term in TERMS:
+            assert together.breakdown[term][index] == pytest.approx(
+                float(alone.breakdown[term]), rel=1e-9, abs=1e-12
+            )
+        assert together.utilisation("palm")[index] == pytest.approx(
+            float(alone.utilisation("palm")), rel=1e-9
+        )
+
+
+def test_feasible_masks_what_check_refuses() -> None:
+    plan = space(200)
+    plan = replace(plan, tp=np.where(np.arange(200) % 3 == 0, 3.0, plan.tp))
+    mask = feasible(plan, LLAMA)
+    assert not mask[::3].any()
+    for index in range(0, 200, 17):
+        if mask[index]:
+            check(one(plan, index), LLAMA)
+        else:
+            with pytest.raises(InputError):
+                check(one(plan, index), LLAMA)
+
+
+def test_uncalibrated_predictions_exist(plan: Make) -> None:
+    found = predict(LLAMA, DGX, plan(tp=8.0, pp=1.0), Calibration("none"))
+    assert set(found.timing.pedigree) == {"roofline"}
+    assert 0.2 < float(found.utilisation("megatron")) < 0.8

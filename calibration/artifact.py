@@ -83,6 +83,7 @@ def manifest(
                 "start": _number(t.start),
                 "gamma": _number(t.gamma),
                 "fade_us": _number(t.fade * 1e6),
+                "watts_per_tflops": _number(t.watts * 1e12),
             }
             for name, t in sorted(calibration.throttles.items())
         },

@@ -421,14 +421,19 @@ def _merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.D
 
 
 def derive_backward(result: KernelFit) -> None:
-    """Give the backward pass of attention to every place that has only its forward pass.
+    """Give the backward pass of attention to every kernel and place with a forward pass alone.
 
     Where both are known, the backward pass is slower than 2.5 forward passes by the mean
-    difference of y; that difference shifts the forward model of the other places.
+    difference of y; that difference shifts the other forward models.
     """
-    forward = {k: m for k, m in result.models.items() if k[0] == "attention_prefill"}
-    backward = {k[1:]: m for k, m in result.models.items() if k[0] == "attention_backward"}
-    both = [(model, backward[key[1:]]) for key, model in forward.items() if key[1:] in backward]
+    name, other_name = "attention_prefill", "attention_backward"
+    forward = {k: m for k, m in result.models.items() if k[0].startswith(name)}
+    both = [
+        (model, result.models[(key[0].replace(name, other_name), *key[1:])])
+        for key, model in forward.items()
+        if (key[0].replace(name, other_name), *key[1:]) in result.models
+        and not key[2].startswith(ANY)
+    ]
     if not both:
         return
     gaps = [
@@ -436,14 +441,16 @@ def derive_backward(result: KernelFit) -> None:
         for model, other in both
     ]
     shift = float(np.mean(gaps))
-    for (_, dtype, place), model in forward.items():
-        if (dtype, place) in backward and place != ANY:
+    measured = {model.accelerator for _, model in both}
+    for (kind, dtype, place), model in forward.items():
+        key = (kind.replace(name, other_name), dtype, place)
+        if key in result.models and place in measured:
             continue
-        result.models[("attention_backward", dtype, place)] = replace(
+        result.models[key] = replace(
             model,
-            kind="attention_backward",
+            kind=key[0],
             latency=2 * model.latency,
-            offsets={"causal": shift + model.offsets.get("causal", 0.0)},
+            offsets={variant: shift + own for variant, own in model.offsets.items()},
             sigma=max(model.sigma, 0.15),
             keys=np.empty(0),
         )
@@ -465,7 +472,8 @@ def fit_throttle(burst: pd.DataFrame, sustained: pd.DataFrame, name: str) -> Thr
     slow = np.log(pairs["latency_us_long"].to_numpy(float) / pairs["latency_us"].to_numpy(float))
     busy = (share > 0.2) & (time > 20e-6) & (np.abs(slow) < 0.5)
     time, share, slow = time[busy], share[busy], slow[busy]
-    best = (np.inf, Throttle(1.0, 0.0, 1.0))
+    watts = float(accelerator.power / accelerator.peak["bf16"])
+    best = (np.inf, Throttle(1.0, 0.0, 1.0, watts))
     for start in np.arange(0.25, 0.71, 0.05):
         excess = np.log(np.maximum(share / start, 1.0))
         for fade in (1e-3, 2e-3, 5e-3, 10e-3, 1.0):
@@ -473,5 +481,5 @@ def fit_throttle(burst: pd.DataFrame, sustained: pd.DataFrame, name: str) -> Thr
             gamma = float(max((shape @ slow) / max(shape @ shape, 1e-12), 0.0))
             loss = float(np.abs(slow - gamma * shape).mean())
             if loss < best[0]:
-                best = (loss, Throttle(float(start), gamma, fade))
+                best = (loss, Throttle(float(start), gamma, fade, watts))
     return best[1]

@@ -87,7 +87,8 @@ def run_sigma(found: list[Residual], q: float, level: float) -> float:
     order = np.argsort(needed)
     covered = np.cumsum(weight[order])
     index = min(int(np.searchsorted(covered, level)), len(order) - 1)
-    return float(np.sqrt(needed[order][index]))
+    # A hair more, so that rounding does not leave the deciding point outside.
+    return float(np.sqrt(needed[order][index])) * (1.0 + 1e-9)
 
 
 def fit_interval(calibration: Calibration, points: list[Point]) -> Calibration:

@@ -84,7 +84,8 @@ def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
         line = int(np.argmax(wrong.to_numpy())) + 2
         raise InputError(f"{where}, line {line}: latency_us must be above 0")
     for column in ("layout", "kernel", "link", "cache", "mode", "source"):
-        table[column] = table[column].fillna("").astype(str) if column in table else ""
+        given = table[column].astype(object) if column in table else pd.Series("", table.index)
+        table[column] = given.where(given.notna(), "").astype(str)
     return table
 
 
@@ -96,7 +97,8 @@ def variants(table: pd.DataFrame) -> pd.Series:
     named = table["op"].isin(["norm", "elementwise", "softmax", "loss", "embedding", "optimizer"])
     attention = table["op"].str.startswith("attention")
     found = layout.where(~named, table["kernel"].where(table["kernel"] != "", "fwd"))
-    return found.where(~attention, "causal")
+    fused = table["kernel"].where(table["kernel"] == "flash2", "flash")
+    return found.where(~attention, fused)
 
 
 def kinds(table: pd.DataFrame) -> pd.Series:

@@ -28,8 +28,10 @@ class Collective:
     module   'layer', 'embedding', 'head' (per micro-batch), 'stage' (per micro-batch and virtual
              stage), 'update' (per step)
     group    'tp', 'cp', 'pp', 'dp', 'shard', 'replicate', 'ends': the ranks that take part
-    behind   name of the operator it overlaps with; '' if nothing hides it
     bytes    message size in nccl-tests' convention [bytes]
+    count    executions per unit of `module`
+    behind   name of the operator it overlaps with; '' if nothing hides it
+    calls    calls per execution, which hide behind that operator together
     """
 
     name: str
@@ -40,6 +42,7 @@ class Collective:
     bytes: Numeric
     count: Numeric = 1.0
     behind: str = ""
+    calls: Numeric = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,9 +73,11 @@ def _tensor_parallel(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
     split = np.where(plan.sequence_parallel > 0, 1.0, 0.0)
     plain = 1.0 - split
     found: list[Collective] = []
-    forward = ["forward"] + (["recompute"] if plan.recompute == "full" else [])
+    forward: list[tuple[str, Numeric]] = [("forward", 1.0)]
+    if plan.recompute == "full":
+        forward.append(("recompute", plan.recompute_share))
     for enter, leave in (("attention.qkv", "attention.out"), ("mlp.up", "mlp.down")):
-        for phase in forward:
+        for phase, share in forward:
             again = ".again" if phase == "recompute" else ""
             hide_in = enter + again if plan.tp_overlap else ""
             hide_out = leave + again if plan.tp_overlap else ""
@@ -84,7 +89,7 @@ def _tensor_parallel(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
                     "layer",
                     "tp",
                     whole,
-                    split,
+                    split * share,
                     hide_in,
                 ),
                 Collective(
@@ -94,7 +99,7 @@ def _tensor_parallel(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
                     "layer",
                     "tp",
                     whole,
-                    split,
+                    split * share,
                     hide_out,
                 ),
                 Collective(
@@ -104,7 +109,7 @@ def _tensor_parallel(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
                     "layer",
                     "tp",
                     whole,
-                    plain,
+                    plain * share,
                     hide_out,
                 ),
             ]
@@ -182,7 +187,7 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     kv = np.maximum(model.kv_heads / plan.tp, 1.0) * model.head_dim
     local = 2.0 * plan.recipe.activation * plan.tokens * kv
     found: list[Collective] = []
-    flash = plan.attention == "flash"
+    flash = plan.attention != "unfused"
     core, gradient = (
         ("attention", "attention.bwd")
         if flash
@@ -193,17 +198,17 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         ("recompute", "attention.exchange.again", f"{core}.again", 1.0),
         ("backward", "attention.exchange.bwd", gradient, 2.0),
     ):
-        if phase == "recompute" and plan.recompute == "none":
+        if phase == "recompute" and plan.recompute not in ("selective", "full"):
             continue
+        again = plan.recompute_share if phase == "recompute" and plan.recompute == "full" else 1.0
         if plan.cp_kind == "ring":
-            steps = plan.cp - 1.0
+            message, calls = volume * local, plan.cp - 1.0
             found.append(
-                Collective(name, "p2p", phase, "layer", "cp", volume * local, steps, behind)
+                Collective(name, "p2p", phase, "layer", "cp", message, again, behind, calls)
             )
         else:
-            found.append(
-                Collective(name, "allgather", phase, "layer", "cp", volume * local * plan.cp)
-            )
+            message = volume * local * plan.cp
+            found.append(Collective(name, "allgather", phase, "layer", "cp", message, again))
     return found
 
 

@@ -20,7 +20,7 @@ from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, RECOMPUTES, TrainingPlan, check, stack
+from predictor.plan import CATEGORY_FIELDS, TrainingPlan, check, stack
 from predictor.precision import PEAK, PRECISIONS
 from predictor.specs import TrainingPlanSpec
 
@@ -70,7 +70,7 @@ def framework_settings(name: str, era: str | None) -> tuple[dict[str, Any], str]
         month = era if len(era) > 4 else f"{era}-06"
         chosen = next((p for p in periods if "until" not in p or month <= p["until"]), periods[-1])
     label = f"{name} until {chosen['until']}" if "until" in chosen else name
-    return dict(chosen["settings"]), label
+    return {**chosen["settings"], "means": chosen.get("means", {})}, label
 
 
 class _Filler:
@@ -215,6 +215,9 @@ def complete_training(
     filler.fill("micro_batch", 1, "one sequence unless stated")
     split = settings.pop("sequence_parallel", False)
     recompute = settings.pop("recompute", "fit")
+    means = settings.pop("means")
+    if values.get("recompute") in means:
+        values["recompute"] = means[values["recompute"]]
     for field, value in settings.items():
         filler.fill(field, value, f"default of {label}")
     rule = f"precision {precision}"
@@ -227,7 +230,7 @@ def complete_training(
     if values.get("sharding") == "hsdp":
         filler.fill("dp_shard", cluster.accelerators_per_node, "shard inside the node")
 
-    def plan_of(tp: int, pp: int, chosen: str) -> TrainingPlan:
+    def plan_of(tp: int, pp: int, chosen: str, share: float) -> TrainingPlan:
         ranks = tp * pp * values["cp"]
         dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
         parallel = values.get("sequence_parallel", tp > 1 if split == "tp" else split)
@@ -241,6 +244,7 @@ def complete_training(
             pp=float(pp),
             dp=float(dp),
             recompute=chosen,
+            recompute_share=share,
             sequence_parallel=float(parallel),
             **taken,
         )
@@ -259,21 +263,22 @@ def complete_training(
             "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
             "batch; state --tp and --pp"
         )
-    if "recompute" in values:
-        options: tuple[str, ...] = (values["recompute"],)
-    elif recompute != "fit":
-        options = (recompute,)
+    stated = values.get("recompute", recompute)
+    if stated != "fit":
+        options = [(str(stated), float(values.get("recompute_share", 1.0)))]
     else:
-        options = RECOMPUTES
-    (tp, pp), chosen = _first_fit(candidates, options, plan_of, model, cluster, run)
+        options = [("none", 1.0), ("selective", 1.0), *(("full", share) for share in SHARES)]
+    (tp, pp), (chosen, share) = _first_fit(candidates, options, plan_of, model, cluster, run)
     fits = "the smallest tp x pp that fits, tp first and inside the node"
     filler.fill("tp", tp, fits)
     filler.fill("pp", pp, fits)
     filler.fill(
         "recompute",
         chosen,
-        f"default of {label}" if recompute != "fit" else "first of none, selective, full that fits",
+        f"default of {label}" if recompute != "fit" else "none, selective or full: first that fits",
     )
+    if chosen == "full":
+        filler.fill("recompute_share", share, "fewest eighths of the layers that fit")
     if "dp" not in values:
         ranks = values["tp"] * values["pp"] * values["cp"]
         if values.get("gpus", ranks) % ranks:
@@ -283,7 +288,7 @@ def complete_training(
             )
         filler.fill("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)")
     filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
-    plan = plan_of(tp, pp, chosen)
+    plan = plan_of(tp, pp, chosen, share)
     filler.fill("gpus", int(plan.gpus), "tp x pp x cp x dp")
     reach = cluster.tiers[-1].size
     if int(plan.gpus) > reach:
@@ -316,15 +321,18 @@ _PLAN_NUMBERS = (
     "vocab_multiple",
 )
 
+SHARES = tuple(eighth / 8 for eighth in range(1, 9))
+"""Shares of the layers among which the least recomputation that fits is sought."""
+
 
 def _first_fit(
     candidates: list[tuple[int, int]],
-    options: tuple[str, ...],
+    options: list[tuple[str, float]],
     plan_of: Any,
     model: Model,
     cluster: Cluster,
     run: RunParameters,
-) -> tuple[tuple[int, int], str]:
+) -> tuple[tuple[int, int], tuple[str, float]]:
     """The first layout, and for it the first recomputation, whose peak memory fits.
 
     Where nothing fits: the last layout with the last option (the user sees by how much).
@@ -336,7 +344,7 @@ def _first_fit(
     capacity = cluster.accelerator.memory
     fits = []
     for option in options:
-        batch = stack([plan_of(tp, pp, option) for tp, pp in candidates])
+        batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates])
         fits.append(np.asarray(memory(model, batch, run).peak <= capacity))
     table = np.stack(fits, axis=1)  # (layouts, options)
     if not table.any():

@@ -173,11 +173,15 @@ class RunParameters:
 class Throttle:
     """Sustained clocks under a power cap: log slowdown = gamma * max(0, log(u / start)) of a
     kernel that reaches the share u of peak in short bursts, fading over `fade` seconds of kernel
-    time (long kernels are throttled in the burst measurement already)."""
+    time (long kernels are throttled in the burst measurement already).
+
+    start   holds for a device with `watts` per peak FLOP/s, and scales with that ratio
+    """
 
     start: float
     gamma: float
     fade: float
+    watts: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +385,12 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
         kernels=kernels,
         links=links,
         throttles={
-            name: Throttle(entry["start"], entry["gamma"], entry["fade_us"] * 1e-6)
+            name: Throttle(
+                entry["start"],
+                entry["gamma"],
+                entry["fade_us"] * 1e-6,
+                entry["watts_per_tflops"] * 1e-12,
+            )
             for name, entry in manifest["throttles"].items()
         },
         run=RunParameters(

@@ -46,8 +46,8 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ideal:
-    """Ideal time [s] per shape; arithmetic at the peak rate and all bytes at the memory's bandwidth,
-    which decide what bounds a kernel [s]; and the features, (shapes, F)."""
+    """Per shape: the ideal time [s]; arithmetic at the peak rate and all bytes at the memory's
+    bandwidth [s], which decide what bounds a kernel; and the features, (shapes, F)."""
 
     time: Array
     compute: Array
@@ -60,7 +60,7 @@ def kind_of(op: str, variant: str) -> str:
     kernels each for itself, the remaining memory-bound operators by direction."""
     if variant.startswith("bmm"):
         return "bmm"
-    if op == "elementwise":
+    if op == "elementwise" or variant == "flash2":
         return f"{op}.{variant}"
     if op in ("norm", "softmax", "loss", "embedding"):
         return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"

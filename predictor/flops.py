@@ -79,13 +79,20 @@ def model_flop_per_token(model: Model, seq_len: Numeric, convention: str) -> Num
 
 
 def hardware_flop_per_token(
-    model: Model, seq_len: Numeric, convention: str, recompute: str
+    model: Model, seq_len: Numeric, convention: str, recompute: str, share: Numeric = 1.0
 ) -> Numeric:
     """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation.
 
-    recompute 'none', 'selective' (the attention core once more) or 'full' (every layer once
-    more; the output projection is not repeated: Narayanan et al. 2021, eq. 3).
+    recompute 'none', 'selective' (the attention core once more), 'per_op' (every other product of
+              the layers once more) or 'full' (layers once more; the
+              output projection is not repeated: Narayanan et al. 2021, eq. 3)
+    share     of the layers that full recomputation covers
     """
     repeated, attention = _parts(model, seq_len, CONVENTIONS[convention])
-    extra = {"none": 0.0, "selective": attention, "full": repeated}[recompute]
+    extra = {
+        "none": 0.0,
+        "selective": attention,
+        "per_op": 0.5 * (repeated - attention),
+        "full": repeated * share,
+    }[recompute]
     return model_flop_per_token(model, seq_len, convention) + extra

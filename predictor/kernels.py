@@ -8,7 +8,7 @@ import numpy as np
 
 from predictor.efficiency import Calibration, EfficiencyModel, Throttle, shape_keys
 from predictor.features import Ideal, Shapes, columns, ideal, kind_of
-from predictor.hardware import Accelerator, Array
+from predictor.hardware import Accelerator, Array, Numeric
 from predictor.operators import Operator
 
 BOUNDS = ("compute", "memory", "launch")
@@ -36,12 +36,19 @@ class Timing:
     family: tuple[str, ...]
 
 
-def throttled(throttle: Throttle | None, time: Array, flop: Array, peak: Array | float) -> Array:
-    """Slow a kernel down to what the clocks sustain under the power cap [s]."""
+def throttled(
+    throttle: Throttle | None, time: Array, flop: Array, peak: Array, watts: Numeric
+) -> Array:
+    """Slow a kernel down to what the clocks sustain under the power cap [s].
+
+    peak    FLOP/s of each kernel's data type
+    watts   power cap per FLOP/s of 16-bit peak; NaN: that of the fit's device
+    """
     if throttle is None:
         return time
     share = flop / np.maximum(time, 1e-12) / peak
-    excess = np.log(np.maximum(share / throttle.start, 1.0))
+    start = throttle.start * np.where(np.isnan(watts), 1.0, watts / throttle.watts)
+    excess = np.log(np.maximum(share / start, 1.0))
     return np.asarray(time * np.exp(throttle.gamma * excess / (1.0 + time / throttle.fade)))
 
 
@@ -75,7 +82,8 @@ def shape_times(
         throttle = calibration.throttles.get(accelerator.architecture)
         if throttle is not None:
             peak = shapes.flop / np.maximum(found.compute, 1e-30)
-            busy = throttled(throttle, busy, shapes.flop, peak)
+            half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+            busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
     bound = np.where(latency > busy, 2, np.where(_compute_bound(found), 0, 1))
     return latency + busy, sigma, bound, pedigree, family
 

@@ -104,12 +104,19 @@ def bytes_per_parameter(plan: TrainingPlan) -> Numeric:
 
 
 def layer_activations(operators: list[Operator], plan: TrainingPlan) -> tuple[Numeric, Numeric]:
-    """Bytes one layer keeps for one micro-batch: (as recomputation leaves them, without any)."""
+    """Bytes a layer keeps for one micro-batch: (mean over layers as recomputation leaves them,
+    without any)."""
     layer = [operator for operator in operators if operator.module == "layer"]
     whole: Numeric = sum((operator.saved for operator in layer), 0.0)
     if plan.recompute == "full":
         # Only the input of the layer, which its first norm would have saved.
-        return next(operator.saved for operator in layer if operator.op == "norm"), whole
+        share = plan.recompute_share
+        start = next(operator.saved for operator in layer if operator.op == "norm")
+        return share * start + (1.0 - share) * whole, whole
+    if plan.recompute == "per_op":
+        # Kept: what attention saves, and the input of every other product.
+        core = sum((o.saved for o in layer if o.core), 0.0)
+        return core + 0.5 * sum((o.saved for o in layer if o.op == "gemm"), 0.0), whole
     if plan.recompute == "selective":
         dropped = [o.saved for o in layer if o.core and o.op in ("softmax", "elementwise")]
         return whole - sum(dropped, 0.0), whole

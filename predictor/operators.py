@@ -215,7 +215,7 @@ class _Layers:
             Operator(
                 "attention",
                 "attention_prefill",
-                "causal",
+                plan.attention,
                 "forward",
                 "layer",
                 self.dtype,
@@ -231,7 +231,7 @@ class _Layers:
             Operator(
                 "attention.bwd",
                 "attention_backward",
-                "causal",
+                plan.attention,
                 "backward",
                 "layer",
                 self.dtype,
@@ -363,7 +363,7 @@ class _Layers:
             model.bias or model.qkv_bias,
         )
         self.rope(q_width + kv_width)
-        flash = plan.attention == "flash"
+        flash = plan.attention != "unfused"
         (self.flash_attention if flash else self.unfused_attention)(heads, kv_heads)
         # Flash attention has saved its output, which is the input of the projection.
         self.linear(
@@ -378,11 +378,18 @@ class _Layers:
 
     def recomputation(self) -> None:
         """The forward kernels of a layer that run once more before its backward pass."""
-        which = self.plan.recompute
-        for operator in list(self.operators) if which != "none" else ():
-            if operator.phase == "forward" and (which == "full" or operator.core):
-                again = f"{operator.name}.again"
-                self.operators.append(replace(operator, name=again, phase="recompute", saved=0.0))
+        for operator in list(self.operators):
+            count = repeats(operator, self.plan)
+            if operator.phase == "forward" and count is not None:
+                self.operators.append(
+                    replace(
+                        operator,
+                        name=f"{operator.name}.again",
+                        phase="recompute",
+                        count=count,
+                        saved=0.0,
+                    )
+                )
 
     def embedding(self, vocab: Numeric) -> None:
         """Look-up of rows; its backward pass clears a whole table of gradients and adds to it."""
@@ -427,6 +434,17 @@ class _Layers:
             (size + 4) * tokens * vocab,
         )
         self.stream("loss.bwd", "loss", "bwd", "backward", "head", tokens, vocab, size + 4)
+
+
+def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
+    """How often recomputation runs a forward kernel of a layer again; None if never."""
+    if plan.recompute == "full":
+        return plan.recompute_share
+    if plan.recompute == "selective" and operator.core:
+        return 1.0
+    if plan.recompute == "per_op" and not operator.core:
+        return 0.5 if operator.op == "gemm" else 1.0
+    return None
 
 
 def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:

@@ -44,9 +44,9 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     remainder goes to the inner stages.
     """
     layers = float(model.layers)
-    p, chunks = np.broadcast_arrays(
-        np.asarray(plan.pp, float), np.asarray(plan.pp * plan.vpp, float)
-    )
+    shape = plan.shape
+    p = np.broadcast_to(np.asarray(plan.pp, float), shape)
+    chunks = np.broadcast_to(np.asarray(plan.pp * plan.vpp, float), shape)
     even = layers % chunks == 0
     slots = (layers + 2) % chunks == 0
     per = np.where(even, layers / p, np.where(slots, (layers + 2) / p, np.floor(layers / p)))

@@ -37,8 +37,12 @@ SHARDINGS: dict[str, Sharding] = {
     "hsdp": Sharding(True, True, True, True),
 }
 
-RECOMPUTES = ("none", "selective", "full")
-ATTENTIONS = ("flash", "unfused")
+RECOMPUTES = ("none", "selective", "per_op", "full")
+"""What runs twice: nothing; the attention core; everything but attention, of the products every
+other one (torchtitan's per-operator checkpointing); whole layers."""
+
+ATTENTIONS = ("flash", "flash2", "unfused")
+"""The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
 CP_KINDS = ("ring", "allgather")
 
 
@@ -51,6 +55,7 @@ class TrainingPlan:
     fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
 
     dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
+    recompute_share  share of the layers that full recomputation covers
     gradient_bytes  bytes of one accumulated gradient element
     reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
     gather_bytes    bytes of one weight element as the group gathers it
@@ -74,6 +79,7 @@ class TrainingPlan:
     vpp: Numeric = 1.0
     dp_shard: Numeric = np.nan
     sequence_parallel: Numeric = 0.0
+    recompute_share: Numeric = 1.0
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
     reduce_bytes: Numeric = 4.0
@@ -151,7 +157,7 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field
 CATEGORY_FIELDS = tuple(
     field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
 )
-LAYER_FIELDS = ("tp", "cp", "micro_batch", "seq_len", "sequence_parallel")
+LAYER_FIELDS = ("tp", "cp", "micro_batch", "seq_len", "sequence_parallel", "recompute_share")
 """The numeric fields on which the operators of a layer depend; the others decide only how layers
 are put together."""
 

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from predictor.errors import InputError, nearest
 from predictor.plan import ATTENTIONS, CP_KINDS, RECOMPUTES, SHARDINGS
@@ -42,13 +49,20 @@ class AcceleratorSpec(Spec):
     fp8_tflops: Positive | None = None
     fp4_tflops: Positive | None = None
     int8_tops: Positive | None = None
-    memory_gb: Positive
+    memory_gb: Positive | None = None
+    memory_gib: Positive | None = None
     memory_bandwidth_gbs: Positive
     l2_mb: Positive | None = None
     l2_bandwidth_gbs: Positive | None = None
     tdp_w: Positive | None = None
     source: str = ""
     notes: str = ""
+
+    @model_validator(mode="after")
+    def _one_memory(self) -> AcceleratorSpec:
+        if (self.memory_gb is None) == (self.memory_gib is None):
+            raise ValueError("state either memory_gb (1e9 bytes) or memory_gib (2**30 bytes)")
+        return self
 
 
 class TierSpec(Spec):
@@ -153,6 +167,7 @@ class TrainingPlanSpec(Spec):
     sequence_parallel: bool | None = None
     precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
     recompute: Annotated[str, _one_of(RECOMPUTES)] | None = None
+    recompute_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None

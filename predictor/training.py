@@ -174,10 +174,11 @@ def _layer_sums(
         time, sigma = collective_time(
             collective.op, collective.bytes, ranks[collective.group], cluster, calibration
         )
-        time = time * collective.count
+        time = time * collective.calls
         if collective.behind:
             share = calibration.run.overlap.get(collective.group, 0.0)
             time = np.maximum(time - share * timing.time[position[collective.behind]], 0.0)
+        time = time * collective.count
         term = f"{collective.group}_communication"
         sums.add(collective.module, term, collective.op, np.broadcast_to(time, shape), sigma)
     return sums
@@ -338,7 +339,9 @@ def predict(
     conventions = {
         name: (
             model_flop_per_token(model, plan.seq_len, name),
-            hardware_flop_per_token(model, plan.seq_len, name, plan.recompute),
+            hardware_flop_per_token(
+                model, plan.seq_len, name, plan.recompute, plan.recompute_share
+            ),
         )
         for name in CONVENTIONS
     }

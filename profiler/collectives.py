@@ -26,7 +26,7 @@ from predictor.errors import InputError
 from predictor.schema import KERNEL_SCHEMA_VERSION
 from profiler import suite
 from profiler.device import Device, cores, keep_memory
-from profiler.step import MOST_STEPS, WARM_UP_STEPS, checks, row, step_of, time_step
+from profiler.step import LEAST_STEPS, MOST_STEPS, WARM_UP_STEPS, checks, row, step_of, time_step
 
 SIZES = tuple(4.0 * 4**power for power in range(3, 13))
 """Message sizes [bytes] of the sweep, 256 B to 64 MiB."""
@@ -154,10 +154,13 @@ def _steps(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, An
         start = time.perf_counter()
         step()
         share = budget.left / (len(chosen) - position)
-        # Every rank must make the same number of steps: rank 0 decides.
-        count = torch.tensor([share / (time.perf_counter() - start) - WARM_UP_STEPS])
-        dist.broadcast(count, 0)
-        samples = time_step(step, device, 0.0, count=int(np.clip(count.item(), 2, MOST_STEPS)))
+        # Every rank must make the same number of steps, if any: rank 0 decides.
+        fit = torch.tensor([share / (time.perf_counter() - start) - WARM_UP_STEPS])
+        dist.broadcast(fit, 0)
+        if position and fit.item() < LEAST_STEPS:
+            break
+        count = int(np.clip(fit.item(), LEAST_STEPS, MOST_STEPS))
+        samples = time_step(step, device, 0.0, count)
         if rank == 0:
             rows.append(row(check, samples, device, device.ranks))
     return rows

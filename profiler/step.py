@@ -20,8 +20,8 @@ from predictor.model import Model
 from profiler.device import Device
 from profiler.operators import DTYPES, rotary, swiglu
 
-WARM_UP_STEPS = 2
-LEAST_STEPS = 5
+WARM_UP_STEPS = 1
+LEAST_STEPS = 2
 MOST_STEPS = 15
 
 
@@ -187,15 +187,18 @@ def step_of(
 def time_step(
     step: Callable[[], None], device: Device, budget: float, count: int | None = None
 ) -> list[float]:
-    """Seconds of steps after a warm-up; `count` steps, or as many as the budget allows."""
+    """Seconds of steps after a warm-up: `count` steps, or as many as fit the budget (but two)."""
     samples: list[float] = []
     begin = time.perf_counter()
     for _ in range(WARM_UP_STEPS):
         step()
     wanted = count or MOST_STEPS
-    while len(samples) < wanted and (
-        count or len(samples) < LEAST_STEPS or time.perf_counter() - begin < budget
-    ):
+
+    def another() -> bool:
+        spent = time.perf_counter() - begin
+        return len(samples) < LEAST_STEPS or spent + samples[-1] < budget
+
+    while len(samples) < wanted and (count or another()):
         if device.is_cuda:
             torch.cuda.synchronize(device.torch)
         start = time.perf_counter()

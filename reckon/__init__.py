@@ -20,9 +20,9 @@ __version__ = "0.1.0"
 _LAZY = {
     "predict_train": "reckon.predict",
     "Prediction": "reckon.result",
-    "validate": "reckon.validate",
-    "calibrate": "reckon.calibrate",
-    "profile": "reckon.profile",
+    "validate": "reckon.validating",
+    "calibrate": "reckon.calibrating",
+    "profile": "reckon.profiling",
 }
 
 __all__ = ["InputError", "__version__", *_LAZY]

@@ -94,7 +94,7 @@ def predict_train(
 
 def validate(tables: list[Path], calibration: str, folds: str | None, json: str | None) -> int:
     from reckon.files import write_json
-    from reckon.validate import report, validate
+    from reckon.validating import report, validate
 
     result = validate(tables, calibration, folds)
     if json:
@@ -112,7 +112,7 @@ def calibrate(
     name: str | None,
     json: str | None,
 ) -> int:
-    from reckon.calibrate import calibrate, report
+    from reckon.calibrating import calibrate, report
     from reckon.files import write_json
 
     result = calibrate(measurements, out, reference=reference, base=base, name=name)
@@ -124,7 +124,7 @@ def calibrate(
 
 
 def profile(out: Path, device: str, budget: str, ranks: int, threads: int | None) -> int:
-    from reckon.profile import profile, report
+    from reckon.profiling import profile, report
 
     report(profile(out, device=device, budget=budget, ranks=ranks, threads=threads))
     return 0

@@ -8,7 +8,7 @@ from predictor import catalog
 from predictor.efficiency import load
 from predictor.errors import unknown
 from predictor.precision import PEAK
-from predictor.units import GB
+from predictor.units import GB, GIB
 
 KINDS = (*catalog.KINDS, "calibrations")
 
@@ -71,7 +71,7 @@ def _all(kind: str) -> list[dict[str, Any]]:
                     "name": name,
                     "architecture": own.architecture,
                     "bf16 TFLOP/s": own.peak.get("bf16", own.peak.get("fp16", 0.0)) / 1e12,
-                    "memory GB": own.memory / GB,
+                    "memory GiB": own.memory / GIB,
                     "GB/s": own.bandwidth / GB,
                     "L2 MB": own.l2 / 1e6,
                     "TDP W": own.power,

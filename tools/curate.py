@@ -19,6 +19,7 @@ import pandas as pd
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 
+# Datasheets write GB for memory built in binary gigabytes: an "80 GB" H100 reports 81,559 MiB.
 ACCELERATOR_COLUMNS = {
     "name": "name",
     "vendor": "vendor",
@@ -32,7 +33,7 @@ ACCELERATOR_COLUMNS = {
     "fp8_tflops": "fp8_tflops",
     "fp4_tflops": "fp4_tflops",
     "int8_tops": "int8_tops",
-    "memory_gb": "memory_gb",
+    "memory_gb": "memory_gib",
     "memory_bandwidth_gbs": "memory_bandwidth_gbs",
     "l2_mb": "l2_mb",
     "tdp_w": "tdp_w",
@@ -66,7 +67,7 @@ EXTRA_ACCELERATORS = [
     {
         "like": "H100-SXM5-80GB",
         "name": "H100-SXM5-96GB-HBM2e-500W",
-        "memory_gb": 96,
+        "memory_gib": 96,
         "memory_bandwidth_gbs": 2400,
         "tdp_w": 500,
         "source": "pytorch/torchtitan docs/performance.md: H100 96 GB HBM2e, 2.4 TB/s, 500 W",

@@ -130,6 +130,7 @@ def operators(path: Path) -> pd.DataFrame:
                     "kv_heads": own["h"] / own["mp"],
                     "head_dim": own["dim"] / own["h"],
                     "causal": 0.0,
+                    "kernel": "flash2",
                     "latency_us": own[time],
                 }
             )

@@ -61,7 +61,7 @@ def test_rack_scale_systems_have_three_tiers() -> None:
 def test_units_are_converted_once() -> None:
     a100 = catalog.accelerator("A100-SXM4-80GB")
     assert a100.peak["bf16"] == pytest.approx(312e12)
-    assert a100.memory == pytest.approx(80e9)
+    assert a100.memory == pytest.approx(80 * 2**30)
     assert a100.bandwidth == pytest.approx(2039e9)
     assert catalog.system("dgx-a100").tiers[1].bandwidth == pytest.approx(25e9)
 
@@ -88,6 +88,7 @@ def test_a_system_from_a_file_may_hold_its_accelerator(tmp_path: Path) -> None:
         ("name: x\nmemory_gb: -1\nmemory_bandwidth_gbs: 10\n", "memory_gb.*greater than 0"),
         ("name: x\nmemory_gb: many\nmemory_bandwidth_gbs: 10\n", "memory_gb.*got 'many'"),
         ("name: x\nmemory_gb: 10\n", "'memory_bandwidth_gbs' is missing"),
+        ("name: x\nmemory_bandwidth_gbs: 10\n", "either memory_gb .* or memory_gib"),
         ("- a\n- b\n", "must hold keys and values"),
         ("name: [unclosed\n", "is not YAML"),
     ],

@@ -112,7 +112,10 @@ def test_unusual_shapes_are_less_certain() -> None:
 def test_throttling_slows_what_is_near_the_peak(time: float, share: float) -> None:
     peak = 1e15
     flop = np.array([share * peak * time])
-    found = throttled(Throttle(0.5, 0.4, 2e-3), np.array([time]), flop, peak)[0]
+    rule = Throttle(0.5, 0.4, 2e-3, 1e-12)
+    found = throttled(rule, np.array([time]), flop, np.array([peak]), np.nan)[0]
+    capped = throttled(rule, np.array([time]), flop, np.array([peak]), 0.7e-12)[0]
+    assert capped >= found
     assert found >= time
     if share <= 0.5:
         assert found == time
@@ -120,7 +123,7 @@ def test_throttling_slows_what_is_near_the_peak(time: float, share: float) -> No
 
 def test_no_throttling_without_one() -> None:
     time = np.array([1.0])
-    assert throttled(None, time, np.array([1e15]), 1e15) is time
+    assert throttled(None, time, np.array([1e15]), np.array([1e15]), 1.0) is time
 
 
 def test_missing_rates_are_refused() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_no_stage_does_two_things_at_once(p: int, vpp: int, groups: int) -> None
     events = timeline([1.0] * p, [2.0] * p, p * groups, vpp)
     for stage in range(p):
         own = sorted((e.start, e.end) for e in events if e.stage == stage)
-        assert all(a[1] <= b[0] + 1e-12 for a, b in zip(own, own[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(own))
 
 
 def test_interleaving_divides_the_bubble() -> None:

@@ -49,7 +49,8 @@ class _bar:
         from rich.console import Console
         from rich.progress import Progress
 
-        self.progress = Progress(console=Console(stderr=True), transient=True)
+        console = Console(stderr=True)
+        self.progress = Progress(console=console, transient=True, disable=not console.is_terminal)
         self.progress.start()
         task = self.progress.add_task("validating")
         return lambda done, total: self.progress.update(task, completed=done, total=total)

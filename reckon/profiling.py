@@ -13,11 +13,13 @@ from predictor.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-STEP_SHARE = 0.2
+STEP_SHARE = 0.25
 RANK_SHARE = 0.4
 """Parts of the budget for training steps and for what several ranks measure together."""
 
 LEAST_BUDGET = 5.0
+LEAST_RANK_BUDGET = 25.0
+"""Seconds below which a profile, one with several ranks, has no time to measure anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ def profile(
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     if ranks < 1 or ranks > max(cores(), 1):
         raise InputError(f"--ranks {ranks}: needs 1 to {cores()}, the cores of this machine")
+    if ranks > 1 and seconds < LEAST_RANK_BUDGET:
+        raise InputError(f"--ranks {ranks} needs a --budget of at least {LEAST_RANK_BUDGET:g}s")
     found = find(device, threads)
     torch.set_num_threads(found.threads)
     begin = time.perf_counter()
@@ -90,12 +94,16 @@ def profile(
         try:
             tell("memory")
             kernels += suite.copies(found, suite.Budget(0.1 * alone))
-            kernels += suite.run(found, suite.Budget((0.9 - STEP_SHARE) * alone), tell)
+            work = (1.0 - STEP_SHARE) * alone - (time.perf_counter() - begin)
+            kernels += suite.run(found, suite.Budget(work), tell)
             chosen = step.checks(found)
-            for check in chosen:
+            left = suite.Budget(begin + alone - time.perf_counter())
+            for position, check in enumerate(chosen):
+                if left.left <= 0:
+                    break
                 tell(f"step of {check.model.name}")
                 call = step.step_of(check, found, lambda module: module)
-                samples = step.time_step(call, found, STEP_SHARE * alone / len(chosen))
+                samples = step.time_step(call, found, left.left / (len(chosen) - position))
                 steps.append(step.row(check, samples, found, 1))
             if ranks > 1:
                 tell(f"{ranks} ranks")
@@ -120,14 +128,15 @@ class _progress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+        console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("profiling"),
             BarColumn(),
             TimeElapsedColumn(),
             TextColumn("{task.description}"),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
-            disable=quiet,
+            disable=quiet or not console.is_terminal,
         )
         self.seconds = seconds
 

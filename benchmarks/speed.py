@@ -1,0 +1,109 @@
+"""Speed, as ratios to a yardstick measured in the same run. `make bench` prints it.
+
+Absolute seconds differ from machine to machine; the ratios are what is kept an eye on.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from predictor import catalog
+from predictor.efficiency import load
+from predictor.features import Shapes
+from predictor.kernels import shape_times
+from predictor.plan import TrainingPlan
+from predictor.training import predict
+from reckon.terminal import grid
+
+RUN = (
+    "-m reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 --tp 8 --pp 4 "
+    "--global-batch 1024 --seq-len 8192"
+).split()
+
+
+def wall(call: Callable[[], object], repeats: int) -> float:
+    """Median seconds of a call."""
+    samples = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)
+
+
+def process(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def space(count: int) -> TrainingPlan:
+    rng = np.random.default_rng(0)
+
+    def pick(*values: float) -> np.ndarray:
+        return rng.choice(np.array(values), count)
+
+    dp, micro, pp = pick(1, 2, 4, 8, 16), pick(1, 2, 4), pick(1, 2, 4, 8)
+    return TrainingPlan(
+        tp=pick(1, 2, 4, 8),
+        pp=pp,
+        dp=dp,
+        micro_batch=micro,
+        global_batch=dp * micro * pp * pick(1, 2, 8),
+        seq_len=pick(2048, 4096, 8192),
+    )
+
+
+def main() -> None:
+    model, cluster = catalog.model("llama3-70b"), catalog.system("dgx-h100")
+    known = load("default")
+    rows = []
+
+    def add(what: str, seconds: float, yardstick: str, reference: float) -> None:
+        rows.append(
+            [what, f"{seconds:.4f}", yardstick, f"{reference:.4f}", f"{seconds / reference:.3g}"]
+        )
+
+    add(
+        "reckon predict train, whole process",
+        wall(lambda: process(*RUN), 9),
+        "python -c 'import numpy, pydantic'",
+        wall(lambda: process("-c", "import numpy, pydantic"), 9),
+    )
+    batch, few = space(100_000), space(200)
+    singles = [few.take(np.array([i])) for i in range(200)]
+    predict(model, cluster, singles[0], known)
+    loop = wall(lambda: [predict(model, cluster, p, known) for p in singles], 3) * 500
+    add(
+        "100,000 plans in one call",
+        wall(lambda: predict(model, cluster, batch, known), 3),
+        "a loop over them (from 200)",
+        loop,
+    )
+    rng = np.random.default_rng(0)
+    m, n, k = (rng.integers(1, 16384, 100_000).astype(float) for _ in range(3))
+    shapes = Shapes(
+        "gemm", "bf16", ("fwd",), np.zeros(100_000), m, n, k, np.ones(100_000), 2 * m * n * k,
+        2 * (m * k + k * n + m * n),
+    )  # fmt: skip
+    add(
+        "100,000 distinct products",
+        wall(lambda: shape_times(shapes, cluster.accelerator, known), 3),
+        "sorting a million numbers",
+        wall(lambda: np.sort(rng.random(1_000_000)), 3),
+    )
+    add(
+        "loading the default calibration",
+        wall(lambda: load("default"), 9),
+        "python -c pass",
+        wall(lambda: process("-c", "pass"), 9),
+    )
+    print(grid(["what", "seconds", "yardstick", "its seconds", "ratio"], rows, left=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.tables import check_kernels
+from predictor import catalog
+from predictor.features import ideal
+from predictor.hardware import Accelerator
+
+
+@pytest.fixture(scope="session")
+def a100() -> Accelerator:
+    return catalog.accelerator("A100-SXM4-80GB")
+
+
+def gemm_table(
+    accelerator: str, sizes: list[int], efficiency: float, latency_us: float
+) -> pd.DataFrame:
+    """Products whose time is known: latency + ideal / efficiency."""
+    from calibration.tables import shapes_of
+
+    m, n, k = (x.ravel().astype(float) for x in np.meshgrid(sizes, sizes, sizes))
+    table = pd.DataFrame({"m": m, "n": n, "k": k, "latency_us": 1.0})
+    table = table.assign(accelerator=accelerator, op="gemm", dtype="bf16", layout="fwd")
+    table = check_kernels(table, "synthetic")
+    shapes = shapes_of(table, "gemm", "bf16")
+    time = ideal(shapes, catalog.accelerator(accelerator)).time / efficiency
+    return table.assign(latency_us=time * 1e6 + latency_us)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.network import fit_links
+from calibration.tables import check_kernels
+from predictor.collectives import collective_time
+from predictor.communication import Group
+from predictor.efficiency import Calibration
+from predictor.hardware import Cluster, Tier
+
+
+def table(link: str = "nvlink3", rate: float = 300.0) -> pd.DataFrame:
+    """Collectives whose parameters are known: 8 us + 1 us a hop, 0.75 of the rate."""
+    rows = []
+    for op, passes, trips in (("allreduce", 2, 2), ("allgather", 1, 1)):
+        for n in (2, 4, 8):
+            for size in 2.0 ** np.arange(10, 31, 1):
+                moved = passes * (n - 1) / n * size
+                hops = min(trips * (n - 1), 2 * np.log2(n)) if op == "allreduce" else n - 1
+                time = 8e-6 + 1e-6 * hops + moved / (0.75 * rate * 1e9)
+                rows.append({"accelerator": "A100-SXM4-80GB", "op": op, "dtype": "fp16",
+                             "num_gpus": n, "num_nodes": 1, "message_bytes": size,
+                             "latency_us": time * 1e6, "link": link, "link_gbs": rate,
+                             "in_switch": 0.0})  # fmt: skip
+    return check_kernels(pd.DataFrame(rows), "t")
+
+
+def test_known_parameters_are_found() -> None:
+    fitted = fit_links(table())
+    model = fitted.links[("allreduce", "nvlink3")]
+    assert model.efficiencies == pytest.approx((0.75, 0.75, 0.75), rel=0.02)
+    assert model.base + 2 * model.hop == pytest.approx(10e-6, rel=0.05)
+    assert fitted.heldout[("allreduce", "nvlink3")].mape < 0.02
+
+
+def test_the_fit_and_the_prediction_agree() -> None:
+    measured = table()
+    known = Calibration("x", links=fit_links(measured).links)
+    node = Cluster("x", None, 8, (Tier("nvlink3", 8, 300e9),))  # type: ignore[arg-type]
+    for row in measured.iloc[::7].to_dict("records"):
+        group = Group(row["num_gpus"], 1.0)
+        time, _ = collective_time(row["op"], row["message_bytes"], group, node, known)
+        assert float(time) * 1e6 == pytest.approx(row["latency_us"], rel=0.05)
+
+
+def test_an_unmeasured_generation_uses_its_family() -> None:
+    known = Calibration("x", links=fit_links(table()).links)
+    assert known.link("allgather", "nvlink7").link == "nvlink"
+    assert known.link("allgather", "xgmi4").link == "*scale-up"
+    assert known.link("allgather", "efa").pedigree == "roofline"
+
+
+def test_halves_of_an_all_reduce_follow_it_between_nodes() -> None:
+    across = table("infiniband-ndr", 50.0)
+    across = across[across["op"] == "allreduce"].assign(num_nodes=across["num_gpus"])
+    known = Calibration("x", links=fit_links(across).links)
+    model = known.link("reducescatter", "infiniband-ndr")
+    assert model.pedigree == "transferred"
+    assert model.efficiencies == known.link("allreduce", "infiniband-ndr").efficiencies

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from calibration.points import Point, Skipped, base_name, model_of, point_of
+from predictor import catalog
+from predictor.efficiency import RunParameters
+
+RUN = RunParameters()
+ROW = {
+    "point_id": "p1",
+    "source": "paper",
+    "published": "2024-05",
+    "accelerator": "H100-SXM5-80GB",
+    "gpus_per_node": 8.0,
+    "num_gpus": 64.0,
+    "model": "llama3-8b",
+    "seq_len": 8192.0,
+    "precision": "bf16",
+    "global_batch": 128.0,
+    "micro_batch": 1.0,
+    "tp": 2.0,
+    "pp": 1.0,
+    "vpp": 1.0,
+    "cp": 1.0,
+    "framework": "nemo",
+    "metric": "step_time_s",
+    "value": 5.0,
+    "step_time_s": 5.0,
+}
+
+
+def made(**changes: object) -> Point | Skipped:
+    return point_of({**ROW, **changes}, RUN)
+
+
+def point(**changes: object) -> Point:
+    found = made(**changes)
+    assert isinstance(found, Point), found
+    return found
+
+
+def test_a_row_becomes_a_point() -> None:
+    found = point()
+    plan = found.request.plan
+    assert (plan.tp, plan.dp, plan.gpus) == (2, 32, 64)
+    assert found.request.cluster.name == "DGX-H100"
+    assert plan.tp_overlap, "NeMo's default"
+    assert found.measured == 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama3-70b-sft", "llama3-70b"),
+        ("llama3.1-405b-21L-proxy", "llama3.1-405b"),
+        ("llama3-70b-12layers", "llama3-70b"),
+        ("gpt-22b-1layer", "gpt-22b"),
+        ("llama3-8b (called 7B)", "llama3-8b"),
+        ("llama3-70b", "llama3-70b"),
+    ],
+)
+def test_suffixes_are_dropped(name: str, expected: str) -> None:
+    assert base_name(name) == expected
+
+
+def test_stated_dimensions_win_over_the_catalogs() -> None:
+    found = model_of({**ROW, "model": "llama3.1-405b-21L-proxy", "layers": 21.0})
+    assert found.layers == 21
+    assert found.hidden == catalog.model("llama3.1-405b").hidden
+
+
+def test_an_unknown_model_needs_its_dimensions() -> None:
+    stated = {
+        "layers": 10.0,
+        "hidden": 1024.0,
+        "heads": 16.0,
+        "ffn_hidden": 4096.0,
+        "vocab": 1000.0,
+    }
+    gpt = model_of({**ROW, "model": "bloom-x", "gated": 0.0, **stated})
+    assert (gpt.norm, gpt.positions, gpt.gated) == ("layernorm", "alibi", False)
+    llama = model_of({**ROW, "model": "mystery", "gated": 1.0, **stated})
+    assert (llama.norm, llama.positions, llama.gated) == ("rmsnorm", "rope", True)
+
+
+def test_gpt3_without_vocab_is_megatrons() -> None:
+    dims = {"layers": 10.0, "hidden": 1024.0, "heads": 16.0, "ffn_hidden": 4096.0}
+    assert (
+        model_of({**ROW, "model": "gpt3-x", "family": "gpt", "gated": 0.0, **dims}).vocab == 51200
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "mixtral-8x7b"}, "mixture-of-experts models are not predicted yet"),
+        ({"model": "llama3-70b-lora"}, "LoRA"),
+        ({"model": "mystery"}, "not stated and not in the catalog"),
+        ({"accelerator": math.nan}, "accelerator is not stated"),
+        ({"accelerator": "Z900"}, "unknown accelerator"),
+        ({"seq_len": math.nan}, "--seq-len"),
+        ({"precision": "fp8", "accelerator": "A100-SXM4-80GB"}, "has no fp8 rate"),
+    ],
+)
+def test_a_row_that_is_not_predicted_says_why(changes: dict, reason: str) -> None:
+    found = made(**changes)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_throughput_is_converted_where_that_is_exact() -> None:
+    tokens = 128 * 8192
+    found = point(step_time_s=math.nan, metric="tokens_per_s_per_gpu", value=1000.0)
+    assert found.measured == pytest.approx(tokens / 64_000)
+    assert math.isnan(point(step_time_s=math.nan, metric="mfu", value=40.0).measured)
+
+
+def test_a_row_that_contradicts_itself_is_taken_by_its_layout() -> None:
+    assert point(num_gpus=100.0, tp=8.0, pp=1.0, dp=4.0).request.plan.gpus == 32
+
+
+def test_no_row_is_lost() -> None:
+    table = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
+    for row in table.iloc[::13].to_dict("records"):
+        found = point_of(row, RUN)
+        assert found.point_id == row["point_id"]
+        if isinstance(found, Skipped):
+            assert len(found.reason) > 10

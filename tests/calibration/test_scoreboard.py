@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.runs import Residual, fit_interval, read_points, run_sigma
+from calibration.scoreboard import Scores, kind_of_table, refold, score, summary
+from predictor import catalog
+from predictor.efficiency import Calibration, load
+from predictor.errors import InputError
+from tests.calibration.conftest import gemm_table
+from tests.calibration.test_points import ROW
+
+KERNELS = load("kernels-only")
+KEYS = {
+    "kind", "n_points", "n_predicted", "mape", "median_ape", "p90_ape", "bias", "macro_mape",
+    "in_sample_mape", "by_metric", "interval_level", "interval_coverage", "median_width", "groups",
+    "skipped", "points", "memory",
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [
+        {**ROW, "point_id": f"p{i}", "source": "one" if i < 4 else "two", "global_batch": 64.0 * i}
+        for i in range(1, 7)
+    ]
+    rows.append({**ROW, "point_id": "moe", "model": "mixtral-8x7b"})
+    rows.append({**ROW, "point_id": "oom", "status": "OOM", "tp": 1.0, "model": "llama3-70b"})
+    rows.append({**ROW, "point_id": "mem", "status": "Success", "memory_gb_per_gpu": 40.0})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_the_summary_is_the_contract(table: Path) -> None:
+    found = summary(score([table], KERNELS), 0.8)
+    assert set(found) == KEYS
+    assert (found["kind"], found["n_points"], found["n_predicted"]) == ("training", 9, 7)
+    assert {row["point_id"] for row in found["skipped"]} == {"moe"}
+    assert set(found["points"][0]) == {
+        "point_id", "source", "metric", "published", "predicted", "low", "high", "in_sample",
+    }  # fmt: skip
+    macro = np.mean([group["mape"] for group in found["groups"]])
+    assert found["macro_mape"] == pytest.approx(macro)
+    assert found["memory"]["n"] == 1
+    assert found["memory"]["oom_recall"] == 1.0
+    assert found["in_sample_mape"] is None
+
+
+def test_fitted_points_count_apart(table: Path) -> None:
+    known = Calibration(
+        "x", KERNELS.kernels, KERNELS.links, KERNELS.throttles, KERNELS.run,
+        fitted_points=frozenset({"p1", "p2"}),
+    )  # fmt: skip
+    found = summary(score([table], known), 0.8)
+    assert sum(point["in_sample"] for point in found["points"]) == 2
+    outside = [p for p in found["points"] if not p["in_sample"]]
+    expected = np.mean([abs(p["predicted"] / p["published"] - 1) for p in outside])
+    assert found["mape"] == pytest.approx(expected)
+    assert found["in_sample_mape"] is not None
+
+
+def test_tables_are_told_apart(tmp_path: Path) -> None:
+    assert kind_of_table(pd.DataFrame(columns=["latency_us"]), "t") == "kernels"
+    assert kind_of_table(pd.DataFrame(columns=["input_len"]), "t") == "inference"
+    assert kind_of_table(pd.DataFrame(columns=["global_batch"]), "t") == "training"
+    with pytest.raises(InputError, match="no table of points"):
+        kind_of_table(pd.DataFrame(columns=["x"]), "t")
+
+
+def test_inference_rows_are_listed_not_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "i.csv"
+    pd.DataFrame([{"point_id": "a", "source": "s", "input_len": 5}]).to_csv(path, index=False)
+    found = summary(score([path], KERNELS), 0.8)
+    assert (found["kind"], found["n_points"], found["n_predicted"]) == ("inference", 1, 0)
+    assert found["mape"] is None
+    assert "not predicted yet" in found["skipped"][0]["reason"]
+
+
+def test_mixed_tables_have_no_common_error(table: Path, tmp_path: Path) -> None:
+    kernels = tmp_path / "k.parquet"
+    gemm_table("A100-SXM4-80GB", [1024, 2048], 0.7, 3.0).to_parquet(kernels)
+    found = summary(score([table, kernels], KERNELS), 0.8)
+    assert found["kind"] == "mixed"
+    assert found["mape"] is None
+    assert set(found["by_metric"]) == {"step_time_s", "latency_us"}
+
+
+def test_kernel_rows_are_named_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "k.parquet"
+    table = gemm_table("A100-SXM4-80GB", [1024, 2048], 0.8, 3.0)
+    odd = table.iloc[:2].assign(accelerator="Z900")
+    pd.concat([table, odd], ignore_index=True).to_parquet(path)
+    found = summary(score([path], KERNELS), 0.8)
+    assert (found["n_points"], found["n_predicted"]) == (10, 8)
+    assert found["points"][0]["point_id"].startswith("k.parquet:")
+    assert all("unknown accelerator 'Z900'" in row["reason"] for row in found["skipped"])
+    assert found["mape"] < 1.0
+
+
+def test_collective_rows_are_predicted(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    rows = [
+        {"accelerator": "A100-SXM4-80GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
+         "message_bytes": 2.0**28, "latency_us": 2180.0, "link": "nvlink3", "link_gbs": 300},
+        {"accelerator": "A100-SXM4-80GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
+         "message_bytes": 2.0**28, "latency_us": 2180.0},
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(path, index=False)
+    found = summary(score([path], KERNELS), 0.8)
+    assert found["n_predicted"] == 1
+    assert found["mape"] < 0.1
+    assert "link" in found["skipped"][0]["reason"]
+
+
+def test_the_interval_covers_its_level() -> None:
+    rng = np.random.default_rng(0)
+    found = [Residual(float(e), 0.0, f"s{i % 5}") for i, e in enumerate(rng.normal(0, 0.2, 500))]
+    sigma = run_sigma(found, 1.2816, 0.8)
+    assert sigma == pytest.approx(0.2, abs=0.02)
+    inside = np.mean([abs(r.error) <= 1.2816 * sigma for r in found])
+    assert inside == pytest.approx(0.8, abs=0.01)
+
+
+def test_sources_count_alike() -> None:
+    many = [Residual(0.01, 0.0, "large")] * 1000
+    few = [Residual(0.5, 0.0, "small")] * 2
+    assert run_sigma(many + few, 1.0, 0.4) == pytest.approx(0.01)
+    assert run_sigma(many + few, 1.0, 0.8) == pytest.approx(0.5)
+
+
+def test_fitting_the_interval_moves_no_value(table: Path) -> None:
+    points = read_points([table], KERNELS.run)
+    wider = fit_interval(KERNELS, points)
+    one, two = (summary(score([table], c), 0.8) for c in (KERNELS, wider))
+    assert [p["predicted"] for p in one["points"]] == [p["predicted"] for p in two["points"]]
+    assert np.mean([group["coverage"] for group in two["groups"]]) >= 0.8
+
+
+def test_folds_refit_the_interval_without_the_group(table: Path) -> None:
+    scores = score([table], KERNELS)
+    folded = refold(scores, KERNELS, "source")
+    assert isinstance(folded, Scores)
+    widths = {row.source: row.high / row.low for row in folded.rows}
+    q, level = KERNELS.interval_q, KERNELS.interval_level
+    for source, width in widths.items():
+        rest = [
+            Residual(row.log_error, row.sigma_operators, row.source)
+            for row in scores.rows
+            if row.source != source
+        ]
+        own = next(row.sigma_operators for row in scores.rows if row.source == source)
+        expected = np.exp(2 * q * np.hypot(own, run_sigma(rest, q, level)))
+        assert width == pytest.approx(expected, rel=0.05)
+
+
+def test_a_table_without_usable_runs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    pd.DataFrame([{**ROW, "model": "mixtral-8x7b"}]).to_csv(path, index=False)
+    with pytest.raises(InputError, match="no row of"):
+        read_points([path], KERNELS.run)
+    assert catalog.data_dir().is_dir()

@@ -1,0 +1,58 @@
+"""The importers, on the foreign files as they are (skipped where those are not beside us)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from calibration.sources import aiconfigurator, fgpm, tidy
+from calibration.tables import check_kernels, kinds
+from predictor import catalog
+
+
+def test_message_sizes_are_bytes(shared: Path) -> None:
+    """Bus bandwidth of the largest all-reduce on 8 A100: 222 GB/s (bulk/kernels/NOTES.md)."""
+    table = aiconfigurator.nccl(shared / "bulk/kernels/aiconfigurator/nccl_perf.parquet")
+    own = table[
+        (table["accelerator"] == "A100-SXM4-80GB")
+        & (table["op"] == "allreduce")
+        & (table["num_gpus"] == 8)
+    ]
+    bus = own["message_bytes"] * 1.75 / own["latency_us"] / 1e3
+    assert bus.max() == pytest.approx(222, rel=0.02)
+
+
+def test_libraries_are_averaged(shared: Path) -> None:
+    table = aiconfigurator.gemm(shared / "bulk/kernels/aiconfigurator/gemm_perf.parquet")
+    shape = ["accelerator", "dtype", "m", "n", "k"]
+    assert not table.duplicated(shape).any()
+    assert (table["latency_us"] > 0.1).all()
+
+
+def test_operators_of_a_training_step_are_there(shared: Path) -> None:
+    table = check_kernels(fgpm.operators(shared / "bulk/seeds/fgpm_ops_a100_gh200.csv.gz"), "fgpm")
+    found = set(kinds(table))
+    assert {
+        "gemm", "bmm", "attention_prefill.flash2", "attention_backward.flash2", "norm.fwd",
+        "norm.bwd", "softmax.fwd", "softmax.bwd", "elementwise.gelu", "elementwise.add",
+        "embedding.fwd", "loss.fwd", "loss.bwd", "optimizer",
+    } <= found  # fmt: skip
+
+
+def test_no_gemm_beats_the_datasheet(shared: Path) -> None:
+    table = fgpm.operators(shared / "bulk/seeds/fgpm_ops_a100_gh200.csv.gz")
+    own = table[(table["op"] == "gemm") & (table["accelerator"] == "A100-SXM4-80GB")]
+    rate = 2 * own["m"] * own["n"] * own["k"] * own["batch"].fillna(1) / own["latency_us"] / 1e6
+    assert rate.max() < 312
+
+
+def test_tidy_parts(shared: Path) -> None:
+    path = shared / "bulk" / "kernels" / "ops.parquet"
+    layouts = tidy.training_gemms(path)["layout"].value_counts()
+    assert set(layouts.index) == {"fwd", "dgrad", "wgrad"}
+    streams = tidy.streaming(path)
+    assert set(streams["accelerator"]) <= set(catalog.rows("accelerators"))
+    across = tidy.multi_node(path)
+    assert (across["num_nodes"] > 1).all()
+    assert across["link_gbs"].notna().all()

@@ -1,0 +1,241 @@
+"""The profiler on the CPU at hand. No test looks at how long anything took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from calibration.tables import check_kernels, kinds  # noqa: E402
+from predictor import catalog  # noqa: E402
+from predictor.errors import InputError  # noqa: E402
+from predictor.flops import model_flop_per_token  # noqa: E402
+from predictor.operators import Operator, step_operators  # noqa: E402
+from predictor.schema import KERNEL_COLUMNS  # noqa: E402
+from profiler import collectives, output, step, suite  # noqa: E402
+from profiler.device import cores, find  # noqa: E402
+from profiler.operators import build  # noqa: E402
+from profiler.timing import measure  # noqa: E402
+from reckon.profiling import profile, seconds_of  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One small profile that the tests of this file look at."""
+    out = tmp_path_factory.mktemp("profile")
+    profile(out, device="cpu", budget=26.0, ranks=min(2, cores()), quiet=True)
+    return out
+
+
+def test_the_tables_are_whole(folder: Path) -> None:
+    table = pd.read_parquet(folder / "kernels.parquet")
+    assert list(table.columns) == list(KERNEL_COLUMNS)
+    checked = check_kernels(table, "kernels.parquet")
+    assert {"gemm", "memcpy", "launch", "norm", "elementwise"} <= set(checked["op"])
+    assert {"fwd", "dgrad", "wgrad"} <= set(checked["layout"])
+    assert (table["latency_p10_us"] <= table["latency_us"]).all()
+    assert (table["latency_us"] <= table["latency_p90_us"]).all()
+    assert set(table["cache"].dropna()) <= {"cold", "warm"}
+
+
+def test_the_device_is_an_accelerator_and_a_system(folder: Path) -> None:
+    table = pd.read_parquet(folder / "kernels.parquet")
+    for path in folder.glob("device*.yaml"):
+        cluster = catalog.system(path)
+        own = table[(table["accelerator"] == cluster.accelerator.name) & (table["op"] == "gemm")]
+        rate = 2 * own["m"] * own["n"] * own["k"] / own["latency_us"] * 1e6
+        fp32 = rate[own["dtype"] == "fp32"].max()
+        assert fp32 <= cluster.accelerator.peak["fp32"], "the peak is the best that was measured"
+        assert cluster.accelerator.is_host
+
+
+def test_steps_have_the_form_of_the_training_table(folder: Path) -> None:
+    steps = pd.read_csv(folder / "steps.csv")
+    assert {"single1"} <= {name.split("_")[-1] for name in steps["point_id"]}
+    assert (steps["step_time_s"] > 0).all()
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+def test_collectives_between_ranks(folder: Path) -> None:
+    table = pd.read_parquet(folder / "kernels.parquet")
+    own = table[table["link"] == "gloo"]
+    assert set(own["op"]) == set(collectives.OPS)
+    built = own[own["kernel"].str.contains("p2p")]["op"].unique()
+    assert set(built) == {"alltoall", "reducescatter"}, "what gloo lacks is said to be built"
+    assert own["link_gbs"].notna().all()
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("op", ["alltoall", "reducescatter"])
+def test_what_is_built_from_messages_is_right(op: str) -> None:
+    """Two ranks exchange known numbers; the result is that of the collective."""
+    import torch.multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    results = context.SimpleQueue()
+    port = collectives._free_port()
+    ranks = [context.Process(target=_exchange, args=(r, port, results)) for r in range(2)]
+    for rank in ranks:
+        rank.start()
+    found = dict(results.get() for _ in ranks)
+    for rank in ranks:
+        rank.join()
+    assert found == {0: [[0, 1], [10, 11]], 1: [[2, 3], [12, 13]]}
+    assert op in collectives.OPS
+
+
+def _exchange(rank: int, port: int, results: object) -> None:
+    import os
+
+    import torch.distributed as dist
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    sent = [torch.arange(2) + 2 * other + 10 * rank for other in range(2)]
+    got = [torch.empty(2, dtype=torch.int64) for _ in range(2)]
+    collectives._exchange(got, sent, rank)
+    results.put((rank, [x.tolist() for x in got]))  # type: ignore[attr-defined]
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("style", ["gpt", "llama"])
+def test_every_operator_of_an_eager_step_can_be_built(style: str) -> None:
+    model, plan = suite.ladder_model(128, style), suite.eager_plan(32, 2, "fp32")
+    for operator in step_operators(model, plan):
+        build(operator, "cpu", model.heads)()
+
+
+def test_products_compute_what_they_claim() -> None:
+    """Each layout's call returns C[m, n]."""
+    for layout in ("fwd", "dgrad", "wgrad", "bmm"):
+        operator = Operator("x", "gemm", layout, "forward", "layer", "fp32", 6.0, 10.0, 4.0, 3.0)
+        result = build(operator, "cpu", 1)()
+        expected = (3, 6, 10) if layout == "bmm" else (6, 10)
+        assert tuple(result.shape) == expected  # type: ignore[attr-defined]
+
+
+def test_cases_are_distinct_and_cover_every_kind() -> None:
+    device = find("cpu")
+    first = [case for case, _ in zip(suite.cases(device), range(200), strict=False)]
+    assert len({case.key for case in first}) == 200
+    rows = [suite.row(case, suite.Timing(1e-3, 1e-3, 1e-3, 5), device, "warm") for case in first]
+    found = set(kinds(check_kernels(pd.DataFrame(rows), "x")))
+    wanted = "gemm attention_prefill attention_backward norm.fwd norm.bwd loss.fwd optimizer"
+    assert {*wanted.split(), "elementwise.gelu_bwd", "elementwise.swiglu"} <= found
+
+
+def test_check_models_are_not_on_the_ladder() -> None:
+    device = find("cpu")
+    ladder = set(suite.WIDTHS)
+    assert not {check.model.hidden for check in step.checks(device)} & ladder
+
+
+@pytest.mark.parametrize("check", step.checks(find("cpu")), ids=lambda c: c.model.name)
+def test_the_real_model_has_the_predicted_parameters(check: step.Check) -> None:
+    module = step.Transformer(check.model, check.seq_len)
+    real = sum(p.numel() for p in module.parameters())
+    positions = check.model.max_context if check.model.positions == "learned" else 0
+    unused = (positions - check.seq_len) * check.model.hidden if positions else 0
+    assert real == check.model.parameters - unused
+
+
+def test_a_real_step_trains() -> None:
+    device = find("cpu", threads=1)
+    check = step.Check(suite.ladder_model(64, "llama"), 16, 2, "fp32")
+    torch.manual_seed(0)
+    module = step.Transformer(check.model, check.seq_len)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, fused=True)
+    tokens = torch.randint(check.model.vocab, (2, 16))
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = module(tokens, tokens)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert model_flop_per_token(check.model, 16, "megatron") > 0
+    assert len(step.time_step(step.step_of(check, device, lambda m: m), device, 0.0, 3)) == 3
+
+
+def test_timing_takes_medians_of_enough_samples() -> None:
+    found = measure([lambda: sum(range(50))], find("cpu"), 0.01)
+    assert found.samples >= 5
+    assert found.p10 <= found.median <= found.p90
+
+
+def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def interrupted(*arguments: object) -> suite.Timing:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return suite.Timing(1e-3, 1e-3, 1e-3, 5)
+
+    monkeypatch.setattr(suite, "measure", interrupted)
+    rows = suite.run(find("cpu"), suite.Budget(60.0))
+    assert len(rows) == 3
+
+
+def test_a_spent_budget_ends_the_suite() -> None:
+    assert suite.run(find("cpu"), suite.Budget(0.0)) == []
+
+
+def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = find("cpu")
+    case = next(suite.cases(device))
+    rows = [suite.row(case, suite.Timing(1e-3, 1e-3, 1e-3, 5), device, "warm")]
+    rows.append({**rows[0], "op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "layout": "fwd"})
+    output.write(tmp_path, rows, [], [device])
+    before = (tmp_path / "kernels.parquet").read_bytes()
+
+    def fail(*arguments: object, **keywords: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
+    with pytest.raises(OSError, match="disk full"):
+        output.write(tmp_path, rows, [], [device])
+    assert (tmp_path / "kernels.parquet").read_bytes() == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("120s", 120), ("2m", 120), ("90", 90), ("1.5 min", 90)]
+)
+def test_budgets(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"budget": "soon"}, "write seconds or minutes"),
+        ({"budget": "1s"}, "at least 5s"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"ranks": 0}, "--ranks 0"),
+        ({"ranks": 2, "budget": "10s"}, "needs a --budget"),
+        ({"ranks": 10_000}, "--ranks 10000"),
+    ],
+)
+def test_bad_requests(tmp_path: Path, keywords: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        profile(tmp_path, quiet=True, **keywords)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_no_gpu_is_said_so() -> None:
+    with pytest.raises(InputError, match="sees no GPU"):
+        find("cuda")
+
+
+def test_data_is_random() -> None:
+    from profiler.operators import Place
+
+    made = Place("cpu", torch.float32).random(64, 64)
+    assert np.unique(made.numpy()).size > 4000

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import reckon
+from predictor import catalog
+from predictor.plan import TrainingPlan
+from reckon.predict import expand, predict_train
+from reckon.result import Prediction
+
+PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
+
+
+def test_names_mappings_and_objects_are_alike() -> None:
+    one = reckon.predict_train("llama3-8b", "dgx-h100", PLAN)
+    two = reckon.predict_train(catalog.model("llama3-8b"), catalog.system("DGX-H100"), PLAN)
+    assert isinstance(one, Prediction)
+    assert isinstance(two, Prediction)
+    assert one.step_time == two.step_time
+
+
+def test_a_plan_of_arrays_gives_arrays() -> None:
+    plan = TrainingPlan(
+        tp=np.array([1.0, 2.0, 8.0]), pp=1.0, dp=8.0, micro_batch=1.0, global_batch=64.0,
+        seq_len=4096.0,
+    )  # fmt: skip
+    found = predict_train("llama3-8b", "dgx-h100", plan, "kernels-only")
+    assert found.step_time.shape == (3,)  # type: ignore[union-attr]
+
+
+def test_a_frame_has_a_row() -> None:
+    found = reckon.predict_train("llama3-8b", "dgx-h100", PLAN)
+    frame = found.to_frame()
+    assert len(frame) == 1
+    assert frame["step_time_s"].iloc[0] == found.step_time.value
+    assert frame["model"].iloc[0] == "llama3-8b"
+
+
+def test_days_follow_from_the_budget() -> None:
+    found = reckon.predict_train("llama3-8b", "dgx-h100", {**PLAN, "tokens": 1e12})
+    steps = 1e12 / (128 * 8192)
+    assert found.training_days().value == pytest.approx(steps * found.step_time.value / 86400)
+    assert found.gpu_hours().value == pytest.approx(found.training_days().value * 24 * 64)
+    assert reckon.predict_train("llama3-8b", "dgx-h100", PLAN).training_days() is None
+
+
+def test_utilisation_differs_by_convention() -> None:
+    mfu = reckon.predict_train("llama3-8b", "dgx-h100", PLAN).mfu()
+    assert mfu["6nd"] < mfu["palm"]
+    assert mfu["megatron_causal"] < mfu["megatron"]
+    full = reckon.predict_train("llama3-8b", "dgx-h100", {**PLAN, "recompute": "full"})
+    assert full.mfu(hardware=True)["megatron"] > full.mfu()["megatron"]
+
+
+def test_bad_input_raises() -> None:
+    with pytest.raises(reckon.InputError, match="did you mean"):
+        reckon.predict_train("llama3-8x", "dgx-h100", PLAN)
+    assert issubclass(reckon.InputError, ValueError)
+    with pytest.raises(AttributeError):
+        reckon.nothing  # noqa: B018
+
+
+def test_combinations() -> None:
+    found, varying = expand({"a": [1, 2], "b": 3, "c": ["x", "y"]})
+    assert varying == ["a", "c"]
+    assert len(found) == 4
+    assert found[0] == {"a": 1, "b": 3, "c": "x"}
+    with pytest.raises(reckon.InputError, match="more than"):
+        expand({name: list(range(100)) for name in "abc"})
+
+
+def test_an_accelerator_can_be_swapped() -> None:
+    h100 = catalog.system("dgx-h100")
+    slower = replace(h100, accelerator=catalog.accelerator("H100-PCIe-80GB"))
+    fast, slow = (reckon.predict_train("llama3-8b", c, PLAN).step_time for c in (h100, slower))
+    assert slow.value > fast.value

@@ -18,6 +18,7 @@ from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model
+from predictor.plan import FIT
 from predictor.precision import PRECISIONS
 from predictor.specs import TrainingPlanSpec, parse
 
@@ -227,7 +228,8 @@ def _request(
     if sequence_parallel is not None:
         fields["sequence_parallel"] = bool(sequence_parallel)
     recompute = _value(row, "recompute")
-    fields["recompute"] = "selective" if recompute == "partial" else recompute
+    # "partial" is some of the layers, how many is not said: as few as fit.
+    fields["recompute"] = FIT if recompute == "partial" else recompute
     fields["sharding"] = _value(row, "dp_sharding")
     framework = str(_value(row, "framework") or "neutral").lower()
     framework = FRAMEWORKS.get(framework, framework)

@@ -20,7 +20,7 @@ from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, TrainingPlan, check, stack
+from predictor.plan import CATEGORY_FIELDS, FIT, TrainingPlan, check, stack
 from predictor.precision import PEAK, PRECISIONS
 from predictor.specs import TrainingPlanSpec
 
@@ -214,7 +214,9 @@ def complete_training(
     filler.fill("vpp", 1, "no interleaving unless asked for")
     filler.fill("micro_batch", 1, "one sequence unless stated")
     split = settings.pop("sequence_parallel", False)
-    recompute = settings.pop("recompute", "fit")
+    recompute = settings.pop("recompute", FIT)
+    if values.get("recompute") == FIT:
+        recompute = values.pop("recompute")
     means = settings.pop("means")
     if values.get("recompute") in means:
         values["recompute"] = means[values["recompute"]]
@@ -264,7 +266,7 @@ def complete_training(
             "batch; state --tp and --pp"
         )
     stated = values.get("recompute", recompute)
-    if stated != "fit":
+    if stated != FIT:
         options = [(str(stated), float(values.get("recompute_share", 1.0)))]
     else:
         options = [("none", 1.0), ("selective", 1.0), *(("full", share) for share in SHARES)]
@@ -275,7 +277,7 @@ def complete_training(
     filler.fill(
         "recompute",
         chosen,
-        f"default of {label}" if recompute != "fit" else "none, selective or full: first that fits",
+        f"default of {label}" if recompute != FIT else "none, selective or full: first that fits",
     )
     if chosen == "full":
         filler.fill("recompute_share", share, "fewest eighths of the layers that fit")
@@ -294,7 +296,7 @@ def complete_training(
     if int(plan.gpus) > reach:
         raise InputError(
             f"{cluster.name} has no network beyond {reach:g} accelerators, the plan needs "
-            f"{int(plan.gpus)}; give --inter-link-gbps"
+            f"{int(plan.gpus)}; state one with --set inter_link_gbps=400"
         )
     if strict:
         if int(plan.gpus) != values["gpus"]:

@@ -41,6 +41,9 @@ RECOMPUTES = ("none", "selective", "per_op", "full")
 """What runs twice: nothing; the attention core; everything but attention, of the products every
 other one (torchtitan's per-operator checkpointing); whole layers."""
 
+FIT = "fit"
+"""In a request: the least recomputation with which the model fits."""
+
 ATTENTIONS = ("flash", "flash2", "unfused")
 """The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
 CP_KINDS = ("ring", "allgather")

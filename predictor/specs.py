@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from predictor.errors import InputError, nearest
-from predictor.plan import ATTENTIONS, CP_KINDS, RECOMPUTES, SHARDINGS
+from predictor.plan import ATTENTIONS, CP_KINDS, FIT, RECOMPUTES, SHARDINGS
 from predictor.precision import PRECISIONS
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -166,7 +166,7 @@ class TrainingPlanSpec(Spec):
     tokens: Positive | None = None
     sequence_parallel: bool | None = None
     precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
-    recompute: Annotated[str, _one_of(RECOMPUTES)] | None = None
+    recompute: Annotated[str, _one_of((*RECOMPUTES, FIT))] | None = None
     recompute_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None

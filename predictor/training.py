@@ -318,7 +318,8 @@ def predict(
     factor = run.factors.get(f"{plan.framework}/{plan.era}", run.factors.get(plan.framework, 1.0))
 
     breakdown = {term: m * critical(value) for term, value in terms.items()}
-    breakdown["bubble"] = busy - sum(breakdown.values(), np.zeros(shape))
+    rest = busy - sum(breakdown.values(), np.zeros(shape))
+    breakdown["bubble"] = np.maximum(rest, 0.0)  # not below zero by rounding
     breakdown["dp_communication"] = np.take_along_axis(exposed, last, axis=0)[0]
     breakdown["optimizer"] = np.take_along_axis(update, last, axis=0)[0]
     neutral = sum(breakdown.values(), np.zeros(shape))
@@ -329,9 +330,9 @@ def predict(
     stretch = busy / np.maximum(m * critical(stage_time), 1e-30)
     shares = {family: m * critical(value) * stretch / neutral for family, value in families.items()}
     shares["dp"] = breakdown["dp_communication"] / neutral
-    sigmas["dp"] = np.max(dp_sigma, axis=0)
+    sigmas["dp"] = np.max(np.where(present, dp_sigma, 0.0), axis=0)
     shares["optimizer"] = breakdown["optimizer"] / neutral
-    sigmas["optimizer"] = np.max(update_timing.sigma, axis=(0, 1))
+    sigmas["optimizer"] = np.max(np.where(present, update_timing.sigma, 0.0), axis=(0, 1))
     total_sigma = _interval(shares, sigmas, run)
 
     need = memory(model, plan, run)

@@ -69,7 +69,7 @@ def predict_train_command(
     global_batch: Annotated[Text, _flag("global-batch", "Sequences per step.")] = None,
     seq_len: Annotated[Text, _flag("seq-len", "Tokens per sequence.")] = None,
     precision: Annotated[Text, _flag("precision", "fp32 tf32 fp16 bf16 fp8 ...", "P")] = None,
-    recompute: Annotated[Text, _flag("recompute", "none, selective or full.", "R")] = None,
+    recompute: Annotated[Text, _flag("recompute", "none selective per_op full fit.", "R")] = None,
     sharding: Annotated[Text, _flag("sharding", "none zero1 zero2 zero3 fsdp hsdp.", "S")] = None,
     sequence_parallel: Annotated[
         bool | None,

@@ -102,8 +102,15 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     share = result.peak_memory / result.capacity
     print(
         f"memory      {bar(share, 20)}  {result.peak_memory / GIB:.1f} of "
-        f"{result.capacity / GIB:.1f} GiB, out of memory with probability {result.p_oom:.0%}\n"
+        f"{result.capacity / GIB:.1f} GiB, out of memory with probability {result.p_oom:.0%}"
     )
+    fullest = max(result.memory_stages, key=lambda stage: float(stage["total"]))
+    parts = sorted(
+        ((float(v) * GB / GIB, k) for k, v in fullest.items() if k not in ("stage", "total")),
+        reverse=True,
+    )
+    held = ", ".join(f"{name} {size:.1f}" for size, name in parts if size >= 0.05)
+    print(f"            {fullest['stage']} stage, GiB: {held}\n")
     total = result.step_time.value
     terms = [
         [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]

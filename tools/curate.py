@@ -177,6 +177,7 @@ MODEL_ALIASES = {
     "llama1-7b": "llama-7b",
     "llama1-13b": "llama-13b",
     "llama1-65b": "llama-65b",
+    "grok-1-314b": "grok1-314b",
 }
 EXTRA_MODELS = [
     {

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from predictor.efficiency import SCHEMA_VERSION, Calibration, EfficiencyModel
+from predictor.errors import InputError
+from predictor.files import prepare_folder
 
 
 def _number(value: float) -> float:
@@ -115,20 +117,40 @@ def manifest(
     return content, flat.astype(np.float32), keys.astype(np.float64)
 
 
+FILES = ("calibration.json", "arrays.npy", "shapes.npy")
+
+
+def check_folder(out: Path) -> Path:
+    """The folder that a calibration is to take, resolved.
+
+    Raises InputError where it cannot be written, or holds anything but a calibration.
+    """
+    out = out.resolve()
+    prepare_folder(out.parent)
+    if out.is_dir():
+        others = sorted(path.name for path in out.iterdir() if path.name not in FILES)
+        if others:
+            raise InputError(f"{out} holds other files ({others[0]}); give a folder of its own")
+    elif out.exists():
+        raise InputError(f"{out} is a file; give a folder")
+    return out
+
+
 def write(calibration: Calibration, out: Path, heldout: Mapping[str, Any] | None = None) -> None:
     """Write a calibration to a folder, whole or not at all.
 
     The files are made in a temporary folder beside `out`, which then takes its place.
+
+    Raises InputError as `check_folder`.
     """
+    out = check_folder(out)
     content, arrays, keys = manifest(calibration, heldout or {})
-    out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        (staged / "calibration.json").write_text(text, encoding="utf-8")
-        np.save(staged / "arrays.npy", arrays, allow_pickle=False)
-        np.save(staged / "shapes.npy", keys, allow_pickle=False)
+        (staged / FILES[0]).write_text(text, encoding="utf-8")
+        np.save(staged / FILES[1], arrays, allow_pickle=False)
+        np.save(staged / FILES[2], keys, allow_pickle=False)
         staged.chmod(0o755)
         if out.exists():
             old = staged.with_name(staged.name + "-old")

@@ -16,11 +16,12 @@ from typing import Any
 import pandas as pd
 
 from calibration.artifact import heldout_table, write
-from calibration.kernels import fit_kernels, fit_throttle
+from calibration.kernels import fit_kernels
 from calibration.network import fit_links
 from calibration.runs import default_run, fit_interval, read_points
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables import check_kernels
+from calibration.throttle import fit_throttle
 from predictor import catalog
 from predictor.efficiency import Calibration, Throttle
 

@@ -22,7 +22,7 @@ from sklearn.neural_network import MLPRegressor
 
 from calibration.tables import kinds, shapes_of, variants
 from predictor import catalog
-from predictor.efficiency import ANY, DEFAULTS, EfficiencyModel, Throttle, shape_keys
+from predictor.efficiency import ANY, DEFAULTS, EfficiencyModel, shape_keys
 from predictor.features import Shapes, ideal
 from predictor.hardware import Accelerator
 
@@ -358,6 +358,7 @@ def fit_kernels(
     if pool:
         _fit_pools(result, parts, accelerators, run, progress)
         derive_backward(result)
+        derive_layouts(result)
     return result
 
 
@@ -456,30 +457,26 @@ def derive_backward(result: KernelFit) -> None:
         )
 
 
-def fit_throttle(burst: pd.DataFrame, sustained: pd.DataFrame, name: str) -> Throttle:
-    """Slowdown of back-to-back work under the power cap, from shapes measured both ways.
-
-    burst, sustained   kernel rows of one accelerator and library, matched by shape
-
-    log(t_sustained / t_burst) = gamma max(0, log(u / start)) / (1 + t_burst / fade), u the burst's
-    share of peak; least absolute deviation over a grid of (start, fade), gamma in closed form.
+def derive_layouts(result: KernelFit) -> None:
+    """Give the layouts of the backward products to accelerators on which only the forward layout
+    was measured: the mean difference of y between layouts within the accelerators that have all.
     """
-    accelerator = catalog.accelerator(name)
-    pairs = burst.merge(sustained, on=["m", "n", "k"], suffixes=("", "_long"))
-    time = pairs["latency_us"].to_numpy(float) * 1e-6
-    flop = 2.0 * (pairs["m"] * pairs["n"] * pairs["k"]).to_numpy(float)
-    share = flop / time / accelerator.peak["bf16"]
-    slow = np.log(pairs["latency_us_long"].to_numpy(float) / pairs["latency_us"].to_numpy(float))
-    busy = (share > 0.2) & (time > 20e-6) & (np.abs(slow) < 0.5)
-    time, share, slow = time[busy], share[busy], slow[busy]
-    watts = float(accelerator.power / accelerator.peak["bf16"])
-    best = (np.inf, Throttle(1.0, 0.0, 1.0, watts))
-    for start in np.arange(0.25, 0.71, 0.05):
-        excess = np.log(np.maximum(share / start, 1.0))
-        for fade in (1e-3, 2e-3, 5e-3, 10e-3, 1.0):
-            shape = excess / (1.0 + time / fade)
-            gamma = float(max((shape @ slow) / max(shape @ shape, 1e-12), 0.0))
-            loss = float(np.abs(slow - gamma * shape).mean())
-            if loss < best[0]:
-                best = (loss, Throttle(float(start), gamma, fade, watts))
-    return best[1]
+    for kind in ("gemm", "bmm"):
+        own = [
+            model
+            for key, model in result.models.items()
+            if key[0] == kind and not key[2].startswith(ANY) and len(model.offsets) > 1
+        ]
+        if not own:
+            continue
+        forward = "fwd" if kind == "gemm" else "bmm"
+        steps: dict[str, list[float]] = {}
+        for model in own:
+            for name, offset in model.offsets.items():
+                steps.setdefault(name, []).append(offset - model.offsets.get(forward, 0.0))
+        typical = {name: float(np.mean(values)) for name, values in steps.items()}
+        for key, model in result.models.items():
+            if key[0] == kind and (key[2].startswith(ANY) or len(model.offsets) == 1):
+                base = model.offsets.get(forward, 0.0)
+                offsets = {name: base + step for name, step in typical.items()}
+                result.models[key] = replace(model, offsets=offsets)

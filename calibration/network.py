@@ -13,7 +13,7 @@ import pandas as pd
 from sklearn.linear_model import LinearRegression
 
 from calibration.kernels import HeldOut, errors
-from calibration.tables import is_collective
+from calibration.tables import gaps, is_collective
 from predictor.collectives import hops, link_time, volume
 from predictor.efficiency import ANY, LinkModel, link_class, link_family
 
@@ -27,17 +27,27 @@ class LinkFit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class Wire:
+    """What rows of one collective put on the wire, each an array over the rows.
+
+    ideal    time of the least traffic at the link's rate [s]
+    steps    hops of the algorithm
+    members  that exchange data: ranks, or nodes where there are several
+    time     measured [s]
+    """
+
     ideal: np.ndarray
     steps: np.ndarray
     members: np.ndarray
     time: np.ndarray
 
-    def take(self, index: np.ndarray) -> _Rows:
-        return _Rows(self.ideal[index], self.steps[index], self.members[index], self.time[index])
+    def take(self, index: np.ndarray) -> Wire:
+        """The rows at `index`."""
+        return Wire(self.ideal[index], self.steps[index], self.members[index], self.time[index])
 
 
-def _rows(table: pd.DataFrame, op: str) -> _Rows:
+def wire(table: pd.DataFrame, op: str) -> Wire:
+    """Checked rows of one collective without gaps (`tables.gaps`)."""
     size = table["num_gpus"].to_numpy(float)
     nodes = table["num_nodes"].fillna(1.0).to_numpy(float)
     # Across nodes it is the nodes that exchange data, over the links of all their ranks.
@@ -50,10 +60,15 @@ def _rows(table: pd.DataFrame, op: str) -> _Rows:
     plain = volume(op, message, members, False)
     moved = np.where(reducing, volume(op, message, members, True), plain)
     time = table["latency_us"].to_numpy(float) * 1e-6
-    return _Rows(moved / rate, hops(op, members), members, time)
+    return Wire(moved / rate, hops(op, members), members, time)
 
 
-def _fit(rows: _Rows, op: str, link: str) -> LinkModel:
+def wire_times(model: LinkModel, rows: Wire) -> np.ndarray:
+    """Time of each row on a link [s]."""
+    return link_time(model, rows.ideal, 1.0, rows.steps, rows.members, model.hop)
+
+
+def _fit(rows: Wire, op: str, link: str) -> LinkModel:
     sizes = np.unique(rows.members)
     columns = [np.ones_like(rows.time), rows.steps, np.sqrt(rows.ideal)]
     columns += [np.where(rows.members == size, rows.ideal, 0.0) for size in sizes]
@@ -76,10 +91,6 @@ def _fit(rows: _Rows, op: str, link: str) -> LinkModel:
     )
 
 
-def _predict(model: LinkModel, rows: _Rows) -> np.ndarray:
-    return link_time(model, rows.ideal, 1.0, rows.steps, rows.members, model.hop)
-
-
 def fit_links(table: pd.DataFrame) -> LinkFit:
     """Fit every (op, link) of a table, each link's family, and its class.
 
@@ -87,7 +98,7 @@ def fit_links(table: pd.DataFrame) -> LinkFit:
              `in_switch`, `num_gpus`, `num_nodes`, `message_bytes`, `latency_us`
     """
     result = LinkFit()
-    table = table[is_collective(table) & (table["link"] != "") & table["link_gbs"].notna()]
+    table = table[is_collective(table) & (gaps(table) == "")]
     for level in ("link", "family", "class"):
         names = {
             "link": table["link"],
@@ -98,12 +109,12 @@ def fit_links(table: pd.DataFrame) -> LinkFit:
             key = (str(op), str(name))
             if key in result.links or len(own) < 8:
                 continue
-            rows = _rows(own, str(op))
+            rows = wire(own, str(op))
             held = np.zeros(len(own), dtype=bool)
             _, order = np.unique(own["message_bytes"].to_numpy(float), return_inverse=True)
             held[order % 4 == 1] = True  # every fourth message size
             trial = _fit(rows.take(~held), *key)
-            predicted = _predict(trial, rows.take(held))
+            predicted = wire_times(trial, rows.take(held))
             found = errors(predicted, rows.time[held])
             spread = np.abs(np.log(predicted / rows.time[held]))
             sigma = float(np.quantile(spread, 0.8) / 1.2816)
@@ -119,7 +130,8 @@ def _derive(result: LinkFit) -> None:
     """Where only the all-reduce of a fabric was measured, its halves (all-gather, reduce-scatter)
     and the all-to-all use the wires as well as it does."""
     for (op, link), model in list(result.links.items()):
-        if op != "allreduce" or link_class(link) != "scale-out" or link == f"{ANY}scale-up":
+        outside = link_class(link) == "scale-out" and link not in (f"{ANY}scale-up", f"{ANY}host")
+        if op != "allreduce" or not outside:
             continue
         for other in ("allgather", "reducescatter", "alltoall", "broadcast"):
             if (other, link) not in result.links:

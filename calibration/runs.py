@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from calibration.points import Point, point_of
 from calibration.tables import read_table
 from predictor import catalog
-from predictor.efficiency import Calibration, RunParameters
+from predictor.efficiency import Calibration, RunParameters, run_parameters
 from predictor.errors import InputError
 from predictor.schema import TRAINING_KEY
 from predictor.training import predict
@@ -20,21 +19,6 @@ from predictor.training import predict
 def default_run() -> RunParameters:
     """The run parameters of `data/defaults/run.yaml`."""
     return run_parameters(catalog.read_mapping(catalog.data_dir() / "defaults" / "run.yaml"))
-
-
-def run_parameters(content: dict[str, Any]) -> RunParameters:
-    """Run parameters from their file form, units converted."""
-    return RunParameters(
-        host_per_kernel=content["host_per_kernel_us"] * 1e-6,
-        overlap=content["overlap"],
-        contention=content["contention"],
-        context=content["context_gb"] * 1e9,
-        fragmentation=content["fragmentation"],
-        memory_sigma=content["memory_sigma"],
-        sigma=content["sigma"],
-        factors=content["factors"],
-        sources=content["sources"],
-    )
 
 
 def read_points(paths: list[Path], run: RunParameters) -> list[Point]:

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from calibration.kernels import LEAST_POINTS
+from calibration.network import wire, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
 from calibration.runs import Residual, run_sigma
-from calibration.tables import check_kernels, is_collective, kinds, read_table, shapes_of
+from calibration.tables import check_kernels, gaps, is_collective, kinds, read_table, shapes_of
 from predictor import catalog
-from predictor.collectives import hops, link_time, volume
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
@@ -229,16 +229,15 @@ def _score_kernels(
                 )
             )
 
+    missing = gaps(table)
+    for reason, own in table[missing != ""].groupby(missing[missing != ""]):
+        skip(own, str(reason))
+    table = table[missing == ""]
     collective = is_collective(table)
     for (op, link), own in table[collective].groupby(["op", "link"]):
-        if not link or own["link_gbs"].isna().any():
-            skip(own, "the link of the collective is not stated (columns link, link_gbs)")
-            continue
-        predicted, sigma = _collective(own, str(op), str(link), calibration)
-        add(own, predicted, sigma)
-    compute = table[~collective]
-    skip(compute[compute["kind"] == ""], "this kind of kernel is not predicted yet")
-    for (_, op, dtype, device), own in compute[compute["kind"] != ""].groupby(
+        model = calibration.link(str(op), str(link))
+        add(own, wire_times(model, wire(own, str(op))), np.full(len(own), model.sigma))
+    for (_, op, dtype, device), own in table[~collective].groupby(
         ["kind", "op", "dtype", "accelerator"]
     ):
         found = accelerator(str(device))
@@ -248,27 +247,10 @@ def _score_kernels(
         try:
             shapes = shapes_of(own, str(op), str(dtype))
             time, sigma, *_ = shape_times(shapes, found, calibration)
-        except (InputError, KeyError) as error:
+        except InputError as error:
             skip(own, str(error))
             continue
         add(own, time, sigma)
-
-
-def _collective(
-    own: pd.DataFrame, op: str, link: str, calibration: Calibration
-) -> tuple[np.ndarray, np.ndarray]:
-    size, nodes = own["num_gpus"].to_numpy(float), own["num_nodes"].fillna(1.0).to_numpy(float)
-    below = np.where(nodes > 1, size / nodes, 1.0)
-    members = size / below
-    message = own["message_bytes"].to_numpy(float)
-    reducing = own["in_switch"].fillna(0.0).to_numpy(float) > 0
-    moved = np.where(
-        reducing, volume(op, message, members, True), volume(op, message, members, False)
-    )
-    rate = own["link_gbs"].to_numpy(float) * 1e9 * (1.0 if op in ("alltoall", "p2p") else below)
-    model = calibration.link(op, link)
-    time = link_time(model, moved, rate, hops(op, members), members, model.hop)
-    return time, np.full(time.shape, model.sigma)
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -10,27 +11,16 @@ import pandas as pd
 from predictor.errors import InputError
 from predictor.features import Shapes, kind_of
 from predictor.precision import ELEMENT_BYTES
-from predictor.schema import COLLECTIVE_OPS, COMPUTE_OPS, KERNEL_SCHEMA_VERSION
+from predictor.schema import (
+    COLLECTIVE_OPS,
+    COMPUTE_OPS,
+    DEVICE_OPS,
+    KERNEL_NUMBERS,
+    KERNEL_SCHEMA_VERSION,
+)
 
 NEEDED = ("accelerator", "op", "dtype", "latency_us")
-NUMBERS = [
-    "m",
-    "n",
-    "k",
-    "batch",
-    "q_len",
-    "kv_len",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "causal",
-    "num_gpus",
-    "num_nodes",
-    "message_bytes",
-    "link_gbs",
-    "in_switch",
-    "latency_us",
-]
+NUMBERS = (*KERNEL_NUMBERS, "link_gbs", "in_switch", "latency_us")
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -43,13 +33,25 @@ def read_table(path: Path) -> pd.DataFrame:
         if name.endswith(".parquet"):
             return pd.read_parquet(path)
         if name.endswith((".csv", ".csv.gz")):
-            return pd.read_csv(path, low_memory=False)
+            table = pd.read_csv(path, low_memory=False)
+            if name.endswith(".csv") and _cut_off(path, table.shape[1]):
+                raise ValueError("its last line is cut off")
+            return table
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
     except (OSError, ValueError, EOFError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read as a table: {reason}") from None
     raise InputError(f"{path}: expected a .parquet, .csv or .csv.gz file")
+
+
+def _cut_off(path: Path, columns: int) -> bool:
+    """Whether a CSV file ends within a line, before its last column."""
+    with path.open("rb") as stream:
+        stream.seek(max(path.stat().st_size - 65536, 0))
+        tail = stream.read().decode("utf-8", "replace")
+    last = tail.rpartition("\n")[2]
+    return last != "" and len(next(csv.reader([last]))) < columns
 
 
 def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -60,33 +62,67 @@ def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
     missing = [column for column in NEEDED if column not in table]
     if missing:
         raise InputError(f"{where} is no kernel table: column {missing[0]!r} is missing")
+
+    def refuse(bad: pd.Series, column: str, must: str) -> None:
+        if bad.any():
+            row = int(np.argmax(bad.to_numpy()))
+            value = table[column].iloc[row]
+            shown = repr(value) if isinstance(value, str) else str(value)
+            raise InputError(f"{where}, line {row + 2}: {column} {must}, got {shown}")
+
     if "schema_version" in table:
-        versions = set(table["schema_version"].dropna().unique())
-        if versions - {KERNEL_SCHEMA_VERSION}:
-            raise InputError(
-                f"{where} has kernel schema version {versions.pop():g}, this reckon reads "
-                f"{KERNEL_SCHEMA_VERSION}; profile the device anew"
-            )
-    table = table.copy()
+        given = table["schema_version"]
+        known = pd.to_numeric(given, errors="coerce") == KERNEL_SCHEMA_VERSION
+        must = f"is not {KERNEL_SCHEMA_VERSION}, which this reckon reads (profile the device anew)"
+        refuse(given.notna() & ~known, "schema_version", must)
+    checked = table.copy()
     for column in NUMBERS:
         if column not in table:
-            table[column] = np.nan
+            checked[column] = np.nan
             continue
         values = pd.to_numeric(table[column], errors="coerce").astype(float)
-        bad = values.isna() & table[column].notna()
-        if bad.any():
-            line = int(np.argmax(bad.to_numpy())) + 2
-            value = table[column][bad].iloc[0]
-            raise InputError(f"{where}, line {line}: {column} {value!r} is not a number")
-        table[column] = values
-    wrong = ~(table["latency_us"] > 0)
-    if wrong.any():
-        line = int(np.argmax(wrong.to_numpy())) + 2
-        raise InputError(f"{where}, line {line}: latency_us must be above 0")
-    for column in ("layout", "kernel", "link", "cache", "mode", "source"):
-        given = table[column].astype(object) if column in table else pd.Series("", table.index)
-        table[column] = given.where(given.notna(), "").astype(str)
-    return table
+        refuse(values.isna() & table[column].notna(), column, "must be a number")
+        refuse((values < 0) | np.isinf(values), column, "must be a number from 0 up")
+        checked[column] = values
+    refuse(~(checked["latency_us"] > 0), "latency_us", "must be above 0")
+    for column in (*NEEDED[:3], "layout", "kernel", "link", "cache", "mode", "source"):
+        text = table[column].astype(object) if column in table else pd.Series("", table.index)
+        checked[column] = text.where(text.notna(), "").astype(str)
+    for column in NEEDED[:3]:
+        refuse(checked[column] == "", column, "must be stated")
+    return checked
+
+
+DIMENSIONS = {
+    "gemm": ("m", "n", "k"),
+    "attention_prefill": ("batch", "q_len", "kv_len", "heads", "head_dim"),
+    "attention_backward": ("batch", "q_len", "kv_len", "heads", "head_dim"),
+}
+"""What a row must state to be timed; of other kernels and of collectives it is `message_bytes`."""
+
+
+def gaps(table: pd.DataFrame) -> pd.Series:
+    """Why each row of a checked table can be neither fitted nor predicted; '' where it can."""
+    why = pd.Series("", table.index)
+
+    def note(bad: pd.Series, reason: pd.Series | str) -> None:
+        why.mask(bad & (why == ""), reason, inplace=True)
+
+    collective = is_collective(table)
+    note(table["op"].isin(DEVICE_OPS), "copies and launches describe the device only")
+    known = table["op"].isin(COMPUTE_OPS) | collective
+    note(~known, "kernels of this kind are not predicted yet: " + table["op"])
+    typed = ~collective & ~table["dtype"].isin(ELEMENT_BYTES)
+    note(typed & table["op"].isin(DIMENSIONS), "unknown data type " + table["dtype"])
+    for op, needed in DIMENSIONS.items():
+        for column in needed:
+            note((table["op"] == op) & ~(table[column] > 0), f"{column} is not stated")
+    moving = ~table["op"].isin(DIMENSIONS)
+    note(moving & ~(table["message_bytes"] > 0), "message_bytes is not stated")
+    note(collective & ~(table["num_gpus"] > 1), "num_gpus is not stated")
+    unlinked = (table["link"] == "") | ~(table["link_gbs"] > 0)
+    note(collective & unlinked, "the link is not stated (columns link, link_gbs)")
+    return why
 
 
 def variants(table: pd.DataFrame) -> pd.Series:
@@ -102,10 +138,12 @@ def variants(table: pd.DataFrame) -> pd.Series:
 
 
 def kinds(table: pd.DataFrame) -> pd.Series:
-    """Kind of each row, under which its efficiency is fitted; '' for rows that no fit uses."""
+    """Kind of each row, under which its efficiency is fitted; '' for collectives and for rows
+    that no fit uses."""
+    fitted = ~is_collective(table) & (gaps(table) == "")
     named = [
-        kind_of(op, variant) if op in COMPUTE_OPS and op != "memcpy" else ""
-        for op, variant in zip(table["op"], variants(table), strict=True)
+        kind_of(op, variant) if usable else ""
+        for op, variant, usable in zip(table["op"], variants(table), fitted, strict=True)
     ]
     return pd.Series(named, index=table.index)
 

@@ -120,7 +120,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path} is not JSON: {error}") from None
     else:
         import yaml
@@ -133,6 +133,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
             raise InputError(
                 f"{path} is not YAML{at}: {getattr(error, 'problem', '') or 'cannot be parsed'}"
             ) from None
+        except (ValueError, RecursionError) as error:  # dates and numbers that cannot be
+            raise InputError(f"{path} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold keys and values, found {type(content).__name__}")
     return content
@@ -156,10 +158,16 @@ def accelerator(ref: Ref | Accelerator) -> Accelerator:
     """Load an accelerator from a name, a YAML file or a mapping."""
     if isinstance(ref, Accelerator):
         return ref
+    return _accelerator(_accelerator_spec(ref))
+
+
+def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:
     content, where = _resolve("accelerators", ref)
     if "accelerator" in content:  # a system file names or holds its accelerator
-        return accelerator(content["accelerator"])
-    return _accelerator(parse(AcceleratorSpec, content, where))
+        if within > 3:
+            raise InputError(f"{where}: key 'accelerator' leads back to the file itself")
+        return _accelerator_spec(content["accelerator"], within + 1)
+    return parse(AcceleratorSpec, content, where)
 
 
 def _accelerator(spec: AcceleratorSpec) -> Accelerator:
@@ -234,10 +242,14 @@ def model(ref: Ref | Model) -> Model:
     """Load a model from a catalog name, a HuggingFace `config.json`, a YAML file or a mapping."""
     if isinstance(ref, Model):
         return ref
+    return _model(*_model_spec(ref))
+
+
+def _model_spec(ref: Ref) -> tuple[ModelSpec, str]:
     content, where = _resolve("models", ref)
     if is_config(content):
         content = from_config(content, where)
-    return _model(parse(ModelSpec, content, where), where)
+    return parse(ModelSpec, content, where), where
 
 
 MODEL_FIELDS = tuple(field.name for field in fields(Model))
@@ -292,12 +304,10 @@ def to_mapping(spec: Spec) -> dict[str, Any]:
     return spec.model_dump(exclude_defaults=True)
 
 
-def spec_of(kind: str, name: str) -> Spec:
-    """The validated catalog row of a name, units as in the file."""
-    forms: dict[str, type[Spec]] = {
-        "accelerators": AcceleratorSpec,
-        "systems": SystemSpec,
-        "models": ModelSpec,
-    }
-    row = find(kind, name)
-    return parse(forms[kind], row, f"{kind}.csv, {row['name']}")
+def spec_of(kind: str, ref: Ref) -> Spec:
+    """The validated entry of a catalog, or file, units as in the file."""
+    if kind == "accelerators":
+        return _accelerator_spec(ref)
+    if kind == "models":
+        return _model_spec(ref)[0]
+    return parse(SystemSpec, *_resolve(kind, ref))

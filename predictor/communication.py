@@ -73,91 +73,26 @@ def _tensor_parallel(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
     split = np.where(plan.sequence_parallel > 0, 1.0, 0.0)
     plain = 1.0 - split
     found: list[Collective] = []
-    forward: list[tuple[str, Numeric]] = [("forward", 1.0)]
+
+    def add(name: str, op: str, phase: str, count: Numeric, behind: str) -> None:
+        found.append(Collective(name, op, phase, "layer", "tp", whole, count, behind))
+
+    forward: list[tuple[str, str, Numeric]] = [("forward", "", 1.0)]
     if plan.recompute == "full":
-        forward.append(("recompute", plan.recompute_share))
+        forward.append(("recompute", ".again", plan.recompute_share))
+    overlap, late = plan.tp_overlap, plan.tp_overlap or plan.tp_async_backward
     for enter, leave in (("attention.qkv", "attention.out"), ("mlp.up", "mlp.down")):
-        for phase, share in forward:
-            again = ".again" if phase == "recompute" else ""
-            hide_in = enter + again if plan.tp_overlap else ""
-            hide_out = leave + again if plan.tp_overlap else ""
-            found += [
-                Collective(
-                    f"{enter}.gather{again}",
-                    "allgather",
-                    phase,
-                    "layer",
-                    "tp",
-                    whole,
-                    split * share,
-                    hide_in,
-                ),
-                Collective(
-                    f"{leave}.scatter{again}",
-                    "reducescatter",
-                    phase,
-                    "layer",
-                    "tp",
-                    whole,
-                    split * share,
-                    hide_out,
-                ),
-                Collective(
-                    f"{leave}.reduce{again}",
-                    "allreduce",
-                    phase,
-                    "layer",
-                    "tp",
-                    whole,
-                    plain * share,
-                    hide_out,
-                ),
-            ]
-        hide_gradient = f"{enter}.wgrad" if plan.tp_async_backward or plan.tp_overlap else ""
-        hide_input = f"{enter}.dgrad" if plan.tp_async_backward or plan.tp_overlap else ""
-        hide_out = f"{leave}.dgrad" if plan.tp_overlap else ""
-        found += [
-            Collective(
-                f"{leave}.gather.bwd",
-                "allgather",
-                "backward",
-                "layer",
-                "tp",
-                whole,
-                split,
-                hide_out,
-            ),
-            Collective(
-                f"{enter}.regather",
-                "allgather",
-                "backward",
-                "layer",
-                "tp",
-                whole,
-                split,
-                hide_input,
-            ),
-            Collective(
-                f"{enter}.scatter.bwd",
-                "reducescatter",
-                "backward",
-                "layer",
-                "tp",
-                whole,
-                split,
-                hide_gradient,
-            ),
-            Collective(
-                f"{enter}.reduce.bwd",
-                "allreduce",
-                "backward",
-                "layer",
-                "tp",
-                whole,
-                plain,
-                hide_gradient,
-            ),
-        ]
+        for phase, again, share in forward:
+            before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
+            add(f"{enter}.gather{again}", "allgather", phase, split * share, before)
+            add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
+            add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)
+        output = f"{leave}.dgrad" if overlap else ""
+        inputs, weights = (f"{enter}.{grad}" if late else "" for grad in ("dgrad", "wgrad"))
+        add(f"{leave}.gather.bwd", "allgather", "backward", split, output)
+        add(f"{enter}.regather", "allgather", "backward", split, inputs)
+        add(f"{enter}.scatter.bwd", "reducescatter", "backward", split, weights)
+        add(f"{enter}.reduce.bwd", "allreduce", "backward", plain, weights)
     return found
 
 
@@ -254,88 +189,26 @@ def gradient_collectives(
     hide_gather = "forward" if plan.param_overlap else ""
     grads, weights = parameters * plan.reduce_bytes, parameters * plan.gather_bytes
     found: list[Collective] = []
+
+    def add(
+        name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric, behind: str
+    ) -> None:
+        found.append(Collective(name, op, phase, "update", group, size, count, behind))
+
     if sharding.weights:
         pieces = layers + 1.0  # the layers, and the rest as one
-        found += [
-            Collective(
-                "weights.gather",
-                "allgather",
-                "forward",
-                "update",
-                "shard",
-                weights / pieces,
-                pieces * plan.micro_batches,
-                hide_gather,
-            ),
-            Collective(
-                "weights.regather",
-                "allgather",
-                "backward",
-                "update",
-                "shard",
-                weights / pieces,
-                pieces * plan.micro_batches,
-                hide_reduce,
-            ),
-            Collective(
-                "gradients.scatter",
-                "reducescatter",
-                "backward",
-                "update",
-                "shard",
-                grads / pieces,
-                pieces * plan.micro_batches,
-                hide_reduce,
-            ),
-            Collective(
-                "gradients.replicate",
-                "allreduce",
-                "backward",
-                "update",
-                "replicate",
-                grads / plan.shard_group / pieces,
-                pieces * plan.micro_batches,
-                hide_reduce,
-            ),
-        ]
+        weight, grad, count = weights / pieces, grads / pieces, pieces * plan.micro_batches
+        share = grad / plan.shard_group
+        add("weights.gather", "allgather", "forward", "shard", weight, count, hide_gather)
+        add("weights.regather", "allgather", "backward", "shard", weight, count, hide_reduce)
+        add("gradients.scatter", "reducescatter", "backward", "shard", grad, count, hide_reduce)
+        add("gradients.replicate", "allreduce", "backward", "replicate", share, count, hide_reduce)
     elif sharding.optimizer:
-        found += [
-            Collective(
-                "gradients.scatter",
-                "reducescatter",
-                "backward",
-                "update",
-                "dp",
-                grads,
-                repeats,
-                hide_reduce,
-            ),
-            Collective(
-                "weights.gather", "allgather", "forward", "update", "dp", weights, 1.0, hide_gather
-            ),
-        ]
+        add("gradients.scatter", "reducescatter", "backward", "dp", grads, repeats, hide_reduce)
+        add("weights.gather", "allgather", "forward", "dp", weights, 1.0, hide_gather)
     else:
-        found.append(
-            Collective(
-                "gradients.reduce",
-                "allreduce",
-                "backward",
-                "update",
-                "dp",
-                grads,
-                repeats,
-                hide_reduce,
-            )
-        )
-    found.append(
-        Collective(
-            "embedding.tie",
-            "allreduce",
-            "backward",
-            "update",
-            "ends",
-            shared * plan.gradient_bytes,
-            np.where(plan.pp > 1, 1.0, 0.0),
-        )
-    )
+        add("gradients.reduce", "allreduce", "backward", "dp", grads, repeats, hide_reduce)
+    crossing = np.where(plan.pp > 1, 1.0, 0.0)
+    tied = shared * plan.gradient_bytes
+    add("embedding.tie", "allreduce", "backward", "ends", tied, crossing, "")
     return found

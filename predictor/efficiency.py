@@ -23,7 +23,9 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of the files, and of the features that their models were fitted to (`features.py`): a change to
+either makes older calibrations unreadable."""
 
 ANY = "*"
 
@@ -359,6 +361,21 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
     )
 
 
+def run_parameters(content: Mapping[str, Any]) -> RunParameters:
+    """Run parameters from their file form, units converted."""
+    return RunParameters(
+        host_per_kernel=content["host_per_kernel_us"] * 1e-6,
+        overlap=content["overlap"],
+        contention=content["contention"],
+        context=content["context_gb"] * 1e9,
+        fragmentation=content["fragmentation"],
+        memory_sigma=content["memory_sigma"],
+        sigma=content["sigma"],
+        factors=content["factors"],
+        sources=content["sources"],
+    )
+
+
 def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
     kernels = {}
     for entry in manifest["kernels"]:
@@ -379,7 +396,6 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
         )
         for entry in manifest["links"]
     }
-    run = manifest["run"]
     return Calibration(
         name=manifest["name"],
         kernels=kernels,
@@ -393,17 +409,7 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
             )
             for name, entry in manifest["throttles"].items()
         },
-        run=RunParameters(
-            host_per_kernel=run["host_per_kernel_us"] * 1e-6,
-            overlap=run["overlap"],
-            contention=run["contention"],
-            context=run["context_gb"] * 1e9,
-            fragmentation=run["fragmentation"],
-            memory_sigma=run["memory_sigma"],
-            sigma=run["sigma"],
-            factors=run["factors"],
-            sources=run["sources"],
-        ),
+        run=run_parameters(manifest["run"]),
         transfer_sigma=manifest["transfer_sigma"],
         interval_level=manifest["interval"]["level"],
         interval_q=manifest["interval"]["q"],

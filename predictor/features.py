@@ -27,6 +27,15 @@ SPLITS = (1, 2, 4, 8)
 ATTENTION_TILE = 128
 """Query rows of one thread block of FlashAttention-2 and -3."""
 
+ROWWISE = ("norm", "softmax", "loss", "embedding")
+"""Memory-bound operators that work row by row."""
+
+STEADY = 8192
+"""Rows or keys of attention beyond which a longer sequence is more of the same."""
+
+LONG_KERNEL = 5e-3
+"""Beyond this ideal time a kernel's start and end no longer show in its efficiency [s]."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
@@ -140,7 +149,7 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
-            _log(time / 1e-6),
+            _log(np.minimum(time, LONG_KERNEL) / 1e-6),
             np.clip(_log(cost / time), -1, 6),
             np.clip(_log(waves), 0, 5),
             tail,
@@ -173,11 +182,11 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
-            _log(time / 1e-6),
-            np.clip(_log(waves), 0, 6),
+            _log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(_log(waves), 0, 4),
             blocks / (waves * sms),
-            _log(np.minimum(shapes.m, 8192)),
-            _log(shapes.n),
+            _log(np.minimum(shapes.m, STEADY)),
+            _log(np.minimum(shapes.n, STEADY)),
             _log(shapes.k / 128.0),
             # Kernels exist for head sizes in steps of 32; others are padded.
             _log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
@@ -192,14 +201,19 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
 
 
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
-    """Memory-bound kernel: bytes over bandwidth."""
+    """Memory-bound kernel: bytes over bandwidth.
+
+    The features saturate: a kernel much larger than the cache runs at the bandwidth that its kind
+    sustains. Caches grow with the number of processors, so the same scale says how well a small
+    kernel fills them. Where a row is reduced, its length counts too.
+    """
     floor = memory_time(shapes.bytes, accelerator)
+    length = _log(np.clip(shapes.n, 128, 65536)) if shapes.op in ROWWISE else np.zeros_like(floor)
     features = np.stack(
         [
-            np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
-            _log(floor / 1e-6),
-            _log(np.minimum(shapes.n, 65536)),
-            np.clip(_log(shapes.m / accelerator.sms), -4, 10),
+            1.0 / (1.0 + shapes.bytes / accelerator.l2),
+            1.0 / (1.0 + 8.0 * shapes.bytes / accelerator.l2),
+            length,
         ],
         axis=1,
     )

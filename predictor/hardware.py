@@ -62,9 +62,10 @@ class Accelerator:
             return self.peak[dtype]
         except KeyError:
             has = ", ".join(self.peak)
-            raise InputError(
-                f"{self.name} has no {dtype} rate; choose a precision that uses one of: {has}"
-            ) from None
+            other = (
+                f"choose a precision that uses one of: {has}" if has else f"state {dtype}_tflops"
+            )
+            raise InputError(f"{self.name} has no {dtype} rate; {other}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,6 +66,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen3_moe": (STANDARD, _LLAMA),
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
+    "gemma3_text": (STANDARD, {"activation": "geglu"}),
     "phi3": (STANDARD, _LLAMA),
     "olmo": (STANDARD, _LLAMA),
     "olmo2": (STANDARD, _LLAMA),
@@ -75,7 +76,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 }
 """By `model_type`: which keys hold the dimensions, and what the architecture implies."""
 
-TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2")
+TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text")
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 
 
@@ -93,6 +94,10 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
     keys, implied = TYPES[kind]
+    if kind == "bloom":  # whose published files use either spelling
+        for old, new in (("n_embed", "hidden_size"), ("num_attention_heads", "n_head")):
+            if old in content:
+                content = {new: content[old], **content}
     found: dict[str, Any] = {
         name: content[key] for name, key in keys.items() if content.get(key) is not None
     }

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 KERNEL_SCHEMA_VERSION = 1
 
-KERNEL_COLUMNS = (
-    "source",
-    "accelerator",
-    "op",
-    "dtype",
+KERNEL_NUMBERS = (
     "m",
     "n",
     "k",
@@ -22,6 +18,15 @@ KERNEL_COLUMNS = (
     "num_gpus",
     "num_nodes",
     "message_bytes",
+)
+"""What describes a kernel or a collective in numbers."""
+
+KERNEL_COLUMNS = (
+    "source",
+    "accelerator",
+    "op",
+    "dtype",
+    *KERNEL_NUMBERS,
     "latency_us",
     "latency_p10_us",
     "latency_p90_us",
@@ -58,10 +63,12 @@ COMPUTE_OPS = (
     "embedding",
     "loss",
     "optimizer",
-    "memcpy",
 )
 
-KERNEL_OPS = (*COMPUTE_OPS, *COLLECTIVE_OPS, "launch")
+DEVICE_OPS = ("memcpy", "launch")
+"""Measurements that describe a device and are no operators of a model."""
+
+KERNEL_OPS = (*COMPUTE_OPS, *COLLECTIVE_OPS, *DEVICE_OPS)
 
 LAYOUTS = ("fwd", "dgrad", "wgrad", "bmm", "bmm_bwd")
 

@@ -21,9 +21,9 @@ from predictor.errors import InputError, nearest
 from predictor.plan import ATTENTIONS, CP_KINDS, FIT, RECOMPUTES, SHARDINGS
 from predictor.precision import PRECISIONS
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Natural = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class Spec(BaseModel):
@@ -72,7 +72,7 @@ class TierSpec(Spec):
     size: Positive | None = None
     bandwidth_gbs: Positive
     latency_us: Positive | None = None
-    oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     in_switch: bool = False
 
 
@@ -221,9 +221,11 @@ def _explain(error: ValidationError, form: type[Spec]) -> str:
         return f"key {place!r} is missing"
     message = first["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    if repr(first["input"]) in message:
-        return f"{place}: {message}"
-    return f"{place}: {message}, got {first['input']!r}"
+    told = f"{place}: {message}" if place else message
+    given = repr(first["input"])
+    if given in message or isinstance(first["input"], Mapping):
+        return told
+    return f"{told}, got {given if len(given) <= 60 else given[:57] + '...'}"
 
 
 def _keys(form: type[Spec], path: tuple[Any, ...]) -> list[str]:

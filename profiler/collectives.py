@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -105,12 +106,13 @@ def _time_collective(op: str, size: float, rank: int, ranks: int) -> tuple[list[
 
 
 def _sweep(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, Any]]:
-    """Time every collective over the sizes, small ones first, until the budget is spent."""
+    """Time every collective over the sizes, small ones first, until the budget is spent; the
+    smallest in any case."""
     ranks = device.ranks
     rows = []
     for size, op in itertools.product(SIZES, OPS):
         # Rank 0 decides for all whether to go on.
-        go = torch.tensor([1.0 if budget.left > 0 else 0.0])
+        go = torch.tensor([1.0 if budget.left > 0 or size == SIZES[0] else 0.0])
         dist.broadcast(go, 0)
         if not go.item():
             break
@@ -168,6 +170,7 @@ def _steps(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, An
 
 def _rank(rank: int, device: Device, port: int, end: float, results: Any) -> None:
     """Body of one rank's process; `end` is the wall-clock time at which to be done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
     torch.set_num_threads(device.threads)
     keep_memory()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -195,7 +198,7 @@ def _kernels(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, 
             yield case
 
     endless = suite.Budget(3600.0)
-    rows = suite.run(device, endless, barrier=dist.barrier, order=agreed())
+    rows = list(suite.run(device, endless, barrier=dist.barrier, order=agreed()))
     return rows if rank == 0 else []
 
 
@@ -208,7 +211,8 @@ def _free_port() -> int:
 def run(device: Device, seconds: float) -> RankResults:
     """Start the ranks, measure for about `seconds`, return what rank 0 saw.
 
-    Raises InputError for fewer than two ranks or more ranks than cores.
+    Raises InputError for fewer than two ranks or more ranks than cores, ChildProcessError where a
+    rank fails.
     """
     if not 2 <= device.ranks <= cores():
         raise InputError(f"--ranks {device.ranks}: needs 2 to {cores()}, the cores of this machine")
@@ -224,7 +228,7 @@ def run(device: Device, seconds: float) -> RankResults:
     try:
         while results.empty():
             if any(process.exitcode not in (None, 0) for process in processes):
-                raise InputError("a rank failed; see its message above")
+                raise ChildProcessError("a rank failed (its message is above)")
             time.sleep(0.05)
         found: RankResults = results.get()
         for process in processes:

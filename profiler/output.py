@@ -6,16 +6,13 @@ rates are the best that was measured, so that no efficiency exceeds one.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
+from predictor.files import prepare_folder, write_text, write_whole
 from predictor.schema import COLLECTIVE_OPS, KERNEL_COLUMNS
 from profiler.device import Device
 
@@ -83,23 +80,6 @@ def system_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
     }
 
 
-def _whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write under a temporary name, then rename."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
-    os.close(handle)
-    try:
-        write(Path(name))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def write(
     out: Path,
     kernels: list[dict[str, Any]],
@@ -110,7 +90,7 @@ def write(
 
     devices   the device alone, and as shared between ranks if it was
     """
-    out.mkdir(parents=True, exist_ok=True)
+    prepare_folder(out)
     table = pd.DataFrame(kernels).reindex(columns=list(KERNEL_COLUMNS))
     names = {
         device.name: "device.yaml" if device.ranks == 1 else f"device-{device.ranks}ranks.yaml"
@@ -125,8 +105,8 @@ def write(
         table.loc[own.index[collective], "link_gbs"] = link_rate(own)
         mapping = system_mapping(own, device)
         text = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True)
-        _whole(out / name, partial(_write_text, text))
-    _whole(out / "kernels.parquet", lambda path: table.to_parquet(path, index=False))
+        write_text(out / name, text)
+    write_whole(out / "kernels.parquet", lambda path: table.to_parquet(path, index=False))
     frame = pd.DataFrame(steps)
-    _whole(out / "steps.csv", lambda path: frame.to_csv(path, index=False))
+    write_whole(out / "steps.csv", lambda path: frame.to_csv(path, index=False))
     return table

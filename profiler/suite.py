@@ -197,40 +197,34 @@ def run(
     progress: Callable[[str], None] = lambda text: None,
     barrier: Callable[[], None] = lambda: None,
     order: Iterator[Case] | None = None,
-) -> list[dict[str, Any]]:
-    """Time cases until the budget is spent; what an interrupt finds done is kept.
+) -> Iterator[dict[str, Any]]:
+    """Time cases until the budget is spent, a row of the kernel table for each.
 
     barrier   called before each case, where several ranks measure at the same time
     """
-    rows: list[dict[str, Any]] = []
     rate: dict[str, float] = {}
-    try:
-        for case in order or cases(device):
-            if budget.left <= 0:
-                break
-            o = case.operator
-            guess = float(np.asarray(o.flop)) / rate.get(o.dtype, 5e10)
-            guess += float(np.asarray(o.bytes)) / 5e9
-            if guess > min(LONGEST_CALL, max(budget.left, 0.0) / 4):
-                continue
-            try:
-                calls, cache = _calls(case, device)
-            except KeyError:
-                continue
-            barrier()
-            timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
-            if o.op == "gemm":
-                rate[o.dtype] = max(rate.get(o.dtype, 0.0), float(o.flop) / timing.median)
-            rows.append(row(case, timing, device, cache))
-            progress(f"{o.op} {o.dtype}")
-    except KeyboardInterrupt:
-        progress("interrupted")
-    return rows
+    for case in order or cases(device):
+        if budget.left <= 0:
+            break
+        o = case.operator
+        guess = float(np.asarray(o.flop)) / rate.get(o.dtype, 5e10)
+        guess += float(np.asarray(o.bytes)) / 5e9
+        if guess > min(LONGEST_CALL, max(budget.left, 0.0) / 4):
+            continue
+        try:
+            calls, cache = _calls(case, device)
+        except KeyError:
+            continue
+        barrier()
+        progress(f"{o.op} {o.dtype}")
+        timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
+        if o.op == "gemm":
+            rate[o.dtype] = max(rate.get(o.dtype, 0.0), float(o.flop) / timing.median)
+        yield row(case, timing, device, cache)
 
 
-def copies(device: Device, budget: Budget) -> list[dict[str, Any]]:
+def copies(device: Device, budget: Budget) -> Iterator[dict[str, Any]]:
     """Memory copies over a range of sizes, and the time of an empty kernel."""
-    rows = []
     one = torch.zeros(1, device=device.torch)
     for name, size in [("launch", 0.0), *(("memcpy", size) for size in COPY_BYTES)]:
         if budget.left <= 0 or size > 0.1 * float(device.facts["memory_gb"]) * 1e9:
@@ -243,6 +237,4 @@ def copies(device: Device, budget: Budget) -> list[dict[str, Any]]:
             target = torch.empty_like(source)
             timing = measure([partial(target.copy_, source)], device, 0.05)
         operator = streaming(name, "memcpy", "", "forward", "layer", "fp32", size / 4, 1.0, 8.0)
-        found = row(Case(replace(operator, op=name), 1, 0), timing, device, "warm")
-        rows.append(found)
-    return rows
+        yield row(Case(replace(operator, op=name), 1, 0), timing, device, "warm")

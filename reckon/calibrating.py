@@ -8,11 +8,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from calibration.artifact import heldout_table, write
+from calibration.artifact import check_folder, heldout_table, write
 from calibration.kernels import fit_kernels
 from calibration.network import fit_links
 from calibration.profiles import read_measurements
 from calibration.runs import default_run, fit_interval, read_points
+from calibration.tables import gaps
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
 
@@ -33,6 +34,7 @@ def calibrate(
 
     Returns a summary with the held-out errors. Raises InputError for unusable input.
     """
+    check_folder(Path(out))
     paths = [measurements] if isinstance(measurements, str | Path) else list(measurements)
     found = read_measurements([Path(path) for path in paths])
     start = load(base)
@@ -40,8 +42,11 @@ def calibrate(
         start = replace(start, run=default_run())
     kernels = fit_kernels(found.table, found.accelerators, pool=False)
     links = fit_links(found.table)
+    reasons = gaps(found.table)
+    left_out = reasons[reasons != ""].value_counts().to_dict()
     if not kernels.models and not links.links:
-        raise InputError(f"{', '.join(found.files)}: too few rows of any kind to fit anything")
+        why = "".join(f"; {count} rows: {reason}" for reason, count in left_out.items())
+        raise InputError(f"{', '.join(found.files)}: too few rows of any kind to fit anything{why}")
     fitted = replace(
         start,
         name=name or Path(out).name,
@@ -67,6 +72,7 @@ def calibrate(
         "out": str(out),
         "base": start.name,
         "rows": len(found.table),
+        "left_out": left_out,
         "accelerators": sorted(found.accelerators),
         "heldout": {
             "/".join(key): asdict(value)
@@ -88,4 +94,6 @@ def report(summary: dict[str, Any]) -> None:
         if found["points"]
     ]
     print(grid(["fitted", "held out", "MAPE", "median"], rows))
+    for reason, count in summary["left_out"].items():
+        print(f"left out {count} rows: {reason}")
     print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {summary['rows']} rows")

@@ -90,32 +90,10 @@ def predict_train_command(
     ] = False,
 ) -> None:
     """Step time, memory and bottlenecks of a training run. Comma lists give a row each."""
-    from reckon.commands import predict_train
-
-    names = [
-        "model",
-        "system",
-        "accelerator",
-        "gpus",
-        "tp",
-        "pp",
-        "vpp",
-        "cp",
-        "dp",
-        "micro_batch",
-        "global_batch",
-        "seq_len",
-        "precision",
-        "recompute",
-        "sharding",
-        "sequence_parallel",
-        "attention",
-        "framework",
-        "era",
-        "tokens",
-    ]
     given = locals()
-    flags = {name: given[name] for name in names if given[name] is not None}
+    from reckon.commands import FLAGS, predict_train
+
+    flags = {name: given[name] for name in FLAGS if given[name] is not None}
     raise typer.Exit(predict_train(file, flags, settings or [], calibration, json, allow_oom))
 
 

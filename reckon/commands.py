@@ -29,6 +29,9 @@ LISTS = [
 ]
 """Flags whose commas separate values of a sweep."""
 
+FLAGS = [*LISTS, "sequence_parallel", "tokens"]
+"""Flags that are keys of a plan."""
+
 
 def _split_lists(flags: dict[str, Any]) -> dict[str, Any]:
     """Turn 'a,b' into lists, where the flag takes them."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InputError
+from predictor.files import prepare_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +26,14 @@ LEAST_RANK_BUDGET = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a profile wrote: its folder, the kernel and step tables, seconds spent."""
+    """What a profile wrote: its folder, the kernel and step tables, seconds spent, and what kept
+    it from measuring everything."""
 
     out: Path
     kernels: pd.DataFrame
     steps: list[dict[str, Any]]
     seconds: float
+    problems: tuple[str, ...]
 
 
 def seconds_of(text: str) -> float:
@@ -84,22 +88,26 @@ def profile(
     if ranks > 1 and seconds < LEAST_RANK_BUDGET:
         raise InputError(f"--ranks {ranks} needs a --budget of at least {LEAST_RANK_BUDGET:g}s")
     found = find(device, threads)
+    prepare_folder(Path(out))
     torch.set_num_threads(found.threads)
     begin = time.perf_counter()
     alone = (1.0 - RANK_SHARE) * seconds if ranks > 1 else seconds
     kernels: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     devices = [found]
+    problems: list[str] = []
     with _progress(seconds, quiet) as tell:
         try:
             tell("memory")
-            kernels += suite.copies(found, suite.Budget(0.1 * alone))
+            for row in suite.copies(found, suite.Budget(0.1 * alone)):
+                kernels.append(row)  # one by one: an interrupt keeps those measured before it
             work = (1.0 - STEP_SHARE) * alone - (time.perf_counter() - begin)
-            kernels += suite.run(found, suite.Budget(work), tell)
+            for row in suite.run(found, suite.Budget(work), tell):
+                kernels.append(row)
             chosen = step.checks(found)
             left = suite.Budget(begin + alone - time.perf_counter())
             for position, check in enumerate(chosen):
-                if left.left <= 0:
+                if steps and left.left <= 0:
                     break
                 tell(f"step of {check.model.name}")
                 call = step.step_of(check, found, lambda module: module)
@@ -113,12 +121,14 @@ def profile(
                 steps += results.steps
                 devices.append(shared)
         except KeyboardInterrupt:
-            tell("interrupted; writing what was measured")
+            problems.append("interrupted; wrote what had been measured")
+        except ChildProcessError as error:
+            problems.append(f"{error}; wrote what had been measured without it")
     if not kernels:
         raise InputError("nothing was measured; give a larger --budget")
     measured = {row["accelerator"] for row in kernels}
     table = output.write(Path(out), kernels, steps, [d for d in devices if d.name in measured])
-    return Profile(Path(out), table, steps, time.perf_counter() - begin)
+    return Profile(Path(out), table, steps, time.perf_counter() - begin, tuple(problems))
 
 
 class _progress:
@@ -170,4 +180,6 @@ def report(found: Profile) -> None:
             for s in found.steps
         ]
         print(grid(["training step (a check, never fitted)", "median", "steps"], rows))
+    for problem in found.problems:
+        print(f"reckon: {problem}", file=sys.stderr)
     print(f"\nwrote {found.out}/ in {found.seconds:.0f} s")

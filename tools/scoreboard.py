@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 import reckon
-from reckon.files import write_text
+from predictor.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = (

@@ -9,9 +9,9 @@ from calibration.kernels import (
     derive_backward,
     errors,
     fit_kernels,
-    fit_throttle,
     latency_of,
 )
+from calibration.throttle import fit_throttle
 from predictor.efficiency import ANY, Calibration
 from predictor.features import Shapes
 from predictor.hardware import Accelerator
@@ -126,6 +126,19 @@ def test_a_missing_backward_pass_follows_the_forward_pass() -> None:
     derive_backward(fitted)  # again: nothing measured is overwritten
     own = fitted.models[("attention_backward", "bf16", "A100-SXM4-80GB")]
     assert own.offsets["flash"] == 0
+
+
+def test_a_missing_layout_follows_those_that_were_timed() -> None:
+    parts = [
+        gemm_table("A100-SXM4-80GB", SIZES, 0.8, 3.0),
+        gemm_table("A100-SXM4-80GB", SIZES[3:], 0.7, 3.0).assign(layout="wgrad"),
+        gemm_table("H100-SXM5-80GB", SIZES, 0.6, 3.0),
+    ]
+    fitted = fit_kernels(pd.concat(parts, ignore_index=True))
+    step = np.log(0.8 / 0.7)
+    for place in ("A100-SXM4-80GB", "H100-SXM5-80GB", ANY):
+        offsets = fitted.models[("gemm", "bf16", place)].offsets
+        assert offsets["wgrad"] - offsets["fwd"] == pytest.approx(step, abs=0.05)
 
 
 def test_throttling_is_found() -> None:

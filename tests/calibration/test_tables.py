@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.tables import check_kernels, kinds, read_table, shapes_of, variants
+from calibration.tables import check_kernels, gaps, kinds, read_table, shapes_of, variants
 from predictor.errors import InputError
 from predictor.model import Model
 from predictor.operators import Operator, step_operators
@@ -19,15 +19,60 @@ ROW = {"accelerator": "A100-SXM4-80GB", "op": "gemm", "dtype": "bf16", "m": 8, "
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"latency_us": "fast"}, "line 2: latency_us 'fast' is not a number"),
-        ({"latency_us": 0}, "line 2: latency_us must be above 0"),
-        ({"m": "wide"}, "line 2: m 'wide' is not a number"),
-        ({"schema_version": 99}, "schema version 99, this reckon reads 1"),
+        ({"latency_us": "fast"}, "latency_us must be a number, got 'fast'"),
+        ({"latency_us": 0}, "latency_us must be above 0, got 0"),
+        ({"latency_us": np.nan}, "latency_us must be above 0, got nan"),
+        ({"latency_us": np.inf}, "latency_us must be a number from 0 up, got inf"),
+        ({"m": "wide"}, "m must be a number, got 'wide'"),
+        ({"m": -8}, "m must be a number from 0 up, got -8"),
+        ({"message_bytes": -1}, "message_bytes must be a number from 0 up, got -1"),
+        ({"op": None}, "op must be stated"),
+        ({"schema_version": 99}, "schema_version is not 1, which this reckon reads"),
+        ({"schema_version": "x"}, "schema_version is not 1, which this reckon reads"),
     ],
 )
 def test_a_bad_row_is_named(change: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        check_kernels(pd.DataFrame([{**ROW, **change}]), "t.csv")
+    with pytest.raises(InputError) as caught:
+        check_kernels(pd.DataFrame([ROW, {**ROW, **change}]), "t.csv")
+    assert str(caught.value).startswith(f"t.csv, line 3: {message}")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, ""),
+        ({"m": 0}, "m is not stated"),
+        ({"k": np.nan}, "k is not stated"),
+        ({"dtype": "int3"}, "unknown data type int3"),
+        ({"op": "attention_decode"}, "kernels of this kind are not predicted yet"),
+        ({"op": "attention_prefill"}, "batch is not stated"),
+        ({"op": "norm"}, "message_bytes is not stated"),
+        ({"op": "norm", "message_bytes": 64.0}, ""),
+        ({"op": "memcpy"}, "copies and launches describe the device only"),
+        ({"op": "allreduce", "message_bytes": 64.0}, "num_gpus is not stated"),
+        ({"op": "p2p", "message_bytes": 8.0, "num_gpus": 2}, "the link is not stated"),
+        ({"op": "p2p", "message_bytes": 8.0, "num_gpus": 2, "link": "x", "link_gbs": 9.0}, ""),
+    ],
+)
+def test_a_row_that_cannot_be_used_says_why(change: dict, reason: str) -> None:
+    table = check_kernels(pd.DataFrame([ROW, {**ROW, **change}]), "t.csv")
+    found = list(gaps(table))
+    assert found[0] == ""
+    assert found[1].startswith(reason)
+    assert (found[1] == "") == (reason == "")
+    assert kinds(table)[0] == "gemm"
+    assert (kinds(table)[1] != "") == (reason == "" and change.get("op") != "p2p")
+
+
+def test_a_table_cut_off_within_a_line_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.csv"
+    pd.DataFrame([{**ROW, "notes": "x"}] * 3).to_csv(path, index=False)
+    whole = path.read_text()
+    path.write_text(whole.rstrip())  # no newline at the end: still whole
+    assert len(read_table(path)) == 3
+    path.write_text(whole[:-20])
+    with pytest.raises(InputError, match="last line is cut off"):
+        read_table(path)
 
 
 def test_a_foreign_table_is_refused() -> None:

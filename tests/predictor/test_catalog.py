@@ -91,6 +91,10 @@ def test_a_system_from_a_file_may_hold_its_accelerator(tmp_path: Path) -> None:
         ("name: x\nmemory_bandwidth_gbs: 10\n", "either memory_gb .* or memory_gib"),
         ("- a\n- b\n", "must hold keys and values"),
         ("name: [unclosed\n", "is not YAML"),
+        ("name: x\nmemory_gb: 1e400\nmemory_bandwidth_gbs: 10\n", "memory_gb"),
+        ("name: x\nyear: 2024-13-45\n", "is not YAML: month must be in 1..12"),
+        ("name: x\nyear: " + "9" * 5000 + "\n", "is not YAML"),
+        ("accelerator: &a\n  accelerator: *a\n", "leads back to the file itself"),
     ],
 )
 def test_a_bad_accelerator_file_gives_one_line(tmp_path: Path, text: str, message: str) -> None:
@@ -99,6 +103,62 @@ def test_a_bad_accelerator_file_gives_one_line(tmp_path: Path, text: str, messag
     with pytest.raises(InputError, match=message) as caught:
         catalog.accelerator(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_json_file_nested_without_end_gives_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        catalog.model(str(path))
+
+
+def test_an_accelerator_without_rates_asks_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("name: x\nmemory_gb: 10\nmemory_bandwidth_gbs: 10\n")
+    with pytest.raises(InputError, match="x has no bf16 rate; state bf16_tflops"):
+        catalog.accelerator(str(path)).peak_for("bf16")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"hidden_size": 4096, "n_head": 32},
+        {"n_embed": 4096, "num_attention_heads": 32},
+    ],
+)
+def test_bloom_configs_come_in_two_spellings(tmp_path: Path, keys: dict) -> None:
+    path = tmp_path / "config.json"
+    content = {"model_type": "bloom", "n_layer": 30, "vocab_size": 250880, **keys}
+    path.write_text(json.dumps(content))
+    found = catalog.model(str(path))
+    assert (found.hidden, found.heads, found.ffn_hidden) == (4096, 32, 16384)
+    assert found.parameters == pytest.approx(7.07e9, rel=0.01)
+
+
+def test_falcon_configs_say_how_keys_are_shared(tmp_path: Path) -> None:
+    base = {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71,
+            "num_hidden_layers": 32, "vocab_size": 65024}  # fmt: skip
+    for change, kv in (
+        ({"multi_query": True}, 1),
+        ({"multi_query": False}, 71),
+        ({"new_decoder_architecture": True, "num_kv_heads": 71, "multi_query": True}, 71),
+    ):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**base, **change}))
+        assert catalog.model(str(path)).kv_heads == kv
+
+
+def test_what_an_architecture_implies(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    bare = {k: v for k, v in LLAMA_CONFIG.items() if k != "tie_word_embeddings"}
+    for kind, tied, bias in (
+        ("llama", False, False),
+        ("qwen2", False, True),
+        ("gemma", True, False),
+    ):
+        path.write_text(json.dumps({**bare, "model_type": kind}))
+        found = catalog.model(str(path))
+        assert (found.tied_embeddings, found.qkv_bias) == (tied, bias)
 
 
 def test_yaml_cannot_execute_anything(tmp_path: Path) -> None:

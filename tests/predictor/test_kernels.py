@@ -150,3 +150,50 @@ def test_bytes_of_a_product() -> None:
     found = gemm("x", "wgrad", "backward", "layer", "bf16", 10.0, 20.0, 30.0, out_bytes=4.0)
     assert found.bytes == 2 * (300 + 600) + 4 * 200
     assert found.flop == 2 * 10 * 20 * 30
+
+
+@pytest.mark.parametrize(
+    "name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "GB200-186GB"]
+)
+@pytest.mark.parametrize("op", ["attention_prefill", "attention_backward"])
+def test_longer_sequences_than_were_measured_keep_their_speed(name: str, op: str) -> None:
+    """Measured up to 16,384 tokens; beyond, attention is more of the same."""
+    accelerator, s = catalog.accelerator(name), np.array([16384.0, 65536.0, 262144.0, 1048576.0])
+    one, heads, d = np.ones(4), np.full(4, 32.0), np.full(4, 128.0)
+    flop = 2.0 * heads * s * s * d
+    shapes = Shapes(op, "bf16", ("flash",), 0 * one, s, s, d, heads, flop, 8.0 * s * heads * d)
+    rate = flop / shape_times(shapes, accelerator, KERNELS)[0]
+    assert (np.abs(np.log(rate[1:] / rate[:-1])) < 0.15).all()
+    assert (rate[1:] > 0.9 * rate[0]).all()
+
+
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB",
+                                  "B200-SXM-180GB", "MI300X-192GB"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("op", "variant", "columns"),
+    [("elementwise", "add", 8192), ("elementwise", "swiglu", 8192), ("norm", "rmsnorm", 8192),
+     ("softmax", "fwd", 4096), ("loss", "fwd", 131072), ("optimizer", "adam", 1)],
+)  # fmt: skip
+def test_large_memory_bound_kernels_run_at_a_steady_bandwidth(
+    name: str, op: str, variant: str, columns: int
+) -> None:
+    accelerator = catalog.accelerator(name)
+    sizes = 2.0 ** np.arange(30, 36)
+    kernel = streaming("x", op, variant, "forward", "layer", "bf16", sizes / columns, columns, 6.0)
+    found = operator_times([kernel], accelerator, KERNELS, sizes.shape).time[0]
+    rate = 6.0 * sizes / found / accelerator.bandwidth
+    assert (np.diff(found) > 0).all()
+    assert rate.max() < 1.01  # what lies in the cache comes faster
+    assert rate.min() > (0.1 if op == "loss" else 0.35)
+    assert np.abs(np.log(rate[1:] / rate[:-1])).max() < (0.25 if op == "optimizer" else 0.12)
+
+
+def test_unmeasured_layouts_take_the_step_seen_elsewhere() -> None:
+    """No table of H100 has weight gradients; where all layouts were timed they are slower."""
+    shape = {"m": 8192.0, "n": 8192.0, "k": 8192.0}
+    time = {}
+    for layout in ("fwd", "dgrad", "wgrad"):
+        kernel = gemm("x", layout, "forward", "layer", "bf16", *shape.values())
+        time[layout] = float(operator_times([kernel], H100, KERNELS, ()).time[0])
+    assert 1.02 < time["wgrad"] / time["fwd"] < 1.12
+    assert 0.95 < time["dgrad"] / time["fwd"] < 1.05

@@ -98,6 +98,79 @@ def test_state_is_eighteen_bytes_per_parameter(llama: Model, plan: Make) -> None
     assert found == pytest.approx(18.0 * llama.layers * layer_parameters(llama, 1.0))
 
 
+def classes(model: Model, plan: TrainingPlan, run: RunParameters = RUN) -> dict[str, float]:
+    """Bytes by class on the last stage."""
+    return {name: float(value[2]) for name, value in memory(model, plan, run).classes.items()}
+
+
+def test_fully_sharded_weights_are_gathered_two_layers_at_a_time(llama: Model, plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "gather_bytes": 2.0, "reduce_bytes": 4.0}
+    found = classes(llama, plan(**common, sharding="fsdp"))
+    assert found["gathered layers"] == pytest.approx((2 * 2 + 4) * layer_parameters(llama, 1.0))
+    assert classes(llama, plan(**common, sharding="zero1"))["gathered layers"] == 0
+
+
+def test_full_recomputation_needs_one_layer_at_work(gpt3: Model, plan: Make) -> None:
+    common = {"pp": 1.0, "attention": "unfused", "dropout": True}
+    one = classes(gpt3, plan(**common, global_batch=1.0))["activations"] / gpt3.layers
+    assert classes(gpt3, plan(**common, recompute="full"))[
+        "recomputation workspace"
+    ] == pytest.approx(one)
+
+
+def test_recomputation_keeps_less_the_more_it_repeats(llama: Model, plan: Make) -> None:
+    kept = [
+        classes(llama, plan(recompute=r, attention="unfused"))["activations"]
+        for r in ("none", "selective", "per_op", "full")
+    ]
+    assert kept[0] > kept[1] > kept[2] > kept[3] > 0
+
+
+def test_the_allocator_loses_a_share_of_all_but_the_context(llama: Model, plan: Make) -> None:
+    found = classes(llama, plan(), RunParameters(context=3e9, fragmentation=0.1))
+    lost = found.pop("fragmentation")
+    assert found["context"] == 3e9
+    assert lost == pytest.approx(0.1 * (sum(found.values()) - 3e9))
+
+
+def test_a_tied_embedding_is_held_once_or_at_both_ends(plan: Make) -> None:
+    model = catalog.model("gpt3-175b")
+    assert model.tied_embeddings
+    table = 16.0 * catalog_table(model)
+    one = classes(model, plan(tp=8.0, pp=1.0, weight_bytes=0.0, gradient_bytes=4.0))
+    two = memory(model, plan(tp=8.0, pp=2.0, weight_bytes=0.0, gradient_bytes=4.0), RUN).classes
+    key = "embedding and head weights and optimizer"
+    positions, norm = 16.0 * 2048 * model.hidden, 16.0 * 2 * model.hidden
+    assert one[key] == pytest.approx(table + positions + norm)
+    assert two[key][0] == pytest.approx(table + positions)
+    assert two[key][2] == pytest.approx(table + norm)
+
+
+def catalog_table(model: Model) -> float:
+    """Embedding elements on one of eight ranks, whose vocabulary is padded to 128 rows each."""
+    return float(-(-model.vocab // 1024) * 128 * model.hidden)
+
+
+def test_logits_are_kept_on_the_last_stage_only(llama: Model, plan: Make) -> None:
+    found = memory(llama, plan(), RUN).classes["embedding and head activations"]
+    logits = (2 + 4) * 2048 * 128256 / 8  # 16-bit logits and their fp32 softmax
+    assert found[2] > logits > found[0]
+
+
+def test_sharded_state_is_divided_over_its_own_group(llama: Model, plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "sharding": "hsdp"}
+    key = "layer weights and optimizer"
+    over64 = classes(llama, plan(**common))[key]
+    over8 = classes(llama, plan(**common, dp_shard=8.0))[key]
+    assert over8 == pytest.approx(8 * over64)
+    # zero2 divides the gradients too, zero1 only the optimizer state
+    zero1, zero2 = (
+        classes(llama, plan(**{**common, "sharding": s}))[key] for s in ("zero1", "zero2")
+    )
+    gradients = 4.0 * llama.layers * layer_parameters(llama, 1.0)
+    assert zero1 - zero2 == pytest.approx(gradients * (1 - 1 / 64))
+
+
 def test_probability_of_not_fitting_is_half_at_the_brim(llama: Model, plan: Make) -> None:
     found = memory(llama, plan(), RUN)
     assert found.probability_over(float(found.peak), 0.1) == pytest.approx(0.5)

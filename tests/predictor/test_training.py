@@ -190,3 +190,76 @@ def test_uncalibrated_predictions_exist(plan: Make) -> None:
     found = predict(LLAMA, DGX, plan(tp=8.0, pp=1.0), Calibration("none"))
     assert set(found.timing.pedigree) == {"roofline"}
     assert 0.2 < float(found.utilisation("megatron")) < 0.8
+
+
+def test_the_last_gradients_are_never_hidden(plan: Make) -> None:
+    """Overlap hides what runs beside the backward pass; the last bucket has nothing left to hide
+    behind."""
+    made = plan(tp=1.0, pp=1.0, dp=64.0, global_batch=64.0, seq_len=65536.0)
+    hidden, open_ = run(made), run(replace(made, grad_overlap=False, param_overlap=False))
+    assert 0 < hidden.breakdown["dp_communication"] < 0.2 * open_.breakdown["dp_communication"]
+
+
+def test_a_tiny_model_waits_for_the_host(plan: Make) -> None:
+    tiny = replace(LLAMA, hidden=256, heads=4, kv_heads=4, head_dim=64, ffn_hidden=512, vocab=512)
+    made = plan(tp=1.0, pp=1.0, global_batch=4.0, seq_len=128.0)
+    small, large = run(made, tiny), run(plan(tp=1.0, pp=1.0, global_batch=4.0))
+    assert small.breakdown["host"] > 0
+    assert large.breakdown["host"] == 0
+    launched = float(small.executions.sum())
+    busy = sum(float(v) for k, v in small.breakdown.items() if k not in ("optimizer", "bubble"))
+    assert busy == pytest.approx(launched * KERNELS.run.host_per_kernel, rel=1e-6)
+
+
+def test_the_framework_factor_multiplies_the_step(plan: Make) -> None:
+    slower = replace(KERNELS, run=replace(KERNELS.run, factors={"megatron-lm": 1.25}))
+    made = plan(tp=8.0, pp=1.0, framework="megatron-lm")
+    neutral, factored = run(made), predict(LLAMA, DGX, made, slower)
+    assert factored.step_time == pytest.approx(1.25 * float(neutral.step_time))
+    assert factored.breakdown["framework"] == pytest.approx(0.25 * float(neutral.step_time))
+
+
+def test_training_runs_at_sustained_clocks(plan: Make) -> None:
+    cool = replace(KERNELS, throttles={})
+    made = plan(tp=8.0, pp=1.0)
+    assert run(made).step_time > 1.02 * predict(LLAMA, DGX, made, cool).step_time
+
+
+def test_uncertain_links_widen_the_interval_where_they_are_used(plan: Make) -> None:
+    vague = replace(
+        KERNELS, links={key: replace(link, sigma=1.0) for key, link in KERNELS.links.items()}
+    )
+    alone = plan(tp=1.0, pp=1.0, dp=1.0, global_batch=4.0)
+    assert predict(LLAMA, DGX, alone, vague).sigma == run(alone).sigma
+    spread = replace(alone, dp=64.0, global_batch=64.0, grad_overlap=False)
+    share = run(spread).breakdown["dp_communication"] / run(spread).step_time
+    assert share > 0.1
+    assert predict(LLAMA, DGX, spread, vague).sigma >= float(share)
+
+
+def test_what_a_plan_does_not_do_adds_no_uncertainty(plan: Make) -> None:
+    """Stage kinds that a plan lacks (inner stages of pp 2) are zeros in the arrays, not doubt."""
+    two = run(plan(tp=8.0, pp=2.0))
+    assert two.memory.present.tolist() == [True, False, True]
+    assert np.isfinite(two.sigma)
+    vague = replace(
+        KERNELS, links={k: replace(v, sigma=9.0) for k, v in KERNELS.links.items() if k[0] != "p2p"}
+    )
+    lonely = plan(tp=1.0, pp=2.0, dp=1.0, global_batch=4.0)
+    assert predict(LLAMA, DGX, lonely, vague).sigma == pytest.approx(float(run(lonely).sigma))
+
+
+def test_interleaving_sends_more_messages(plan: Make) -> None:
+    one, four = (run(plan(tp=8.0, vpp=v)) for v in (1.0, 4.0))
+    assert four.breakdown["pp_communication"] == pytest.approx(
+        4 * float(one.breakdown["pp_communication"])
+    )
+    assert four.breakdown["bubble"] < one.breakdown["bubble"]
+
+
+def test_the_optimizer_is_divided_where_its_state_is(plan: Make) -> None:
+    whole, divided = (
+        run(plan(tp=1.0, pp=1.0, dp=8.0, global_batch=8.0, sharding=s)).breakdown["optimizer"]
+        for s in ("none", "zero1")
+    )
+    assert divided == pytest.approx(float(whole) / 8, rel=0.25)

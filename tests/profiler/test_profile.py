@@ -169,22 +169,48 @@ def test_timing_takes_medians_of_enough_samples() -> None:
     assert found.p10 <= found.median <= found.p90
 
 
-def test_an_interrupt_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def interrupted(*arguments: object) -> suite.Timing:
         calls.append(1)
-        if len(calls) == 4:
+        if len(calls) > 20 + len(suite.COPY_BYTES):
             raise KeyboardInterrupt
-        return suite.Timing(1e-3, 1e-3, 1e-3, 5)
+        return suite.Timing(2e-3, 1e-3, 3e-3, 5)
 
     monkeypatch.setattr(suite, "measure", interrupted)
-    rows = suite.run(find("cpu"), suite.Budget(60.0))
-    assert len(rows) == 3
+    found = profile(tmp_path / "out", "cpu", 600.0, quiet=True)
+    assert len(found.kernels) == len(calls) - 1
+    assert found.steps == []
+    assert found.problems == ("interrupted; wrote what had been measured",)
+    assert len(pd.read_parquet(tmp_path / "out/kernels.parquet")) == len(found.kernels)
+
+
+def test_a_failed_rank_costs_only_what_the_ranks_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object) -> None:
+        raise ChildProcessError("a rank failed")
+
+    monkeypatch.setattr(collectives, "run", failing)
+    monkeypatch.setattr("reckon.profiling.LEAST_RANK_BUDGET", 5.0)
+    found = profile(tmp_path, "cpu", 6.0, ranks=min(2, cores()), quiet=True)
+    assert len(found.kernels) > 0
+    assert [text[:13] for text in found.problems] == ["a rank failed"] * (cores() > 1)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("mine")
+    with pytest.raises(InputError, match="cannot write to folder"):
+        profile(taken, "cpu", 600.0, quiet=True)
+    assert taken.read_text() == "mine"
 
 
 def test_a_spent_budget_ends_the_suite() -> None:
-    assert suite.run(find("cpu"), suite.Budget(0.0)) == []
+    assert list(suite.run(find("cpu"), suite.Budget(0.0))) == []
 
 
 def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +225,7 @@ def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError("disk full")
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="disk full"):
         output.write(tmp_path, rows, [], [device])
     assert (tmp_path / "kernels.parquet").read_bytes() == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

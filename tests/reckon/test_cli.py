@@ -131,6 +131,8 @@ def test_what_does_not_fit_is_predicted_and_says_so(cli: Cli) -> None:
         (["--model", "mixtral-8x7b"], "not predicted yet"),
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
         (["--tpp", "3"], "No such option"),
+        (["--seq-len", "99999999999999999999999"], "seq_len: input should be less than"),
+        (["--set", "weight_bytes=1e300"], "weight_bytes: input should be less than"),
         (["--model", "missing.yaml"], "cannot read missing.yaml"),
     ],
 )
@@ -174,6 +176,17 @@ def test_catalogs_are_shown(cli: Cli, kind: str) -> None:
     status, out, _ = cli("show", kind, listed[0]["name"])
     assert status == 0
     assert listed[0]["name"] in out
+
+
+def test_a_file_is_shown_like_an_entry(cli: Cli, tmp_path: Path) -> None:
+    for kind, name in (("models", "llama3-8b"), ("systems", "dgx-h100"), ("accelerators", "h100")):
+        path = tmp_path / f"{kind}.yaml"
+        status, text, _ = cli("show", kind, name, "--yaml")
+        path.write_text(text)
+        assert cli("show", kind, path, "--yaml") == (0, text, "")
+    status, out, _ = cli("show", "accelerators", tmp_path / "systems.yaml")
+    assert status == 0
+    assert "H100-SXM5-80GB" in out
 
 
 def test_a_shown_entry_can_be_passed_back(cli: Cli, tmp_path: Path) -> None:
@@ -301,12 +314,27 @@ def test_calibrate_with_reference_runs_sets_the_interval(cli: Cli, tmp_path: Pat
     assert json.loads(text)["run_sigma"] > 0.1
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "kernels.parquet"])
+def test_a_calibration_takes_no_folder_that_holds_something_else(
+    cli: Cli, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / name).write_text("precious")
+    status, _, err = cli("calibrate", measured(tmp_path / "m"), "--out", out)
+    assert status == 2
+    assert f"mine holds other files ({name}); give a folder of its own" in err
+    assert (out / name).read_text() == "precious"
+    status, _, err = cli("calibrate", tmp_path / "m", "--out", out / name)
+    assert (status, "is a file; give a folder" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("nothing", "holds no kernels.parquet"),
         ("runs.csv", "is no kernel table"),
-        ("old", "schema version 7"),
+        ("old", "schema_version is not 1"),
         ("cut", "cannot be read as a table"),
     ],
 )

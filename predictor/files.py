@@ -1,0 +1,58 @@
+"""Writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from predictor.errors import InputError
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under a temporary name beside it, then rename.
+
+    write   writes its content to the path that it is given
+
+    A symbolic link is followed. What exists and is no regular file (a device, a pipe) is written
+    to as it is, since a rename would put a file in its place.
+
+    Raises InputError where the folder is missing or not writable.
+    """
+    try:
+        path = path.resolve()
+        if path.exists() and not path.is_file():
+            write(path)
+            return
+        handle, name = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix
+        )
+        os.close(handle)
+        try:
+            write(Path(name))
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_whole` of a text, in UTF-8."""
+    write_whole(path, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def prepare_folder(path: Path) -> None:
+    """Make a folder for results, before the work whose results it is to hold.
+
+    Raises InputError where that is not possible.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write to folder {path}: {error.strerror or error}") from None

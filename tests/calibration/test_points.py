@@ -130,3 +130,17 @@ def test_no_row_is_lost() -> None:
         assert found.point_id == row["point_id"]
         if isinstance(found, Skipped):
             assert len(found.reason) > 10
+
+
+def test_memory_is_read_as_gib_and_the_reserved_before_the_allocated() -> None:
+    assert point(memory_gb_per_gpu=40.0).memory == 40.0 * 2**30
+    assert point(memory_gb_per_gpu=40.0, memory_reserved_gb=50.0).memory == 50.0 * 2**30
+    assert math.isnan(point().memory)
+
+
+def test_a_row_is_read_with_the_defaults_of_its_time() -> None:
+    late, early = (
+        point(published=date, framework="megatron-lm").request.plan
+        for date in ("2024-05", "2021-04")
+    )
+    assert (late.attention, early.attention) == ("flash", "unfused")

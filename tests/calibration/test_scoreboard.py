@@ -164,3 +164,42 @@ def test_a_table_without_usable_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no row of"):
         read_points([path], KERNELS.run)
     assert catalog.data_dir().is_dir()
+
+
+def test_the_figures_are_what_they_say(table: Path) -> None:
+    found = summary(score([table], KERNELS), 0.8)
+    ratio = np.array([p["predicted"] / p["published"] for p in found["points"]])
+    share = np.abs(ratio - 1)
+    assert found["mape"] == pytest.approx(share.mean())
+    assert found["median_ape"] == pytest.approx(np.median(share))
+    assert found["p90_ape"] == pytest.approx(np.quantile(share, 0.9))
+    assert found["bias"] == pytest.approx(np.log(ratio).mean())
+    widths = [p["high"] / p["low"] for p in found["points"]]
+    assert found["median_width"] == pytest.approx(np.median(widths))
+    inside = [p["low"] <= p["published"] <= p["high"] for p in found["points"]]
+    assert found["interval_coverage"] == pytest.approx(np.mean(inside))
+
+
+def test_running_out_of_memory_is_scored_both_ways(tmp_path: Path) -> None:
+    """Two rows that ran out, of which one is foreseen; two that did not, one of them in vain
+    feared."""
+    big = {"model": "llama3-70b", "tp": 1.0}
+    rows = [
+        {**ROW, "point_id": "a", "status": "OOM", **big},
+        {**ROW, "point_id": "b", "status": "OOM"},
+        {**ROW, "point_id": "c", "status": "Success", "memory_gb_per_gpu": 40.0},
+        {**ROW, "point_id": "d", "status": "Success", "memory_gb_per_gpu": 40.0, **big},
+    ]
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    memory = summary(score([path], KERNELS), 0.8)["memory"]
+    assert memory["oom_recall"] == 0.5
+    assert memory["oom_precision"] == 0.5
+
+
+def test_kernels_that_were_fitted_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "k.parquet"
+    gemm_table("A100-SXM4-80GB", [1024, 2048], 0.8, 3.0).to_parquet(path)
+    known = Calibration("x", KERNELS.kernels, fitted_files=frozenset({str(path)}))
+    assert all(p["in_sample"] for p in summary(score([path], known), 0.8)["points"])
+    assert not any(p["in_sample"] for p in summary(score([path], KERNELS), 0.8)["points"])

@@ -107,3 +107,24 @@ def test_a_reducing_switch_takes_the_message_once() -> None:
 def test_trees_bound_the_hops_of_large_all_reduces() -> None:
     assert hops("allreduce", np.array(1024.0)) == 20
     assert hops("allgather", np.array(1024.0)) == 1023
+
+
+def test_oversubscription_divides_the_rate() -> None:
+    thin = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e9, oversubscription=4.0))
+    assert span(Group(16.0, 8.0), thin).ring == 50e9 / 4
+
+
+def test_hops_inside_and_between_nodes_have_their_own_latency() -> None:
+    """Tiny messages: 15 hops of an all-gather over two nodes of eight, one of them between."""
+    base = Calibration("none")
+    slow = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e9, latency=1e-3))
+    quick = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e9, latency=1e-6))
+    long, short = (
+        float(collective_time("allgather", 1.0, Group(16.0, 1.0), where, base)[0])
+        for where in (slow, quick)
+    )
+    assert long - short == pytest.approx(1e-3 - 1e-6)
+    near, far = base.link("allgather", "nvlink4"), base.link("allgather", "infiniband")
+    assert short == pytest.approx(far.base + 1e-6 + 14 * near.hop, rel=1e-3)
+    stated, _ = collective_time("allgather", 1.0, Group(16.0, 1.0), TWO, base)
+    assert stated == pytest.approx(far.base + far.hop + 14 * near.hop, rel=1e-3)

@@ -102,3 +102,26 @@ def test_shape_keys_tell_shapes_apart() -> None:
     sizes = np.array([1, 2, 3, 64, 128, 4096, 4097], float)
     m, n, k = (x.ravel() for x in np.meshgrid(sizes, sizes, sizes))
     assert np.unique(shape_keys(m, n, k, np.ones_like(m))).size == m.size
+
+
+def test_a_relatives_efficiency_is_trusted_less() -> None:
+    found, known = load("kernels-only"), catalog.accelerator("H100-SXM5-80GB")
+    relative = catalog.accelerator("H20-96GB")
+    own, other = (found.resolve("gemm", "bf16", a) for a in (known, relative))
+    assert (own.pedigree, other.pedigree) == ("interpolated", "transferred")
+    assert other.sigma == found.transfer_sigma["gemm"] > own.sigma
+
+
+@pytest.mark.parametrize(
+    ("link", "kind"),
+    [
+        ("nvlink4", "scale-up"),
+        ("pcie4", "scale-up"),
+        ("xgmi3", "scale-up"),
+        ("infiniband-ndr", "scale-out"),
+        ("roce", "scale-out"),
+        ("gloo", "host"),
+    ],
+)
+def test_links_have_a_class(link: str, kind: str) -> None:
+    assert link_class(link) == kind

@@ -126,3 +126,59 @@ def test_adam_moves_thirty_bytes_per_parameter(plan: Make) -> None:
     assert found["optimizer"].bytes == pytest.approx(30e9)
     own = plan(weight_bytes=4.0, gradient_bytes=4.0, optimizer_bytes=8.0)
     assert named(update_operators(own, 1e9))["optimizer"].bytes == pytest.approx(28e9)
+
+
+def test_an_unfused_llama_makes_more_passes(llama: Model, plan: Make) -> None:
+    """Eager PyTorch: rotary embedding is two products, a rotation and a sum; the gated activation
+    two kernels of three streams (and their gradients)."""
+    fused, eager = (named(step_operators(llama, plan(fused=f))) for f in (True, False))
+    for name, times in (
+        ("attention.rope", 3.0),
+        ("attention.rope.bwd", 3.0),
+        ("mlp.activation", 5.0 / 3.0),
+        ("mlp.activation.bwd", 8.0 / 5.0),
+        ("attention.norm", 1.0),
+    ):
+        assert eager[name].bytes == pytest.approx(times * fused[name].bytes)
+
+
+def test_the_two_ends_move_their_tables(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0)
+    found = named(step_operators(llama, made))
+    rows, h, vocab = 2048.0, llama.hidden, float(made.vocab_share(llama.vocab))
+    assert found["embedding"].bytes == pytest.approx(2 * 2 * rows * h)
+    assert found["embedding.bwd"].bytes == pytest.approx(3 * 2 * rows * h + 2 * vocab * h)
+    # 16-bit logits in, fp32 softmax out; backward the other way round.
+    assert found["loss"].bytes == found["loss.bwd"].bytes == pytest.approx(6 * rows * vocab)
+
+
+def test_clipping_reads_gradients_twice_and_writes_them(plan: Make) -> None:
+    clipped, free = (
+        named(update_operators(plan(grad_clip=c, gradient_bytes=4.0), 1e9))["gradient.clip"].bytes
+        for c in (True, False)
+    )
+    assert (clipped, free) == (16e9, 4e9)  # and clear them, in either case
+
+
+def test_per_operator_recomputation_repeats_every_other_product(llama: Model, plan: Make) -> None:
+    found = step_operators(llama, plan(recompute="per_op"))
+    again = {o.name: float(o.count) for o in found if o.phase == "recompute"}
+    assert again["mlp.up.again"] == again["attention.qkv.again"] == 0.5
+    assert again["mlp.activation.again"] == again["attention.norm.again"] == 1.0
+    assert "attention.again" not in again
+    from predictor.flops import hardware_flop_per_token
+
+    kept, more = (
+        float(np.asarray(hardware_flop_per_token(llama, 2048.0, "megatron_causal", r)))
+        for r in ("none", "per_op")
+    )
+    repeated = sum(float(o.flop * o.count) for o in found if o.phase == "recompute") * 8 / 2048
+    assert more - kept == pytest.approx(repeated * llama.layers, rel=1e-6)
+
+
+def test_keys_and_values_move_once_per_rank_beyond_their_heads(llama: Model, plan: Make) -> None:
+    """Eight heads of keys: 16 tensor-parallel ranks hold one each, with half the queries of 8."""
+    made = {t: named(step_operators(llama, plan(tp=t)))["attention"] for t in (8.0, 16.0)}
+    queries, keys = 2 * 2048 * 128 * 2, 2 * 2048 * 128 * 2
+    assert made[8.0].bytes == pytest.approx(8 * queries + keys)
+    assert made[16.0].bytes == pytest.approx(4 * queries + keys)

@@ -104,4 +104,5 @@ def test_the_first_stage_holds_most_micro_batches(gpt3: Model, plan: Make) -> No
     assert tuple(found) == (96, 84, 12)
     interleaved = plan(vpp=3.0)
     chunks = in_flight(interleaved, stages(gpt3, interleaved)) / (96 / 24)
-    assert chunks[0] == 8 * 3 + 8 - 1
+    # Megatron-LM warms up 2 (p - k - 1) + (v - 1) p chunks on stage k, and one more is at work.
+    assert tuple(chunks) == (2 * 7 + 2 * 8 + 1, 2 * 6 + 2 * 8 + 1, 2 * 8 + 1)

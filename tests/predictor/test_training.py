@@ -263,3 +263,20 @@ def test_the_optimizer_is_divided_where_its_state_is(plan: Make) -> None:
         for s in ("none", "zero1")
     )
     assert divided == pytest.approx(float(whole) / 8, rel=0.25)
+
+
+def test_tensor_parallel_traffic_hides_behind_its_products(plan: Make) -> None:
+    made = plan(tp=8.0, pp=1.0, sequence_parallel=1.0, tp_async_backward=False)
+    shown = run(made).breakdown["tp_communication"]
+    some = run(replace(made, tp_async_backward=True)).breakdown["tp_communication"]
+    most = run(replace(made, tp_overlap=True)).breakdown["tp_communication"]
+    assert most < some < shown
+    blind = replace(KERNELS, run=replace(KERNELS.run, overlap={}))
+    unhidden = predict(LLAMA, DGX, replace(made, tp_overlap=True), blind)
+    assert unhidden.breakdown["tp_communication"] == pytest.approx(float(shown))
+
+
+def test_a_higher_power_cap_sustains_higher_clocks(plan: Make) -> None:
+    made = plan(tp=8.0, pp=1.0)
+    device = replace(DGX.accelerator, power=2 * DGX.accelerator.power)
+    assert run(made, cluster=replace(DGX, accelerator=device)).step_time < run(made).step_time

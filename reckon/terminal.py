@@ -40,9 +40,14 @@ def seconds(value: float) -> str:
     return f"{value / 1e-6:.3g} us"
 
 
+def _four(value: float) -> str:
+    """Four significant digits: 9.000, 12.46, 4511."""
+    return f"{value:#.4g}".rstrip(".")
+
+
 def with_interval(interval: Interval, unit: str) -> str:
     """A value with its interval in brackets."""
-    return f"{interval.value:.4g} {unit}  ({interval.low:.4g} to {interval.high:.4g})"
+    return f"{_four(interval.value)} {unit}  ({_four(interval.low)} to {_four(interval.high)})"
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -141,8 +146,8 @@ def show_sweep(found: Sweep) -> None:
         rows.append(
             [
                 *(_short(inputs.get(name, "")) for name in names),
-                f"{result.step_time.value:.4g}",
-                f"{result.step_time.low:.4g}..{result.step_time.high:.4g}",
+                _four(result.step_time.value),
+                f"{_four(result.step_time.low)}..{_four(result.step_time.high)}",
                 f"{result.tokens_per_s / result.gpus:,.0f}",
                 f"{result.mfu()['megatron']:.1%}",
                 f"{result.peak_memory / GIB:.1f}" + (" " if result.fits else "!"),

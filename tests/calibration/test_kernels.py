@@ -40,6 +40,31 @@ def test_a_known_efficiency_is_found(a100: Accelerator) -> None:
     assert found == pytest.approx(truth, rel=0.05)
 
 
+def test_errors_are_those_of_shapes_outside_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibration import kernels
+
+    fitted: list[Points] = []
+    tested: list[tuple[Points, Points]] = []
+    fit, answer = kernels.fit_points, kernels.predict_points
+
+    def spy_fit(points: Points, *rest: str) -> object:
+        fitted.append(points)
+        return fit(points, *rest)
+
+    def spy_answer(model: object, points: Points) -> object:
+        tested.append((fitted[-1], points))
+        return answer(model, points)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kernels, "fit_points", spy_fit)
+    monkeypatch.setattr(kernels, "predict_points", spy_answer)
+    table = pd.concat([gemm_table("A100-SXM4-80GB", SIZES, e, 4.0) for e in (0.7, 0.72)])
+    kernels.fit_kernels(table.reset_index(drop=True), pool=False)
+    assert len(tested) == 5
+    for known, unknown in tested:
+        assert not set(known.keys) & set(unknown.keys), "no shape is on both sides"
+    assert sum(len(unknown.keys) for _, unknown in tested) == len(table)
+
+
 def test_a_layout_gets_an_offset() -> None:
     plain = gemm_table("A100-SXM4-80GB", SIZES, 0.8, 3.0)
     slow = gemm_table("A100-SXM4-80GB", SIZES[3:], 0.6, 3.0).assign(layout="wgrad")

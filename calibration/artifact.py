@@ -31,6 +31,7 @@ def _entry(
     pieces = [model.low, model.high, model.mean, model.scale]
     for weight, bias in zip(model.weights, model.biases, strict=True):
         pieces += [weight, bias]
+    pieces.append(model.tilt)
     first = sum(s.size for s in shapes)
     arrays.extend(np.ravel(piece) for piece in pieces)
     shapes.append(model.keys)
@@ -46,6 +47,9 @@ def _entry(
         "offsets": {name: _number(value) for name, value in sorted(model.offsets.items())},
         "features": int(model.low.size),
         "widths": [model.weights[0].shape[0], *(w.shape[1] for w in model.weights)],
+        "stacks": {name: _number(value) for name, value in sorted(model.stacks.items())},
+        "year": None if np.isnan(model.year) else _number(model.year),
+        "bent": bool(model.tilt.size),
         "offset": int(offset),
         "keys": [int(first), int(model.keys.size)],
     }

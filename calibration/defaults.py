@@ -39,6 +39,7 @@ def kernel_table(shared: Path) -> pd.DataFrame:
     parts = [
         aiconfigurator.gemm(tables / "gemm_perf.parquet"),
         aiconfigurator.attention(tables / "context_attention_perf.parquet"),
+        aiconfigurator.decode(tables / "generation_attention_perf.parquet"),
         fgpm.operators(shared / "bulk" / "seeds" / "fgpm_ops_a100_gh200.csv.gz"),
         tidy.streaming(tidy_table),
         tidy.training_gemms(tidy_table),
@@ -71,7 +72,7 @@ def throttles(shared: Path) -> dict[str, Throttle]:
 
 SOURCES: list[dict[str, Any]] = [
     {
-        "files": "bulk/kernels/aiconfigurator: gemm, context_attention, nccl",
+        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention, nccl",
         "origin": "ai-dynamo/aiconfigurator@095f58a51c, 2026-08-21",
         "licence": aiconfigurator.LICENCE,
     },
@@ -100,6 +101,8 @@ def build(shared: Path, out: Path, jobs: int) -> None:
     heldout = {
         "kernels": heldout_table(kernels.heldout),
         "accelerator_left_out": heldout_table(kernels.transfer),
+        "sixty_points": heldout_table(kernels.fewshot),
+        "coverage_left_out": kernels.transfer_coverage,
         "links": heldout_table(links.heldout),
     }
     calibration = Calibration(

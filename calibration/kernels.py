@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.neural_network import MLPRegressor
 
+from calibration.fewshot import FewShot, few_shot_trial
+from calibration.libraries import neutral, typical
 from calibration.tables import kinds, shapes_of, variants
 from predictor import catalog
 from predictor.efficiency import ANY, DEFAULTS, EfficiencyModel, shape_keys
@@ -38,14 +40,20 @@ SMALL_TABLE = 1000
 KEEP_SHAPES = 5000
 """Tables up to this size keep their shapes, so that predictions can say 'measured'."""
 
-POOL_POINTS = 30_000
-"""A pooled fit takes at most this many points, spread evenly over accelerators."""
+MOST_POINTS = 32_000
+"""A fit takes at most this many points; a pooled one spreads them evenly over accelerators."""
+
+TRAINED_POINTS = 2.0e6
+"""Points that a network sees in all its epochs."""
 
 LEAST_POINTS = 4
 """Kinds with fewer points on an accelerator are not fitted there."""
 
 LONGEST_LAUNCH = 50e-6
 """What takes longer than this is at work, not being launched [s]."""
+
+FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
+"""Kinds on which bending to a few points is tried out."""
 
 STREAMING = ("norm", "elementwise", "softmax", "loss", "embedding", "optimizer")
 
@@ -68,13 +76,16 @@ class KernelFit:
     heldout: dict[tuple[str, str, str], HeldOut] = field(default_factory=dict)
     transfer: dict[tuple[str, str, str], HeldOut] = field(default_factory=dict)
     transfer_sigma: dict[str, float] = field(default_factory=dict)
+    transfer_coverage: dict[str, float] = field(default_factory=dict)
+    fewshot: dict[tuple[str, str, str], FewShot] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
     """Measured points of one kind and data type, on one or several accelerators.
 
-    features (N, F); ideal, time, latency [s]; variant names; group: accelerator of each point
+    features (N, F); ideal, time, latency [s]; variant names; group: accelerator of each point;
+    library: log constant of the kernel library that took `time`, 0 for the neutral one
     """
 
     features: np.ndarray
@@ -84,15 +95,11 @@ class Points:
     variant: np.ndarray
     group: np.ndarray
     keys: np.ndarray
+    library: np.ndarray
 
     def take(self, index: np.ndarray) -> Points:
         """The points at `index`."""
-        return Points(
-            *(
-                getattr(self, name)[index]
-                for name in ("features", "ideal", "time", "latency", "variant", "group", "keys")
-            )
-        )
+        return Points(*(getattr(self, name)[index] for name in POINT_FIELDS))
 
     @property
     def y(self) -> np.ndarray:
@@ -107,6 +114,9 @@ class Points:
         return np.asarray(np.clip((self.time - self.latency) / self.time, 0.02, 1.0) ** 2)
 
 
+POINT_FIELDS = tuple(item.name for item in fields(Points))
+
+
 def latency_of(time: np.ndarray, ideal_time: np.ndarray, default: float) -> float:
     """Time of an empty kernel [s]: nine tenths of the fastest hundredth of the short kernels whose
     ideal time is less than a tenth of what they took; `default` where there are no such."""
@@ -116,8 +126,17 @@ def latency_of(time: np.ndarray, ideal_time: np.ndarray, default: float) -> floa
     return float(0.9 * np.quantile(small, 0.01))
 
 
-def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str) -> Points:
-    """Rows of one kind and data type on one accelerator as points to fit."""
+def points_of(
+    table: pd.DataFrame,
+    accelerator: Accelerator,
+    op: str,
+    dtype: str,
+    stacks: Mapping[str, float] | None = None,
+) -> Points:
+    """Rows of one kind and data type on one accelerator as points to fit.
+
+    stacks   log constant of each kernel library, where the rows name theirs
+    """
     shapes = shapes_of(table, op, dtype)
     found = ideal(shapes, accelerator)
     time = table["latency_us"].to_numpy(float) * 1e-6
@@ -134,6 +153,7 @@ def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str
         names,
         np.full(time.shape, accelerator.name, dtype=object),
         _keys(shapes),
+        table["framework"].map(stacks or {}).fillna(0.0).to_numpy(float),
     )
     return everything.take(np.flatnonzero(sound))
 
@@ -144,10 +164,7 @@ def _keys(shapes: Shapes) -> np.ndarray:
 
 def _join(parts: list[Points]) -> Points:
     return Points(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("features", "ideal", "time", "latency", "variant", "group", "keys")
-        )
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in POINT_FIELDS)
     )
 
 
@@ -223,17 +240,17 @@ def _ridge(
 def _network(
     z: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """A multilayer perceptron, two hidden layers of rectifiers; learning rate lowered in steps."""
+    """A multilayer perceptron of rectifiers; learning rate lowered in steps."""
     estimator = MLPRegressor(
-        hidden_layer_sizes=(48, 48),
+        hidden_layer_sizes=(64, 64, 64),
         alpha=1e-5,
-        batch_size=256,
+        batch_size=512,
         max_iter=1,
         warm_start=True,
         random_state=seed,
     )
     center = float(np.average(y, weights=weight))
-    epochs = int(np.clip(3e6 / len(y), 40, 200))
+    epochs = int(np.clip(TRAINED_POINTS / len(y), 40, 200))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for rate, share in ((4e-3, 0.5), (1e-3, 0.3), (2e-4, 0.2)):
@@ -249,10 +266,10 @@ def _network(
 
 
 def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
-    """Times that a model answers for points [s], with each point's own latency where it has one."""
+    """Times that a model answers for points [s], each in its own kernel library."""
     offset = np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
     y = np.maximum(model.inefficiency(points.features) + offset, 0.0)
-    return np.asarray(model.latency + points.ideal * np.exp(y))
+    return np.asarray((model.latency + points.ideal * np.exp(y)) * np.exp(points.library))
 
 
 def errors(predicted: np.ndarray, measured: np.ndarray) -> HeldOut:
@@ -264,28 +281,36 @@ def errors(predicted: np.ndarray, measured: np.ndarray) -> HeldOut:
 
 def _spread(predicted: np.ndarray, measured: np.ndarray) -> float:
     """Log-standard-deviation whose central 80 % covers 80 % of the errors."""
-    return float(np.quantile(np.abs(np.log(predicted / measured)), 0.8) / 1.2816)
+    return float(np.quantile(np.abs(np.log(predicted / measured)), 0.8) / Z80)
 
 
-def _folds(points: Points, count: int = 5) -> np.ndarray:
-    """A fold for every distinct shape, the same for all its rows."""
-    _, codes = np.unique(points.keys, return_inverse=True)
-    order = np.random.default_rng(0).permutation(codes.max() + 1)
-    return order[codes] % count
+def _folds(points: Points, count: int = 5, like: Points | None = None) -> np.ndarray:
+    """A fold for every distinct shape, the same for all its rows, and for the same shape of
+    `like`."""
+    distinct = np.unique((points if like is None else like).keys)
+    order = np.random.default_rng(0).permutation(len(distinct))
+    at = np.minimum(np.searchsorted(distinct, points.keys), len(distinct) - 1)
+    return np.where(distinct[at] == points.keys, order[at] % count, -1)
 
 
 def fit_checked(
-    points: Points, kind: str, dtype: str, place: str
+    points: Points, kind: str, dtype: str, place: str, rows: Points | None = None
 ) -> tuple[EfficiencyModel, HeldOut]:
     """Fit on all points; error and spread from fits without a fifth of the shapes (of small
-    tables each fifth in turn, of large ones the first)."""
-    fold = _folds(points)
+    tables each fifth in turn, of large ones the first).
+
+    points  neutral times, to fit
+    rows    the measurements behind them, to predict; the points themselves if not given
+    """
+    rows = points if rows is None else rows
+    fold, own = _folds(points), _folds(rows, like=points)
     folds = np.unique(fold) if len(fold) < SMALL_TABLE else np.array([0])
     predicted, measured = [], []
-    for out in (fold == number for number in folds):
+    for number in folds:
+        out = fold == number
         if (~out).sum() >= 3:
             trial = fit_points(points.take(np.flatnonzero(~out)), kind, dtype, place)
-            test = points.take(np.flatnonzero(out))
+            test = rows.take(np.flatnonzero(own == number))
             predicted.append(predict_points(trial, test))
             measured.append(test.time)
     if measured:
@@ -342,19 +367,22 @@ def fit_kernels(
         for name in table["accelerator"].unique()
     }
     result = KernelFit()
-    parts: dict[tuple[str, str], dict[str, Points]] = {}
+    parts: dict[tuple[str, str], dict[str, Part]] = {}
     for kind, op, dtype, rows in _split(_merge_dtypes(table, accelerators)):
-        for name, own in rows.groupby("accelerator", observed=True):
-            points = points_of(own, accelerators[str(name)], op, dtype)
-            if len(points.time) >= LEAST_POINTS:
-                parts.setdefault((kind, dtype), {})[str(name)] = points
+        tables = {str(name): own for name, own in rows.groupby("accelerator", observed=True)}
+        usual = typical(tables)
+        for name, own in tables.items():
+            part = _part(own, accelerators[name], op, dtype, usual)
+            if len(part.points.time) >= LEAST_POINTS:
+                parts.setdefault((kind, dtype), {})[name] = part
 
     run = Parallel(n_jobs=jobs)
     single = [(key, name, p) for key, group in parts.items() for name, p in group.items()]
     progress(f"{len(single)} fits of single accelerators")
-    fitted = run(delayed(fit_checked)(p, *key, name) for key, name, p in single)
-    for (key, name, _), (model, found) in zip(single, fitted, strict=True):
-        result.models[(*key, name)], result.heldout[(*key, name)] = model, found
+    fitted = run(delayed(fit_checked)(p.points, *key, name, p.rows) for key, name, p in single)
+    for (key, name, part), (model, found) in zip(single, fitted, strict=True):
+        result.models[(*key, name)] = replace(model, stacks=part.stacks)
+        result.heldout[(*key, name)] = found
     if pool:
         _fit_pools(result, parts, accelerators, run, progress)
         derive_backward(result)
@@ -362,60 +390,128 @@ def fit_kernels(
     return result
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One kind and data type on one accelerator: neutral points to fit, measured rows to predict,
+    the log constant of each kernel library."""
+
+    points: Points
+    rows: Points
+    stacks: dict[str, float]
+    usual: dict[str, float]
+
+
+def _part(
+    rows: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str, usual: dict[str, float]
+) -> Part:
+    plain, stacks = neutral(rows, usual)
+    points = points_of(plain, accelerator, op, dtype)
+    if len(points.time) > MOST_POINTS:
+        chosen = np.random.default_rng(0).permutation(len(points.time))[:MOST_POINTS]
+        points = points.take(np.sort(chosen))
+    measured = points_of(rows, accelerator, op, dtype, stacks)
+    return Part(points, measured, stacks, usual)
+
+
 def _fit_pools(
     result: KernelFit,
-    parts: Mapping[tuple[str, str], Mapping[str, Points]],
+    parts: Mapping[tuple[str, str], Mapping[str, Part]],
     accelerators: Mapping[str, Accelerator],
     run: Parallel,
     progress: Callable[[str], None],
 ) -> None:
-    """Add the models pooled over architectures and over everything to `result`."""
+    """Add the models pooled over architectures and over everything to `result`, and what they are
+    worth on each accelerator that is left out of them."""
     pools: list[tuple[tuple[str, str], str, list[str]]] = []
+    trials: list[tuple[tuple[str, str], str, str, list[str]]] = []
     for key, group in parts.items():
         architectures: dict[str, list[str]] = {}
         for name in group:
             architectures.setdefault(accelerators[name].architecture, []).append(name)
         pools += [(key, f"{ANY}{arch}", names) for arch, names in architectures.items()]
         pools.append((key, ANY, list(group)))
+        for name in group:
+            near = [n for n in architectures[accelerators[name].architecture] if n != name]
+            if len(group) > 1:
+                place = f"{ANY}{accelerators[name].architecture}" if near else ANY
+                trials.append((key, name, place, near or [n for n in group if n != name]))
+
+    def usual(key: tuple[str, str], names: list[str]) -> dict[str, float]:
+        return parts[key][names[0]].usual
+
+    def years(names: list[str]) -> float:
+        return float(np.mean([accelerators[name].year for name in names]))
+
     joint = [pool for pool in pools if len(pool[2]) > 1]
     progress(f"{len(joint)} pooled fits")
     fitted = run(
-        delayed(fit_checked)(_join_sample(parts[key], names), *key, place)
+        delayed(fit_points)(_join_sample(parts[key], names), *key, place)
         for key, place, names in joint
     )
-    models = {
-        (key, place): model for (key, place, _), (model, _) in zip(joint, fitted, strict=True)
-    }
+    models = {(key, place): model for (key, place, _), model in zip(joint, fitted, strict=True)}
     for key, place, names in pools:
         model = models.get((key, place), result.models[(*key, names[0])])
-        result.models[(*key, place)] = replace(model, accelerator=place, keys=np.empty(0))
-
-    left_out = [(key, name) for key, group in parts.items() if len(group) > 1 for name in group]
-    progress(f"{len(left_out)} fits with an accelerator left out")
-    trials = run(
-        delayed(fit_points)(
-            _join_sample(parts[key], [other for other in parts[key] if other != name]), *key, ANY
+        year = years(names) if place == ANY else np.nan
+        result.models[(*key, place)] = replace(
+            model, accelerator=place, keys=np.empty(0), stacks=usual(key, names), year=year
         )
-        for key, name in left_out
+
+    progress(f"{len(trials)} fits with an accelerator left out")
+    left = run(
+        delayed(fit_points)(_join_sample(parts[key], names), *key, place)
+        for key, _, place, names in trials
     )
-    spreads: dict[str, list[float]] = {}
-    for (key, name), trial in zip(left_out, trials, strict=True):
-        points = parts[key][name]
-        predicted = predict_points(trial, points)
-        result.transfer[(*key, name)] = errors(predicted, points.time)
-        spreads.setdefault(key[0].split(".")[0], []).append(_spread(predicted, points.time))
-    for kind, values in spreads.items():
-        result.transfer_sigma[kind] = float(np.sqrt(np.mean(np.square(values))))
+    ratios: dict[str, dict[str, np.ndarray]] = {}
+    for (key, name, place, names), trial in zip(trials, left, strict=True):
+        part = parts[key][name]
+        year = years(names) if place == ANY else np.nan
+        base = replace(trial, accelerator=place, year=year, stacks=part.usual)
+        own = replace(base, latency=float(base.latency_on(accelerators[name])), year=np.nan)
+        rows = replace(part.rows, library=_library_of(part, base))
+        predicted = predict_points(own, rows)
+        result.transfer[(*key, name)] = errors(predicted, rows.time)
+        kind = key[0].split(".")[0] + ("" if place == ANY else "/architecture")
+        ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
+        if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
+            result.fewshot[(*key, name)] = few_shot_trial(
+                own, result.models[(*key, name)], part.points, predict_points
+            )
+    for kind, groups in ratios.items():
+        result.transfer_sigma[kind] = _balanced_quantile(list(groups.values())) / Z80
+        if len(groups) > 2:
+            # What an interval fitted to the other accelerators covers of each.
+            covered = []
+            for name in groups:
+                rest = [values for other, values in groups.items() if other != name]
+                covered.append(float(np.mean(groups[name] <= _balanced_quantile(rest))))
+            result.transfer_coverage[kind] = float(np.mean(covered))
 
 
-def _join_sample(group: Mapping[str, Points], names: list[str]) -> Points:
-    return _sample(_join([group[name] for name in names]), POOL_POINTS)
+Z80 = 1.2816
+"""Of a normal distribution, 80 % lies within this many standard deviations."""
+
+
+def _balanced_quantile(groups: list[np.ndarray]) -> float:
+    """80 % quantile over groups that count alike."""
+    spread = [np.quantile(values, np.linspace(0.005, 0.995, 100)) for values in groups]
+    return float(np.quantile(np.concatenate(spread), 0.8))
+
+
+def _library_of(part: Part, base: EfficiencyModel) -> np.ndarray:
+    """Constants of the rows' libraries as they hold elsewhere."""
+    elsewhere = {own: base.stacks.get(name, 0.0) for name, own in part.stacks.items()}
+    return np.array([elsewhere.get(value, 0.0) for value in part.rows.library])
+
+
+def _join_sample(group: Mapping[str, Part], names: list[str]) -> Points:
+    return _sample(_join([group[name].points for name in names]), MOST_POINTS)
 
 
 def _merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.DataFrame:
     """On GPUs fp16 and bf16 products run alike, and memory-bound kernels in any type do; hosts
     compute in both cases, so their types stay apart."""
-    gpu = ~table["accelerator"].map(lambda name: known[name].is_host).astype(bool)
+    hosts = {name for name, device in known.items() if device.is_host}
+    gpu = ~table["accelerator"].isin(hosts)
     merged = table["dtype"].where(~(gpu & (table["dtype"] == "fp16")), "bf16")
     streaming = gpu & table["op"].isin(STREAMING)
     return table.assign(dtype=merged.where(~streaming, ANY))

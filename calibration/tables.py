@@ -10,7 +10,7 @@ import pandas as pd
 
 from predictor.errors import InputError
 from predictor.features import Shapes, kind_of
-from predictor.precision import ELEMENT_BYTES
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.schema import (
     COLLECTIVE_OPS,
     COMPUTE_OPS,
@@ -20,6 +20,7 @@ from predictor.schema import (
 )
 
 NEEDED = ("accelerator", "op", "dtype", "latency_us")
+TEXTS = ("layout", "kernel", "kv_dtype", "link", "cache", "mode", "source", "framework")
 NUMBERS = (*KERNEL_NUMBERS, "link_gbs", "in_switch", "latency_us")
 
 
@@ -85,7 +86,7 @@ def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
         refuse((values < 0) | np.isinf(values), column, "must be a number from 0 up")
         checked[column] = values
     refuse(~(checked["latency_us"] > 0), "latency_us", "must be above 0")
-    for column in (*NEEDED[:3], "layout", "kernel", "link", "cache", "mode", "source"):
+    for column in (*NEEDED[:3], *TEXTS):
         text = table[column].astype(object) if column in table else pd.Series("", table.index)
         checked[column] = text.where(text.notna(), "").astype(str)
     for column in NEEDED[:3]:
@@ -97,6 +98,7 @@ DIMENSIONS = {
     "gemm": ("m", "n", "k"),
     "attention_prefill": ("batch", "q_len", "kv_len", "heads", "head_dim"),
     "attention_backward": ("batch", "q_len", "kv_len", "heads", "head_dim"),
+    "attention_decode": ("batch", "kv_len", "heads", "head_dim"),
 }
 """What a row must state to be timed; of other kernels and of collectives it is `message_bytes`."""
 
@@ -134,6 +136,8 @@ def variants(table: pd.DataFrame) -> pd.Series:
     attention = table["op"].str.startswith("attention")
     found = layout.where(~named, table["kernel"].where(table["kernel"] != "", "fwd"))
     fused = table["kernel"].where(table["kernel"] == "flash2", "flash")
+    small = (table["op"] == "attention_decode") & table["kv_dtype"].isin(["fp8", "int8"])
+    fused = fused.mask(small, "kv8")
     return found.where(~attention, fused)
 
 
@@ -141,11 +145,11 @@ def kinds(table: pd.DataFrame) -> pd.Series:
     """Kind of each row, under which its efficiency is fitted; '' for collectives and for rows
     that no fit uses."""
     fitted = ~is_collective(table) & (gaps(table) == "")
-    named = [
-        kind_of(op, variant) if usable else ""
-        for op, variant, usable in zip(table["op"], variants(table), fitted, strict=True)
-    ]
-    return pd.Series(named, index=table.index)
+    pairs = pd.MultiIndex.from_arrays([table["op"], variants(table)])
+    codes, distinct = pd.factorize(pairs)
+    named = np.array([kind_of(op, variant) for op, variant in distinct], dtype=object)
+    found = pd.Series(named[codes] if len(named) else codes, index=table.index, dtype=object)
+    return found.where(fitted, "")
 
 
 def is_collective(table: pd.DataFrame) -> pd.Series:
@@ -161,6 +165,23 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
     def column(name: str, default: float = 1.0) -> np.ndarray:
         return table[name].fillna(default).to_numpy(dtype=float)
 
+    def shapes(
+        m: np.ndarray,
+        n: np.ndarray,
+        k: np.ndarray,
+        batch: np.ndarray,
+        flop: np.ndarray,
+        moved: np.ndarray,
+    ) -> Shapes:
+        return Shapes(op, dtype, tuple(names), codes.astype(float), m, n, k, batch, flop, moved)
+
+    if op == "attention_decode":
+        sequences, key, heads, d = (column(c) for c in ("batch", "kv_len", "heads", "head_dim"))
+        kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
+        cache = table["kv_dtype"].map(ELEMENT_BYTES).fillna(2.0).to_numpy(dtype=float)
+        moved = sequences * (2.0 * cache * kv_heads * key * d + 2.0 * size * heads * d)
+        flop = 4.0 * sequences * heads * key * d
+        return shapes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved)
     if op.startswith("attention"):
         query, key, d = column("q_len"), column("kv_len"), column("head_dim")
         heads = column("heads")
@@ -172,11 +193,7 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
         forward = 4.0 * batch * query * seen * d
         moved = size * sequences * d * (2 * query * heads + 2 * key * kv_heads)
         backward = op == "attention_backward"
-        return Shapes(
-            op,
-            dtype,
-            tuple(names),
-            codes.astype(float),
+        return shapes(
             query,
             key,
             d,
@@ -187,8 +204,8 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
     m, n, k, batch = column("m"), column("n"), column("k"), column("batch")
     if op == "gemm":
         out = np.where(variants(table) == "wgrad", 4.0, max(size, 2.0))
-        moved = (size * (m * k + k * n) + out * m * n) * batch
+        moved = (size * m * k + WEIGHT_BYTES.get(dtype, 2.0) * k * n + out * m * n) * batch
         flop = 2.0 * m * n * k * batch
     else:
         moved, flop = column("message_bytes"), np.zeros_like(m)
-    return Shapes(op, dtype, tuple(names), codes.astype(float), m, n, k, batch, flop, moved)
+    return shapes(m, n, k, batch, flop, moved)

@@ -18,8 +18,8 @@ import numpy as np
 
 from predictor.errors import InputError, unknown
 from predictor.hardware import (
+    DEFAULT_CLOCK,
     L2_BYTES_PER_CLOCK_PER_SM,
-    L2_OVER_MEMORY,
     Accelerator,
     Cluster,
     Numeric,
@@ -178,10 +178,8 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         if dtype in si
     }
     bandwidth = float(si["memory_bandwidth"])
-    sms, clock = float(si.get("sm_count", np.nan)), float(si.get("clock", np.nan))
+    sms, clock = float(si.get("sm_count", DEFAULT_SMS)), float(si.get("clock", DEFAULT_CLOCK))
     l2_bandwidth = si.get("l2_bandwidth", L2_BYTES_PER_CLOCK_PER_SM * sms * clock)
-    if np.isnan(l2_bandwidth):
-        l2_bandwidth = L2_OVER_MEMORY * bandwidth
     return Accelerator(
         name=spec.name,
         architecture=spec.architecture,
@@ -190,8 +188,10 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         bandwidth=bandwidth,
         l2=float(si.get("l2", DEFAULT_L2)),
         l2_bandwidth=max(float(l2_bandwidth), bandwidth),
-        sms=DEFAULT_SMS if np.isnan(sms) else sms,
+        sms=sms,
         power=float(si.get("tdp", np.nan)),
+        clock=clock,
+        year=float(si.get("year", np.nan)),
     )
 
 

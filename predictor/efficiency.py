@@ -21,13 +21,17 @@ import numpy as np
 
 from predictor import catalog
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Array
+from predictor.hardware import Accelerator, Array, Numeric
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
 either makes older calibrations unreadable."""
 
 ANY = "*"
+
+LATENCY_TREND = 0.09
+"""Fall of the log latency of an empty kernel per year: 2.5 us on A100 (2020), 1.65 on B200 (2024),
+from CUDA graphs of the shared tables."""
 
 RELATED_DTYPES: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
@@ -53,6 +57,10 @@ class EfficiencyModel:
     offsets   added to y for a variant (layout, direction) that shares the model
     sigma     log-standard-deviation of held-out residuals
     keys      hashes of the measured shapes, sorted; empty where not kept
+    stacks    log time of each kernel library over the neutral one (the mean of all)
+    year      mean year of the pooled accelerators; NaN where the latency is an accelerator's own
+    tilt      constant and slopes on the standardised features by which few points bent y; empty
+              where none did
     """
 
     kind: str
@@ -71,10 +79,14 @@ class EfficiencyModel:
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
     keys: Array
+    stacks: Mapping[str, float] = field(default_factory=dict)
+    year: float = math.nan
+    tilt: Array = field(default_factory=lambda: np.empty(0))
 
     def inefficiency(self, features: Array) -> Array:
         """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`."""
-        z = (np.clip(features, self.low, self.high) - self.mean) / self.scale
+        z = self.standard(features)
+        bend = self.tilt[0] + z @ self.tilt[1:] if self.tilt.size else 0.0
         if self.degree == 2:
             rows, cols = np.triu_indices(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
@@ -82,7 +94,17 @@ class EfficiencyModel:
             z = z @ weight + bias
             if index + 1 < len(self.weights):
                 z = np.maximum(z, 0.0)
-        return np.asarray(np.clip(z[:, 0], 0.0, self.limit))
+        return np.asarray(np.clip(z[:, 0] + bend, 0.0, self.limit))
+
+    def standard(self, features: Array) -> Array:
+        """Features within the box, standardised, (N, F) -> (N, F)."""
+        return np.asarray((np.clip(features, self.low, self.high) - self.mean) / self.scale)
+
+    def latency_on(self, accelerator: Accelerator) -> Numeric:
+        """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,
+        by `LATENCY_TREND` at most 1.6 times up or down."""
+        years = np.nan_to_num(np.asarray(accelerator.year - self.year, float))
+        return self.latency * np.clip(np.exp(-LATENCY_TREND * years), 1 / 1.6, 1.6)
 
     def distance(self, features: Array) -> Array:
         """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
@@ -228,10 +250,16 @@ class Calibration:
                         continue
                     if place == accelerator.name:
                         return Resolved(model, None, "interpolated", model.sigma)
-                    sigma = max(model.sigma, self.transfer_sigma.get(kinds[-1], 0.2))
+                    sigma = max(model.sigma, self._transfer(kinds[-1], place))
                     return Resolved(model, None, "transferred", sigma)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
+
+    def _transfer(self, kind: str, place: str) -> float:
+        """Spread of models that serve an accelerator without data: relatives of its architecture,
+        or all."""
+        far = self.transfer_sigma.get(kind, 0.2)
+        return far if place == ANY else self.transfer_sigma.get(f"{kind}/architecture", far)
 
     def link(self, op: str, link: str) -> LinkModel:
         """Parameters of a collective on a link: its own, its family's, or the default."""
@@ -357,6 +385,9 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         scale=scale,
         weights=tuple(weight for weight, _ in layers),
         biases=tuple(bias for _, bias in layers),
+        tilt=cut(features + 1) if entry["bent"] else np.empty(0),
+        stacks=entry["stacks"],
+        year=entry["year"] if entry["year"] is not None else math.nan,
         keys=keys[first : first + count],
     )
 

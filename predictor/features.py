@@ -16,16 +16,28 @@ import numpy as np
 
 from predictor.hardware import Accelerator, Array, Numeric
 from predictor.operators import Operator
-from predictor.precision import ELEMENT_BYTES, PEAK
+from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
 
 TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (32, 64), (16, 64))
 """Rows and columns of the output tile of one thread block, as in cuBLAS and CUTLASS."""
+
+TYPICAL_TILES = ((256, 128), (128, 128), (64, 64), (16, 64))
+"""Tiles whose own cost is a feature, since a library does not always take the best."""
 
 SPLITS = (1, 2, 4, 8)
 """Into how many parts the depth k of a product may be divided among blocks (split-K)."""
 
 ATTENTION_TILE = 128
 """Query rows of one thread block of FlashAttention-2 and -3."""
+
+COPIES = 5.0
+"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator)."""
+
+ENERGY, NARROWING = 1.6e-12, 0.42
+"""Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width."""
+
+CLOCK = 0.45
+"""Clock over power: power grows with clock x voltage squared, and voltage with the clock."""
 
 ROWWISE = ("norm", "softmax", "loss", "embedding")
 """Memory-bound operators that work row by row."""
@@ -69,7 +81,7 @@ def kind_of(op: str, variant: str) -> str:
     kernels each for itself, the remaining memory-bound operators by direction."""
     if variant.startswith("bmm"):
         return "bmm"
-    if op == "elementwise" or variant == "flash2":
+    if op == "elementwise" or variant in ("flash2", "kv8"):
         return f"{op}.{variant}"
     if op in ("norm", "softmax", "loss", "embedding"):
         return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"
@@ -103,6 +115,34 @@ def memory_time(moved: Array, accelerator: Accelerator) -> Array:
     return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
 
 
+def _cold_time(weights: Array, accelerator: Accelerator) -> Array:
+    """Least time to read weights, which come from memory: a layer's are not in the cache when its
+    turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
+    """
+    stay = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    return np.asarray(
+        weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
+    )
+
+
+def power_limit(accelerator: Accelerator) -> Numeric:
+    """Share of the peak rate that the power cap leaves to matrix products, 0..1; 1 if unknown.
+
+    Energy per FLOP falls with the width of a processor's matrix unit in FLOP per clock, since
+    wider ones reuse their operands more, and the clock follows the power of a kernel to `CLOCK`.
+    `ENERGY` and `NARROWING` are from what capped accelerators sustain: 1.6 pJ per bf16 FLOP at
+    1024 FLOP per clock (L40S, RTX PRO 6000), 0.9 at 4096 (H100), 0.7 at 8192 (B200).
+    """
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    width = half / (accelerator.sms * accelerator.clock)
+    full = ENERGY * (width / 1024.0) ** -NARROWING * half
+    return np.where(np.isnan(full * accelerator.power), 1.0, _share(accelerator.power, full))
+
+
+def _share(cap: Numeric, full: Numeric) -> Array:
+    return np.asarray(np.minimum(cap / full, 1.0) ** CLOCK)
+
+
 def peak_of(dtype: str, accelerator: Accelerator) -> Numeric:
     """Peak rate of the data type's products [FLOP/s]."""
     return accelerator.peak_for(PEAK.get(dtype, dtype))
@@ -122,11 +162,14 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """
     m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
     size = ELEMENT_BYTES[shapes.dtype]
-    peak, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
-    floor = memory_time(shapes.bytes, accelerator)
+    nominal, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
+    peak = nominal * power_limit(accelerator)
+    weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
+    floor = memory_time(shapes.bytes - weights, accelerator) + _cold_time(weights, accelerator)
     ceiling = np.full(np.shape(m), np.inf)
     cost = np.full(np.shape(m), np.inf)
     waves, tail, fill, tile, split = (np.ones(np.shape(m)) for _ in range(5))
+    prices = {choice: np.full(np.shape(m), np.inf) for choice in TYPICAL_TILES}
     for rows, cols in TILES:
         down, across = np.ceil(m / rows), np.ceil(n / cols)
         reads = size * batch * k * m * n * (1 / np.minimum(rows, m) + 1 / np.minimum(cols, n))
@@ -137,6 +180,8 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             partial = 8.0 * m * n * batch * parts if parts > 1 else 0.0
             ceiling = np.minimum(ceiling, arithmetic)
             price = np.maximum(arithmetic, floor) + (reads + partial) / accelerator.l2_bandwidth
+            if (rows, cols) in prices:
+                prices[rows, cols] = np.minimum(prices[rows, cols], price)
             better = price < 0.999 * cost
             cost = np.where(better, price, cost)
             waves = np.where(better, rounds, waves)
@@ -145,7 +190,7 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             tile = np.where(better, float(rows * cols), tile)
             split = np.where(better, float(parts), split)
     time = np.maximum(ceiling, floor)
-    compute = shapes.flop / peak
+    compute = shapes.flop / nominal
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
@@ -164,6 +209,7 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
             np.asarray((n % 8 == 0) & (k % 8 == 0), float),
             np.asarray(m % 8 == 0, float),
+            *(np.clip(_log(price / time), -2, 4) for price in prices.values()),
         ],
         axis=1,
     )
@@ -200,6 +246,34 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
 
+def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Attention of single new tokens: keys and values are read once.
+
+    m    query rows that share a key and value head
+    n    keys
+    k    head size
+    batch  sequences x key and value heads
+    """
+    floor = memory_time(shapes.bytes, accelerator)
+    compute = shapes.flop / peak_of(shapes.dtype, accelerator)
+    time = np.maximum(compute, floor)
+    features = np.stack(
+        [
+            np.clip(_log(compute / floor), -6, 6),
+            _log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(_log(shapes.batch / accelerator.sms), -6, 4),
+            # Long caches are cut into parts to fill the device.
+            np.clip(_log(shapes.batch * shapes.n / (256.0 * accelerator.sms)), -6, 6),
+            _log(np.clip(shapes.n, 16, 65536)),
+            _log(np.minimum(shapes.m, 128)),
+            _log(shapes.k / 128.0),
+            1.0 / (1.0 + shapes.bytes / accelerator.l2),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Memory-bound kernel: bytes over bandwidth.
 
@@ -227,6 +301,8 @@ def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """
     if shapes.op == "gemm":
         return _gemm(shapes, accelerator)
+    if shapes.op == "attention_decode":
+        return _decode(shapes, accelerator)
     if shapes.op.startswith("attention"):
         return _attention(shapes, accelerator)
     return _streaming(shapes, accelerator)

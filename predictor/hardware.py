@@ -22,8 +22,8 @@ L2_BYTES_PER_CLOCK_PER_SM = 32.0
 on A100 and 7 TB/s on H100 (te42kyfo/gpu-benches, L2 bandwidth plots). Used where a catalog row
 or a device file states no `l2_bandwidth_gbs`."""
 
-L2_OVER_MEMORY = 4.0
-"""The same where neither SM count nor clock is known: a multiple of the memory bandwidth."""
+DEFAULT_CLOCK = 1.8e9
+"""Where a catalog row states none: A100 has 1.41 GHz, H100 1.83, B200 1.97."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +36,9 @@ class Accelerator:
     l2             last-level cache [bytes]
     l2_bandwidth   [bytes/s]
     sms            streaming multiprocessors, compute units or cores
+    power          cap [W]; NaN where unknown
+    clock          [Hz]; `DEFAULT_CLOCK` where unknown
+    year           of release; NaN where unknown
     """
 
     name: str
@@ -47,6 +50,8 @@ class Accelerator:
     l2_bandwidth: Numeric
     sms: Numeric
     power: Numeric = np.nan
+    clock: Numeric = DEFAULT_CLOCK
+    year: Numeric = np.nan
 
     @property
     def is_host(self) -> bool:

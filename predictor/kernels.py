@@ -69,7 +69,7 @@ def shape_times(
     if resolved.model is not None:
         model = resolved.model
         y = model.inefficiency(found.features) + _offsets(model, shapes)
-        busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency
+        busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * model.distance(found.features))
         if pedigree == "interpolated" and _all_measured(model, shapes):
             pedigree = "measured"

@@ -45,6 +45,9 @@ PEAK: dict[str, str] = {
     "mxfp8": "fp8",
     "nvfp4": "fp4",
     "mxfp4": "fp4",
+    "sq": "int8",
+    "int8_wo": "bf16",
+    "int4_wo": "bf16",
 }
 """Peak rate used by a data type, where the two names differ."""
 
@@ -58,5 +61,16 @@ ELEMENT_BYTES: dict[str, float] = {
     "fp8_block": 1,
     "mxfp8": 1.03125,  # one 8-bit scale per 32 elements
     "nvfp4": 0.5625,  # one 8-bit scale per 16 elements
+    "sq": 1,
+    "int8_wo": 2,
+    "int4_wo": 2,
 }
-"""Bytes of one operand element of a product in this data type."""
+"""Bytes of one operand element of a product in this data type; of the activations, where weights
+have their own (`WEIGHT_BYTES`)."""
+
+WEIGHT_BYTES: dict[str, float] = {
+    **ELEMENT_BYTES,
+    "int8_wo": 1,
+    "int4_wo": 0.5156,  # one 16-bit scale per 128 elements
+}
+"""Bytes of one weight element of a product in this data type."""

@@ -23,7 +23,12 @@ ACCELERATORS = {
     "NVIDIA L40S": "L40S-48GB",
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-96GB",
 }
-DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+DTYPES = {"bfloat16": "bf16"} | {
+    name: name for name in ("fp8", "fp8_block", "nvfp4", "sq", "int8_wo", "int4_wo")
+}
+BROKEN_DECODE = ("1.0.0", "1.3.0rc15", "1.3.0rc17")
+"""TensorRT-LLM versions whose decode benchmark shares pages and beats the memory's bandwidth."""
+
 COLLECTIVES = {
     "all_reduce": "allreduce",
     "all_gather": "allgather",
@@ -74,11 +79,10 @@ def _gemms(path: Path) -> pd.DataFrame:
 
 
 def gemm(path: Path) -> pd.DataFrame:
-    """`gemm_perf.parquet` as kernel rows: short bursts, one row per accelerator, type and shape."""
+    """`gemm_perf.parquet` as kernel rows: short bursts; a row per accelerator, type, shape and
+    library."""
     table = _gemms(path)
-    keys = ["accelerator", "dtype", "m", "n", "k"]
-    rows = _geometric_mean(table[table["power"].isna()], keys)
-    return rows.assign(op="gemm", layout="fwd", source="aiconfigurator")
+    return _by_library(table[table["power"].isna()], ["m", "n", "k"]).assign(layout="fwd")
 
 
 def gemm_bursts_and_sustained(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -112,15 +116,15 @@ def attention(path: Path) -> pd.DataFrame:
         head_dim=table["head_dim"].astype(float),
     )
     table["kv_heads"] = table["kv_heads"].where(table["kv_heads"] > 0, table["heads"])
-    keys = ["accelerator", "batch", "q_len", "heads", "kv_heads", "head_dim"]
-    rows = _geometric_mean(table, keys)
-    return rows.assign(
+    table = table.assign(
         op="attention_prefill",
         dtype="bf16",
-        kv_len=rows["q_len"],
-        causal=1.0,
+        kv_len=table["q_len"],
+        framework=table["dir_backend"],
         source="aiconfigurator",
     )
+    keys = ["batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"]
+    return _by_library(table, keys).assign(causal=1.0)
 
 
 def nccl(path: Path) -> pd.DataFrame:
@@ -140,3 +144,33 @@ def nccl(path: Path) -> pd.DataFrame:
     keys = ["accelerator", "link", "link_gbs", "in_switch", "op", "num_gpus", "message_bytes"]
     rows = table.groupby(keys, observed=True)["latency_us"].median().reset_index()
     return rows.assign(dtype="fp16", num_nodes=1.0, source="aiconfigurator")
+
+
+def decode(path: Path) -> pd.DataFrame:
+    """`generation_attention_perf.parquet`: one new token, full window, 16- and 8-bit caches."""
+    table = _known(pd.read_parquet(path))
+    broken = (table["dir_backend"] == "trtllm") & table["dir_version"].isin(BROKEN_DECODE)
+    table = table[~broken & table["power"].isna()]
+    table = table[table["window_size"].fillna(0) <= 0]
+    heads = table["num_heads"].astype(float)
+    kv_heads = table["num_key_value_heads"].astype(float)
+    table = table.assign(
+        latency_us=table["latency"].astype(float) * 1e3,
+        batch=table["batch_size"].astype(float),
+        kv_len=table["step"].astype(float) + 1.0,
+        heads=heads,
+        kv_heads=kv_heads.where(kv_heads > 0, heads),
+        head_dim=table["head_dim"].astype(float),
+        kv_dtype=table["kv_cache_dtype"].map({"bfloat16": "bf16", "fp8": "fp8"}),
+        framework=table["dir_backend"],
+        source="aiconfigurator",
+        op="attention_decode",
+        dtype="bf16",
+    )
+    return _by_library(table, ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype"])
+
+
+def _by_library(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """One row per accelerator, type, shape and library (`framework`): the geometric mean of its
+    kernels and versions."""
+    return _geometric_mean(table, ["accelerator", "op", "dtype", "source", "framework", *keys])

@@ -1,0 +1,82 @@
+"""Kernel libraries as a factor: what each takes over the geometric mean of all, which is neutral.
+
+Several serving libraries time the same shapes. The logarithm of a time is that of the neutral
+library plus a constant per library; the constants of one kind of kernel add up to zero over the
+libraries that the tables hold. Where an accelerator was timed with some of them only, its neutral
+time is taken with the constants that hold elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from predictor.schema import KERNEL_NUMBERS
+
+SHAPE = [*KERNEL_NUMBERS, "kv_dtype", "kernel", "layout"]
+"""Columns that say which kernel was timed, whoever did it."""
+
+LEAST_COMMON = 20
+"""Shapes that libraries must share before their difference is believed."""
+
+
+def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+    """log latency by shape (rows) and library (columns)."""
+    shape = rows.groupby(SHAPE, dropna=False, observed=True).ngroup()
+    logs = np.log(rows["latency_us"])
+    return logs.groupby([shape, rows["framework"]]).mean().unstack()
+
+
+def typical(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Constant of each library, averaged over the accelerators on which most libraries were timed.
+
+    tables   rows of one kind and data type by accelerator
+    """
+    found: list[pd.Series] = []
+    for rows in tables.values():
+        named = rows[rows["framework"] != ""]
+        if named["framework"].nunique() < 2:
+            continue
+        complete = _wide(named).dropna()
+        if len(complete) >= LEAST_COMMON:
+            found.append(complete.mean() - complete.mean().mean())
+    if not found:
+        return {}
+    most = max(len(one) for one in found)
+    table = pd.DataFrame([one for one in found if len(one) == most])
+    return {str(name): float(value) for name, value in table.mean().items()}
+
+
+def neutral(
+    rows: pd.DataFrame, usual: Mapping[str, float]
+) -> tuple[pd.DataFrame, dict[str, float]]:
+    """Rows of one kind, data type and accelerator as the neutral library would time them, one per
+    shape, and the constant of each library there; rows without a library stay as they are.
+
+    usual   constants that hold elsewhere (`typical`)
+    """
+    named = rows["framework"] != ""
+    if not named.any():
+        return rows, dict(usual)
+    wide = _wide(rows[named])
+    base = np.array([usual.get(str(name), 0.0) for name in wide.columns])
+    complete = wide.dropna()
+    if wide.shape[1] > 1 and len(complete) >= LEAST_COMMON:
+        own = (complete.mean() - complete.mean().mean()).to_numpy() + base.mean()
+    else:
+        own = base
+    logs = (wide - own).mean(axis=1)
+    shapes = rows[named].assign(shape=rows[named].groupby(SHAPE, dropna=False).ngroup())
+    one = shapes.drop_duplicates("shape").set_index("shape").sort_index()
+    one = one.assign(latency_us=np.exp(logs), framework="")
+    joined = pd.concat([one, rows[~named]], ignore_index=True)
+    constants = dict(zip(map(str, wide.columns), map(float, own), strict=True))
+    return joined, {**usual, **constants}
+
+
+def library(framework: str) -> str:
+    """The library that a table's `framework` names: 'TensorRT-LLM 1.3' -> 'trtllm'."""
+    name = framework.lower().replace("tensorrt-llm", "trtllm").replace("tensorrt_llm", "trtllm")
+    return name.split()[0] if name.split() else ""

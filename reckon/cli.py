@@ -155,6 +155,41 @@ def profile(
     raise typer.Exit(run(out, device, budget, ranks, threads))
 
 
+@app.command(
+    "import",
+    epilog="Example: reckon import nccl-tests log.txt --system dgx-h100 --out nccl.parquet",
+)
+def import_command(
+    form: Annotated[
+        str,
+        typer.Argument(metavar="FORMAT", help="aiconfigurator, kineto, nccl-tests or vidur."),
+    ],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File, or folder of tables.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="A .parquet, .csv or .csv.gz to write.")
+    ],
+    accelerator: Annotated[
+        Text, _flag("accelerator", "Where the file does not name it.", "NAME")
+    ] = None,
+    op: Annotated[Text, _flag("op", "Collective, where the file does not say.", "NAME")] = None,
+    system: Annotated[Text, _flag("system", "To take the links from.", "NAME")] = None,
+    link: Annotated[Text, _flag("link", "Or the link itself, e.g. nvlink4.", "NAME")] = None,
+    link_gbs: Annotated[
+        float | None, _flag("link-gbs", "Its GB/s per GPU and direction.", "X")
+    ] = None,
+    in_switch: Annotated[
+        bool, typer.Option("--in-switch", help="Its switch reduces (NVLS, SHARP).")
+    ] = False,
+    json: Json = None,
+) -> None:
+    """Turn measurements of others into a kernel table."""
+    names = ("accelerator", "op", "link", "link_gbs", "in_switch", "system")
+    given = locals()
+    from reckon.commands import import_table as run
+
+    raise typer.Exit(run(form, path, out, {name: given[name] for name in names}, json))
+
+
 @app.command(epilog="Example: reckon show models llama3-70b")
 def show(
     kind: Annotated[

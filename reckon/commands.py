@@ -126,6 +126,18 @@ def calibrate(
     return 0
 
 
+def import_table(form: str, path: Path, out: Path, stated: dict[str, Any], json: str | None) -> int:
+    from reckon.files import write_json
+    from reckon.importing import import_table, report
+
+    result = import_table(form, path, out, **stated)
+    if json:
+        write_json(json, result)
+    if json != "-":
+        report(result)
+    return 0
+
+
 def profile(out: Path, device: str, budget: str, ranks: int, threads: int | None) -> int:
     from reckon.profiling import profile, report
 

@@ -207,7 +207,14 @@ def test_a_shown_entry_can_be_passed_back(cli: Cli, tmp_path: Path) -> None:
 
 def test_version_and_help(cli: Cli) -> None:
     assert cli("--version")[1].strip() == f"reckon {reckon.__version__}"
-    for verb in (["predict", "train"], ["validate"], ["calibrate"], ["profile"], ["show"]):
+    for verb in (
+        ["predict", "train"],
+        ["validate"],
+        ["import"],
+        ["calibrate"],
+        ["profile"],
+        ["show"],
+    ):
         status, out, _ = cli(*verb, "--help")
         assert status == 0
         assert "Example: reckon" in out

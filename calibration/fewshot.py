@@ -8,23 +8,19 @@ stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.linear_model import Ridge
 
+from calibration.fit import Points, predict_points
 from predictor.efficiency import EfficiencyModel
-
-if TYPE_CHECKING:
-    from calibration.kernels import Points
 
 STRENGTHS = (np.inf, 300.0, 100.0, 30.0, 10.0)
 """Pull of the slopes to zero, strongest first; infinite: a constant alone."""
 
-GAIN = 0.97
-"""A richer correction must bring the error on points left out below this share."""
+CONFIDENCE = 2.0
+"""A richer correction must lower the error on points left out by this many standard errors."""
 
 DRAWS, SHOTS = 20, 60
 
@@ -66,36 +62,30 @@ def bend(model: EfficiencyModel, points: Points) -> EfficiencyModel:
         return model
     fold = np.random.default_rng(0).permutation(len(r)) % 5
 
-    def left_out(strength: float | None) -> float:
+    def left_out(strength: float) -> np.ndarray:
         missed = r.copy()
-        if strength is not None:
-            for number in range(5):
-                out = fold == number
-                tilt = _correction(z[~out], r[~out], weight[~out], strength)
-                missed[out] = r[out] - _apply(tilt, z[out])
-        return float(weight @ np.abs(missed))
+        for number in range(5):
+            out = fold == number
+            tilt = _correction(z[~out], r[~out], weight[~out], strength)
+            missed[out] = r[out] - _apply(tilt, z[out])
+        return weight * np.abs(missed)
 
-    best, chosen = left_out(None), None
+    best, chosen = weight * np.abs(r), None
     for strength in STRENGTHS:
         found = left_out(strength)
-        if found < GAIN * best:
+        gain = best - found
+        if gain.mean() > CONFIDENCE * gain.std() / np.sqrt(len(gain)):
             best, chosen = found, strength
     if chosen is None:
         return model
     return replace(model, tilt=_correction(z, r, weight, chosen))
 
 
-def few_shot_trial(
-    relatives: EfficiencyModel,
-    own: EfficiencyModel,
-    points: Points,
-    answer: Callable[[EfficiencyModel, Points], np.ndarray],
-) -> FewShot:
+def few_shot_trial(relatives: EfficiencyModel, own: EfficiencyModel, points: Points) -> FewShot:
     """Try bending on draws from a well-measured device.
 
     relatives  a model that never saw the device
     own        the device's own model
-    answer     predicts points with a model
     """
     rng = np.random.default_rng(1)
     found = np.zeros((DRAWS, 4))
@@ -103,6 +93,6 @@ def few_shot_trial(
         order = rng.permutation(len(points.time))
         few, rest = points.take(order[:SHOTS]), points.take(order[SHOTS : SHOTS + 2000])
         for column, model in enumerate((relatives, bend(relatives, few), own, bend(own, few))):
-            share = answer(model, rest) / rest.time - 1.0
+            share = predict_points(model, rest) / rest.time - 1.0
             found[draw, column] = np.abs(share).mean()
     return FewShot(*(float(value) for value in found.mean(axis=0)))

@@ -22,7 +22,7 @@ LEAST_COMMON = 20
 """Shapes that libraries must share before their difference is believed."""
 
 
-def _wide(rows: pd.DataFrame) -> pd.DataFrame:
+def log_times(rows: pd.DataFrame) -> pd.DataFrame:
     """log latency by shape (rows) and library (columns)."""
     shape = rows.groupby(SHAPE, dropna=False, observed=True).ngroup()
     logs = np.log(rows["latency_us"])
@@ -39,7 +39,7 @@ def typical(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         named = rows[rows["framework"] != ""]
         if named["framework"].nunique() < 2:
             continue
-        complete = _wide(named).dropna()
+        complete = log_times(named).dropna()
         if len(complete) >= LEAST_COMMON:
             found.append(complete.mean() - complete.mean().mean())
     if not found:
@@ -60,7 +60,7 @@ def neutral(
     named = rows["framework"] != ""
     if not named.any():
         return rows, dict(usual)
-    wide = _wide(rows[named])
+    wide = log_times(rows[named])
     base = np.array([usual.get(str(name), 0.0) for name in wide.columns])
     complete = wide.dropna()
     if wide.shape[1] > 1 and len(complete) >= LEAST_COMMON:

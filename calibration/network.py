@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import LinearRegression
 
-from calibration.kernels import HeldOut, errors
+from calibration.fit import HeldOut, errors
 from calibration.tables import gaps, is_collective
 from predictor.collectives import hops, link_time, volume
 from predictor.efficiency import ANY, LinkModel, link_class, link_family

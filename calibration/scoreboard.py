@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.kernels import LEAST_POINTS
+from calibration.fit import LEAST_POINTS
+from calibration.libraries import library
 from calibration.network import wire, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
@@ -237,7 +238,7 @@ def _score_kernels(
     for (op, link), own in table[collective].groupby(["op", "link"]):
         model = calibration.link(str(op), str(link))
         add(own, wire_times(model, wire(own, str(op))), np.full(len(own), model.sigma))
-    for (_, op, dtype, device), own in table[~collective].groupby(
+    for (kind, op, dtype, device), own in table[~collective].groupby(
         ["kind", "op", "dtype", "accelerator"]
     ):
         found = accelerator(str(device))
@@ -250,7 +251,10 @@ def _score_kernels(
         except InputError as error:
             skip(own, str(error))
             continue
-        add(own, time, sigma)
+        fitted = calibration.resolve(str(kind), str(dtype), found).model
+        stacks = fitted.stacks if fitted is not None else {}
+        factor = [stacks.get(library(name), 0.0) for name in own["framework"]]
+        add(own, time * np.exp(factor), sigma)
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:

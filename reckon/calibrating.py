@@ -40,7 +40,7 @@ def calibrate(
     start = load(base)
     if start.name == "none":
         start = replace(start, run=default_run())
-    kernels = fit_kernels(found.table, found.accelerators, pool=False)
+    kernels = fit_kernels(found.table, found.accelerators, pool=False, base=start)
     links = fit_links(found.table)
     reasons = gaps(found.table)
     left_out = reasons[reasons != ""].value_counts().to_dict()

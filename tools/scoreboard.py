@@ -14,6 +14,8 @@ import textwrap
 from pathlib import Path
 
 import reckon
+from calibration.crossval import FOLDS, summary
+from predictor import catalog
 from predictor.files import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,12 +70,50 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
+KERNELS = {
+    "gemm": "products",
+    "bmm": "batched products",
+    "attention_prefill": "attention, prefill",
+    "attention_decode": "attention, decode",
+    "attention_decode.kv8": "attention, decode, 8-bit cache",
+    "elementwise": "elementwise",
+    "norm": "norm",
+    "softmax": "softmax",
+    "loss": "loss",
+}
+
+
+def kernel_table(folder: Path) -> str:
+    """Held-out errors of the kernel models by operator and data type."""
+    found = summary(folder).set_index(["kind", "dtype", "fold"])
+    lines = [
+        "| kernel | type | unseen shapes | accelerator left out | worst left out |",
+        "|---|---|---:|---:|---|",
+    ]
+    for kind, label in KERNELS.items():
+        for dtype in found.loc[kind].index.get_level_values("dtype").unique():
+            own = found.loc[kind, dtype]
+            cells = [
+                label,
+                "any" if dtype == "*" else dtype,
+                f"{own.loc[FOLDS['kernels'], 'mape']:.1%}",
+            ]
+            if FOLDS["accelerator_left_out"] in own.index:
+                left = own.loc[FOLDS["accelerator_left_out"]]
+                cells += [f"{left['mape']:.1%}", f"{left['worst']} {left['most']:.0%}"]
+            else:
+                cells += ["", ""]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     points = ROOT / "data" / "reference" / "training.csv"
     result = reckon.validate(points, "default", folds="source")
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     text = put(text, "scoreboard", table(result))
+    text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
     write_text(readme, put(text, "example", example()))
     print(table(result))
 

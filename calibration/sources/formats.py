@@ -30,6 +30,7 @@ def _whole(read: Callable[[Path], pd.DataFrame]) -> Reader:
 AICONFIGURATOR = {
     "gemm_perf.parquet": _whole(aiconfigurator.gemm),
     "context_attention_perf.parquet": _whole(aiconfigurator.attention),
+    "generation_attention_perf.parquet": _whole(aiconfigurator.decode),
     "nccl_perf.parquet": _whole(aiconfigurator.nccl),
 }
 """How each table of aiconfigurator is read, by its file name."""

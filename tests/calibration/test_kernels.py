@@ -4,13 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.kernels import (
-    Points,
-    derive_backward,
-    errors,
-    fit_kernels,
-    latency_of,
-)
+from calibration.fit import Points, errors, latency_of
+from calibration.kernels import derive_backward, fit_kernels
 from calibration.throttle import fit_throttle
 from predictor.efficiency import ANY, Calibration
 from predictor.features import Shapes
@@ -41,11 +36,12 @@ def test_a_known_efficiency_is_found(a100: Accelerator) -> None:
 
 
 def test_errors_are_those_of_shapes_outside_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibration import fit as fits
     from calibration import kernels
 
     fitted: list[Points] = []
     tested: list[tuple[Points, Points]] = []
-    fit, answer = kernels.fit_points, kernels.predict_points
+    fit, answer = fits.fit_points, fits.predict_points
 
     def spy_fit(points: Points, *rest: str) -> object:
         fitted.append(points)
@@ -55,8 +51,8 @@ def test_errors_are_those_of_shapes_outside_the_fit(monkeypatch: pytest.MonkeyPa
         tested.append((fitted[-1], points))
         return answer(model, points)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kernels, "fit_points", spy_fit)
-    monkeypatch.setattr(kernels, "predict_points", spy_answer)
+    monkeypatch.setattr(fits, "fit_points", spy_fit)
+    monkeypatch.setattr(fits, "predict_points", spy_answer)
     table = pd.concat([gemm_table("A100-SXM4-80GB", SIZES[2:7], e, 4.0) for e in (0.7, 0.72)])
     kernels.fit_kernels(table.reset_index(drop=True), pool=False)
     assert len(tested) == 5

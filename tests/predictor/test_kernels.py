@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,3 +198,86 @@ def test_unmeasured_layouts_take_the_step_seen_elsewhere() -> None:
         time[layout] = float(operator_times([kernel], H100, KERNELS, ()).time[0])
     assert 1.02 < time["wgrad"] / time["fwd"] < 1.12
     assert 0.95 < time["dgrad"] / time["fwd"] < 1.05
+
+
+def test_weights_come_from_memory_and_activations_from_the_cache() -> None:
+    """One row against a large matrix moves the matrix at the bandwidth of the memory; as much
+    data in activations would come from the cache."""
+    wide, tall = products(1, 4096, 8192), products(8192, 4096, 1)
+    bandwidth = A100.bandwidth
+    assert ideal(wide, A100).time[0] == pytest.approx(2.0 * 4096 * 8192 / bandwidth, rel=1e-3)
+    batch = products(1, 4096, 8192, batch=1.0001)  # one product of a batch: no weights
+    assert ideal(batch, A100).time[0] < 0.7 * ideal(wide, A100).time[0]
+    assert ideal(tall, A100).time[0] < 2.0 * 8192 * 4096 / bandwidth
+
+
+@given(st.integers(1, 20), st.floats(0.2, 4.0))
+def test_more_power_never_slows_a_product(size: int, more: float) -> None:
+    from dataclasses import replace
+
+    shapes = products(512 * size, 4096, 4096)
+    for device in (A100, H100, catalog.accelerator("L40S-48GB")):
+        low, high = (
+            ideal(shapes, replace(device, power=device.power * p)).time[0] for p in (1.0, more)
+        )
+        assert (high <= low) if more >= 1 else (high >= low)
+
+
+def test_the_power_cap_binds_narrow_units_and_spares_old_ones() -> None:
+    from predictor.features import power_limit
+
+    share = {
+        name: float(power_limit(catalog.accelerator(name)))
+        for name in ("V100-SXM2-32GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "L40S-48GB")
+    }
+    assert share["V100-SXM2-32GB"] == share["A100-SXM4-80GB"] == 1.0
+    assert 0.75 < share["L40S-48GB"] < share["H100-SXM5-80GB"] < 0.95
+    assert float(power_limit(catalog.accelerator("TPUv5p"))) == 1.0, "unknown: no limit"
+
+
+def decode(sequences: float, kv_len: float, heads: float = 32.0, kv_heads: float = 8.0) -> Shapes:
+    from calibration.tables import check_kernels, shapes_of
+
+    row = {"accelerator": "H100-SXM5-80GB", "op": "attention_decode", "dtype": "bf16",
+           "batch": sequences, "kv_len": kv_len, "heads": heads, "kv_heads": kv_heads,
+           "head_dim": 128, "latency_us": 1.0}  # fmt: skip
+    return shapes_of(check_kernels(pd.DataFrame([row]), "t"), "attention_decode", "bf16")
+
+
+def test_decode_reads_the_cache_once() -> None:
+    shapes = decode(64, 8192)
+    cache = 2 * 2.0 * 64 * 8192 * 8 * 128
+    assert shapes.bytes[0] == pytest.approx(cache, rel=0.01)
+    assert shapes.flop[0] == 4 * 64 * 32 * 8192 * 128
+    time, _, bound, pedigree, _ = shape_times(shapes, H100, KERNELS)
+    assert (bound[0], pedigree) == (1, "interpolated")
+    assert 0.5 < cache / H100.bandwidth / time[0] < 1.0
+
+
+def test_long_caches_take_longer_in_proportion() -> None:
+    time = [float(shape_times(decode(128, n), H100, KERNELS)[0][0]) for n in (8192, 16384, 32768)]
+    assert time[1] / time[0] == pytest.approx(2.0, rel=0.15)
+    assert time[2] / time[1] == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_pool_carries_its_latency_over_the_years() -> None:
+    """Newer devices start a kernel sooner."""
+    from dataclasses import replace
+
+    model = KERNELS.kernels["gemm", "bf16", "*"]
+    old, new = (replace(A100, name="x", year=year) for year in (2018.0, 2026.0))
+    assert model.latency_on(old) > model.latency_on(new) > 0.5e-6
+    own = KERNELS.kernels["gemm", "bf16", "A100-SXM4-80GB"]
+    assert own.latency_on(old) == own.latency
+
+
+def test_products_of_whole_tiles_never_get_faster_by_growing() -> None:
+    """Over a grid of multiples of the largest tile: doubling m, n or k costs time; what the fit
+    takes back stays within two in a hundred."""
+    sizes = 256.0 * 2.0 ** np.arange(0, 7)
+    m, n, k = (x.ravel() for x in np.meshgrid(sizes, sizes, sizes, indexing="ij"))
+    for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "MI300X-192GB"):
+        found = shape_times(products(m, n, k), catalog.accelerator(name), KERNELS)[0]
+        grid = found.reshape(7, 7, 7)
+        for axis in range(3):
+            assert (np.diff(np.log(grid), axis=axis) > -0.02).all()

@@ -4,6 +4,7 @@ measured shapes in `shapes.npy`. `predictor.efficiency.load` reads them."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -102,6 +103,16 @@ def manifest(
                 "sigma": _number(link.sigma),
                 "points": link.points,
                 "pedigree": link.pedigree,
+                **({} if math.isnan(link.clock) else {"clock_mhz": _number(link.clock / 1e6)}),
+                "sharing": _number(link.sharing),
+                "curves": [
+                    {
+                        "members": curve.members,
+                        "log_ideal": [_number(x) for x in curve.log_ideal],
+                        "log_factor": [_number(x) for x in curve.log_factor],
+                    }
+                    for curve in link.curves
+                ],
             }
             for _, link in sorted(calibration.links.items())
         ],

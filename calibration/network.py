@@ -1,11 +1,17 @@
 """Fits the parameters of links to measured collectives.
 
-time = base + hop steps + root sqrt(ideal) + ideal / efficiency(members): linear in what is sought,
-so a non-negative least squares on relative errors finds it; one efficiency per group size.
+The time of a link (`efficiency.LinkModel`) is linear in latencies, the square-root term and the
+inverse efficiencies: a non-negative least squares finds them, reweighted so that it is the
+logarithm of the time that is fitted. What a link's own measurements show beyond that, where NCCL
+changes its protocol or algorithm, becomes a curve per number of members.
+
+A link that nobody measured is known by its family, else its class: one fit to all their links,
+each with the same weight, without curves. Its spread is what fits to the other links miss of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,8 +20,19 @@ from sklearn.linear_model import LinearRegression
 
 from calibration.kernels import HeldOut, errors
 from calibration.tables import gaps, is_collective
-from predictor.collectives import hops, link_time, volume
-from predictor.efficiency import ANY, LinkModel, link_class, link_family
+from predictor import catalog
+from predictor.collectives import hops, latency, traffic, volume
+from predictor.efficiency import ANY, Calibration, Curve, LinkModel, link_class, link_family
+from predictor.errors import InputError
+
+LEAST_ROWS = 8
+"""Fewer rows of a link only scale what is known of its family (`scaled`)."""
+
+PHASES = 4
+"""Every fourth message size is held out, each once."""
+
+REFERENCE_CLOCK = 1.8e9
+"""Clock at which latencies inside a node are stated [Hz]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,108 +50,331 @@ class Wire:
     ideal    time of the least traffic at the link's rate [s]
     steps    hops of the algorithm
     members  that exchange data: ranks, or nodes where there are several
+    below    ranks of a node whose links work together
+    inner    time of the traffic inside the nodes, as far as it is known [s]
+    clock    of the accelerators [Hz]; NaN where not known
     time     measured [s]
     """
 
     ideal: np.ndarray
     steps: np.ndarray
     members: np.ndarray
+    below: np.ndarray
+    inner: np.ndarray
+    clock: np.ndarray
     time: np.ndarray
 
     def take(self, index: np.ndarray) -> Wire:
-        """The rows at `index`."""
-        return Wire(self.ideal[index], self.steps[index], self.members[index], self.time[index])
+        """The rows at `index`, a mask or positions."""
+        return Wire(*(getattr(self, name)[index] for name in Wire.__slots__))
 
 
-def wire(table: pd.DataFrame, op: str) -> Wire:
-    """Checked rows of one collective without gaps (`tables.gaps`)."""
+def op_of(table: pd.DataFrame) -> pd.Series:
+    """Under which name each collective row is fitted: its op, with '.custom' for the small
+    all-reduce of inference engines ('.custom-eager' where it was not in a captured graph)."""
+    custom = table["kernel"].eq("custom") & table["op"].eq("allreduce")
+    eager = np.where(table["mode"] == "eager", ".custom-eager", ".custom")
+    return table["op"] + pd.Series(np.where(custom, eager, ""), index=table.index)
+
+
+def _clock(name: str) -> float:
+    try:
+        return float(catalog.accelerator(name).clock)
+    except InputError:
+        return float("nan")
+
+
+def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire:
+    """Checked rows of one collective without gaps (`tables.gaps`).
+
+    known   links inside the nodes, of rows that state theirs (`node_link`, `node_link_gbs`,
+            `node_in_switch`)
+    """
+    kind = op.partition(".")[0]
     size = table["num_gpus"].to_numpy(float)
     nodes = table["num_nodes"].fillna(1.0).to_numpy(float)
     # Across nodes it is the nodes that exchange data, over the links of all their ranks.
     below = np.where(nodes > 1, size / nodes, 1.0)
     members = size / below
-    own_link = op in ("alltoall", "p2p")
-    rate = table["link_gbs"].to_numpy(float) * 1e9 * (1.0 if own_link else below)
+    shared = np.ones_like(below) if kind in ("alltoall", "p2p") else below
+    rate = table["link_gbs"].to_numpy(float) * 1e9 * shared
     message = table["message_bytes"].to_numpy(float)
     reducing = table["in_switch"].fillna(0.0).to_numpy(float) > 0
-    plain = volume(op, message, members, False)
-    moved = np.where(reducing, volume(op, message, members, True), plain)
+    names = table["accelerator"].to_numpy(str)
+    clocks = {name: _clock(name) for name in np.unique(names)}
+    clock = np.array([clocks[name] for name in names])
+    inner = np.zeros(len(table))
+    if known is not None and kind not in ("alltoall", "p2p", "broadcast"):
+        stated = (below > 1) & (table["node_link_gbs"].to_numpy(float) > 0)
+        for link in table["node_link"][stated].unique():
+            own = stated & (table["node_link"] == link).to_numpy()
+            model = known.link(op, str(link))
+            switch = table["node_in_switch"].to_numpy(float)[own] > 0
+            moved = volume(kind, message[own], below[own], below[own], switch)
+            ideal = moved / (table["node_link_gbs"].to_numpy(float)[own] * 1e9)
+            inner[own] = traffic(model, ideal, below[own], 1.0, model.pace(clock[own]))
+    moved = volume(kind, message, size, members, reducing)
     time = table["latency_us"].to_numpy(float) * 1e-6
-    return Wire(moved / rate, hops(op, members), members, time)
+    return Wire(moved / rate, hops(kind, members), members, shared, inner, clock, time)
 
 
 def wire_times(model: LinkModel, rows: Wire) -> np.ndarray:
     """Time of each row on a link [s]."""
-    return link_time(model, rows.ideal, 1.0, rows.steps, rows.members, model.hop)
+    pace = model.pace(rows.clock)
+    moving = traffic(model, rows.ideal, rows.members, rows.below, pace)
+    return latency(model, rows.steps, model.hop * pace, pace) + np.maximum(moving, rows.inner)
 
 
-def _fit(rows: Wire, op: str, link: str) -> LinkModel:
+def _log_errors(model: LinkModel, rows: Wire) -> np.ndarray:
+    return np.asarray(np.log(wire_times(model, rows) / rows.time))
+
+
+def _solve(
+    rows: Wire, op: str, link: str, weight: np.ndarray, clock: float, sharing: float
+) -> LinkModel:
+    """Least squares of the logarithm of the time for one way of sharing."""
+    model = LinkModel(op, link, 0.0, 0.0, 0.0, (), (), 0.0, len(rows.time), clock=clock)
+    pace = np.asarray(model.pace(rows.clock)) * np.ones_like(rows.time)
+    ideal = rows.ideal * rows.below**sharing
+    columns = [pace, pace * rows.steps, pace * np.sqrt(ideal)]
     sizes = np.unique(rows.members)
-    columns = [np.ones_like(rows.time), rows.steps, np.sqrt(rows.ideal)]
-    columns += [np.where(rows.members == size, rows.ideal, 0.0) for size in sizes]
-    relative = np.stack(columns, axis=1) / rows.time[:, None]
-    # An efficiency cannot exceed one: fit what is beyond the ideal time.
-    target = 1.0 - rows.ideal / rows.time
-    estimator = LinearRegression(positive=True, fit_intercept=False).fit(relative, target)
-    base, hop, root, *beyond = estimator.coef_
-    efficiencies = 1.0 / (1.0 + np.asarray(beyond))
-    return LinkModel(
-        op=op,
-        link=link,
-        base=float(base),
-        hop=float(hop),
-        root=float(root),
-        log2_sizes=tuple(float(x) for x in np.log2(sizes)),
-        efficiencies=tuple(float(x) for x in efficiencies),
-        sigma=0.0,
-        points=len(rows.time),
+    # Few numbers of nodes are ever measured: between nodes, efficiency falls with their doublings.
+    smooth = link_class(link.lstrip(ANY)) == "scale-out" and "scale-up" not in link
+    if smooth:
+        doublings = np.log2(rows.members) - 1.0
+        columns += [ideal, ideal * doublings]
+    else:
+        columns += [np.where(rows.members == size, ideal, 0.0) for size in sizes]
+    matrix, predicted = np.stack(columns, axis=1), rows.time
+    estimator = LinearRegression(positive=True, fit_intercept=False)
+    for _ in range(4):
+        # An efficiency cannot exceed one: fit what is beyond the ideal time.
+        scale = weight / np.sqrt(predicted * rows.time)
+        found = estimator.fit(matrix * scale[:, None], (rows.time - ideal) * scale).coef_
+        predicted = matrix @ found + ideal
+    base, hop, root, *beyond = (float(x) for x in found)
+    if smooth:
+        log2_sizes = np.arange(1.0, 15.0)
+        inverse = 1.0 + beyond[0] + beyond[1] * (log2_sizes - 1.0)
+    else:
+        log2_sizes, inverse = np.log2(sizes), 1.0 + np.array(beyond)
+    return replace(
+        model,
+        base=base,
+        hop=hop,
+        root=root,
+        log2_sizes=tuple(float(x) for x in log2_sizes),
+        efficiencies=tuple(float(x) for x in 1.0 / inverse),
+        sharing=sharing,
     )
 
 
-def fit_links(table: pd.DataFrame) -> LinkFit:
+def _fit(rows: Wire, op: str, link: str, unit: np.ndarray) -> LinkModel:
+    """The smooth part of a link's model; each `unit` of the rows counts the same."""
+    outer = rows.inner < 0.8 * rows.time  # the others say nothing of this link
+    if outer.sum() >= LEAST_ROWS:
+        rows, unit = rows.take(outer), unit[outer]
+    _, which, count = np.unique(unit, return_inverse=True, return_counts=True)
+    weight = np.sqrt(1.0 / count[which])
+    up = "scale-up" in link or link_class(link.lstrip(ANY)) == "scale-up"
+    # Custom kernels wait for flags in memory of their peers, as long on any generation (data).
+    paced = up and "." not in op and np.isfinite(rows.clock).any()
+    clock = REFERENCE_CLOCK if paced else float("nan")
+    several = np.unique(rows.below).size > 1
+    trials = [
+        _solve(rows, op, link, weight, clock, float(sharing))
+        for sharing in (np.linspace(0.0, 1.0, 11) if several else [0.0])
+    ]
+    losses = [np.sum((weight * _log_errors(trial, rows)) ** 2) for trial in trials]
+    return trials[int(np.argmin(losses))]
+
+
+def bounded(log_ideal: np.ndarray, log_factor: np.ndarray) -> tuple[float, ...]:
+    """A curve raised where it falls by more than half of what the knots rise: the square root of
+    the ideal time grows that fast at least, so the time of a larger message is not shorter."""
+    found = log_factor.astype(float).tolist()
+    for i in range(1, len(found)):
+        found[i] = max(found[i], found[i - 1] - 0.5 * float(log_ideal[i] - log_ideal[i - 1]))
+    return tuple(found)
+
+
+def _curves(model: LinkModel, rows: Wire) -> tuple[Curve, ...]:
+    """What the measurements of a link show beyond its smooth model."""
+    pace = model.pace(rows.clock)
+    waiting = latency(model, rows.steps, model.hop * pace, pace)
+    moving = traffic(model, rows.ideal, rows.members, rows.below, pace)
+    seen = (rows.time - waiting > 0.2 * rows.time) & (rows.inner < 0.8 * rows.time)
+    found = []
+    for members in np.unique(rows.members):
+        own = seen & (rows.members == members)
+        x = np.log(rows.ideal[own] * rows.below[own] ** model.sharing)
+        y = np.clip(np.log((rows.time - waiting)[own] / moving[own]), -1.0, 1.0)
+        _, knot = np.unique(np.round(2.0 * x / np.log(2.0)), return_inverse=True)
+        if knot.size == 0 or knot.max() < 3:
+            continue
+        count = np.bincount(knot)
+        at, factor = np.bincount(knot, x) / count, np.bincount(knot, y) / count
+        found.append(Curve(float(members), tuple(at.tolist()), bounded(at, factor)))
+    return tuple(found)
+
+
+def _own(rows: Wire, op: str, link: str, unit: np.ndarray) -> LinkModel:
+    smooth = _fit(rows, op, link, unit)
+    return replace(smooth, curves=_curves(smooth, rows))
+
+
+def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
+    """A link of which little was measured: its family's model with latencies and traffic slowed
+    by one factor each, both drawn towards one (log-standard-deviations: 1 of the factors, 0.1 of
+    a measurement)."""
+    factors = np.zeros(2)
+
+    def slowed(by: np.ndarray) -> LinkModel:
+        slow, slower = np.exp(by)
+        return replace(
+            prior,
+            link=link,
+            base=float(prior.base * slow),
+            hop=float(prior.hop * slow),
+            root=float(prior.root * slower),
+            efficiencies=tuple(float(min(e / slower, 1.0)) for e in prior.efficiencies),
+            points=len(rows.time),
+        )
+
+    for _ in range(12):  # Gauss-Newton
+        off = _log_errors(slowed(factors), rows)
+        steps = 1e-3 * np.eye(2)
+        slope = np.stack([(_log_errors(slowed(factors + d), rows) - off) / 1e-3 for d in steps], 1)
+        normal = slope.T @ slope / 0.1**2 + np.eye(2)
+        change = np.linalg.solve(normal, slope.T @ off / 0.1**2 + factors)
+        factors = np.clip(factors - np.clip(change, -1.0, 1.0), -6.0, 6.0)
+    return slowed(factors)
+
+
+def _spread(
+    groups: np.ndarray, fit: Callable[[np.ndarray], LinkModel], rows: Wire
+) -> tuple[float, HeldOut]:
+    """Spread and errors of fits to the rows outside each group, on the rows inside it; groups
+    count the same."""
+    off, weight = np.zeros(len(groups)), np.zeros(len(groups))
+    for group in np.unique(groups):
+        inside = groups == group
+        off[inside] = _log_errors(fit(~inside), rows.take(inside))
+        weight[inside] = 1.0 / inside.sum()
+    order = np.argsort(np.abs(off))
+    reached = np.cumsum(weight[order]) / weight.sum()
+    at = order[np.searchsorted(reached, 0.8)]
+    sigma = max(float(np.abs(off[at])) / 1.2816, 0.01)
+    return sigma, errors(np.exp(off) * rows.time, rows.time)
+
+
+def phases(message: np.ndarray) -> np.ndarray:
+    """Which of the `PHASES` holds each message size out."""
+    _, order = np.unique(message, return_inverse=True)
+    return np.asarray(order % PHASES)
+
+
+def _units(table: pd.DataFrame) -> np.ndarray:
+    """What counts the same and is left out as a whole: links."""
+    return table["link"].to_numpy(str)
+
+
+def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
     """Fit every (op, link) of a table, each link's family, and its class.
 
     table    checked rows of collectives with `link`, `link_gbs` (GB/s per rank and direction),
              `in_switch`, `num_gpus`, `num_nodes`, `message_bytes`, `latency_us`
+    base     what is known of links already: links of few rows scale its models
     """
     result = LinkFit()
     table = table[is_collective(table) & (gaps(table) == "")]
-    for level in ("link", "family", "class"):
-        names = {
-            "link": table["link"],
-            "family": table["link"].map(link_family),
-            "class": ANY + table["link"].map(link_class),
-        }[level]
-        for (op, name), own in table.groupby([table["op"], names]):
-            key = (str(op), str(name))
-            if key in result.links or len(own) < 8:
+    table = table.assign(fitted=op_of(table))
+    inside = table["link"].map(link_class) == "scale-up"
+    few = []
+    for part in (table[inside], table[~inside]):  # what is inside nodes first
+        known = Calibration("", links={**(base.links if base else {}), **result.links})
+        for (op, link), own in part.groupby(["fitted", "link"]):
+            key = (str(op), str(link))
+            if len(own) < LEAST_ROWS:
+                few.append((key, own))
                 continue
-            rows = wire(own, str(op))
-            held = np.zeros(len(own), dtype=bool)
-            _, order = np.unique(own["message_bytes"].to_numpy(float), return_inverse=True)
-            held[order % 4 == 1] = True  # every fourth message size
-            trial = _fit(rows.take(~held), *key)
-            predicted = wire_times(trial, rows.take(held))
-            found = errors(predicted, rows.time[held])
-            spread = np.abs(np.log(predicted / rows.time[held]))
-            sigma = float(np.quantile(spread, 0.8) / 1.2816)
-            model = _fit(rows, *key)
-            pedigree = "interpolated" if level == "link" else "transferred"
-            result.links[key] = replace(model, sigma=max(sigma, 0.02), pedigree=pedigree)
+            rows, unit = wire(own, key[0], known), _units(own)
+            phase = phases(own["message_bytes"].to_numpy(float))
+
+            def fit(
+                keep: np.ndarray,
+                rows: Wire = rows,
+                key: tuple[str, str] = key,
+                unit: np.ndarray = unit,
+            ) -> LinkModel:
+                return _own(rows.take(keep), *key, unit[keep])
+
+            sigma, found = _spread(phase, fit, rows)
+            result.links[key] = replace(_own(rows, *key, unit), sigma=sigma)
             result.heldout[key] = found
+    _pool(result, table, base.links if base else {})
+    for key, own in few:
+        known = Calibration("", links={**(base.links if base else {}), **result.links})
+        prior = known.link(*key)
+        rows = wire(own, key[0], known)
+        sigma = max(0.5 * prior.sigma, 0.1)
+        result.links[key] = replace(
+            scaled(replace(prior, curves=()), rows, key[1]), sigma=sigma, pedigree="transferred"
+        )
     _derive(result)
     return result
 
 
+def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], LinkModel]) -> None:
+    """Fit families and classes of links; a family of one link only where its class has no more.
+    What `base` knows of a class stands."""
+    for name_of in (link_family, lambda link: ANY + link_class(link)):
+        for (op, name), own in table.groupby(["fitted", table["link"].map(name_of)]):
+            key = (str(op), str(name))
+            kind = link_class(str(own["link"].iloc[0]))
+            known = (key[0], ANY + kind) in base
+            if known or key in result.links or len(own) < LEAST_ROWS:
+                continue
+            alike = table["link"].map(link_class) == kind
+            others = table.loc[alike & (table["fitted"] == op), "link"].map(link_family)
+            if own["link"].nunique() == 1 and others.nunique() > 1:
+                continue
+            rows = wire(own, key[0], Calibration("", links=result.links))
+            unit = _units(own)
+
+            def fit(
+                keep: np.ndarray,
+                rows: Wire = rows,
+                key: tuple[str, str] = key,
+                unit: np.ndarray = unit,
+            ) -> LinkModel:
+                return _fit(rows.take(keep), *key, unit[keep])
+
+            links = np.unique(unit).size
+            if links > 1:
+                sigma, found = _spread(unit, fit, rows)
+                sigma *= np.sqrt(1.0 + 1.0 / links)  # of one more link, where few are known
+            else:
+                sigma, found = _spread(phases(own["message_bytes"].to_numpy(float)), fit, rows)
+                sigma = max(sigma, 0.25)  # one link says nothing of others
+            model = fit(np.ones(len(own), dtype=bool))
+            result.links[key] = replace(model, sigma=sigma, pedigree="transferred")
+            result.heldout[key] = found
+
+
 def _derive(result: LinkFit) -> None:
-    """Where only the all-reduce of a fabric was measured, its halves (all-gather, reduce-scatter)
-    and the all-to-all use the wires as well as it does."""
+    """Where only the all-reduce of a fabric was measured, the other collectives use the wires as
+    well as it does."""
     for (op, link), model in list(result.links.items()):
         outside = link_class(link) == "scale-out" and link not in (f"{ANY}scale-up", f"{ANY}host")
         if op != "allreduce" or not outside:
             continue
-        for other in ("allgather", "reducescatter", "alltoall", "broadcast"):
+        for other in ("allgather", "reducescatter", "alltoall", "broadcast", "p2p"):
             if (other, link) not in result.links:
                 result.links[(other, link)] = replace(
-                    model, op=other, sigma=max(model.sigma, 0.15), pedigree="transferred"
+                    model,
+                    op=other,
+                    curves=(),
+                    sigma=max(model.sigma, 0.15),
+                    pedigree="transferred",
                 )

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.kernels import LEAST_POINTS
-from calibration.network import wire, wire_times
+from calibration.network import op_of, wire, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
 from calibration.runs import Residual, run_sigma
@@ -234,9 +234,11 @@ def _score_kernels(
         skip(own, str(reason))
     table = table[missing == ""]
     collective = is_collective(table)
-    for (op, link), own in table[collective].groupby(["op", "link"]):
+    moving = table[collective]
+    for (op, link), own in moving.groupby([op_of(moving), "link"]):
         model = calibration.link(str(op), str(link))
-        add(own, wire_times(model, wire(own, str(op))), np.full(len(own), model.sigma))
+        times = wire_times(model, wire(own, str(op), calibration))
+        add(own, times, np.full(len(own), model.sigma))
     for (_, op, dtype, device), own in table[~collective].groupby(
         ["kind", "op", "dtype", "accelerator"]
     ):

@@ -20,7 +20,9 @@ from predictor.schema import (
 )
 
 NEEDED = ("accelerator", "op", "dtype", "latency_us")
-NUMBERS = (*KERNEL_NUMBERS, "link_gbs", "in_switch", "latency_us")
+NUMBERS = (
+    *KERNEL_NUMBERS, "link_gbs", "in_switch", "node_link_gbs", "node_in_switch", "latency_us",
+)  # fmt: skip
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -85,7 +87,7 @@ def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
         refuse((values < 0) | np.isinf(values), column, "must be a number from 0 up")
         checked[column] = values
     refuse(~(checked["latency_us"] > 0), "latency_us", "must be above 0")
-    for column in (*NEEDED[:3], "layout", "kernel", "link", "cache", "mode", "source"):
+    for column in (*NEEDED[:3], "layout", "kernel", "link", "node_link", "cache", "mode", "source"):
         text = table[column].astype(object) if column in table else pd.Series("", table.index)
         checked[column] = text.where(text.notna(), "").astype(str)
     for column in NEEDED[:3]:

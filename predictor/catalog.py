@@ -192,6 +192,7 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         l2_bandwidth=max(float(l2_bandwidth), bandwidth),
         sms=DEFAULT_SMS if np.isnan(sms) else sms,
         power=float(si.get("tdp", np.nan)),
+        clock=clock,
     )
 
 

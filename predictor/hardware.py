@@ -36,6 +36,7 @@ class Accelerator:
     l2             last-level cache [bytes]
     l2_bandwidth   [bytes/s]
     sms            streaming multiprocessors, compute units or cores
+    clock          boost clock [Hz]; NaN where not stated
     """
 
     name: str
@@ -47,6 +48,7 @@ class Accelerator:
     l2_bandwidth: Numeric
     sms: Numeric
     power: Numeric = np.nan
+    clock: Numeric = np.nan
 
     @property
     def is_host(self) -> bool:

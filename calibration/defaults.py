@@ -50,6 +50,10 @@ def collective_table(shared: Path) -> pd.DataFrame:
     """All collective measurements, checked."""
     parts = [
         aiconfigurator.nccl(shared / "bulk/kernels/aiconfigurator/nccl_perf.parquet"),
+        aiconfigurator.custom_allreduce(
+            shared / "bulk/kernels/aiconfigurator/custom_allreduce_perf.parquet"
+        ),
+        tidy.one_node(shared / "bulk" / "kernels" / "ops.parquet"),
         tidy.multi_node(shared / "bulk" / "kernels" / "ops.parquet"),
         fgpm.collectives(shared / "bulk" / "seeds" / "fgpm_nccl_perlmutter_vista.csv"),
     ]
@@ -71,7 +75,7 @@ def throttles(shared: Path) -> dict[str, Throttle]:
 
 SOURCES: list[dict[str, Any]] = [
     {
-        "files": "bulk/kernels/aiconfigurator: gemm, context_attention, nccl",
+        "files": "bulk/kernels/aiconfigurator: gemm, context_attention, nccl, custom_allreduce",
         "origin": "ai-dynamo/aiconfigurator@095f58a51c, 2026-08-21",
         "licence": aiconfigurator.LICENCE,
     },
@@ -81,7 +85,8 @@ SOURCES: list[dict[str, Any]] = [
         "licence": fgpm.LICENCE,
     },
     {
-        "files": "bulk/kernels/ops.parquet: neusight, simumax, awsome-distributed-training, dstack",
+        "files": "bulk/kernels/ops.parquet: neusight, simumax, awsome-distributed-training, "
+        "dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },

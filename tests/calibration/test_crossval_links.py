@@ -1,0 +1,85 @@
+"""Link models on what their fits did not see: the figures that issue 3 asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibration.crossval_links import unseen_generations, unseen_sizes, unseen_sources
+from calibration.defaults import collective_table
+from calibration.network import fit_links
+from predictor import catalog
+from predictor.collectives import collective_time
+from predictor.communication import Group
+from predictor.efficiency import Calibration
+
+NVLINK = ["nvlink3", "nvlink4", "nvlink5"]
+COMPUTED = ["allreduce", "allgather", "reducescatter", "alltoall"]
+
+
+@pytest.fixture(scope="module")
+def collectives(shared: Path) -> pd.DataFrame:
+    return collective_table(shared)
+
+
+@pytest.fixture(scope="module")
+def known(collectives: pd.DataFrame) -> Calibration:
+    return Calibration("t", links=fit_links(collectives).links)
+
+
+def row_mean(found: pd.DataFrame, column: str) -> float:
+    return float((found[column] * found["n"]).sum() / found["n"].sum())
+
+
+def test_large_messages_of_unseen_sizes(collectives: pd.DataFrame) -> None:
+    """8 % on every link, but for all-reduce on NVLink 5 (8.2 %: releases of NCCL switch algorithms
+    at different sizes) and for the single row of xGMI."""
+    found = unseen_sizes(collectives)
+    large = found[(found["band"] == "large") & found["op"].isin([*COMPUTED, "p2p"])]
+    large = large[large["n"] >= 8]
+    assert row_mean(large, "mape") <= 0.06
+    assert (large["mape"] <= 0.085).all()
+    assert (large["mape"] > 0.08).sum() <= 1
+    assert 0.75 <= row_mean(found[found["band"] == "all"], "coverage") <= 0.85
+
+
+def test_an_unseen_generation_of_nvlink(collectives: pd.DataFrame) -> None:
+    """15 % over the three generations, each predicted from the others, but not on each: NVLink 4
+    (H100, H200) is quicker than both its neighbours, NVLink 5 slower for its rate."""
+    found = unseen_generations(collectives[collectives["link"].isin(NVLINK)])
+    large = found[(found["band"] == "large") & found["op"].isin(COMPUTED)]
+    assert row_mean(large, "mape") <= 0.15
+    by_link = large.groupby("link")["mape"].mean()
+    assert by_link["nvlink3"] <= 0.15
+    assert by_link.max() <= 0.175
+    assert 0.75 <= row_mean(found[found["op"].isin(COMPUTED)], "coverage") <= 0.9
+
+
+def test_an_unseen_network_between_nodes(collectives: pd.DataFrame) -> None:
+    found = unseen_sources(collectives[collectives["kernel"] != "custom"])
+    large = found[(found["band"] == "large") & (found["op"] == "allreduce")]
+    assert row_mean(large, "mape") <= 0.22
+
+
+def test_the_model_agrees_with_the_fit_between_nodes(
+    collectives: pd.DataFrame, known: Calibration
+) -> None:
+    """Two nodes of H100: traffic inside the nodes counts in prediction and fit alike."""
+    cluster = catalog.system("AWS-p5.48xlarge")
+    own = collectives[(collectives["link"] == "efa2") & (collectives["message_bytes"] > 1e8)]
+    times, _ = collective_time(
+        "allreduce", own["message_bytes"].to_numpy(float), Group(16.0, 1.0), cluster, known
+    )
+    ratio = times * 1e6 / own["latency_us"].to_numpy(float)
+    assert abs(ratio - 1).mean() < 0.12
+
+
+def test_custom_all_reduces_beat_nccl_on_small_messages(known: Calibration) -> None:
+    """Decode at TP 8: 3-10 us in captured graphs, 15-30 us in NCCL (METHOD.md)."""
+    for name in ("dgx-a100", "dgx-h100", "DGX-B200"):
+        cluster, group = catalog.system(name), Group(8.0, 1.0)
+        custom, _ = collective_time("allreduce.custom", 16384.0, group, cluster, known)
+        nccl, _ = collective_time("allreduce", 16384.0, group, cluster, known)
+        assert 3e-6 < custom < 11e-6 < 14e-6 < nccl < 32e-6

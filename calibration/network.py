@@ -22,7 +22,15 @@ from calibration.kernels import HeldOut, errors
 from calibration.tables import gaps, is_collective
 from predictor import catalog
 from predictor.collectives import hops, latency, traffic, volume
-from predictor.efficiency import ANY, Calibration, Curve, LinkModel, link_class, link_family
+from predictor.efficiency import (
+    ANY,
+    Calibration,
+    Curve,
+    LinkModel,
+    default_link,
+    link_class,
+    link_family,
+)
 from predictor.errors import InputError
 
 LEAST_ROWS = 8
@@ -134,12 +142,21 @@ def _solve(
 ) -> LinkModel:
     """Least squares of the logarithm of the time for one way of sharing."""
     model = LinkModel(op, link, 0.0, 0.0, 0.0, (), (), 0.0, len(rows.time), clock=clock)
+    smooth = _class_of(link) == "scale-out"
     pace = np.asarray(model.pace(rows.clock)) * np.ones_like(rows.time)
     ideal = rows.ideal * rows.below**sharing
-    columns = [pace, pace * rows.steps, pace * np.sqrt(ideal)]
     sizes = np.unique(rows.members)
+    steps, share = rows.steps, 0.0
+    if smooth or np.unique(steps).size == 1:
+        # Small messages are rarely measured on several numbers of nodes: base and hop stay in the
+        # proportion of the documented default.
+        usual = default_link(op, link.lstrip(ANY))
+        share = usual.hop / usual.base
+    columns = [pace * (1.0 + share * steps), pace * np.sqrt(ideal)]
+    if share == 0.0:
+        columns.append(pace * steps)
+    fixed = len(columns)
     # Few numbers of nodes are ever measured: between nodes, efficiency falls with their doublings.
-    smooth = link_class(link.lstrip(ANY)) == "scale-out" and "scale-up" not in link
     if smooth:
         doublings = np.log2(rows.members) - 1.0
         columns += [ideal, ideal * doublings]
@@ -152,12 +169,14 @@ def _solve(
         scale = weight / np.sqrt(predicted * rows.time)
         found = estimator.fit(matrix * scale[:, None], (rows.time - ideal) * scale).coef_
         predicted = matrix @ found + ideal
-    base, hop, root, *beyond = (float(x) for x in found)
+    base, root, *hops_ = (float(x) for x in found[:fixed])
+    hop = hops_[0] if hops_ else base * share
+    beyond = found[fixed:]
     if smooth:
         log2_sizes = np.arange(1.0, 15.0)
         inverse = 1.0 + beyond[0] + beyond[1] * (log2_sizes - 1.0)
     else:
-        log2_sizes, inverse = np.log2(sizes), 1.0 + np.array(beyond)
+        log2_sizes, inverse = np.log2(sizes), 1.0 + beyond
     return replace(
         model,
         base=base,
@@ -169,23 +188,38 @@ def _solve(
     )
 
 
+def _class_of(link: str) -> str:
+    """The class of a link, of a family, or itself where it is one."""
+    return link[1:] if link.startswith(ANY) else link_class(link)
+
+
+def _weights(unit: np.ndarray) -> np.ndarray:
+    """Square roots of the weights of rows."""
+    _, which, count = np.unique(unit, axis=0, return_inverse=True, return_counts=True)
+    pairs = np.unique(unit, axis=0)[:, 0]
+    within = {link: int((pairs == link).sum()) for link in np.unique(pairs)}
+    share = np.array([within[link] for link in unit[:, 0]])
+    return np.asarray(np.sqrt(1.0 / (count[which.ravel()] * share)))
+
+
 def _fit(rows: Wire, op: str, link: str, unit: np.ndarray) -> LinkModel:
-    """The smooth part of a link's model; each `unit` of the rows counts the same."""
-    outer = rows.inner < 0.8 * rows.time  # the others say nothing of this link
+    """The smooth part of a link's model; each link, and within it each accelerator (`unit`),
+    counts the same."""
+    every, weights = rows, _weights(unit)
+    outer = rows.inner < 0.8 * rows.time  # the others only bound this link
     if outer.sum() >= LEAST_ROWS:
         rows, unit = rows.take(outer), unit[outer]
-    _, which, count = np.unique(unit, return_inverse=True, return_counts=True)
-    weight = np.sqrt(1.0 / count[which])
-    up = "scale-up" in link or link_class(link.lstrip(ANY)) == "scale-up"
-    # Custom kernels wait for flags in memory of their peers, as long on any generation (data).
-    paced = up and "." not in op and np.isfinite(rows.clock).any()
-    clock = REFERENCE_CLOCK if paced else float("nan")
-    several = np.unique(rows.below).size > 1
+    weight = _weights(unit)
+    up = _class_of(link) == "scale-up"
+    clock = REFERENCE_CLOCK if up and np.isfinite(rows.clock).any() else float("nan")
+    # Only one machine with groups of several shapes shows how its links share the way out.
+    shapes = {(*pair, below) for pair, below in zip(unit.tolist(), rows.below, strict=True)}
+    several = len(shapes) > len(np.unique(unit, axis=0))
     trials = [
         _solve(rows, op, link, weight, clock, float(sharing))
         for sharing in (np.linspace(0.0, 1.0, 11) if several else [0.0])
     ]
-    losses = [np.sum((weight * _log_errors(trial, rows)) ** 2) for trial in trials]
+    losses = [np.sum((weights * _log_errors(trial, every)) ** 2) for trial in trials]
     return trials[int(np.argmin(losses))]
 
 
@@ -252,15 +286,14 @@ def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
 
 
 def _spread(
-    groups: np.ndarray, fit: Callable[[np.ndarray], LinkModel], rows: Wire
+    groups: np.ndarray, fit: Callable[[np.ndarray], LinkModel], rows: Wire, unit: np.ndarray
 ) -> tuple[float, HeldOut]:
-    """Spread and errors of fits to the rows outside each group, on the rows inside it; groups
-    count the same."""
-    off, weight = np.zeros(len(groups)), np.zeros(len(groups))
+    """Spread and errors of fits to the rows outside each group, on the rows inside it; links and
+    accelerators count the same (`unit`)."""
+    off, weight = np.zeros(len(groups)), _weights(unit) ** 2
     for group in np.unique(groups):
         inside = groups == group
         off[inside] = _log_errors(fit(~inside), rows.take(inside))
-        weight[inside] = 1.0 / inside.sum()
     order = np.argsort(np.abs(off))
     reached = np.cumsum(weight[order]) / weight.sum()
     at = order[np.searchsorted(reached, 0.8)]
@@ -275,8 +308,8 @@ def phases(message: np.ndarray) -> np.ndarray:
 
 
 def _units(table: pd.DataFrame) -> np.ndarray:
-    """What counts the same and is left out as a whole: links."""
-    return table["link"].to_numpy(str)
+    """Link and accelerator of each row, (N, 2)."""
+    return table[["link", "accelerator"]].to_numpy(str)
 
 
 def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
@@ -309,7 +342,7 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
             ) -> LinkModel:
                 return _own(rows.take(keep), *key, unit[keep])
 
-            sigma, found = _spread(phase, fit, rows)
+            sigma, found = _spread(phase, fit, rows, unit)
             result.links[key] = replace(_own(rows, *key, unit), sigma=sigma)
             result.heldout[key] = found
     _pool(result, table, base.links if base else {})
@@ -326,8 +359,7 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
 
 
 def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], LinkModel]) -> None:
-    """Fit families and classes of links; a family of one link only where its class has no more.
-    What `base` knows of a class stands."""
+    """Fit families and classes of links. What `base` knows of a class stands."""
     for name_of in (link_family, lambda link: ANY + link_class(link)):
         for (op, name), own in table.groupby(["fitted", table["link"].map(name_of)]):
             key = (str(op), str(name))
@@ -335,10 +367,10 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
             known = (key[0], ANY + kind) in base
             if known or key in result.links or len(own) < LEAST_ROWS:
                 continue
-            alike = table["link"].map(link_class) == kind
-            others = table.loc[alike & (table["fitted"] == op), "link"].map(link_family)
-            if own["link"].nunique() == 1 and others.nunique() > 1:
-                continue
+            alike = (table["link"].map(link_class) == kind) & (table["fitted"] == "allreduce")
+            links = own["link"].nunique()
+            if name.startswith(ANY) and links == 1 < table.loc[alike, "link"].nunique():
+                continue  # more is known from the all-reduces of the class (`_derive`)
             rows = wire(own, key[0], Calibration("", links=result.links))
             unit = _units(own)
 
@@ -350,12 +382,13 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
             ) -> LinkModel:
                 return _fit(rows.take(keep), *key, unit[keep])
 
-            links = np.unique(unit).size
             if links > 1:
-                sigma, found = _spread(unit, fit, rows)
+                sigma, found = _spread(unit[:, 0], fit, rows, unit)
                 sigma *= np.sqrt(1.0 + 1.0 / links)  # of one more link, where few are known
             else:
-                sigma, found = _spread(phases(own["message_bytes"].to_numpy(float)), fit, rows)
+                sigma, found = _spread(
+                    phases(own["message_bytes"].to_numpy(float)), fit, rows, unit
+                )
                 sigma = max(sigma, 0.25)  # one link says nothing of others
             model = fit(np.ones(len(own), dtype=bool))
             result.links[key] = replace(model, sigma=sigma, pedigree="transferred")
@@ -366,8 +399,7 @@ def _derive(result: LinkFit) -> None:
     """Where only the all-reduce of a fabric was measured, the other collectives use the wires as
     well as it does."""
     for (op, link), model in list(result.links.items()):
-        outside = link_class(link) == "scale-out" and link not in (f"{ANY}scale-up", f"{ANY}host")
-        if op != "allreduce" or not outside:
+        if op != "allreduce" or _class_of(link) != "scale-out":
             continue
         for other in ("allgather", "reducescatter", "alltoall", "broadcast", "p2p"):
             if (other, link) not in result.links:

@@ -101,6 +101,11 @@ def manifest(
                 "log2_sizes": [_number(x) for x in link.log2_sizes],
                 "efficiencies": [_number(x) for x in link.efficiencies],
                 "sigma": _number(link.sigma),
+                **(
+                    {}
+                    if math.isnan(link.latency_sigma)
+                    else {"latency_sigma": _number(link.latency_sigma)}
+                ),
                 "points": link.points,
                 "pedigree": link.pedigree,
                 **({} if math.isnan(link.clock) else {"clock_mhz": _number(link.clock / 1e6)}),

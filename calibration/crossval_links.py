@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.kernels import errors
-from calibration.network import PHASES, fit_links, op_of, phases, wire, wire_times
+from calibration.network import PHASES, fit_links, op_of, phases, wire, wire_spread, wire_times
 from calibration.tables import gaps, is_collective
 from predictor.efficiency import Calibration, link_class
 
@@ -39,7 +39,8 @@ def _predict(kept: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     for (op, link), own in left.groupby(["fitted", "link"]):
         rows, model = wire(own, str(op), known), known.link(str(op), str(link))
         error = np.log(wire_times(model, rows) / rows.time)
-        found.append(own.assign(error=error, inside=np.abs(error) <= Q * model.sigma))
+        inside = np.abs(error) <= Q * wire_spread(model, rows)
+        found.append(own.assign(error=error, inside=inside))
     return pd.concat(found)
 
 

@@ -133,6 +133,17 @@ def wire_times(model: LinkModel, rows: Wire) -> np.ndarray:
     return latency(model, rows.steps, model.hop * pace, pace) + np.maximum(moving, rows.inner)
 
 
+def wire_spread(model: LinkModel, rows: Wire) -> np.ndarray:
+    """Log-standard-deviation of each of those times."""
+    return model.spread(_waiting(model, rows))
+
+
+def _waiting(model: LinkModel, rows: Wire) -> np.ndarray:
+    """Share of latencies in each time."""
+    pace = model.pace(rows.clock)
+    return latency(model, rows.steps, model.hop * pace, pace) / wire_times(model, rows)
+
+
 def _log_errors(model: LinkModel, rows: Wire) -> np.ndarray:
     return np.asarray(np.log(wire_times(model, rows) / rows.time))
 
@@ -285,20 +296,31 @@ def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
     return slowed(factors)
 
 
+Spread = tuple[float, float]
+"""Log-standard-deviations of large and of small messages."""
+
+
 def _spread(
     groups: np.ndarray, fit: Callable[[np.ndarray], LinkModel], rows: Wire, unit: np.ndarray
-) -> tuple[float, HeldOut]:
+) -> tuple[Spread, HeldOut]:
     """Spread and errors of fits to the rows outside each group, on the rows inside it; links and
     accelerators count the same (`unit`)."""
     off, weight = np.zeros(len(groups)), _weights(unit) ** 2
+    small = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups):
         inside = groups == group
-        off[inside] = _log_errors(fit(~inside), rows.take(inside))
-    order = np.argsort(np.abs(off))
-    reached = np.cumsum(weight[order]) / weight.sum()
-    at = order[np.searchsorted(reached, 0.8)]
-    sigma = max(float(np.abs(off[at])) / 1.2816, 0.01)
-    return sigma, errors(np.exp(off) * rows.time, rows.time)
+        trial, own = fit(~inside), rows.take(inside)
+        off[inside] = _log_errors(trial, own)
+        small[inside] = _waiting(trial, own) > 0.5
+
+    def sigma(of: np.ndarray) -> float:
+        of = of if of.sum() >= LEAST_ROWS else np.ones_like(of)
+        size, share = np.abs(off[of]), weight[of]
+        order = np.argsort(size)
+        reached = np.cumsum(share[order]) / share.sum()
+        return max(float(size[order[np.searchsorted(reached, 0.8)]]) / 1.2816, 0.01)
+
+    return (sigma(~small), sigma(small)), errors(np.exp(off) * rows.time, rows.time)
 
 
 def phases(message: np.ndarray) -> np.ndarray:
@@ -342,17 +364,20 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
             ) -> LinkModel:
                 return _own(rows.take(keep), *key, unit[keep])
 
-            sigma, found = _spread(phase, fit, rows, unit)
-            result.links[key] = replace(_own(rows, *key, unit), sigma=sigma)
+            (large, small), found = _spread(phase, fit, rows, unit)
+            model = _own(rows, *key, unit)
+            result.links[key] = replace(model, sigma=large, latency_sigma=small)
             result.heldout[key] = found
     _pool(result, table, base.links if base else {})
     for key, own in few:
         known = Calibration("", links={**(base.links if base else {}), **result.links})
         prior = known.link(*key)
         rows = wire(own, key[0], known)
-        sigma = max(0.5 * prior.sigma, 0.1)
         result.links[key] = replace(
-            scaled(replace(prior, curves=()), rows, key[1]), sigma=sigma, pedigree="transferred"
+            scaled(replace(prior, curves=()), rows, key[1]),
+            sigma=max(0.5 * prior.sigma, 0.1),
+            latency_sigma=max(0.5 * float(prior.spread(1.0)), 0.1),
+            pedigree="transferred",
         )
     _derive(result)
     return result
@@ -369,7 +394,7 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
                 continue
             alike = (table["link"].map(link_class) == kind) & (table["fitted"] == "allreduce")
             links = own["link"].nunique()
-            if name.startswith(ANY) and links == 1 < table.loc[alike, "link"].nunique():
+            if key[1].startswith(ANY) and links == 1 < table.loc[alike, "link"].nunique():
                 continue  # more is known from the all-reduces of the class (`_derive`)
             rows = wire(own, key[0], Calibration("", links=result.links))
             unit = _units(own)
@@ -383,15 +408,19 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
                 return _fit(rows.take(keep), *key, unit[keep])
 
             if links > 1:
-                sigma, found = _spread(unit[:, 0], fit, rows, unit)
-                sigma *= np.sqrt(1.0 + 1.0 / links)  # of one more link, where few are known
-            else:
-                sigma, found = _spread(
-                    phases(own["message_bytes"].to_numpy(float)), fit, rows, unit
-                )
-                sigma = max(sigma, 0.25)  # one link says nothing of others
-            model = fit(np.ones(len(own), dtype=bool))
-            result.links[key] = replace(model, sigma=sigma, pedigree="transferred")
+                spread, found = _spread(unit[:, 0], fit, rows, unit)
+                wider = np.sqrt(1.0 + 1.0 / links)  # of one more link, where few are known
+                large, small = (float(wider * sigma) for sigma in spread)
+            else:  # one link says nothing of others
+                phase = phases(own["message_bytes"].to_numpy(float))
+                spread, found = _spread(phase, fit, rows, unit)
+                large, small = (max(sigma, 0.25) for sigma in spread)
+            result.links[key] = replace(
+                fit(np.ones(len(own), dtype=bool)),
+                sigma=large,
+                latency_sigma=small,
+                pedigree="transferred",
+            )
             result.heldout[key] = found
 
 
@@ -408,5 +437,6 @@ def _derive(result: LinkFit) -> None:
                     op=other,
                     curves=(),
                     sigma=max(model.sigma, 0.15),
+                    latency_sigma=max(float(model.spread(1.0)), 0.15),
                     pedigree="transferred",
                 )

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.kernels import LEAST_POINTS
-from calibration.network import op_of, wire, wire_times
+from calibration.network import op_of, wire, wire_spread, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
 from calibration.runs import Residual, run_sigma
@@ -237,8 +237,8 @@ def _score_kernels(
     moving = table[collective]
     for (op, link), own in moving.groupby([op_of(moving), "link"]):
         model = calibration.link(str(op), str(link))
-        times = wire_times(model, wire(own, str(op), calibration))
-        add(own, times, np.full(len(own), model.sigma))
+        on_wire = wire(own, str(op), calibration)
+        add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
     for (_, op, dtype, device), own in table[~collective].groupby(
         ["kind", "op", "dtype", "accelerator"]
     ):

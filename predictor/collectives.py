@@ -136,11 +136,11 @@ def _traffic(
     group: Group,
     cluster: Cluster,
     calibration: Calibration,
-) -> tuple[Array, Array]:
-    """Time of the slowest tier's traffic [s], and the log-standard-deviation of the outermost."""
+) -> Array:
+    """Time of the slowest tier's traffic [s]."""
     place = span(group, cluster)
     shape = np.broadcast_shapes(place.size.shape, message.shape)
-    time, sigma = np.zeros(shape), np.zeros(shape)
+    time = np.zeros(shape)
     for index, level in enumerate(cluster.tiers):
         here = (place.tier == index) & (place.size > 1)
         if not here.any():
@@ -154,13 +154,12 @@ def _traffic(
         rate, below = (place.own, 1.0) if own else (place.ring, place.below)
         pace = model.pace(cluster.accelerator.clock)
         found = traffic(model, moved / rate, domains, below, pace)
-        time, sigma = np.where(here, found, time), np.where(here, model.sigma, sigma)
+        time = np.where(here, found, time)
     if (place.below > 1).any():
         share = _inner_share(op.partition(".")[0], place)
         inside = Group(place.below, group.stride)
-        inner, _ = _traffic(op, message * share, inside, cluster, calibration)
-        time = np.maximum(time, inner)
-    return time, sigma
+        time = np.maximum(time, _traffic(op, message * share, inside, cluster, calibration))
+    return time
 
 
 def collective_time(
@@ -173,7 +172,8 @@ def collective_time(
     group    size and stride in rank order
     """
     place = span(group, cluster)
-    time, sigma = _traffic(op, np.asarray(message, float), group, cluster, calibration)
+    time = _traffic(op, np.asarray(message, float), group, cluster, calibration)
+    sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
     kind = op.partition(".")[0]
     near = calibration.link(op, cluster.tiers[0].link)
@@ -185,5 +185,9 @@ def collective_time(
         inner = (hops(kind, place.size) - outer) * near.hop * near.pace(clock)
         pace = model.pace(clock)
         hop = np.where(np.isnan(level.latency), model.hop * pace, level.latency)
-        time = time + np.where(here, latency(model, outer, hop, pace) + inner, 0.0)
+        waiting = latency(model, outer, hop, pace) + inner
+        total = time + waiting
+        share = waiting / np.where(total > 0, total, 1.0)
+        sigma = np.where(here, model.spread(share), sigma)
+        time = np.where(here, total, time)
     return time, sigma

@@ -150,7 +150,8 @@ class LinkModel:
                   accelerator. NaN: pace is 1
     sharing       the links of g members of a domain carry g ** (1 - sharing) times one link's rate
     curves        measured shape of the link itself, by members; none where it was transferred
-    sigma         log-standard-deviation of held-out residuals
+    sigma         log-standard-deviation of held-out residuals, of messages that take their time
+    latency_sigma  the same of messages that mostly wait for latencies; NaN: not told apart
     """
 
     op: str
@@ -166,6 +167,12 @@ class LinkModel:
     clock: float = math.nan
     sharing: float = 0.0
     curves: tuple[Curve, ...] = ()
+    latency_sigma: float = math.nan
+
+    def spread(self, waiting: Array | float) -> Array:
+        """Log-standard-deviation of a time of which the share `waiting` is latencies."""
+        small = self.sigma if math.isnan(self.latency_sigma) else self.latency_sigma
+        return np.asarray(waiting * small + (1.0 - np.asarray(waiting)) * self.sigma)
 
     def pace(self, clock: Array | float) -> Array | float:
         """Factor on latencies for accelerators of that clock [Hz]; 1 where one is unknown."""
@@ -441,6 +448,7 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
                 Curve(c["members"], tuple(c["log_ideal"]), tuple(c["log_factor"]))
                 for c in entry.get("curves", ())
             ),
+            entry.get("latency_sigma", math.nan),
         )
         for entry in manifest["links"]
     }

@@ -34,6 +34,7 @@ def calibration() -> Calibration:
                 9,
                 clock=1.8e9,
                 sharing=0.3,
+                latency_sigma=0.2,
                 curves=(Curve(2.0, (-9.0, -8.0), (0.1, -0.1)),),
             )
         },

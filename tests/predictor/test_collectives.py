@@ -135,6 +135,14 @@ def modelled(**changes: object) -> Calibration:
     return Calibration("t", links={("allreduce", "nvlink4"): model})
 
 
+def test_small_and_large_messages_have_a_spread_each() -> None:
+    known = modelled(latency_sigma=0.4)
+    _, sigma = collective_time("allreduce", np.array([1.0, 1e12]), Group(8.0, 1.0), TWO, known)
+    assert sigma == pytest.approx([0.4, 0.1], rel=0.02)
+    _, alone = collective_time("allreduce", 1.0, Group(8.0, 1.0), TWO, modelled())
+    assert alone == pytest.approx(0.1)
+
+
 def test_latencies_follow_the_clock() -> None:
     slow, fast = (
         Cluster("t", replace(TWO.accelerator, clock=clock), 8, TWO.tiers) for clock in (9e8, 1.8e9)

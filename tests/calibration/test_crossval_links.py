@@ -55,7 +55,7 @@ def test_an_unseen_generation_of_nvlink(collectives: pd.DataFrame) -> None:
     by_link = large.groupby("link")["mape"].mean()
     assert by_link["nvlink3"] <= 0.15
     assert by_link.max() <= 0.175
-    # Sought is 75-85 %: three generations are too few to know the spread of a fourth, and NVLink 5's
+    # Sought is 75-85 %: three generations are too few to know the spread of a fourth; NVLink 5's
     # latencies lie outside what the other two span.
     every = found[(found["band"] == "all") & found["op"].isin(COMPUTED)]
     assert 0.75 <= row_mean(large, "coverage") <= 0.9

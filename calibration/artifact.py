@@ -4,6 +4,7 @@ measured shapes in `shapes.npy`. `predictor.efficiency.load` reads them."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -104,8 +105,23 @@ def manifest(
                 "log2_sizes": [_number(x) for x in link.log2_sizes],
                 "efficiencies": [_number(x) for x in link.efficiencies],
                 "sigma": _number(link.sigma),
+                **(
+                    {}
+                    if math.isnan(link.latency_sigma)
+                    else {"latency_sigma": _number(link.latency_sigma)}
+                ),
                 "points": link.points,
                 "pedigree": link.pedigree,
+                **({} if math.isnan(link.clock) else {"clock_mhz": _number(link.clock / 1e6)}),
+                "sharing": _number(link.sharing),
+                "curves": [
+                    {
+                        "members": curve.members,
+                        "log_ideal": [_number(x) for x in curve.log_ideal],
+                        "log_factor": [_number(x) for x in curve.log_factor],
+                    }
+                    for curve in link.curves
+                ],
             }
             for _, link in sorted(calibration.links.items())
         ],

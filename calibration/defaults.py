@@ -51,6 +51,10 @@ def collective_table(shared: Path) -> pd.DataFrame:
     """All collective measurements, checked."""
     parts = [
         aiconfigurator.nccl(shared / "bulk/kernels/aiconfigurator/nccl_perf.parquet"),
+        aiconfigurator.custom_allreduce(
+            shared / "bulk/kernels/aiconfigurator/custom_allreduce_perf.parquet"
+        ),
+        tidy.one_node(shared / "bulk" / "kernels" / "ops.parquet"),
         tidy.multi_node(shared / "bulk" / "kernels" / "ops.parquet"),
         fgpm.collectives(shared / "bulk" / "seeds" / "fgpm_nccl_perlmutter_vista.csv"),
     ]
@@ -72,7 +76,8 @@ def throttles(shared: Path) -> dict[str, Throttle]:
 
 SOURCES: list[dict[str, Any]] = [
     {
-        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention, nccl",
+        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention, nccl, "
+        "custom_allreduce",
         "origin": "ai-dynamo/aiconfigurator@095f58a51c, 2026-08-21",
         "licence": aiconfigurator.LICENCE,
     },
@@ -82,7 +87,8 @@ SOURCES: list[dict[str, Any]] = [
         "licence": fgpm.LICENCE,
     },
     {
-        "files": "bulk/kernels/ops.parquet: neusight, simumax, awsome-distributed-training, dstack",
+        "files": "bulk/kernels/ops.parquet: neusight, simumax, awsome-distributed-training, "
+        "dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },

@@ -16,7 +16,7 @@ import pandas as pd
 
 from calibration.fit import LEAST_POINTS
 from calibration.libraries import library
-from calibration.network import wire, wire_times
+from calibration.network import op_of, wire, wire_spread, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
 from calibration.runs import Residual, run_sigma
@@ -235,9 +235,11 @@ def _score_kernels(
         skip(own, str(reason))
     table = table[missing == ""]
     collective = is_collective(table)
-    for (op, link), own in table[collective].groupby(["op", "link"]):
+    moving = table[collective]
+    for (op, link), own in moving.groupby([op_of(moving), "link"]):
         model = calibration.link(str(op), str(link))
-        add(own, wire_times(model, wire(own, str(op))), np.full(len(own), model.sigma))
+        on_wire = wire(own, str(op), calibration)
+        add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
     for (kind, op, dtype, device), own in table[~collective].groupby(
         ["kind", "op", "dtype", "accelerator"]
     ):

@@ -20,8 +20,12 @@ from predictor.schema import (
 )
 
 NEEDED = ("accelerator", "op", "dtype", "latency_us")
-TEXTS = ("layout", "kernel", "kv_dtype", "link", "cache", "mode", "source", "framework")
-NUMBERS = (*KERNEL_NUMBERS, "link_gbs", "in_switch", "latency_us")
+TEXTS = (
+    "layout", "kernel", "kv_dtype", "link", "node_link", "cache", "mode", "source", "framework",
+)  # fmt: skip
+NUMBERS = (
+    *KERNEL_NUMBERS, "link_gbs", "in_switch", "node_link_gbs", "node_in_switch", "latency_us",
+)  # fmt: skip
 
 
 def read_table(path: Path) -> pd.DataFrame:

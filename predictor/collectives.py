@@ -3,12 +3,14 @@
 A group of n ranks spaced `stride` apart has, inside one domain of tier i, g_i of its members. What
 crosses tier i leaves each inner domain over the links of all g of its members there, so the rate
 of a group is the least of g_(i-1) * rate_i over the tiers that it crosses (g_(-1) = 1). All-to-all
-and point-to-point traffic goes through the sender's own link.
+and point-to-point traffic goes through the sender's own link. The traffic inside the domains runs
+at the same time, in a pipeline with it: the slower of the two decides.
 
-With d = n / g_(i-1) domains in the outermost tier, (d-1)/d of the message crosses it per
-all-gather, reduce-scatter or all-to-all, twice that per all-reduce; a switch that reduces takes the
-message once (Klenk et al. 2020). NCCL's double binary tree pays 2 log2 n hops instead of 2 (n-1)
-(Sanders et al. 2009). Message sizes follow nccl-tests.
+Rings run through all n ranks whatever the tiers, so that (n-1)/n of the message crosses each link
+per all-gather or reduce-scatter, twice that per all-reduce. Trees between d domains take the
+message once for two of them and twice for more; NCCL's double binary tree pays 2 log2 n hops
+instead of 2 (n-1) (Sanders et al. 2009). Ranks that let their switch reduce send the message once
+and the n-th part of the result (Klenk et al. 2020; NVLink SHARP). Message sizes follow nccl-tests.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.communication import Group
 from predictor.efficiency import Calibration, LinkModel
@@ -70,9 +73,23 @@ def bus_factor(op: str, size: Numeric) -> Numeric:
     return share if op in ("allgather", "reducescatter", "alltoall") else 1.0
 
 
-def volume(op: str, message: Numeric, domains: Numeric, in_switch: bool) -> Array:
-    """Bytes through the bottleneck link [bytes]; 0 for a group of one."""
-    factor = 1.0 if op == "allreduce" and in_switch else bus_factor(op, domains)
+def volume(
+    op: str,
+    message: Numeric,
+    size: Numeric,
+    domains: Numeric,
+    in_switch: bool | npt.NDArray[np.bool_],
+) -> Array:
+    """Bytes through the bottleneck link [bytes]; 0 for a group of one.
+
+    size     ranks of the group
+    domains  of the outermost tier that it crosses, as many as ranks where each has its own
+    """
+    factor = np.asarray(bus_factor(op, domains if op == "alltoall" else size), float)
+    if op == "allreduce":
+        tree = np.where(np.asarray(domains) > 2, 2.0, 1.0)
+        switch = np.where(in_switch, 1.0 + 1.0 / np.maximum(size, 1.0), np.inf)
+        factor = np.minimum(factor, np.minimum(tree, switch))
     return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
 
 
@@ -86,13 +103,63 @@ def hops(op: str, size: Numeric) -> Array:
     return np.asarray(ring)
 
 
-def link_time(
-    model: LinkModel, moved: Numeric, rate: Numeric, steps: Numeric, size: Numeric, hop: Numeric
+def latency(model: LinkModel, steps: Numeric, hop: Numeric, pace: Numeric = 1.0) -> Array:
+    """pace * base + hop * steps [s]."""
+    return np.asarray(pace * model.base + hop * steps)
+
+
+def traffic(
+    model: LinkModel, ideal: Numeric, members: Numeric, below: Numeric, pace: Numeric = 1.0
 ) -> Array:
-    """base + hop steps + root sqrt(moved / rate) + moved / (efficiency(size) rate) [s]."""
-    ideal = moved / rate
-    efficiency = np.interp(np.log2(np.maximum(size, 1.0)), model.log2_sizes, model.efficiencies)
-    return np.asarray(model.base + hop * steps + model.root * np.sqrt(ideal) + ideal / efficiency)
+    """Time of what is moved, latencies aside [s]; never falls as `ideal` grows.
+
+    ideal    time of the volume at the link's rate [s]
+    members  that exchange data: ranks, or domains of a scale-out link
+    below    ranks of a domain, whose links work together
+    """
+    ideal = ideal * np.power(below, model.sharing)
+    efficiency = np.interp(np.log2(np.maximum(members, 1.0)), model.log2_sizes, model.efficiencies)
+    plain = pace * model.root * np.sqrt(ideal) + ideal / efficiency
+    return np.asarray(plain * model.factor(members, ideal))
+
+
+def _inner_share(op: str, place: Span) -> Array:
+    """Share of a message that the ranks of one domain exchange among themselves."""
+    if op == "alltoall":
+        return place.below / np.maximum(place.size, 1.0)
+    return np.asarray(0.0 if op in ("p2p", "broadcast") else 1.0)
+
+
+def _traffic(
+    op: str,
+    message: Array,
+    group: Group,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> Array:
+    """Time of the slowest tier's traffic [s]."""
+    place = span(group, cluster)
+    shape = np.broadcast_shapes(place.size.shape, message.shape)
+    time = np.zeros(shape)
+    for index, level in enumerate(cluster.tiers):
+        here = (place.tier == index) & (place.size > 1)
+        if not here.any():
+            continue
+        model = calibration.link(op, level.link)
+        domains = place.size / place.below
+        kind = op.partition(".")[0]
+        in_switch = level.in_switch and op == kind  # custom kernels do not use it
+        moved = volume(kind, message, place.size, domains, in_switch)
+        own = kind in ("alltoall", "p2p")
+        rate, below = (place.own, 1.0) if own else (place.ring, place.below)
+        pace = model.pace(cluster.accelerator.clock)
+        found = traffic(model, moved / rate, domains, below, pace)
+        time = np.where(here, found, time)
+    if (place.below > 1).any():
+        share = _inner_share(op.partition(".")[0], place)
+        inside = Group(place.below, group.stride)
+        time = np.maximum(time, _traffic(op, message * share, inside, cluster, calibration))
+    return time
 
 
 def collective_time(
@@ -100,28 +167,27 @@ def collective_time(
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
 
-    op       one of `OPS`
+    op       one of `OPS`, or 'allreduce.custom' for the small all-reduce of inference engines
     message  bytes in nccl-tests' convention, float or array
     group    size and stride in rank order
     """
     place = span(group, cluster)
-    message = np.asarray(message, float)
-    shape = np.broadcast_shapes(place.size.shape, message.shape)
-    time, sigma = np.zeros(shape), np.zeros(shape)
+    time = _traffic(op, np.asarray(message, float), group, cluster, calibration)
+    sigma = np.zeros_like(time)
+    clock = cluster.accelerator.clock
+    kind = op.partition(".")[0]
     near = calibration.link(op, cluster.tiers[0].link)
     for index, level in enumerate(cluster.tiers):
         here = (place.tier == index) & (place.size > 1)
-        if not here.any():
-            continue
         model = calibration.link(op, level.link)
-        domains = place.size / place.below
-        moved = volume(op, message, domains, level.in_switch)
-        rate = place.own if op in ("alltoall", "p2p") else place.ring
         # Across tiers, the outer hops are those between domains, the rest are hops within them.
-        outer = hops(op, domains)
-        hop = np.where(np.isnan(level.latency), model.hop, level.latency)
-        inner = (hops(op, place.size) - outer) * near.hop
-        found = link_time(model, moved, rate, outer, domains, hop) + inner
-        time = np.where(here, found, time)
-        sigma = np.where(here, model.sigma, sigma)
+        outer = hops(kind, place.size / place.below)
+        inner = (hops(kind, place.size) - outer) * near.hop * near.pace(clock)
+        pace = model.pace(clock)
+        hop = np.where(np.isnan(level.latency), model.hop * pace, level.latency)
+        waiting = latency(model, outer, hop, pace) + inner
+        total = time + waiting
+        share = waiting / np.where(total > 0, total, 1.0)
+        sigma = np.where(here, model.spread(share), sigma)
+        time = np.where(here, total, time)
     return time, sigma

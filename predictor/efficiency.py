@@ -142,18 +142,38 @@ DEFAULTS: dict[str, Constant] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured over fitted time of the traffic, for one number of members.
+
+    log_ideal    knots: log of the ideal time [s], rising; constant outside
+    log_factor   at the knots; falls by at most half of what `log_ideal` rises, so that the time
+                 of a larger message is never shorter
+    """
+
+    members: float
+    log_ideal: tuple[float, ...]
+    log_factor: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkModel:
     """Fitted time of one collective on one link technology.
 
-    time = base + hop * steps + root * sqrt(ideal) + ideal / efficiency, where steps is the number
-    of hops of the algorithm and ideal the time of the volume at the link's rate (`collectives`).
-    The square-root term is the transition between NCCL's protocols.
+    time = pace (base + hop steps) + (pace root sqrt(ideal) + ideal / efficiency) factor, where
+    steps is the number of hops of the algorithm and ideal the time of the volume at the link's
+    rate (`collectives`). The square root is the pipelining of messages in chunks and the
+    transition between NCCL's protocols.
 
     base, hop     [s]
     root          [s^0.5]
     log2_sizes, efficiencies   share of the link's rate by log2 of the members (of a scale-out
                   link: domains), interpolated, constant outside
-    sigma         log-standard-deviation of held-out residuals
+    clock         pace = this over the accelerator's clock [Hz]: the kernels that copy run on the
+                  accelerator. NaN: pace is 1
+    sharing       the links of g members of a domain carry g ** (1 - sharing) times one link's rate
+    curves        measured shape of the link itself, by members; none where it was transferred
+    sigma         log-standard-deviation of held-out residuals, of messages that take their time
+    latency_sigma  the same of messages that mostly wait for latencies; NaN: not told apart
     """
 
     op: str
@@ -166,6 +186,35 @@ class LinkModel:
     sigma: float
     points: int
     pedigree: str = "interpolated"
+    clock: float = math.nan
+    sharing: float = 0.0
+    curves: tuple[Curve, ...] = ()
+    latency_sigma: float = math.nan
+
+    def spread(self, waiting: Array | float) -> Array:
+        """Log-standard-deviation of a time of which the share `waiting` is latencies."""
+        small = self.sigma if math.isnan(self.latency_sigma) else self.latency_sigma
+        return np.asarray(waiting * small + (1.0 - np.asarray(waiting)) * self.sigma)
+
+    def pace(self, clock: Array | float) -> Array | float:
+        """Factor on latencies for accelerators of that clock [Hz]; 1 where one is unknown."""
+        ratio = self.clock / clock
+        return np.where(np.isnan(ratio), 1.0, ratio)
+
+    def factor(self, members: Array | float, ideal: Array | float) -> Array | float:
+        """Factor of the measured curves on the time of the traffic; between two measured numbers
+        of members interpolated in their logarithm."""
+        if not self.curves:
+            return 1.0
+        members, ideal = np.broadcast_arrays(members, ideal)
+        x = np.log(np.maximum(ideal, 1e-12))
+        found = np.stack([np.interp(x, c.log_ideal, c.log_factor) for c in self.curves])
+        known = np.log2([c.members for c in self.curves])
+        at = np.interp(np.log2(np.maximum(members, 1.0)), known, np.arange(len(known)))
+        below = np.minimum(at.astype(int), len(known) - 1)
+        above = np.minimum(below + 1, len(known) - 1)
+        low, high = (np.take_along_axis(found, i[None], 0)[0] for i in (below, above))
+        return np.asarray(np.exp(low + (at - below) * (high - low)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +473,13 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
             entry["sigma"],
             entry["points"],
             entry.get("pedigree", "interpolated"),
+            entry.get("clock_mhz", math.nan) * 1e6,
+            entry.get("sharing", 0.0),
+            tuple(
+                Curve(c["members"], tuple(c["log_ideal"]), tuple(c["log_factor"]))
+                for c in entry.get("curves", ())
+            ),
+            entry.get("latency_sigma", math.nan),
         )
         for entry in manifest["links"]
     }

@@ -39,6 +39,9 @@ KERNEL_COLUMNS = (
     "link",
     "link_gbs",
     "in_switch",
+    "node_link",
+    "node_link_gbs",
+    "node_in_switch",
     "ranks_per_host",
     "power_w",
     "power_limit_w",
@@ -50,7 +53,9 @@ KERNEL_COLUMNS = (
     "notes",
 )
 """Columns of a kernel table. `message_bytes` of a collective follows nccl-tests; of a memory-bound
-kernel it is the traffic that `latency_us` is compared with."""
+kernel it is the traffic that `latency_us` is compared with. `link` is the outermost that a
+collective crosses; one between nodes may state the link inside them too (`node_link`). The kernel
+'custom' marks the all-reduce of an inference engine, `mode` whether in a captured graph."""
 
 COLLECTIVE_OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
 

@@ -41,7 +41,7 @@ def calibrate(
     if start.name == "none":
         start = replace(start, run=default_run())
     kernels = fit_kernels(found.table, found.accelerators, pool=False, base=start)
-    links = fit_links(found.table)
+    links = fit_links(found.table, start)
     reasons = gaps(found.table)
     left_out = reasons[reasons != ""].value_counts().to_dict()
     if not kernels.models and not links.links:

@@ -43,9 +43,18 @@ LINKS = {
     "B300-SXM-288GB": ("nvlink5", 900.0, 1.0),
     "GB200-186GB": ("nvlink5", 900.0, 1.0),
     "GB300-288GB": ("nvlink5", 900.0, 1.0),
+    "L40S-48GB": ("pcie4", 32.0, 0.0),
+    "RTX-PRO-6000-96GB": ("pcie5", 64.0, 0.0),
 }
 """The scale-up link that each node's collectives ran on: name, GB/s per direction, whether the
-switch reduces. PCIe hosts without peer access are left out."""
+switch reduces."""
+
+PEER_ACCESS = {"L40S-48GB": 2.0}
+"""Largest group whose members reach each other's memory, where it is not the whole node: that host
+gives no access across sockets, and its groups of 4 and 8 collapse to 5 and 2 GB/s (left out)."""
+
+CUSTOM_LIMIT = 8.0 * 2**20
+"""Largest message that the engines give to their own all-reduce [bytes]; NCCL takes over there."""
 
 LICENCE = "Apache-2.0"
 
@@ -127,12 +136,45 @@ def attention(path: Path) -> pd.DataFrame:
     return _by_library(table, keys).assign(causal=1.0)
 
 
-def nccl(path: Path) -> pd.DataFrame:
-    """`nccl_perf.parquet`: NCCL collectives inside one node, out of place, median over versions."""
-    table = _known(pd.read_parquet(path))
+def _linked(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a known accelerator and link, within peer access."""
+    table = _known(table)
     table = table[table["accelerator"].isin(LINKS)]
+    reach = table["accelerator"].map(PEER_ACCESS).fillna(np.inf)
+    table = table[table["num_gpus"] <= reach].copy()
     for position, column in enumerate(("link", "link_gbs", "in_switch")):
         table[column] = [LINKS[name][position] for name in table["accelerator"]]
+    return table
+
+
+def custom_allreduce(path: Path) -> pd.DataFrame:
+    """`custom_allreduce_perf.parquet`: the engines' own all-reduce of small messages inside a node
+    (TensorRT-LLM, vLLM, SGLang; bf16), median over engines and versions. `mode` is 'graph' inside
+    a captured graph; 'eager' includes 15 to 50 us of launches by the host.
+
+    L40S is left out: its hosts with and without peer access differ fourfold and are not told apart.
+    """
+    table = _linked(pd.read_parquet(path))
+    table = table[table["accelerator"] != "L40S-48GB"]
+    eager = table["kernel_source"].str.endswith("_eager")
+    table = table.assign(
+        mode=np.where(eager, "eager", "graph"),
+        message_bytes=table["message_size"].astype(float) * 2.0,
+        latency_us=table["latency"].astype(float) * 1e3,
+        num_gpus=table["num_gpus"].astype(float),
+        in_switch=0.0,
+    )
+    table = table[table["message_bytes"] <= CUSTOM_LIMIT]
+    keys = ["accelerator", "link", "link_gbs", "in_switch", "mode", "num_gpus", "message_bytes"]
+    rows = table.groupby(keys, observed=True)["latency_us"].median().reset_index()
+    return rows.assign(
+        op="allreduce", kernel="custom", dtype="bf16", num_nodes=1.0, source="aiconfigurator"
+    )
+
+
+def nccl(path: Path) -> pd.DataFrame:
+    """`nccl_perf.parquet`: NCCL collectives inside one node, out of place, median over versions."""
+    table = _linked(pd.read_parquet(path))
     table = table.assign(
         op=table["op_name"].map(COLLECTIVES),
         message_bytes=table["message_size"].astype(float)

@@ -179,34 +179,87 @@ def operators(path: Path) -> pd.DataFrame:
     return joined.assign(dtype="fp16", source="fgpm")
 
 
-COLLECTIVES = {"allreduce": "allreduce", "allreduce_large": "allreduce", "p2p": "p2p"}
-VISTA_LINK = ("infiniband-ndr", 50.0)
+COLLECTIVES = {
+    "allreduce": "allreduce",
+    "allreduce_large": "allreduce",
+    "p2p": "p2p",
+}
+BETWEEN_NODES = {
+    "Vista": ("infiniband-ndr", 50.0, "GH200-96GB"),
+    "Perlmutter": ("perlmutter-slingshot", 25.0, "A100-SXM4-40GB"),
+}
+"""Network, GB/s per accelerator and direction, accelerator."""
+
+PAIR_GBS = 100.0
+"""Perlmutter's four GPUs are wired to each other without a switch: a pair has 4 of 12 links."""
+
+
+def _collectives(path: Path) -> pd.DataFrame:
+    """All rows; sizes are fp16 elements."""
+    table = pd.read_csv(path)
+    table = table[table["collective"].isin(COLLECTIVES)]
+    gpus = (table["nodes"] * table["gpus_per_node"]).astype(float)
+    return table.assign(
+        op=table["collective"].map(COLLECTIVES),
+        message_bytes=2.0 * table["elements_fp16"],
+        num_gpus=gpus,
+        num_nodes=table["nodes"].astype(float),
+        latency_us=table["dur_us"],
+        source="fgpm",
+        dtype="fp16",
+        in_switch=0.0,
+    )
+
+
+_COLUMNS = [
+    "source", "accelerator", "op", "dtype", "num_gpus", "num_nodes", "message_bytes", "latency_us",
+    "link", "link_gbs", "in_switch",
+]  # fmt: skip
+
+
+def _between(path: Path, cluster: str) -> pd.DataFrame:
+    link, rate, accelerator = BETWEEN_NODES[cluster]
+    table = _collectives(path)
+    table = table[(table["cluster"] == cluster) & (table["num_nodes"] > 1)]
+    kept = table.groupby(["collective", "nodes", "gpus_per_node"], group_keys=False).apply(
+        lambda rows: rows.iloc[::16]
+    )
+    return kept.assign(link=link, link_gbs=rate, accelerator=accelerator)[_COLUMNS]
 
 
 def collectives(path: Path) -> pd.DataFrame:
-    """NCCL times between the one-GPU nodes of Vista (400 Gb/s InfiniBand); sizes are fp16 elements.
+    """NCCL between the one-GPU nodes of Vista (400 Gb/s InfiniBand), and inside a node of
+    Perlmutter (four A100, NVLink without a switch).
 
-    Perlmutter's are left out: its inter-node NCCL ran at 1-2 GB/s per GPU, a fault of that
-    installation and not of its network. So are Vista's all-gathers, whose time does not grow with
-    the number of nodes.
+    Left out: the all-gathers (Vista's take the same time on any number of nodes, Perlmutter's do
+    not say whose size they state) and Perlmutter's network (`perlmutter`).
     """
-    table = pd.read_csv(path)
-    table = table[(table["cluster"] == "Vista") & table["collective"].isin(COLLECTIVES)]
-    table = table.assign(
-        op=table["collective"].map(COLLECTIVES),
-        message_bytes=2.0 * table["elements_fp16"],
-        num_gpus=table["nodes"].astype(float),
-        num_nodes=table["nodes"].astype(float),
-        latency_us=table["dur_us"],
-    )
-    thinned = table.groupby(["collective", "nodes"], group_keys=False).head(10_000).iloc[::16]
-    columns = ["op", "message_bytes", "num_gpus", "num_nodes", "latency_us"]
-    link, rate = VISTA_LINK
-    return thinned[columns].assign(
+    vista = _between(path, "Vista")
+    inside = _collectives(path)
+    inside = inside[(inside["cluster"] == "Perlmutter") & (inside["num_nodes"] == 1)]
+    inside = inside.assign(num_gpus=inside["num_gpus"].where(inside["op"] != "p2p", 2.0))
+    # Single calls take up to a hundred times as long as their neighbours: medians of close sizes.
+    step = np.round(4.0 * np.log2(inside["message_bytes"]))
+    keys = [inside["op"], inside["num_gpus"], step]
+    rate = inside["message_bytes"] / inside["latency_us"]
+    message = inside["message_bytes"].groupby(keys).median()
+    found = pd.DataFrame({"message_bytes": message, "rate": rate.groupby(keys).median()})
+    found = found.rename_axis(["op", "num_gpus", "step"]).reset_index()
+    inside = found.assign(
+        latency_us=found["message_bytes"] / found["rate"],
+        link_gbs=np.where((found["num_gpus"] == 2), PAIR_GBS, 300.0),
+        link="nvlink3",
+        accelerator="A100-SXM4-40GB",
+        num_nodes=1.0,
         source="fgpm",
-        accelerator="GH200-96GB",
         dtype="fp16",
-        link=link,
-        link_gbs=rate,
         in_switch=0.0,
     )
+    return pd.concat([vista, inside[_COLUMNS]], ignore_index=True)
+
+
+def perlmutter(path: Path) -> pd.DataFrame:
+    """NCCL between the nodes of Perlmutter (Slingshot, 200 Gb/s per GPU), which ran at 1 to 2 GB/s
+    per GPU: a fault of that installation and not of its network, in no calibration of ours; an
+    example of a curve that a cluster carries itself."""
+    return _between(path, "Perlmutter")

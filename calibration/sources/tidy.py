@@ -6,17 +6,44 @@ from pathlib import Path
 
 import pandas as pd
 
+from calibration.sources.aiconfigurator import LINKS
 from predictor import catalog
+from predictor.schema import COLLECTIVE_OPS
 
 LICENCE = "facts from the repositories named in `source`"
 
 FABRICS = (
-    ("awsome-distributed-training", "p4de", "efa", 6.25),
-    ("awsome-distributed-training", "p5", "efa", 50.0),
-    ("dstack-docs", "Nebius", "infiniband", 50.0),
+    ("awsome-distributed-training", "p4de", "efa1", 6.25),
+    ("awsome-distributed-training", "p5", "efa2", 50.0),
+    ("dstack-docs", "Nebius", "infiniband-ndr", 50.0),
+    ("dstack-docs", "A3 Mega", "ethernet", 25.0),
 )
 """Multi-node tables that are sound: source, word in its notes, network, GB/s per accelerator. Left
-out are reports of fabrics that their authors call slow or abnormal, and of GPUDirect-TCP."""
+out are reports of fabrics that their authors call slow or abnormal (H20, MI250X, A3 High), and
+those that do not state their network (MI350X)."""
+
+NODES = (
+    ("dgxc-benchmarking", "H100-SXM5-80GB", "nvlink4", 450.0, 1.0, 2**8),
+    ("simumax", "H100-SXM5-80GB", "nvlink4", 450.0, 1.0, 2**24),
+    ("github-issue", "MI300X-192GB", "xgmi4", 448.0, 0.0, 2**8),
+)
+"""Tables of one node: source, accelerator, link, GB/s, whether the switch reduces, and from which
+message on it is sound [bytes] (below, SimuMax's collectives all take 45 to 76 us). Left out:
+ml-engineering (times of a Python loop) and MI250X (node count uncertain)."""
+
+COLLECTIVE = [
+    "source",
+    "accelerator",
+    "op",
+    "dtype",
+    "num_gpus",
+    "num_nodes",
+    "message_bytes",
+    "latency_us",
+    "link",
+    "link_gbs",
+    "in_switch",
+]
 
 SIMUMAX_LAYOUTS = {"layout=TN": "fwd", "layout=NN": "dgrad", "layout=NT": "wgrad"}
 
@@ -75,18 +102,33 @@ def multi_node(path: Path) -> pd.DataFrame:
             & (table["num_nodes"] > 1)
             & table["message_bytes"].notna()
         ]
-        found.append(rows.assign(link=link, link_gbs=rate, in_switch=0.0))
-    columns = [
-        "source",
-        "accelerator",
-        "op",
-        "dtype",
-        "num_gpus",
-        "num_nodes",
-        "message_bytes",
-        "latency_us",
-        "link",
-        "link_gbs",
-        "in_switch",
-    ]
-    return pd.concat(found, ignore_index=True)[columns]
+        node = [LINKS[name] for name in rows["accelerator"]]
+        found.append(
+            rows.assign(
+                link=link,
+                link_gbs=rate,
+                in_switch=0.0,
+                node_link=[name for name, *_ in node],
+                node_link_gbs=[gbs for _, gbs, _ in node],
+                node_in_switch=[reduces for *_, reduces in node],
+            )
+        )
+    columns = [*COLLECTIVE, "node_link", "node_link_gbs", "node_in_switch"]
+    joined = pd.concat(found, ignore_index=True)[columns]
+    # The table of p4de ends in two rows of the one that follows it.
+    return joined[~joined.duplicated(["op", "message_bytes", "latency_us"], keep="last")]
+
+
+def one_node(path: Path) -> pd.DataFrame:
+    """Tables of collectives inside one node, beside aiconfigurator's."""
+    table = _load(path)
+    found = []
+    for source, accelerator, link, rate, in_switch, least in NODES:
+        rows = table[
+            (table["source"] == source)
+            & (table["accelerator"] == accelerator)
+            & table["op"].isin(COLLECTIVE_OPS)
+            & (table["message_bytes"] >= least)
+        ]
+        found.append(rows.assign(link=link, link_gbs=rate, in_switch=in_switch))
+    return pd.concat(found, ignore_index=True)[COLLECTIVE]

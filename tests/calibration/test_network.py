@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from calibration.network import fit_links
+from calibration.network import bounded, fit_links
 from calibration.tables import check_kernels
+from predictor import catalog
 from predictor.collectives import collective_time
 from predictor.communication import Group
-from predictor.efficiency import Calibration
+from predictor.efficiency import Calibration, Curve, LinkModel
 from predictor.hardware import Cluster, Tier
 
 
@@ -32,14 +37,15 @@ def test_known_parameters_are_found() -> None:
     fitted = fit_links(table())
     model = fitted.links[("allreduce", "nvlink3")]
     assert model.efficiencies == pytest.approx((0.75, 0.75, 0.75), rel=0.02)
-    assert model.base + 2 * model.hop == pytest.approx(10e-6, rel=0.05)
+    pace = model.pace(catalog.accelerator("A100-SXM4-80GB").clock)
+    assert pace * (model.base + 2 * model.hop) == pytest.approx(10e-6, rel=0.05)
     assert fitted.heldout[("allreduce", "nvlink3")].mape < 0.02
 
 
 def test_the_fit_and_the_prediction_agree() -> None:
     measured = table()
     known = Calibration("x", links=fit_links(measured).links)
-    node = Cluster("x", None, 8, (Tier("nvlink3", 8, 300e9),))  # type: ignore[arg-type]
+    node = Cluster("x", catalog.accelerator("A100-SXM4-80GB"), 8, (Tier("nvlink3", 8, 300e9),))
     for row in measured.iloc[::7].to_dict("records"):
         group = Group(row["num_gpus"], 1.0)
         time, _ = collective_time(row["op"], row["message_bytes"], group, node, known)
@@ -60,3 +66,28 @@ def test_halves_of_an_all_reduce_follow_it_between_nodes() -> None:
     model = known.link("reducescatter", "infiniband-ndr")
     assert model.pedigree == "transferred"
     assert model.efficiencies == known.link("allreduce", "infiniband-ndr").efficiencies
+
+
+KNOTS = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=9)
+
+
+@given(KNOTS, KNOTS, st.floats(1e3, 1e10), st.floats(1.001, 3.0), st.sampled_from([2, 3, 4, 8]))
+def test_no_curve_makes_a_larger_message_faster(
+    two: list[float], eight: list[float], message: float, more: float, size: int
+) -> None:
+    curves = []
+    for members, factors in ((2.0, two), (8.0, eight)):
+        x = np.linspace(np.log(1e-6), np.log(1e-2), len(factors))
+        curves.append(Curve(members, tuple(x), bounded(x, np.array(factors))))
+    model = LinkModel("allreduce", "nvlink4", 8e-6, 1e-6, 1e-3, (1.0, 3.0), (0.7, 0.8), 0.1, 9)
+    model = replace(model, curves=tuple(curves))
+    known = Calibration("t", links={("allreduce", "nvlink4"): model})
+    device = catalog.accelerator("H100-SXM5-80GB")
+    node, wide = (
+        Cluster("t", device, 8, (Tier("nvlink4", 8, rate),)) for rate in (450e9, 450e9 * more)
+    )
+    group, messages = Group(float(size), 1.0), np.array([message, message * more])
+    small, large = collective_time("allreduce", messages, group, node, known)[0]
+    assert small <= large * (1 + 1e-12)
+    faster = collective_time("allreduce", message, group, wide, known)[0]
+    assert faster <= small * (1 + 1e-12)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.collectives import OPS, bus_factor, collective_time, hops, span, volume
 from predictor.communication import Group
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration, LinkModel, load
 from predictor.hardware import Cluster, Tier
 
 PLAIN = Calibration("none")
@@ -100,8 +102,82 @@ def test_bus_factors_are_those_of_nccl_tests() -> None:
 
 
 def test_a_reducing_switch_takes_the_message_once() -> None:
-    assert volume("allreduce", 1e6, np.array(8.0), True) == 1e6
-    assert volume("allreduce", 1e6, np.array(8.0), False) == pytest.approx(1.75e6)
+    """And an eighth of the result; a pair is better off without."""
+    assert volume("allreduce", 1e6, 8.0, np.array(8.0), True) == pytest.approx(1.125e6)
+    assert volume("allreduce", 1e6, 8.0, np.array(8.0), False) == pytest.approx(1.75e6)
+    assert volume("allreduce", 1e6, 2.0, np.array(2.0), True) == pytest.approx(1e6)
+
+
+def test_two_nodes_flatter() -> None:
+    """A tree between two nodes takes the message once; rings and trees of more take it twice."""
+    two, four, ring = (
+        float(volume("allreduce", 1e6, n, np.array(d), False))
+        for n, d in ((16.0, 2.0), (32.0, 4.0), (2.0, 2.0))
+    )
+    assert two == ring == pytest.approx(1e6)
+    assert four == pytest.approx(2 * 31 / 32 * 1e6)
+    assert volume("allgather", 1e6, 16.0, np.array(2.0), False) == pytest.approx(15 / 16 * 1e6)
+    assert volume("alltoall", 1e6, 16.0, np.array(2.0), False) == pytest.approx(0.5e6)
+
+
+def test_a_fast_network_leaves_the_node_to_decide() -> None:
+    """Two nodes whose network is faster than their NVLink: as slow as one node."""
+    fast = cluster(Tier("nvlink4", 8, 450e9), Tier("infiniband", np.inf, 1e13))
+    across, _ = collective_time("allreduce", 4e9, Group(16.0, 1.0), fast, PLAIN)
+    inside, _ = collective_time("allreduce", 4e9, Group(8.0, 1.0), fast, PLAIN)
+    assert across == pytest.approx(float(inside), rel=0.02)
+
+
+def modelled(**changes: object) -> Calibration:
+    """A calibration of one link, for all-reduces inside a node."""
+    plain = LinkModel("allreduce", "nvlink4", 8e-6, 1e-6, 1e-3, (1.0, 3.0), (0.7, 0.8), 0.1, 9)
+    model = replace(plain, **changes)  # type: ignore[arg-type]
+    return Calibration("t", links={("allreduce", "nvlink4"): model})
+
+
+def test_small_and_large_messages_have_a_spread_each() -> None:
+    known = modelled(latency_sigma=0.4)
+    _, sigma = collective_time("allreduce", np.array([1.0, 1e12]), Group(8.0, 1.0), TWO, known)
+    assert sigma == pytest.approx([0.4, 0.1], rel=0.02)
+    _, alone = collective_time("allreduce", 1.0, Group(8.0, 1.0), TWO, modelled())
+    assert alone == pytest.approx(0.1)
+
+
+def test_latencies_follow_the_clock() -> None:
+    slow, fast = (
+        Cluster("t", replace(TWO.accelerator, clock=clock), 8, TWO.tiers) for clock in (9e8, 1.8e9)
+    )
+    known = modelled(clock=1.8e9, root=0.0)
+    times = [collective_time("allreduce", 1.0, Group(8.0, 1.0), c, known)[0] for c in (slow, fast)]
+    assert times[0] == pytest.approx(2 * float(times[1]), rel=1e-3)
+    unscaled = [
+        collective_time("allreduce", 1.0, Group(8.0, 1.0), c, modelled())[0] for c in (slow, fast)
+    ]
+    assert unscaled[0] == unscaled[1]
+
+
+def test_links_that_share_the_way_out_add_less() -> None:
+    across = replace(modelled().links[("allreduce", "nvlink4")], link="infiniband")
+    message, group = 1e9, Group(16.0, 1.0)
+    slow = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 5e9))
+    times = []
+    for sharing in (0.0, 0.5, 1.0):
+        model = replace(across, base=0.0, hop=0.0, root=0.0, sharing=sharing)
+        known = Calibration("t", links={("allreduce", "infiniband"): model})
+        times.append(float(collective_time("allreduce", message, group, slow, known)[0]))
+    assert times[1] / times[0] == pytest.approx(8**0.5, rel=0.01)
+    assert times[2] / times[0] == pytest.approx(8.0, rel=0.01)
+
+
+@pytest.mark.parametrize("size", [2.0, 4.0, 8.0])
+def test_the_custom_all_reduce_is_a_model_of_its_own(size: float) -> None:
+    custom = LinkModel("allreduce.custom", "nvlink4", 4e-6, 0.0, 0.0, (1.0,), (1.0,), 0.1, 9)
+    links = {**modelled().links, ("allreduce.custom", "nvlink4"): custom}
+    known = Calibration("t", links=links)
+    small, group = 8192.0, Group(size, 1.0)
+    quick, _ = collective_time("allreduce.custom", small, group, TWO, known)
+    nccl, _ = collective_time("allreduce", small, group, TWO, known)
+    assert quick < nccl
 
 
 def test_trees_bound_the_hops_of_large_all_reduces() -> None:

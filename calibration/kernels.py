@@ -188,6 +188,8 @@ def _fit_pools(
         pools.append((key, ANY, list(group)))
         for name in group:
             near = [n for n in architectures[accelerators[name].architecture] if n != name]
+            if sum(len(group[n].points.time) for n in near) < SMALL_TABLE:
+                near = []  # too little to stand for an architecture
             if len(group) > 1:
                 place = f"{ANY}{accelerators[name].architecture}" if near else ANY
                 trials.append((key, name, place, near or [n for n in group if n != name]))

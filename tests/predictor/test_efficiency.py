@@ -109,7 +109,7 @@ def test_a_relatives_efficiency_is_trusted_less() -> None:
     relative = catalog.accelerator("H20-96GB")
     own, other = (found.resolve("gemm", "bf16", a) for a in (known, relative))
     assert (own.pedigree, other.pedigree) == ("interpolated", "transferred")
-    assert other.sigma == found.transfer_sigma["gemm"] > own.sigma
+    assert other.sigma == found.transfer_sigma["gemm/architecture"] > own.sigma
 
 
 @pytest.mark.parametrize(

@@ -272,12 +272,11 @@ def test_a_pool_carries_its_latency_over_the_years() -> None:
 
 
 def test_products_of_whole_tiles_never_get_faster_by_growing() -> None:
-    """Over a grid of multiples of the largest tile: doubling m, n or k costs time; what the fit
-    takes back stays within two in a hundred."""
+    """Over a grid of multiples of the largest tile, doubling m, n or k costs time."""
     sizes = 256.0 * 2.0 ** np.arange(0, 7)
     m, n, k = (x.ravel() for x in np.meshgrid(sizes, sizes, sizes, indexing="ij"))
-    for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "MI300X-192GB"):
+    for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200-SXM-180GB"):
         found = shape_times(products(m, n, k), catalog.accelerator(name), KERNELS)[0]
         grid = found.reshape(7, 7, 7)
         for axis in range(3):
-            assert (np.diff(np.log(grid), axis=axis) > -0.02).all()
+            assert (np.diff(np.log(grid), axis=axis) > -0.01).all()

@@ -104,7 +104,8 @@ class EfficiencyModel:
         """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,
         by `LATENCY_TREND` at most 1.6 times up or down."""
         years = np.nan_to_num(np.asarray(accelerator.year - self.year, float))
-        return self.latency * np.clip(np.exp(-LATENCY_TREND * years), 1 / 1.6, 1.6)
+        trend = np.clip(np.exp(-LATENCY_TREND * years), 1 / 1.6, 1.6)
+        return np.asarray(self.latency * trend)
 
     def distance(self, features: Array) -> Array:
         """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""

@@ -141,4 +141,4 @@ def test_import_a_folder_then_validate(cli: Cli, tmp_path: Path) -> None:
     assert set(table["accelerator"]) == {"A100-SXM4-80GB"}
     status, text, _ = cli("validate", out)
     assert status == 0
-    assert "18 of 19 rows predicted" in text
+    assert "19 of 19 rows predicted" in text

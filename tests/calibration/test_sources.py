@@ -23,11 +23,17 @@ def test_message_sizes_are_bytes(shared: Path) -> None:
     assert bus.max() == pytest.approx(222, rel=0.02)
 
 
-def test_libraries_are_averaged(shared: Path) -> None:
-    table = aiconfigurator.gemm(shared / "bulk/kernels/aiconfigurator/gemm_perf.parquet")
-    shape = ["accelerator", "dtype", "m", "n", "k"]
-    assert not table.duplicated(shape).any()
-    assert (table["latency_us"] > 0.1).all()
+def test_versions_are_averaged_and_libraries_kept_apart(shared: Path) -> None:
+    folder = shared / "bulk/kernels/aiconfigurator"
+    keys = ["accelerator", "dtype", "framework"]
+    gemm = aiconfigurator.gemm(folder / "gemm_perf.parquet")
+    assert not gemm.duplicated([*keys, "m", "n", "k"]).any()
+    decode = aiconfigurator.decode(folder / "generation_attention_perf.parquet")
+    shape = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype"]
+    assert not decode.duplicated([*keys, *shape]).any()
+    for table in (gemm, decode):
+        assert (table["latency_us"] > 0.1).all()
+        assert {"sglang", "trtllm", "vllm"} == set(table["framework"])
 
 
 def test_operators_of_a_training_step_are_there(shared: Path) -> None:

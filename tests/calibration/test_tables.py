@@ -44,7 +44,7 @@ def test_a_bad_row_is_named(change: dict, message: str) -> None:
         ({"m": 0}, "m is not stated"),
         ({"k": np.nan}, "k is not stated"),
         ({"dtype": "int3"}, "unknown data type int3"),
-        ({"op": "attention_decode"}, "kernels of this kind are not predicted yet"),
+        ({"op": "moe_gemm"}, "kernels of this kind are not predicted yet"),
         ({"op": "attention_prefill"}, "batch is not stated"),
         ({"op": "norm"}, "message_bytes is not stated"),
         ({"op": "norm", "message_bytes": 64.0}, ""),

@@ -243,7 +243,8 @@ def test_what_a_plan_does_not_do_adds_no_uncertainty(plan: Make) -> None:
     assert two.memory.present.tolist() == [True, False, True]
     assert np.isfinite(two.sigma)
     vague = replace(
-        KERNELS, links={k: replace(v, sigma=9.0) for k, v in KERNELS.links.items() if k[0] != "p2p"}
+        KERNELS,
+        links={k: v if k[0] == "p2p" else replace(v, sigma=9.0) for k, v in KERNELS.links.items()},
     )
     lonely = plan(tp=1.0, pp=2.0, dp=1.0, global_batch=4.0)
     assert predict(LLAMA, DGX, lonely, vague).sigma == pytest.approx(float(run(lonely).sigma))

@@ -14,8 +14,9 @@ from predictor.operators import Operator
 BOUNDS = ("compute", "memory", "launch")
 """What limits an operator, as indices of `Timing.bound`."""
 
-DISTANCE_SIGMA = 0.05
-"""Added log-standard-deviation per training standard deviation outside the fitted box."""
+DISTANCE_SIGMA, FAR = 0.05, 5.0
+"""Added log-standard-deviation per training standard deviation outside the fitted box, and how many
+count: beyond, the model answers for the edge of the box, wherever the point lies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +71,8 @@ def shape_times(
         model = resolved.model
         y = model.inefficiency(found.features) + _offsets(model, shapes)
         busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
-        sigma = np.hypot(sigma, DISTANCE_SIGMA * model.distance(found.features))
+        away = np.minimum(model.distance(found.features), FAR)
+        sigma = np.hypot(sigma, DISTANCE_SIGMA * away)
         if pedigree == "interpolated" and _all_measured(model, shapes):
             pedigree = "measured"
         family = f"{model.kind}/{model.dtype}/{model.accelerator}"

@@ -85,7 +85,7 @@ KERNELS = {
 
 def kernel_table(folder: Path) -> str:
     """Held-out errors of the kernel models by operator and data type."""
-    found = summary(folder).set_index(["kind", "dtype", "fold"])
+    found = summary(folder).set_index(["kind", "dtype", "fold"]).sort_index()
     lines = [
         "| kernel | type | unseen shapes | accelerator left out | worst left out |",
         "|---|---|---:|---:|---|",

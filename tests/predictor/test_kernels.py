@@ -280,3 +280,9 @@ def test_products_of_whole_tiles_never_get_faster_by_growing() -> None:
         grid = found.reshape(7, 7, 7)
         for axis in range(3):
             assert (np.diff(np.log(grid), axis=axis) > -0.01).all()
+
+
+def test_far_from_what_was_measured_the_doubt_grows_and_stays_finite() -> None:
+    near = shape_times(products(4096, 4096, 4096), H100, KERNELS)[1][0]
+    far = shape_times(products(2.0**24, 2.0**18, 2.0**20), H100, KERNELS)[1][0]
+    assert near < far < near + 0.26

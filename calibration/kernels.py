@@ -33,7 +33,7 @@ from calibration.fit import (
     sample,
     spread,
 )
-from calibration.libraries import neutral, typical
+from calibration.libraries import library, neutral, typical
 from calibration.tables import kinds, variants
 from predictor import catalog
 from predictor.efficiency import ANY, Calibration, EfficiencyModel
@@ -91,13 +91,16 @@ def fit_kernels(
         str(name): (known or {}).get(str(name)) or catalog.accelerator(str(name))
         for name in table["accelerator"].unique()
     }
+    table = table.assign(framework=table["framework"].map(library))
     result = KernelFit()
     parts: dict[tuple[str, str], dict[str, Part]] = {}
     for kind, op, dtype, rows in _split(_merge_dtypes(table, accelerators)):
         tables = {str(name): own for name, own in rows.groupby("accelerator", observed=True)}
         usual = typical(tables)
         for name, own in tables.items():
-            part = _part(own, accelerators[name], op, dtype, usual)
+            relative = base and base.resolve(kind, dtype, accelerators[name]).model
+            before = relative.stacks if relative else {}
+            part = _part(own, accelerators[name], op, dtype, {**before, **usual})
             if len(part.points.time) >= LEAST_POINTS:
                 parts.setdefault((kind, dtype), {})[name] = part
 
@@ -109,7 +112,8 @@ def fit_kernels(
         if base is not None and len(part.points.time) < NETWORK_POINTS:
             relative = base.resolve(*key, accelerators[name]).model
             if relative is not None:
-                bent, error = bend_checked(part, relative, accelerators[name])
+                start = replace(relative, kind=key[0], dtype=key[1])  # perhaps a related one's
+                bent, error = bend_checked(part, start, accelerators[name])
                 if not error.mape > found.mape:
                     model, found = bent, error
         result.models[(*key, name)] = replace(model, stacks=part.stacks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +85,25 @@ def test_calibrating_a_new_device_starts_from_its_relatives() -> None:
     assert fitted.heldout[key].mape <= alone.heldout[key].mape
     test = points_of(table, device, "gemm", "bf16")
     assert mape(fitted.models[key], test) < 0.12
+
+
+def test_what_a_related_type_lent_is_kept_under_its_own_name(tmp_path: Path) -> None:
+    """Hopper's bf16 products bent to tf32 ones of a new device, written and read back;
+    the constants of the libraries stay, whatever spelling the table has."""
+    from calibration.artifact import write
+    from calibration.kernels import fit_kernels
+    from predictor.efficiency import Calibration, load
+
+    known = load("kernels-only")
+    only = {k: m for k, m in known.kernels.items() if k[:2] == ("gemm", "bf16")}
+    base = replace(known, kernels=only)
+    device = replace(catalog.accelerator("H100-SXM5-80GB"), name="H100-mine", architecture="hopper")
+    table = gemm_table("H100-SXM5-80GB", [512, 1024, 2048], 0.6, 2.3)
+    table = table.assign(accelerator="H100-mine", dtype="tf32", framework="vLLM 0.24")
+    fitted = fit_kernels(table, {"H100-mine": device}, pool=False, base=base)
+    key = ("gemm", "tf32", "H100-mine")
+    assert (fitted.models[key].kind, fitted.models[key].dtype) == key[:2]
+    hopper = known.kernels["gemm", "bf16", "*hopper"].stacks
+    assert fitted.models[key].stacks == hopper
+    write(Calibration("x", kernels={**base.kernels, **fitted.models}), tmp_path / "c")
+    assert set(load(tmp_path / "c").kernels) == {*only, key}

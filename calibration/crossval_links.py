@@ -18,7 +18,8 @@ import pandas as pd
 from calibration.fit import errors
 from calibration.network import PHASES, fit_links, op_of, phases, wire, wire_spread, wire_times
 from calibration.tables import gaps, is_collective
-from predictor.efficiency import Calibration, link_class
+from predictor.efficiency import Calibration
+from predictor.links import link_class
 
 LARGE = 1e6
 """From here on messages count as large [bytes]."""

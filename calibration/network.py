@@ -13,25 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import LinearRegression
 
-from calibration.fit import HeldOut, errors
+from calibration.fit import Z80, HeldOut, errors
 from calibration.tables import gaps, is_collective
 from predictor import catalog
 from predictor.collectives import hops, latency, traffic, volume
-from predictor.efficiency import (
-    ANY,
-    Calibration,
-    Curve,
-    LinkModel,
-    default_link,
-    link_class,
-    link_family,
-)
+from predictor.efficiency import ANY, Calibration
 from predictor.errors import InputError
+from predictor.links import Curve, LinkModel, default_link, link_class, link_family
 
 LEAST_ROWS = 8
 """Fewer rows of a link only scale what is known of its family (`scaled`)."""
@@ -213,7 +207,7 @@ def _weights(unit: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(1.0 / (count[which.ravel()] * share)))
 
 
-def _fit(rows: Wire, op: str, link: str, unit: np.ndarray) -> LinkModel:
+def _fit(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
     """The smooth part of a link's model; each link, and within it each accelerator (`unit`),
     counts the same."""
     every, weights = rows, _weights(unit)
@@ -263,8 +257,9 @@ def _curves(model: LinkModel, rows: Wire) -> tuple[Curve, ...]:
     return tuple(found)
 
 
-def _own(rows: Wire, op: str, link: str, unit: np.ndarray) -> LinkModel:
-    smooth = _fit(rows, op, link, unit)
+def _own(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
+    """A link's model with the curves that its own measurements show."""
+    smooth = _fit(rows, unit, op, link)
     return replace(smooth, curves=_curves(smooth, rows))
 
 
@@ -301,7 +296,10 @@ Spread = tuple[float, float]
 
 
 def _spread(
-    groups: np.ndarray, fit: Callable[[np.ndarray], LinkModel], rows: Wire, unit: np.ndarray
+    groups: np.ndarray,
+    fit: Callable[[Wire, np.ndarray], LinkModel],
+    rows: Wire,
+    unit: np.ndarray,
 ) -> tuple[Spread, HeldOut]:
     """Spread and errors of fits to the rows outside each group, on the rows inside it; links and
     accelerators count the same (`unit`)."""
@@ -309,7 +307,7 @@ def _spread(
     small = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups):
         inside = groups == group
-        trial, own = fit(~inside), rows.take(inside)
+        trial, own = fit(rows.take(~inside), unit[~inside]), rows.take(inside)
         off[inside] = _log_errors(trial, own)
         small[inside] = _waiting(trial, own) > 0.5
 
@@ -318,7 +316,7 @@ def _spread(
         size, share = np.abs(off[of]), weight[of]
         order = np.argsort(size)
         reached = np.cumsum(share[order]) / share.sum()
-        return max(float(size[order[np.searchsorted(reached, 0.8)]]) / 1.2816, 0.01)
+        return max(float(size[order[np.searchsorted(reached, 0.8)]]) / Z80, 0.01)
 
     return (sigma(~small), sigma(small)), errors(np.exp(off) * rows.time, rows.time)
 
@@ -355,17 +353,10 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
                 continue
             rows, unit = wire(own, key[0], known), _units(own)
             phase = phases(own["message_bytes"].to_numpy(float))
-
-            def fit(
-                keep: np.ndarray,
-                rows: Wire = rows,
-                key: tuple[str, str] = key,
-                unit: np.ndarray = unit,
-            ) -> LinkModel:
-                return _own(rows.take(keep), *key, unit[keep])
-
-            (large, small), found = _spread(phase, fit, rows, unit)
-            model = _own(rows, *key, unit)
+            (large, small), found = _spread(
+                phase, partial(_own, op=key[0], link=key[1]), rows, unit
+            )
+            model = _own(rows, unit, *key)
             result.links[key] = replace(model, sigma=large, latency_sigma=small)
             result.heldout[key] = found
     _pool(result, table, base.links if base else {})
@@ -398,15 +389,7 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
                 continue  # more is known from the all-reduces of the class (`_derive`)
             rows = wire(own, key[0], Calibration("", links=result.links))
             unit = _units(own)
-
-            def fit(
-                keep: np.ndarray,
-                rows: Wire = rows,
-                key: tuple[str, str] = key,
-                unit: np.ndarray = unit,
-            ) -> LinkModel:
-                return _fit(rows.take(keep), *key, unit[keep])
-
+            fit = partial(_fit, op=key[0], link=key[1])
             if links > 1:
                 spread, found = _spread(unit[:, 0], fit, rows, unit)
                 wider = np.sqrt(1.0 + 1.0 / links)  # of one more link, where few are known
@@ -416,7 +399,7 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
                 spread, found = _spread(phase, fit, rows, unit)
                 large, small = (max(sigma, 0.25) for sigma in spread)
             result.links[key] = replace(
-                fit(np.ones(len(own), dtype=bool)),
+                fit(rows, unit),
                 sigma=large,
                 latency_sigma=small,
                 pedigree="transferred",

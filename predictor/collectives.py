@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.communication import Group
-from predictor.efficiency import Calibration, LinkModel
+from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric
+from predictor.links import LinkModel
 
 OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
 

@@ -13,8 +13,9 @@ from calibration.tables import check_kernels
 from predictor import catalog
 from predictor.collectives import collective_time
 from predictor.communication import Group
-from predictor.efficiency import Calibration, Curve, LinkModel
+from predictor.efficiency import Calibration
 from predictor.hardware import Cluster, Tier
+from predictor.links import Curve, LinkModel
 
 
 def table(link: str = "nvlink3", rate: float = 300.0) -> pd.DataFrame:

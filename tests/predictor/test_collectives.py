@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.collectives import OPS, bus_factor, collective_time, hops, span, volume
 from predictor.communication import Group
-from predictor.efficiency import Calibration, LinkModel, load
+from predictor.efficiency import Calibration, load
 from predictor.hardware import Cluster, Tier
+from predictor.links import LinkModel
 
 PLAIN = Calibration("none")
 KERNELS = load("kernels-only")

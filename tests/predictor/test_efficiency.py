@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.efficiency import default_link, link_class, link_family, load, shape_keys
+from predictor.efficiency import load, shape_keys
 from predictor.errors import InputError
+from predictor.links import default_link, link_class, link_family
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ ATTENTION_TILE = 128
 """Query rows of one thread block of FlashAttention-2 and -3."""
 
 COPIES = 5.0
-"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real step
-all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to Llama-3 70B)."""
+"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real
+step all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to Llama-3 70B)."""
 
 ENERGY, NARROWING = 1.6e-12, 0.42
 """Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width. Chosen by

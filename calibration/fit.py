@@ -28,6 +28,10 @@ NETWORK_POINTS = 4000
 QUADRATIC_POINTS = 40
 """Tables from this size on get products of two features, smaller ones the features alone."""
 
+POINTS_PER_FEATURE = 3
+"""Points per feature of the commonest variant (layout, direction), from which on it is fitted
+alone; and points per feature that products of two features need."""
+
 SMALL_TABLE = 1000
 """Tables below this size are held out fold by fold, larger ones in a single fold."""
 
@@ -162,13 +166,17 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
     base = _base_variant(points.variant)
     offsets: dict[str, float] = {}
     mask = points.variant == base
+    enough = POINTS_PER_FEATURE * z.shape[1]
+    if len(y) < NETWORK_POINTS and mask.sum() < enough:
+        # Too few of one variant to learn from: all together, each with its offset from that.
+        base, mask = "", np.ones_like(mask)
     for name in np.unique(points.variant):
         offsets[str(name)] = 0.0
     if len(y) >= NETWORK_POINTS:
         degree = 1
         weights, biases = _network(z[mask], y[mask], weight[mask], seed)
     else:
-        degree = 2 if mask.sum() >= QUADRATIC_POINTS else 1
+        degree = 2 if mask.sum() >= max(QUADRATIC_POINTS, enough) else 1
         weights, biases = _ridge(z[mask], y[mask], weight[mask], degree)
     model = EfficiencyModel(
         kind=kind,
@@ -189,8 +197,8 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
         keys=np.unique(points.keys) if len(y) <= KEEP_SHAPES else np.empty(0),
     )
     for name in offsets:
-        other = (points.variant == name) & ~mask
-        if other.any():
+        other = points.variant == name
+        if name != base and other.any():
             residual = y[other] - model.inefficiency(points.features[other])
             offsets[name] = float(np.average(residual, weights=weight[other]))
     return model

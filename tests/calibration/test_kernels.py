@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.fit import Points, errors, latency_of
+from calibration.fit import Points, errors, latency_of, points_of, predict_points
 from calibration.kernels import derive_backward, fit_kernels
 from calibration.throttle import fit_throttle
+from predictor import catalog
 from predictor.efficiency import ANY, Calibration
 from predictor.features import Shapes
 from predictor.hardware import Accelerator
@@ -68,6 +69,21 @@ def test_a_layout_gets_an_offset() -> None:
     offsets = fitted.models[("gemm", "bf16", "A100-SXM4-80GB")].offsets
     assert offsets["fwd"] == 0
     assert offsets["wgrad"] == pytest.approx(np.log(0.8 / 0.6), abs=0.05)
+
+
+def test_few_points_of_each_layout_are_learned_from_together() -> None:
+    """As in a short profile: small products in one layout, large ones in another. The size of the
+    large ones is learned although most points are of the first."""
+    rng = np.random.default_rng(0)
+    small = gemm_table("A100-SXM4-80GB", SIZES[2:5], 0.35, 3.0)
+    large = gemm_table("A100-SXM4-80GB", SIZES[7:], 0.7, 3.0).assign(layout="dgrad")
+    parts = [t.iloc[rng.permutation(len(t))[:n]] for t, n in ((small, 20), (large, 18))]
+    table = pd.concat(parts, ignore_index=True)
+    model = fit_kernels(table, pool=False).models["gemm", "bf16", "A100-SXM4-80GB"]
+    own = points_of(large, catalog.accelerator("A100-SXM4-80GB"), "gemm", "bf16")
+    ratio = predict_points(model, own) / own.time
+    assert np.abs(ratio - 1.0).mean() < 0.08
+    assert abs(model.offsets["dgrad"]) < 0.1  # it is the size, not the layout
 
 
 def test_pooling_serves_accelerators_without_data() -> None:

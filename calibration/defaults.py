@@ -9,15 +9,17 @@ width of its interval is fitted to the published training points.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from calibration.artifact import heldout_table, write
+from calibration.artifact import heldout_table, rounded, write
+from calibration.crossval import families, libraries_left_out
 from calibration.kernels import fit_kernels
 from calibration.network import fit_links
+from calibration.power import power_left_out
 from calibration.runs import default_run, fit_interval, read_points
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables import check_kernels
@@ -39,10 +41,15 @@ def kernel_table(shared: Path) -> pd.DataFrame:
     parts = [
         aiconfigurator.gemm(tables / "gemm_perf.parquet"),
         aiconfigurator.attention(tables / "context_attention_perf.parquet"),
+        aiconfigurator.latent_attention(tables / "context_mla_perf.parquet"),
         aiconfigurator.decode(tables / "generation_attention_perf.parquet"),
+        aiconfigurator.latent_decode(tables / "generation_mla_perf.parquet"),
+        aiconfigurator.experts(tables / "moe_perf.parquet"),
+        aiconfigurator.latent_products(tables / "mla_bmm_perf.parquet"),
         fgpm.operators(shared / "bulk" / "seeds" / "fgpm_ops_a100_gh200.csv.gz"),
         tidy.streaming(tidy_table),
         tidy.training_gemms(tidy_table),
+        tidy.products(tidy_table),
     ]
     return check_kernels(pd.concat(parts, ignore_index=True), "shared kernel tables")
 
@@ -110,6 +117,9 @@ def build(shared: Path, out: Path, jobs: int) -> None:
         "sixty_points": heldout_table(kernels.fewshot),
         "coverage_left_out": kernels.transfer_coverage,
         "links": heldout_table(links.heldout),
+        "library_left_out": rounded(libraries_left_out(table)),
+        "power_ceiling": rounded({n: asdict(c) for n, c in power_left_out(table).items()}),
+        "families": rounded(families(table, "fgpm")),
     }
     calibration = Calibration(
         name="kernels-only",

@@ -240,8 +240,10 @@ def _score_kernels(
         model = calibration.link(str(op), str(link))
         on_wire = wire(own, str(op), calibration)
         add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
-    for (kind, op, dtype, device), own in table[~collective].groupby(
-        ["kind", "op", "dtype", "accelerator"]
+    kernels = table[~collective]
+    kernels = kernels.assign(library=kernels["framework"].map(library))
+    for (_, op, dtype, device, software), own in kernels.groupby(
+        ["kind", "op", "dtype", "accelerator", "library"]
     ):
         found = accelerator(str(device))
         if found is None:
@@ -249,14 +251,11 @@ def _score_kernels(
             continue
         try:
             shapes = shapes_of(own, str(op), str(dtype))
-            time, sigma, *_ = shape_times(shapes, found, calibration)
+            time, sigma, *_ = shape_times(shapes, found, calibration, library=str(software))
         except InputError as error:
             skip(own, str(error))
             continue
-        fitted = calibration.resolve(str(kind), str(dtype), found).model
-        stacks = fitted.stacks if fitted is not None else {}
-        factor = [stacks.get(library(name), 0.0) for name in own["framework"]]
-        add(own, time * np.exp(factor), sigma)
+        add(own, time, sigma)
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:

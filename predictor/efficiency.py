@@ -24,7 +24,7 @@ from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array, Numeric
 from predictor.links import Curve, LinkModel, default_link, link_class, link_family
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
 either makes older calibrations unreadable."""
 
@@ -58,7 +58,8 @@ class EfficiencyModel:
     offsets   added to y for a variant (layout, direction) that shares the model
     sigma     log-standard-deviation of held-out residuals
     keys      hashes of the measured shapes, sorted; empty where not kept
-    stacks    log time of each kernel library over the neutral one (the mean of all)
+    stacks    what each kernel library adds to the first biases; the neutral one (the geometric mean
+              of all libraries) adds nothing
     year      mean year of the pooled accelerators; NaN where the latency is an accelerator's own
     tilt      constant and slopes on the standardised features by which few points bent y; empty
               where none did
@@ -80,19 +81,23 @@ class EfficiencyModel:
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
     keys: Array
-    stacks: Mapping[str, float] = field(default_factory=dict)
+    stacks: Mapping[str, Array] = field(default_factory=dict)
     year: float = math.nan
     tilt: Array = field(default_factory=lambda: np.empty(0))
 
-    def inefficiency(self, features: Array) -> Array:
-        """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`."""
+    def inefficiency(self, features: Array, library: str = "") -> Array:
+        """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`.
+
+        library   the kernel library that runs them; one that is not known counts as neutral
+        """
+        shift = self.stacks.get(library)
         z = self.standard(features)
         bend = self.tilt[0] + z @ self.tilt[1:] if self.tilt.size else 0.0
         if self.degree == 2:
             rows, cols = np.triu_indices(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            z = z @ weight + bias
+            z = z @ weight + (bias if index or shift is None else bias + shift)
             if index + 1 < len(self.weights):
                 z = np.maximum(z, 0.0)
         return np.asarray(np.clip(z[:, 0] + bend, 0.0, self.limit))
@@ -135,6 +140,7 @@ _STREAM_SOURCE = "STREAM-like kernels reach 0.83-0.91 of HBM bandwidth, te42kyfo
 DEFAULTS: dict[str, Constant] = {
     "gemm": Constant(0.72, 3e-6, 0.25, _GEMM_SOURCE),
     "bmm": Constant(0.6, 3e-6, 0.3, _GEMM_SOURCE),
+    "moe_gemm": Constant(0.5, 8e-6, 0.35, _GEMM_SOURCE + "; groups fill tiles less"),
     "attention_prefill": Constant(0.55, 5e-6, 0.3, "Dao 2023, fig. 5: 50-73 % of peak forward"),
     "attention_backward": Constant(0.45, 8e-6, 0.3, "Dao 2023, fig. 6: up to 63 % backward"),
     "loss": Constant(0.25, 5e-6, 0.4, "five passes over fp32 logits against one ideal one"),
@@ -326,7 +332,7 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         weights=tuple(weight for weight, _ in layers),
         biases=tuple(bias for _, bias in layers),
         tilt=cut(features + 1) if entry["bent"] else np.empty(0),
-        stacks=entry["stacks"],
+        stacks={name: cut(widths[1]) for name in entry["stacks"]},
         year=entry["year"] if entry["year"] is not None else math.nan,
         keys=keys[first : first + count],
     )

@@ -54,11 +54,16 @@ def throttled(
 
 
 def shape_times(
-    shapes: Shapes, accelerator: Accelerator, calibration: Calibration, sustained: bool = False
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool = False,
+    library: str = "",
 ) -> tuple[Array, Array, Array, str, str]:
     """Time every row of `shapes`.
 
     sustained   clocks as in back-to-back work under the power cap, not in a short burst
+    library     the kernel library that runs them; '' for the neutral one
 
     Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
     """
@@ -69,7 +74,7 @@ def shape_times(
     sigma = np.full(found.time.shape, resolved.sigma)
     if resolved.model is not None:
         model = resolved.model
-        y = model.inefficiency(found.features) + _offsets(model, shapes)
+        y = model.inefficiency(found.features, library) + _offsets(model, shapes)
         busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
         away = np.minimum(model.distance(found.features), FAR)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * away)

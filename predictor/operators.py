@@ -38,6 +38,7 @@ class Operator:
     count    executions per unit of `module`
     saved    bytes kept from the forward to the backward pass
     core     belongs to the attention core, which selective recomputation repeats
+    idle     keys outside the window per key within it; rows of other devices' experts per own row
     """
 
     name: str
@@ -55,6 +56,7 @@ class Operator:
     count: Numeric = 1.0
     saved: Numeric = 0.0
     core: bool = False
+    idle: Numeric = 0.0
 
 
 def gemm(

@@ -14,7 +14,7 @@ import textwrap
 from pathlib import Path
 
 import reckon
-from calibration.crossval import FOLDS, summary
+from calibration.crossval import FOLDS, heldout_section, summary
 from predictor import catalog
 from predictor.files import write_text
 
@@ -73,9 +73,13 @@ def table(result: dict) -> str:
 KERNELS = {
     "gemm": "products",
     "bmm": "batched products",
+    "moe_gemm": "experts",
     "attention_prefill": "attention, prefill",
+    "attention_prefill.mla": "latent attention, prefill",
     "attention_decode": "attention, decode",
     "attention_decode.kv8": "attention, decode, 8-bit cache",
+    "attention_decode.mla": "latent attention, decode",
+    "attention_decode.mla_kv8": "latent attention, decode, 8-bit cache",
     "elementwise": "elementwise",
     "norm": "norm",
     "softmax": "softmax",
@@ -87,8 +91,9 @@ def kernel_table(folder: Path) -> str:
     """Held-out errors of the kernel models by operator and data type."""
     found = summary(folder).set_index(["kind", "dtype", "fold"]).sort_index()
     lines = [
-        "| kernel | type | unseen shapes | accelerator left out | worst left out |",
-        "|---|---|---:|---:|---|",
+        "| kernel | type | unseen shapes | accelerator left out | worst left out "
+        "| library left out |",
+        "|---|---|---:|---:|---|---:|",
     ]
     for kind, label in KERNELS.items():
         for dtype in found.loc[kind].index.get_level_values("dtype").unique():
@@ -103,7 +108,24 @@ def kernel_table(folder: Path) -> str:
                 cells += [f"{left['mape']:.1%}", f"{left['worst']} {left['most']:.0%}"]
             else:
                 cells += ["", ""]
+            other = FOLDS["library_left_out"]
+            cells.append(f"{own.loc[other, 'mape']:.1%}" if other in own.index else "")
             lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def family_table(folder: Path) -> str:
+    """Held-out errors of single operators of a training step, a row per operator."""
+    found = heldout_section(folder, "families")
+    rows: dict[str, dict[str, str]] = {}
+    for name, figures in found.items():
+        place, kind, variant = name.split("/")
+        label = kind if variant in kind else f"{kind} {variant}"
+        rows.setdefault(label, {})[place] = f"{figures['mape']:.1%}"
+    places = sorted({place for row in rows.values() for place in row})
+    lines = ["| operator | " + " | ".join(places) + " |", "|---|" + "---:|" * len(places)]
+    for label, row in sorted(rows.items()):
+        lines.append(f"| {label} | " + " | ".join(row.get(p, "") for p in places) + " |")
     return "\n".join(lines)
 
 
@@ -114,6 +136,7 @@ def main() -> None:
     text = readme.read_text(encoding="utf-8")
     text = put(text, "scoreboard", table(result))
     text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
+    text = put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
     write_text(readme, put(text, "example", example()))
     print(table(result))
 

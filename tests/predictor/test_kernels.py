@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -286,3 +288,38 @@ def test_far_from_what_was_measured_the_doubt_grows_and_stays_finite() -> None:
     near = shape_times(products(4096, 4096, 4096), H100, KERNELS)[1][0]
     far = shape_times(products(2.0**24, 2.0**18, 2.0**20), H100, KERNELS)[1][0]
     assert near < far < near + 0.26
+
+
+def test_small_caches_are_read_from_memory_between_the_layers_of_a_model() -> None:
+    """A benchmark reads the same keys again; a model has come past all its other layers."""
+    one = np.ones(1)
+    shapes = Shapes("attention_decode", "bf16", ("flash",), 0 * one, 4 * one, 4096 * one, 128 * one,
+                    8 * one, 6.7e7 * one, 1.68e7 * one)  # fmt: skip
+    l40s = catalog.accelerator("L40S-48GB")
+    warm, cold = ideal(shapes, l40s).time, ideal(replace(shapes, cold=True), l40s).time
+    assert cold == pytest.approx(1.68e7 / l40s.bandwidth)
+    assert warm < 0.5 * cold
+
+
+def test_twice_the_exponentials_show_in_attention() -> None:
+    one = np.ones(1)
+    shapes = Shapes("attention_prefill", "bf16", ("flash",), 0 * one, 8192 * one, 8192 * one,
+                    128 * one, 64 * one, 1.1e12 * one, 5e8 * one)  # fmt: skip
+    b200 = catalog.accelerator("B200-SXM-180GB")
+    twin = replace(b200, architecture="blackwell-ultra")
+    step = ideal(shapes, twin).features - ideal(shapes, b200).features
+    assert np.count_nonzero(step) == 1
+    assert step.sum() == pytest.approx(-np.log(2.0))
+
+
+def test_experts_take_their_weights_once() -> None:
+    """Two tokens on each of 32 experts: bound by 3 n k weights per expert."""
+    one = np.ones(1)
+    weights = 3 * 2.0 * 2048 * 7168 * 32
+    shapes = Shapes("moe_gemm", "bf16", ("fwd",), 0 * one, 2 * one, 2048 * one, 7168 * one,
+                    32 * one, 6.0 * 64 * 2048 * 7168 * one, (weights + 2e6) * one)  # fmt: skip
+    found = shape_times(shapes, H100, KERNELS)
+    assert weights / H100.bandwidth < found[0][0] < 2 * weights / H100.bandwidth
+    assert found[3] == "interpolated"
+    bigger = replace(shapes, m=64 * one, flop=32 * shapes.flop)
+    assert found[0][0] < shape_times(bigger, H100, KERNELS)[0][0]

@@ -7,6 +7,7 @@ recomputation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -241,10 +242,13 @@ def complete_training(
             for name in (*CATEGORY_FIELDS, *_PLAN_NUMBERS)
             if name in values and name not in ("recompute",)
         }
+        ep, etp = _experts(model, values, tp, ranks // pp * dp, cluster.accelerators_per_node)
         return TrainingPlan(
             tp=float(tp),
             pp=float(pp),
             dp=float(dp),
+            ep=float(ep),
+            etp=float(etp),
             recompute=chosen,
             recompute_share=share,
             sequence_parallel=float(parallel),
@@ -291,6 +295,9 @@ def complete_training(
         filler.fill("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)")
     filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
     plan = plan_of(tp, pp, chosen, share)
+    if model.is_moe:
+        filler.fill("ep", int(plan.ep), "most ranks inside the node that share out the experts")
+        filler.fill("etp", int(plan.etp), "tp where ep x tp divides a stage's ranks, else 1")
     filler.fill("gpus", int(plan.gpus), "tp x pp x cp x dp")
     reach = cluster.tiers[-1].size
     if int(plan.gpus) > reach:
@@ -308,6 +315,18 @@ def complete_training(
     return TrainingRequest(model, cluster, plan, values.get("tokens"), tuple(filler.assumed))
 
 
+def _experts(
+    model: Model, values: Mapping[str, Any], tp: int, ranks: int, per_node: int
+) -> tuple[int, int]:
+    """Expert parallelism and expert tensor parallelism of a stage of `ranks` accelerators: as
+    stated; else the experts are divided among the ranks of a node as far as both numbers allow, and
+    split as the rest of the layer is where that divides the stage (Megatron Core's default)."""
+    if not model.is_moe:
+        return int(values.get("ep", 1)), int(values.get("etp", 1))
+    ep = int(values.get("ep", math.gcd(model.num_experts, math.gcd(ranks, per_node))))
+    return ep, int(values.get("etp", tp if ranks % (ep * tp) == 0 else 1))
+
+
 _PLAN_NUMBERS = (
     "micro_batch",
     "global_batch",
@@ -321,6 +340,8 @@ _PLAN_NUMBERS = (
     "gather_bytes",
     "optimizer_bytes",
     "vocab_multiple",
+    "expert_load",
+    "lora_rank",
 )
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
@@ -341,8 +362,6 @@ def _first_fit(
     """
     if len(candidates) == 1 and len(options) == 1:
         return candidates[0], options[0]
-    if model.is_moe or model.is_latent:
-        return candidates[0], options[-1]
     capacity = cluster.accelerator.memory
     fits = []
     for option in options:

@@ -135,6 +135,7 @@ _STREAM_SOURCE = "STREAM-like kernels reach 0.83-0.91 of HBM bandwidth, te42kyfo
 DEFAULTS: dict[str, Constant] = {
     "gemm": Constant(0.72, 3e-6, 0.25, _GEMM_SOURCE),
     "bmm": Constant(0.6, 3e-6, 0.3, _GEMM_SOURCE),
+    "moe_gemm": Constant(0.6, 1e-5, 0.3, "grouped fp8 products reach 0.5-0.65 of peak, DeepGEMM"),
     "attention_prefill": Constant(0.55, 5e-6, 0.3, "Dao 2023, fig. 5: 50-73 % of peak forward"),
     "attention_backward": Constant(0.45, 8e-6, 0.3, "Dao 2023, fig. 6: up to 63 % backward"),
     "loss": Constant(0.25, 5e-6, 0.4, "five passes over fp32 logits against one ideal one"),

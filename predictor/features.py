@@ -217,6 +217,16 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
 
+def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Products of experts: all arithmetic at the rate under the power cap, or all traffic."""
+    nominal = peak_of(shapes.dtype, accelerator)
+    compute = shapes.flop / nominal
+    floor = memory_time(shapes.bytes, accelerator)
+    time = np.maximum(compute / power_limit(accelerator), floor)
+    features = np.stack([_log(compute / floor), _log(shapes.m), _log(shapes.batch)], axis=1)
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
 def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Fused attention: waves of blocks of query rows, each walking over the keys."""
     peak = peak_of(shapes.dtype, accelerator)
@@ -302,6 +312,8 @@ def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """
     if shapes.op == "gemm":
         return _gemm(shapes, accelerator)
+    if shapes.op == "moe_gemm":
+        return _grouped(shapes, accelerator)
     if shapes.op == "attention_decode":
         return _decode(shapes, accelerator)
     if shapes.op.startswith("attention"):

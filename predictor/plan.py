@@ -46,7 +46,13 @@ FIT = "fit"
 
 ATTENTIONS = ("flash", "flash2", "unfused")
 """The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
-CP_KINDS = ("ring", "allgather")
+
+CP_KINDS = ("ring", "allgather", "ulysses")
+"""How the ranks that split a sequence attend over it: keys and values go round a ring, are
+gathered, or heads are exchanged for tokens by all-to-all."""
+
+TRAINED = ("all", "lora")
+"""What learns: every parameter, or low-rank adapters of the linear layers beside frozen weights."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +74,14 @@ class TrainingPlan:
                     computation: all tensor-parallel collectives behind their products; those of
                     the backward pass behind the weight gradients; gradient reduction; weight
                     gathering; pipeline transfers
+    ep, etp         ranks among which experts are divided, and ranks that split each expert; taken
+                    from the ranks of a pipeline stage (tp * cp * dp)
+    expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
+                    the capacity factor where experts are padded to it
+    ep_overlap      dispatch and combine hide behind the experts of another micro-batch
+    lora_rank       inner size of the adapters where only they are trained
+    reshard         fully sharded weights are dropped after the forward pass and gathered again
+    mtp             the model's extra prediction layers are trained too
     grad_clip       gradients are clipped by their global norm
     fused           elementwise chains (gated activation, rotary, norms) are single kernels
     """
@@ -89,11 +103,16 @@ class TrainingPlan:
     gather_bytes: Numeric = 2.0
     optimizer_bytes: Numeric = 12.0
     vocab_multiple: Numeric = 128.0
+    ep: Numeric = 1.0
+    etp: Numeric = 1.0
+    expert_load: Numeric = 1.0
+    lora_rank: Numeric = 16.0
     precision: str = "bf16"
     recompute: str = "none"
     sharding: str = "zero1"
     attention: str = "flash"
     cp_kind: str = "ring"
+    trained: str = "all"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False
@@ -101,6 +120,9 @@ class TrainingPlan:
     grad_overlap: bool = True
     param_overlap: bool = True
     p2p_overlap: bool = False
+    ep_overlap: bool = False
+    reshard: bool = True
+    mtp: bool = True
     grad_clip: bool = True
     framework: str = "neutral"
     era: str = "neutral"
@@ -133,6 +155,24 @@ class TrainingPlan:
             return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
         return whole
 
+    @property
+    def stage_ranks(self) -> Numeric:
+        """Accelerators that hold one pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def expert_gradient_group(self) -> Numeric:
+        """Ranks that hold the same experts: the stage's, over ep * etp."""
+        return self.stage_ranks / (self.ep * self.etp)
+
+    @property
+    def expert_shard_group(self) -> Numeric:
+        """Ranks that divide the sharded state of the experts among them."""
+        return np.minimum(
+            np.maximum(self.shard_group * self.tp / (self.ep * self.etp), 1.0),
+            self.expert_gradient_group,
+        )
+
     def vocab_share(self, vocab: int) -> Numeric:
         """Rows of the embedding on one tensor-parallel rank, padding included."""
         return np.ceil(vocab / (self.vocab_multiple * self.tp)) * self.vocab_multiple
@@ -160,7 +200,18 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field
 CATEGORY_FIELDS = tuple(
     field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
 )
-LAYER_FIELDS = ("tp", "cp", "micro_batch", "seq_len", "sequence_parallel", "recompute_share")
+LAYER_FIELDS = (
+    "tp",
+    "cp",
+    "micro_batch",
+    "seq_len",
+    "sequence_parallel",
+    "recompute_share",
+    "ep",
+    "etp",
+    "expert_load",
+    "lora_rank",
+)
 """The numeric fields on which the operators of a layer depend; the others decide only how layers
 are put together."""
 
@@ -189,7 +240,18 @@ def _not_multiple(value: Numeric, divisor: Numeric) -> Any:
 
 def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """Every law with the plans that break it; arrays in, arrays out."""
-    positive = ("tp", "pp", "dp", "cp", "vpp", "micro_batch", "global_batch", "seq_len")
+    positive = (
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "vpp",
+        "ep",
+        "etp",
+        "micro_batch",
+        "global_batch",
+        "seq_len",
+    )
     found = [
         Rule(
             np.asarray(getattr(plan, name) < 1) | _not_multiple(getattr(plan, name), 1),
@@ -237,7 +299,39 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("cp", "seq_len"),
         ),
     ]
-    return found
+    return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
+
+
+def _dense_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    return [
+        Rule(
+            np.asarray(getattr(plan, name) > 1),
+            f"{name} {{{name}}} needs a mixture of experts; {model.name} is dense",
+            (name,),
+        )
+        for name in ("ep", "etp")
+    ]
+
+
+def _expert_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    return [
+        Rule(
+            _not_multiple(model.num_experts, plan.ep),
+            f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
+            ("ep",),
+        ),
+        Rule(
+            _not_multiple(model.expert_ffn_hidden, plan.etp),
+            f"etp {{etp}} does not divide the width {model.expert_ffn_hidden} of the experts of "
+            f"{model.name}",
+            ("etp",),
+        ),
+        Rule(
+            _not_multiple(plan.stage_ranks, plan.ep * plan.etp),
+            "ep {ep} x etp {etp} does not divide the ranks of a stage, tp {tp} x cp {cp} x dp {dp}",
+            ("ep", "etp", "tp", "cp", "dp"),
+        ),
+    ]
 
 
 def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:

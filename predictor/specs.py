@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from predictor.errors import InputError, nearest
-from predictor.plan import ATTENTIONS, CP_KINDS, FIT, RECOMPUTES, SHARDINGS
+from predictor.plan import ATTENTIONS, CP_KINDS, FIT, RECOMPUTES, SHARDINGS, TRAINED
 from predictor.precision import PRECISIONS
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
@@ -126,6 +126,13 @@ class ModelSpec(Spec):
     mtp_layers: Natural = 0
     sliding_window: Natural = 0
     sliding_pattern: str = ""
+    expert_hidden: Natural = 0
+    attention_layers: Natural = 0
+    mamba_layers: Natural = 0
+    mamba_heads: Natural = 0
+    mamba_head_dim: Natural = 0
+    mamba_state: Natural = 0
+    mamba_groups: Natural = 0
     hf_id: str = ""
     source: str = ""
     notes: str = ""
@@ -160,6 +167,9 @@ class TrainingPlanSpec(Spec):
     cp: Count | None = None
     dp: Count | None = None
     dp_shard: Count | None = None
+    ep: Count | None = None
+    etp: Count | None = None
+    expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     micro_batch: Count | None = None
     global_batch: Count | None = None
     seq_len: Count | None = None
@@ -171,6 +181,9 @@ class TrainingPlanSpec(Spec):
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
+    trained: Annotated[str, _one_of(TRAINED)] | None = None
+    lora_rank: Count | None = None
+    mtp: bool | None = None
     dropout: bool | None = None
     fused: bool | None = None
     tp_overlap: bool | None = None
@@ -178,6 +191,8 @@ class TrainingPlanSpec(Spec):
     grad_overlap: bool | None = None
     param_overlap: bool | None = None
     p2p_overlap: bool | None = None
+    ep_overlap: bool | None = None
+    reshard: bool | None = None
     grad_clip: bool | None = None
     weight_bytes: Positive | None = None
     gradient_bytes: Positive | None = None

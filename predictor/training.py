@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from predictor.blocks import blocks
 from predictor.collectives import collective_time
 from predictor.communication import (
     Collective,
@@ -21,11 +22,10 @@ from predictor.communication import (
     step_collectives,
 )
 from predictor.efficiency import Calibration, RunParameters
-from predictor.errors import InputError
 from predictor.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.hardware import Array, Cluster, Numeric
 from predictor.kernels import BOUNDS, Timing, operator_times
-from predictor.memory import Memory, memory, stage_parameters
+from predictor.memory import Memory, StageParameters, memory, stage_parameters
 from predictor.model import Model
 from predictor.operators import Operator, step_operators, update_operators
 from predictor.pipeline import STAGES, Stages, pipeline_time, stages
@@ -37,6 +37,7 @@ TERMS = (
     "recompute",
     "tp_communication",
     "cp_communication",
+    "ep_communication",
     "pp_communication",
     "host",
     "bubble",
@@ -56,8 +57,8 @@ class TrainingPrediction:
     step_time    [s]; low, high bound the calibration's interval
     sigma        log-standard-deviation of the step time
     breakdown    seconds by term of `TERMS`, on the slowest stage
-    layer_time   forward and backward of one layer and micro-batch, exposed communication
-                 included [s]
+    layer_time   forward and backward of one layer (the mean one) and micro-batch, exposed
+                 communication included [s]
     memory       by class and stage; p_oom is the probability that it does not fit
     flop_per_token  convention -> (model, hardware) FLOP per token
     peak         of the linear layers' data type [FLOP/s per device]
@@ -119,20 +120,6 @@ def _distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     return flat.take(first), inverse.reshape(shape)
 
 
-def _refuse(model: Model) -> None:
-    """Raise InputError for what is described but not yet predicted."""
-    if model.is_moe:
-        raise InputError(
-            f"{model.name} is a mixture of experts, which is not predicted yet; choose a dense "
-            "model (reckon show models)"
-        )
-    if model.is_latent:
-        raise InputError(
-            f"{model.name} uses multi-head latent attention, which is not predicted yet; choose "
-            "a model with grouped or full attention (reckon show models)"
-        )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
     """Seconds per micro-batch by module and term, and by family (for the interval)."""
@@ -179,7 +166,9 @@ def _layer_sums(
             share = calibration.run.overlap.get(collective.group, 0.0)
             time = np.maximum(time - share * timing.time[position[collective.behind]], 0.0)
         time = time * collective.count
-        term = f"{collective.group}_communication"
+        term = (
+            "ep_communication" if collective.group == "etp" else f"{collective.group}_communication"
+        )
         sums.add(collective.module, term, collective.op, np.broadcast_to(time, shape), sigma)
     return sums
 
@@ -187,7 +176,7 @@ def _layer_sums(
 def _gradient_time(
     plan: TrainingPlan,
     at: Stages,
-    parameters: tuple[Array, Array],
+    parameters: StageParameters,
     windows: dict[str, Array],
     cluster: Cluster,
     calibration: Calibration,
@@ -200,13 +189,14 @@ def _gradient_time(
     repeats with every micro-batch); the last bucket, one part in layers + 1, never hides.
     """
     ranks = groups(plan)
-    whole, tied = parameters
+    dense, experts = parameters.dense, parameters.expert
+    shape = parameters.layers.shape
     per_micro_batch = SHARDINGS[plan.sharding].per_micro_batch
     repeats = plan.micro_batches if per_micro_batch else 1.0
-    hidden = {"forward": np.zeros(whole.shape), "backward": np.zeros(whole.shape)}
-    exposed = np.zeros(whole.shape)
-    sigma = np.zeros(whole.shape)
-    for collective in gradient_collectives(plan, whole, at.layers, tied):
+    hidden = {"forward": np.zeros(shape), "backward": np.zeros(shape)}
+    exposed = np.zeros(shape)
+    sigma = np.zeros(shape)
+    for collective in gradient_collectives(plan, dense, experts, at.layers, parameters.tied):
         time, spread = collective_time(
             collective.op, collective.bytes, ranks[collective.group], cluster, calibration
         )
@@ -236,16 +226,14 @@ def predict(
 ) -> TrainingPrediction:
     """Predict one training step of a plan, or of every plan of a batch.
 
-    model        a dense decoder
+    model        a decoder
     cluster      accelerators and their network
     plan         numeric fields are floats or arrays of one shape
     calibration  what has been fitted (`efficiency.load`)
 
-    Raises InputError for models that are not predicted yet and for data types that the
-    accelerator lacks. Whether a plan is possible at all is `plan.check`'s business, whether it
-    fits is part of the result.
+    Raises InputError for data types that the accelerator lacks. Whether a plan is possible at all
+    is `plan.check`'s business, whether it fits is part of the result.
     """
-    _refuse(model)
     accelerator, run = cluster.accelerator, calibration.run
     shape = plan.shape
     base, index = _distinct(plan)
@@ -257,7 +245,7 @@ def predict(
         return np.asarray(value)[index] if shape else np.asarray(value)
 
     at = stages(model, plan)
-    weight = {"layer": at.layers, "embedding": at.embeds, "head": at.heads}
+    weight = blocks(model, plan, at)
     full = (3, *shape)
     terms = {term: np.zeros(full) for term in TERMS}
     for (module, term), time in sums.terms.items():
@@ -305,12 +293,12 @@ def predict(
         return np.asarray(chosen[0])
 
     parameters = stage_parameters(model, plan, at)
+    trained, experts = parameters.dense.trained, parameters.expert.trained
     present = at.count > 0
-    exposed, dp_sigma = _gradient_time(
-        plan, at, (parameters.total, parameters.tied), windows, cluster, calibration
-    )
-    shard = np.where(SHARDINGS[plan.sharding].optimizer, plan.shard_group, 1.0)
-    updates = update_operators(plan, parameters.total / shard)
+    exposed, dp_sigma = _gradient_time(plan, at, parameters, windows, cluster, calibration)
+    if SHARDINGS[plan.sharding].optimizer:
+        trained, experts = trained / plan.shard_group, experts / plan.expert_shard_group
+    updates = update_operators(plan, trained + experts)
     update_timing = operator_times(updates, accelerator, calibration, full)
     update = np.where(present, update_timing.time.sum(axis=0), 0.0)
     after = np.where(present, exposed, 0.0) + update
@@ -357,8 +345,13 @@ def predict(
             for o in operators
         ]
     )
+    in_a_layer = {
+        "layer": 1.0,
+        "dense": model.dense_share,
+        "moe": model.moe_share,
+    }
     layer_time: Array = sum(
-        (time for (module, _), time in sums.terms.items() if module == "layer"),
+        (in_a_layer.get(module, 0.0) * time for (module, _), time in sums.terms.items()),
         np.zeros(base.shape),
     )
     return TrainingPrediction(

@@ -97,8 +97,6 @@ def test_gpt3_without_vocab_is_megatrons() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": "mixtral-8x7b"}, "mixture-of-experts models are not predicted yet"),
-        ({"model": "llama3-70b-lora"}, "LoRA"),
         ({"model": "mystery"}, "not stated and not in the catalog"),
         ({"accelerator": math.nan}, "accelerator is not stated"),
         ({"accelerator": "Z900"}, "unknown accelerator"),

@@ -9,12 +9,14 @@ import pytest
 
 from predictor.communication import (
     Collective,
+    Held,
     gradient_collectives,
     groups,
     pipeline_collectives,
     step_collectives,
 )
 from predictor.model import Model
+from predictor.operators import LAYER_MODULES
 from predictor.plan import TrainingPlan
 
 Make = Callable[..., TrainingPlan]
@@ -24,7 +26,7 @@ def per_layer(model: Model, plan: TrainingPlan, group: str) -> dict[str, float]:
     """Bytes per layer and micro-batch by 'phase op'."""
     found: dict[str, float] = defaultdict(float)
     for c in step_collectives(model, plan):
-        if c.module == "layer" and c.group == group:
+        if c.module in LAYER_MODULES and c.group == group:
             found[f"{c.phase} {c.op}"] += float(c.bytes * c.count * c.calls)
     return {key: value for key, value in found.items() if value}
 
@@ -82,7 +84,7 @@ def test_stages_pass_on_a_share_of_the_sequence(gpt3: Model, plan: Make) -> None
 def per_step(plan: TrainingPlan, shared: float = 0.0) -> dict[str, float]:
     """Bytes per step by 'group op', of 1e9 parameters in 9 layers."""
     found: dict[str, float] = defaultdict(float)
-    for c in gradient_collectives(plan, 1e9, 9.0, shared):
+    for c in gradient_collectives(plan, Held(1e9, 1e9), Held(0.0, 0.0), 9.0, shared):
         found[f"{c.group} {c.op} {c.phase}"] += float(c.bytes * c.count)
     return {key: value for key, value in found.items() if value}
 
@@ -125,6 +127,11 @@ def test_groups_lie_in_megatrons_rank_order(plan: Make) -> None:
     places = {name: (float(g.size), float(g.stride)) for name, g in found.items()}
     assert places == {
         "tp": (4, 1),
+        "etp": (1, 1),
+        "ep": (1, 1),
+        "edp": (64, 1),  # a rank without expert parallelism shares its experts with its stage
+        "eshard": (16, 1),
+        "ereplicate": (4, 16),
         "cp": (2, 4),
         "dp": (16, 4),  # replicas of the weights: data times context parallel
         "shard": (4, 4),

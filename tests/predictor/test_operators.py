@@ -8,7 +8,7 @@ import pytest
 from predictor import catalog
 from predictor.flops import model_flop_per_token
 from predictor.model import Model
-from predictor.operators import Operator, step_operators, update_operators
+from predictor.operators import LAYER_MODULES, Operator, step_operators, update_operators
 from predictor.plan import TrainingPlan
 
 Make = Callable[..., TrainingPlan]
@@ -20,8 +20,10 @@ def named(operators: list[Operator]) -> dict[str, Operator]:
 
 def total_flop(model: Model, plan: TrainingPlan) -> float:
     operators = step_operators(model, plan)
-    per = {"layer": model.layers, "embedding": 1, "head": 1}
-    return sum(float(o.flop) * per[o.module] for o in operators)
+    layers = float(model.layers)
+    per = {"layer": layers, "dense": layers * model.dense_share, "moe": layers * model.moe_share}
+    per |= {"embedding": 1.0, "head": 1.0}
+    return sum(float(o.flop * o.count) * per[o.module] for o in operators)
 
 
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
@@ -46,7 +48,7 @@ def test_tensor_parallelism_divides_the_products(name: str, attention: str, plan
 
 
 def saved(model: Model, plan: TrainingPlan) -> float:
-    return sum(float(o.saved) for o in step_operators(model, plan) if o.module == "layer")
+    return sum(float(o.saved) for o in step_operators(model, plan) if o.module in LAYER_MODULES)
 
 
 @pytest.mark.parametrize("t", [1, 2, 8])
@@ -87,7 +89,7 @@ def test_recomputation_repeats_forward_kernels(gpt3: Model, plan: Make) -> None:
         step_operators(gpt3, plan(recompute=r, attention="unfused"))
         for r in ("none", "selective", "full")
     )
-    forward = [o for o in none if o.phase == "forward" and o.module == "layer"]
+    forward = [o for o in none if o.phase == "forward" and o.module in LAYER_MODULES]
     again = [o for o in full if o.phase == "recompute"]
     assert sum(float(o.flop) for o in again) == sum(float(o.flop) for o in forward)
     core = [o for o in selective if o.phase == "recompute"]

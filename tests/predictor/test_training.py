@@ -113,12 +113,6 @@ def test_an_interval_is_wider_where_less_is_known(plan: Make) -> None:
     assert unknown.sigma > known.sigma
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
-def test_what_is_not_predicted_yet_is_refused(name: str, plan: Make) -> None:
-    with pytest.raises(InputError, match="not predicted yet"):
-        run(plan(), catalog.model(name))
-
-
 def test_precision_that_the_machine_lacks_is_refused(plan: Make) -> None:
     with pytest.raises(InputError, match="no fp8 rate"):
         run(plan(precision="fp8"), cluster=catalog.system("dgx-a100"))

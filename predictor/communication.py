@@ -36,6 +36,7 @@ class Collective:
     count    executions per unit of `module`
     behind   name of the operator it overlaps with; '' if nothing hides it
     calls    calls per execution, which hide behind that operator together
+    copies   of each element in the message, of which those to one domain share the way
     """
 
     name: str
@@ -47,6 +48,7 @@ class Collective:
     count: Numeric = 1.0
     behind: str = ""
     calls: Numeric = 1.0
+    copies: Numeric = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,13 +175,17 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         return []
     sent = plan.recipe.activation * expert_tokens(model, plan) / plan.etp * model.expert_width
     behind = "moe.experts" if plan.ep_overlap else ""
+    copies = float(model.top_k) if plan.dispatch == "once" else 1.0
     found: list[Collective] = []
 
     def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
         hidden = behind if group == "ep" and phase != "recompute" else ""
         if hidden and phase == "backward":
             hidden = f"{hidden}.bwd"
-        found.append(Collective(name, op, phase, "moe", group, size, count, hidden))
+        shared = copies if op == "alltoall" else 1.0
+        found.append(
+            Collective(name, op, phase, "moe", group, size, count, hidden, copies=shared)
+        )
 
     for phase, again, share in _passes(plan):
         counts = 8.0 * model.num_experts * plan.ep

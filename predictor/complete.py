@@ -223,6 +223,10 @@ def complete_training(
         values["recompute"] = means[values["recompute"]]
     for field, value in settings.items():
         filler.fill(field, value, f"default of {label}")
+    if not model.is_moe:
+        values.pop("expert_load", None)
+    else:
+        filler.fill("expert_load", TRAINED_LOAD, "routers trained to balance (Fedus et al. 2021)")
     rule = f"precision {precision}"
     filler.fill("weight_bytes", recipe.weight, rule)
     filler.fill("optimizer_bytes", recipe.optimizer, rule)
@@ -343,6 +347,10 @@ _PLAN_NUMBERS = (
     "expert_load",
     "lora_rank",
 )
+
+TRAINED_LOAD = 1.1
+"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al. 2021
+drop under 1 % of the tokens at a capacity of 1.25 per expert, and a rank averages over several."""
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""

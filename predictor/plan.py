@@ -51,6 +51,10 @@ CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
 gathered, or heads are exchanged for tokens by all-to-all."""
 
+DISPATCHES = ("copies", "once")
+"""How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
+once to each rank in it (DeepEP, HybridEP)."""
+
 TRAINED = ("all", "lora")
 """What learns: every parameter, or low-rank adapters of the linear layers beside frozen weights."""
 
@@ -113,6 +117,7 @@ class TrainingPlan:
     attention: str = "flash"
     cp_kind: str = "ring"
     trained: str = "all"
+    dispatch: str = "copies"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False

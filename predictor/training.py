@@ -159,7 +159,12 @@ def _layer_sums(
         ):
             continue
         time, sigma = collective_time(
-            collective.op, collective.bytes, ranks[collective.group], cluster, calibration
+            collective.op,
+            collective.bytes,
+            ranks[collective.group],
+            cluster,
+            calibration,
+            collective.copies,
         )
         time = time * collective.calls
         if collective.behind:

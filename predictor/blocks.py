@@ -13,7 +13,7 @@ from predictor.plan import TrainingPlan
 def blocks(model: Model, plan: TrainingPlan, at: Stages) -> dict[str, Array]:
     """Executions of every module of the work list per micro-batch on a stage, (3, *batch) each.
 
-    Dense layers of a mixture come first, and fall on the first stage as far as it has room for
+    Dense layers of a mixture come first, and fall on the first stages as far as they have room for
     them; the blocks of a hybrid are spread evenly. Extra prediction layers are layers with a head
     on the last stage.
     """
@@ -22,11 +22,7 @@ def blocks(model: Model, plan: TrainingPlan, at: Stages) -> dict[str, Array]:
     if not model.is_moe:
         dense, moe = ffn, np.zeros_like(ffn)
     else:
-        first = np.minimum(at.embeds * model.dense_layers, ffn)
-        rest = model.dense_layers - first.sum(axis=0)
-        inner = ffn * (at.embeds == 0)
-        left = np.maximum((inner * at.count).sum(axis=0), 1.0)
-        first = first + inner * rest / left
+        first = _first(np.full(ffn.shape[1:], float(model.dense_layers)), ffn, at.count)
         moe = (ffn - first) / max(model.moe_every_n, 1)
         dense = ffn - moe
     return {
@@ -37,3 +33,14 @@ def blocks(model: Model, plan: TrainingPlan, at: Stages) -> dict[str, Array]:
         "head": at.heads + extra,
         "mtp": extra,
     }
+
+
+def _first(amount: Array, room: Array, count: Array) -> Array:
+    """Share out `amount` (*batch) to stages in their order, as far as each kind has room for it;
+    on a stage of each kind, (3, *batch)."""
+    found = np.zeros_like(room)
+    for kind in range(len(room)):
+        taken = np.minimum(amount, room[kind] * count[kind])
+        found[kind] = taken / np.maximum(count[kind], 1.0)
+        amount = amount - taken
+    return found

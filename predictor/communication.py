@@ -183,9 +183,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         if hidden and phase == "backward":
             hidden = f"{hidden}.bwd"
         shared = copies if op == "alltoall" else 1.0
-        found.append(
-            Collective(name, op, phase, "moe", group, size, count, hidden, copies=shared)
-        )
+        found.append(Collective(name, op, phase, "moe", group, size, count, hidden, copies=shared))
 
     for phase, again, share in _passes(plan):
         counts = 8.0 * model.num_experts * plan.ep

@@ -21,7 +21,7 @@ from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, FIT, TrainingPlan, check, stack
+from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, check, stack
 from predictor.precision import PEAK, PRECISIONS
 from predictor.specs import TrainingPlanSpec
 
@@ -116,6 +116,13 @@ def resize_node(cluster: Cluster, per_node: int) -> Cluster:
     )
     name = f"{cluster.name} with {per_node} per node"
     return replace(cluster, name=name, accelerators_per_node=per_node, tiers=tiers)
+
+
+def scale_up(cluster: Cluster) -> int:
+    """Accelerators that the innermost link joins: those of a node, or of an NVLink domain."""
+    inner = [tier for tier in cluster.tiers if tier.link == cluster.tiers[0].link]
+    sizes = [tier.size for tier in inner if np.isfinite(tier.size)]
+    return int(max(sizes, default=cluster.accelerators_per_node))
 
 
 def _cluster(filler: _Filler) -> Cluster:
@@ -246,7 +253,7 @@ def complete_training(
             for name in (*CATEGORY_FIELDS, *_PLAN_NUMBERS)
             if name in values and name not in ("recompute",)
         }
-        ep, etp = _experts(model, values, tp, ranks // pp * dp, cluster.accelerators_per_node)
+        ep, etp = _experts(model, values, tp, ranks // pp * dp, scale_up(cluster))
         return TrainingPlan(
             tp=float(tp),
             pp=float(pp),
@@ -300,7 +307,9 @@ def complete_training(
     filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
     plan = plan_of(tp, pp, chosen, share)
     if model.is_moe:
-        filler.fill("ep", int(plan.ep), "most ranks inside the node that share out the experts")
+        filler.fill(
+            "ep", int(plan.ep), "most ranks of the scale-up domain that share out the experts"
+        )
         filler.fill("etp", int(plan.etp), "tp where ep x tp divides a stage's ranks, else 1")
     filler.fill("gpus", int(plan.gpus), "tp x pp x cp x dp")
     reach = cluster.tiers[-1].size
@@ -320,14 +329,18 @@ def complete_training(
 
 
 def _experts(
-    model: Model, values: Mapping[str, Any], tp: int, ranks: int, per_node: int
+    model: Model, values: Mapping[str, Any], tp: int, ranks: int, domain: int
 ) -> tuple[int, int]:
     """Expert parallelism and expert tensor parallelism of a stage of `ranks` accelerators: as
-    stated; else the experts are divided among the ranks of a node as far as both numbers allow, and
-    split as the rest of the layer is where that divides the stage (Megatron Core's default)."""
+    stated; else the experts are divided among the ranks of a scale-up `domain` as far as both
+    numbers allow (among those of the stage where weights are sharded, since what is divided need
+    not be gathered), and split as the rest of the layer is where that divides the stage (Megatron
+    Core's default)."""
     if not model.is_moe:
         return int(values.get("ep", 1)), int(values.get("etp", 1))
-    ep = int(values.get("ep", math.gcd(model.num_experts, math.gcd(ranks, per_node))))
+    reach = ranks if SHARDINGS[values["sharding"]].weights else domain
+    near = max(d for d in _divisors(math.gcd(model.num_experts, ranks)) if d <= reach)
+    ep = int(values.get("ep", near))
     return ep, int(values.get("etp", tp if ranks % (ep * tp) == 0 else 1))
 
 
@@ -349,8 +362,8 @@ _PLAN_NUMBERS = (
 )
 
 TRAINED_LOAD = 1.1
-"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al. 2021
-drop under 1 % of the tokens at a capacity of 1.25 per expert, and a rank averages over several."""
+"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
+2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""

@@ -12,6 +12,7 @@ import numpy as np
 from predictor.hardware import Numeric
 from predictor.model import Model
 from predictor.plan import TrainingPlan
+from predictor.precision import ELEMENT_BYTES
 from predictor.primitives import Operator, gemm, streaming
 
 
@@ -152,7 +153,9 @@ class Layers:
         adapted: bool = True,
         dtype: str = "",
     ) -> None:
-        """y[rows, columns] = x[rows, depth] W and its two gradients; `saved` is its input.
+        """y[rows, columns] = x[rows, depth] W and its two gradients; `saved` is its input, which
+        is kept as narrow as it is multiplied. Narrow products include the casts of their operands,
+        as the kernel tables do.
 
         rows     the micro-batch's tokens unless stated
         adapted  has an adapter where only adapters are trained; its own weights then have no
@@ -161,6 +164,7 @@ class Layers:
         m, n, k = (self.tokens if rows is None else rows), columns, depth
         dtype = dtype or self.linear_dtype
         frozen = self.plan.trained == "lora"
+        saved = saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0)
         self.product(name, "fwd", "forward", m, n, k, dtype=dtype, saved=saved)
         self.product(f"{name}.dgrad", "dgrad", "backward", m, k, n, dtype=dtype)
         if not frozen:

@@ -168,7 +168,9 @@ def _layer_sums(
         )
         time = time * collective.calls
         if collective.behind:
-            share = calibration.run.overlap.get(collective.group, 0.0)
+            # Kinds without a share of their own hide as tensor parallelism does.
+            overlap = calibration.run.overlap
+            share = overlap.get(collective.group, overlap.get("tp", 0.0))
             time = np.maximum(time - share * timing.time[position[collective.behind]], 0.0)
         time = time * collective.count
         term = (

@@ -8,6 +8,7 @@ import pytest
 from calibration.points import Point, Skipped, base_name, model_of, point_of
 from predictor import catalog
 from predictor.efficiency import RunParameters
+from predictor.errors import InputError
 
 RUN = RunParameters()
 ROW = {
@@ -61,6 +62,8 @@ def test_a_row_becomes_a_point() -> None:
         ("gpt-22b-1layer", "gpt-22b"),
         ("llama3-8b (called 7B)", "llama3-8b"),
         ("llama3-70b", "llama3-70b"),
+        ("llama4-scout-2layers", "llama4-scout"),
+        ("qwen2.5-32b-lora", "qwen2.5-32b"),
     ],
 )
 def test_suffixes_are_dropped(name: str, expected: str) -> None:
@@ -71,6 +74,39 @@ def test_stated_dimensions_win_over_the_catalogs() -> None:
     found = model_of({**ROW, "model": "llama3.1-405b-21L-proxy", "layers": 21.0})
     assert found.layers == 21
     assert found.hidden == catalog.model("llama3.1-405b").hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("deepseekv2-4layers", 4), ("llama4-scout-2layers", 2)]
+)
+def test_a_proxys_name_says_how_deep_it_is(name: str, layers: int) -> None:
+    found = model_of({**ROW, "model": name})
+    assert found.layers == layers
+    assert found.is_moe
+
+
+def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
+    assert point(model="llama3-70b-lora", tp=8.0).request.plan.trained == "lora"
+    moe = {"model": "mixtral-8x7b", "framework": "megatron-lm", "ep": 8.0}
+    assert point(**moe).request.plan.expert_load == 1.1
+    noted = point(**moe, notes="MoE: token distribution force-balanced, dropless")
+    assert noted.request.plan.expert_load == 1.0
+    assert noted.request.plan.ep == 8
+
+
+def test_expert_parallelism_of_a_dense_model_is_no_matter() -> None:
+    assert point(ep=1.0).request.plan.ep == 1
+
+
+def test_dimensions_follow_from_others_where_they_must() -> None:
+    """BLOOM's search for a shape: hidden 14400 and 194 billion parameters, nothing else."""
+    dims = {"hidden": 14400.0, "ffn_hidden": 57600.0, "vocab": 250880.0, "family": "gpt"}
+    found = model_of({**ROW, "model": "bloom-194b", "gated": 0.0, "params_b": 194.0, **dims})
+    assert found.heads * found.head_dim == 14400
+    assert found.head_dim == 120  # of the divisors the nearest to 128
+    assert abs(found.parameters - 194e9) < 0.5 * 12 * 14400**2
+    with pytest.raises(InputError, match="layers"):
+        model_of({**ROW, "model": "bloom-194b", "gated": 0.0, **dims})
 
 
 def test_an_unknown_model_needs_its_dimensions() -> None:

@@ -141,6 +141,41 @@ def test_groups_lie_in_megatrons_rank_order(plan: Make) -> None:
     }
 
 
+def test_groups_of_experts_lie_inside_the_stage(plan: Make) -> None:
+    """Megatron Core: expert TP innermost, EP next, replicas of the experts outermost in the stage,
+    whatever the order of TP, CP and DP in it."""
+    made = plan(tp=2.0, cp=2.0, dp=16.0, ep=8.0, etp=2.0)
+    found = {name: (float(g.size), float(g.stride)) for name, g in groups(made).items()}
+    assert (found["etp"], found["ep"], found["edp"]) == ((2, 1), (8, 2), (4, 16))
+    for shard, sizes in ((4.0, (1, 4)), (16.0, (4, 1))):
+        hybrid = groups(plan(tp=2.0, cp=2.0, dp=16.0, ep=8.0, sharding="hsdp", dp_shard=shard))
+        assert (float(hybrid["eshard"].size), float(hybrid["ereplicate"].size)) == (
+            (2 * sizes[0], 4 // sizes[0])
+        )
+
+
+def test_gradients_of_experts_have_a_group_of_their_own(plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, dp=64.0, ep=8.0, reduce_bytes=2.0)
+    dense, experts = Held(1e9, 1e9), Held(7e9, 7e9)
+    found = {
+        f"{c.group} {c.op}": float(c.bytes * c.count)
+        for c in gradient_collectives(made, dense, experts, 9.0, 0.0)
+        if float(c.bytes * c.count)
+    }
+    assert found == {
+        "dp reducescatter": 2e9,
+        "dp allgather": 2e9,
+        "edp reducescatter": 14e9,
+        "edp allgather": 14e9,
+    }
+
+
+def test_weights_that_are_kept_are_gathered_once(plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 8.0, "global_batch": 32.0, "sharding": "fsdp"}
+    assert "shard allgather backward" in per_step(plan(**common))
+    assert "shard allgather backward" not in per_step(plan(**common, reshard=False))
+
+
 def test_what_overlaps_hides_behind_a_product_that_exists(llama: Model, plan: Make) -> None:
     from predictor.operators import step_operators
 

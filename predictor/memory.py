@@ -189,7 +189,12 @@ def layer_activations(
     zero = np.zeros(held["layer"].shape)
 
     def total(chosen: list[Operator]) -> Array:
-        return sum((held[o.module] * o.count * o.saved for o in chosen), zero)
+        found = zero
+        for module in LAYER_MODULES:
+            each = [o.count * o.saved for o in chosen if o.module == module]
+            if each:
+                found = found + held[module] * sum(each, 0.0)
+        return found
 
     whole = total(layer)
     one = whole / np.maximum(held["layer"], 1.0)

@@ -41,8 +41,25 @@ FRAMEWORKS = {
 PLAN_COLUMNS = ("weight_bytes", "gradient_bytes", "reduce_bytes", "optimizer_bytes")
 """Fields of a plan that the project's own step tables state beside the shared columns."""
 
-BALANCED = ("force-balanced", "forced-balanced", "fake balanced gate", "capacity factor 1 padded")
-"""What notes say where tokens are spread evenly over the experts by force."""
+NO_OVERLAP = dict.fromkeys(
+    ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap"), False
+)
+NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("force-balanced", {"expert_load": 1.0}),
+    ("forced-balanced", {"expert_load": 1.0}),
+    ("fake balanced gate", {"expert_load": 1.0}),
+    ("capacity factor 1 padded", {"expert_load": 1.0}),
+    ("alltoall dispatcher", {"dispatch": "copies"}),
+    ("hybridep", {"dispatch": "once"}),
+    ("deepep", {"dispatch": "once"}),
+    ("ep overlap on", {"ep_overlap": True}),
+    ("no tp/dp comm overlap", NO_OVERLAP),
+    ("async tp;", {"tp_overlap": True}),
+    ("+asynctp", {"tp_overlap": True}),
+    ("+ asynctp", {"tp_overlap": True}),
+    ("without torch.compile", {"fused": False}),
+)
+"""Deciding settings that stand in a row's notes only: words, and what they say."""
 
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
 
@@ -260,8 +277,9 @@ def _request(
     if not model.is_moe:
         fields["ep"] = None
     notes = str(_value(row, "notes") or "").lower()
-    if any(words in notes for words in BALANCED):
-        fields["expert_load"] = 1.0
+    for words, meaning in NOTED:
+        if words in notes:
+            fields |= meaning
     if "-lora" in str(_value(row, "model")).lower():
         fields["trained"] = "lora"
     cluster = devices.get(str(fields["accelerator"]))

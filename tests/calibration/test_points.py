@@ -178,3 +178,22 @@ def test_a_row_is_read_with_the_defaults_of_its_time() -> None:
         for date in ("2024-05", "2021-04")
     )
     assert (late.attention, early.attention) == ("flash", "unfused")
+
+
+@pytest.mark.parametrize(
+    ("notes", "field", "value"),
+    [
+        ("no TP/DP comm overlap (non-overlap contract), no recompute", "grad_overlap", False),
+        ("no TP/DP comm overlap (non-overlap contract), no recompute", "tp_async_backward", False),
+        ("2D+AsyncTP + compile + Float8", "tp_overlap", True),
+        ("async TP; bf16; torch.compile", "tp_overlap", True),
+        ("EP overlap on, search run; forced-balanced routing", "ep_overlap", True),
+        ("kernels: TE + DeepEP; FSDP=8", "dispatch", "once"),
+        ("SDPA flash v2, without torch.compile", "fused", False),
+    ],
+)
+def test_settings_that_only_notes_state(notes: str, field: str, value: object) -> None:
+    model = {"model": "mixtral-8x7b", "framework": "torchtitan"}
+    told, untold = (getattr(point(**model, notes=n).request.plan, field) for n in (notes, ""))
+    assert told == value
+    assert untold != value

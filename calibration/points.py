@@ -61,6 +61,13 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Deciding settings that stand in a row's notes only: words, and what they say."""
 
+IMPLIED = (
+    ("imply ~184.3 gib capacity", {"accelerator": "GB200-186GB"}),
+    ("torchao mx benchmark; see torchao source", {"model": "llama3-8b"}),
+)
+"""Empty cells whose content follows from a row's notes: four devices of 184.3 GiB that run nvfp4 are
+a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model."""
+
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
 
 
@@ -204,6 +211,10 @@ def point_of(
     devices  systems by the name of their accelerator, where a profile lies beside the table
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
+    notes = str(_value(row, "notes") or "").lower()
+    implied = [cells for words, cells in IMPLIED if words in notes]
+    for column, content in (item for cells in implied for item in cells.items()):
+        row = row if _value(row, column) is not None else {**row, column: content}
     name = str(_value(row, "model") or "")
     reason = _refusals(row, name)
     if reason:

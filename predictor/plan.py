@@ -278,10 +278,19 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             "is a multiple of them",
             ("tp",),
         ),
-        Rule(
-            _not_multiple(model.ffn_hidden, plan.tp),
-            f"tp {{tp}} does not divide the feed-forward width {model.ffn_hidden} of {model.name}",
-            ("tp",),
+        *(
+            Rule(
+                _not_multiple(width, plan.tp),
+                f"tp {{tp}} does not divide the {what} {width} of {model.name}",
+                ("tp",),
+            )
+            for what, width in (
+                ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
+                ("shared experts' width", model.shared_width if model.is_moe else 0),
+                ("state-space heads", model.mamba_heads),
+                ("state-space groups", model.mamba_groups),
+            )
+            if width
         ),
         Rule(
             np.asarray(stages > model.layers + 2),

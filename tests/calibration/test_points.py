@@ -197,3 +197,12 @@ def test_settings_that_only_notes_state(notes: str, field: str, value: object) -
     told, untold = (getattr(point(**model, notes=n).request.plan, field) for n in (notes, ""))
     assert told == value
     assert untold != value
+
+
+def test_cells_that_notes_imply_are_filled_and_stated_ones_kept() -> None:
+    tray = "GPU MODEL NOT STATED: memory percentages imply ~184.3 GiB capacity (GB200/B200 class)"
+    found = point(accelerator=math.nan, gpus_per_node=math.nan, num_gpus=4.0, notes=tray)
+    assert found.request.cluster.accelerator.name == "GB200-186GB"
+    assert point(notes=tray).request.cluster.accelerator.name == "H100-SXM5-80GB"
+    page = "MODEL NOT STATED on this page (TorchAO MX benchmark; see torchao source)"
+    assert point(model=math.nan, notes=page).request.model.name == "llama3-8b"

@@ -282,6 +282,20 @@ def test_impossible_layouts_of_experts_are_refused(plan: Make, changes: dict, sa
     assert not feasible(made, MIXTRAL).any()
 
 
+@pytest.mark.parametrize(
+    ("name", "tp", "says"),
+    [
+        ("nemotron-3-nano-30b-a3b", 16.0, "tp 16 does not divide the state-space groups 8"),
+        ("qwen2-57b-a14b", 28.0, "tp 28 does not divide the shared experts' width 20480"),
+    ],
+)
+def test_what_tensor_parallelism_divides_is_checked(
+    plan: Make, name: str, tp: float, says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        check(plan(tp=tp, pp=1.0), catalog.model(name))
+
+
 def test_a_dense_model_has_no_experts_to_divide(plan: Make, llama: Model) -> None:
     with pytest.raises(InputError, match="ep 8 needs a mixture of experts; llama3-70b is dense"):
         check(plan(ep=8.0), llama)

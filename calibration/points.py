@@ -61,12 +61,16 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Deciding settings that stand in a row's notes only: words, and what they say."""
 
+LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
+"""What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
+attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
+
 IMPLIED = (
     ("imply ~184.3 gib capacity", {"accelerator": "GB200-186GB"}),
     ("torchao mx benchmark; see torchao source", {"model": "llama3-8b"}),
 )
-"""Empty cells whose content follows from a row's notes: four devices of 184.3 GiB that run nvfp4 are
-a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model."""
+"""Empty cells whose content follows from a row's notes: four devices of 184.3 GiB that run nvfp4
+are a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model."""
 
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
 
@@ -292,7 +296,7 @@ def _request(
         if words in notes:
             fields |= meaning
     if "-lora" in str(_value(row, "model")).lower():
-        fields["trained"] = "lora"
+        fields["trained"] = LORA.get(fields["framework"], "lora")
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     return complete_training(spec, run, strict=False, model=model, cluster=cluster)

@@ -130,8 +130,8 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
     found: list[Collective] = []
     overlap, late = plan.tp_overlap, plan.tp_overlap or plan.tp_async_backward
     # Frozen weights have no gradient to hide behind.
-    weight_grad = "wgrad" if plan.trained == "all" else "dgrad"
-    late = late and (plan.trained == "all" or overlap)
+    weight_grad = "dgrad" if plan.frozen else "wgrad"
+    late = overlap if plan.frozen else late
     for region in _regions(model, plan):
         enter, leave = region.enter, region.leave
 
@@ -157,7 +157,7 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
         inputs, weights = (f"{enter}.{grad}" if late else "" for grad in ("dgrad", weight_grad))
         message = region.message
         add(f"{leave}.gather.bwd", "allgather", "backward", split, output)
-        if plan.trained == "all":
+        if not plan.frozen:
             add(f"{enter}.regather", "allgather", "backward", split, inputs, message)
         add(f"{enter}.scatter.bwd", "reducescatter", "backward", split, weights, message)
         add(f"{enter}.reduce.bwd", "allreduce", "backward", plain, weights, message)

@@ -15,6 +15,9 @@ from predictor.plan import TrainingPlan
 from predictor.precision import ELEMENT_BYTES
 from predictor.primitives import Operator, gemm, streaming
 
+QKV = ("attention.qkv", "attention.q_up", "attention.kv_up")
+"""Projections to queries, keys and values."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
@@ -163,15 +166,14 @@ class Layers:
         """
         m, n, k = (self.tokens if rows is None else rows), columns, depth
         dtype = dtype or self.linear_dtype
-        frozen = self.plan.trained == "lora"
         saved = saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0)
         self.product(name, "fwd", "forward", m, n, k, dtype=dtype, saved=saved)
         self.product(f"{name}.dgrad", "dgrad", "backward", m, k, n, dtype=dtype)
-        if not frozen:
+        if not self.plan.frozen:
             self.product(f"{name}.wgrad", "wgrad", "backward", n, k, m, dtype=dtype, out_bytes=4.0)
             if bias:
                 self.stream(f"{name}.bias", "elementwise", "bias_grad", "backward", m, n, self.size)
-        elif adapted:
+        elif adapted and (self.plan.trained == "lora" or name in QKV):
             self._adapter(name, m, n, k)
 
     def _adapter(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:

@@ -158,7 +158,7 @@ def stage_parameters(
     )
     experts = held["moe"] * model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
     zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
-    frozen = plan.trained == "lora"
+    frozen = plan.frozen
     adapters = zero
     if frozen:
         known = step_operators(model, plan) if operators is None else operators
@@ -238,7 +238,7 @@ def memory(
     experts = model.moe_share * model.num_experts * model.expert_matrix
     piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
     gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
-    trained = plan.reduce_bytes if plan.trained == "all" else 0.0
+    trained = 0.0 if plan.frozen else plan.reduce_bytes
     zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     layers = Held(parameters.layers, zero if parameters.frozen else parameters.layers)
     edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)

@@ -75,7 +75,7 @@ def _embedding(at: Layers, vocab: Numeric) -> None:
     rows, h, size = at.tokens, at.hidden, at.size
     table = size * vocab * h
     found = [("embedding", "fwd", "forward", 2 * size * rows * h, at.mask * at.rows * h)]
-    if at.plan.trained == "all":
+    if not at.plan.frozen:
         found.append(("embedding.bwd", "bwd", "backward", 3 * size * rows * h + table, 0.0))
     for name, variant, phase, moved, saved in found:
         at.operators.append(

@@ -55,8 +55,9 @@ DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
 once to each rank in it (DeepEP, HybridEP)."""
 
-TRAINED = ("all", "lora")
-"""What learns: every parameter, or low-rank adapters of the linear layers beside frozen weights."""
+TRAINED = ("all", "lora", "lora_qkv")
+"""What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
+or of the projections to queries, keys and values only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +160,11 @@ class TrainingPlan:
         if self.sharding == "hsdp":
             return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
         return whole
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the model's own weights stay as they are and only adapters are trained."""
+        return self.trained != "all"
 
     @property
     def stage_ranks(self) -> Numeric:

@@ -86,7 +86,9 @@ def test_a_proxys_name_says_how_deep_it_is(name: str, layers: int) -> None:
 
 
 def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
-    assert point(model="llama3-70b-lora", tp=8.0).request.plan.trained == "lora"
+    assert point(model="llama3-70b-lora", tp=8.0).request.plan.trained == "lora_qkv"
+    other = point(model="llama3-70b-lora", tp=8.0, framework="nemo-automodel")
+    assert other.request.plan.trained == "lora"
     moe = {"model": "mixtral-8x7b", "framework": "megatron-lm", "ep": 8.0}
     assert point(**moe).request.plan.expert_load == 1.1
     noted = point(**moe, notes="MoE: token distribution force-balanced, dropless")

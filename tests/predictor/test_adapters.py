@@ -76,3 +76,17 @@ def test_sequence_parallel_inputs_are_not_gathered_again(llama: Model, plan: Mak
     assert "mlp.up.regather" not in names
     behind = {c.behind for c in step_collectives(llama, made) if c.behind}
     assert behind <= {o.name for o in step_operators(llama, made)}
+
+
+def test_adapters_may_be_at_queries_keys_and_values_only(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, dp=8.0, trained="lora_qkv", lora_rank=8.0, sharding="none")
+    adapted = {o.name.split(".lora_")[0] for o in step_operators(llama, made) if ".lora_" in o.name}
+    assert adapted == {"attention.qkv"}
+    qkv = llama.attention_width + 2 * llama.kv_width
+    whole, none = (
+        memory(llama, replace(made, lora_rank=r), RunParameters()).classes[
+            "layer weights and optimizer"
+        ][2]
+        for r in (8.0, 0.0)
+    )
+    assert whole - none == pytest.approx(18 * llama.layers * 8 * (llama.hidden + qkv))

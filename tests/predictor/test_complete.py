@@ -122,7 +122,7 @@ def test_a_mixture_gets_the_least_recomputation_that_fits() -> None:
         ({"tp": 1, "pp": 1, "model": "mixtral-8x7b", "ep": 16}, r"ep 16 does not divide the 8"),
         ({"tp": 8, "pp": 1, "expert_load": 0.5}, r"expert_load: .*greater than or equal to 1"),
         ({"tp": 8, "pp": 1, "dispatch": "one"}, r"'one' is not one of .*did you mean 'once'"),
-        ({"tp": 8, "pp": 1, "trained": "none"}, r"'none' is not one of all, lora"),
+        ({"tp": 8, "pp": 1, "trained": "none"}, r"'none' is not one of all, lora, lora_qkv"),
         ({"tp": 3, "pp": 1}, r"gpus 64 is not a multiple of tp 3 x pp 1 x cp 1 = 3"),
         ({"tp": 6, "pp": 1, "gpus": 6}, r"tp 6 does not divide the 32 attention heads"),
         ({"tp": 8, "pp": 1, "dp": 4}, r"gpus 64 is not tp 8 x pp 1 x cp 1 x dp 4 = 32"),

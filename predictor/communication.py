@@ -60,24 +60,33 @@ class Group:
 
 
 def groups(plan: TrainingPlan) -> dict[str, Group]:
-    """Rank groups in Megatron's default order: TP innermost, then CP, DP and PP outermost; the
-    ranks of a stage once more in the order expert TP, EP, replicas of the experts."""
-    inner = plan.tp * plan.cp
+    """Rank groups in the plan's order of dimensions, TP innermost; the ranks of a stage once more
+    in the order expert TP, EP, replicas of the experts.
+
+    Where pipelines lie inside the replicas and cp > 1, the ranks that share a gradient are spaced
+    unevenly; they are taken as spaced evenly over the same distance.
+    """
+    inside = plan.rank_order.index("pp") < plan.rank_order.index("dp")
+    between = plan.pp if inside else 1.0
+    neighbour = plan.tp * plan.cp * (1.0 if inside else plan.dp)
+    across, last = plan.tp * between, neighbour * np.maximum(plan.pp - 1.0, 1.0)
     shard, expert = plan.shard_group, plan.ep * plan.etp
     expert_shard = plan.expert_shard_group
     return {
         "tp": Group(plan.tp, 1.0),
         "cp": Group(plan.cp, plan.tp),
-        "dp": Group(plan.gradient_group, plan.tp),
-        "shard": Group(shard, plan.tp),
-        "replicate": Group(plan.gradient_group / shard, plan.tp * shard),
+        "dp": Group(plan.gradient_group, across),
+        "shard": Group(shard, across),
+        "replicate": Group(plan.gradient_group / shard, across * shard),
         "etp": Group(plan.etp, 1.0),
         "ep": Group(plan.ep, plan.etp),
-        "edp": Group(plan.expert_gradient_group, expert),
-        "eshard": Group(expert_shard, expert),
-        "ereplicate": Group(plan.expert_gradient_group / expert_shard, expert * expert_shard),
-        "pp": Group(np.minimum(plan.pp, 2.0), inner * plan.dp),
-        "ends": Group(np.minimum(plan.pp, 2.0), inner * plan.dp * np.maximum(plan.pp - 1.0, 1.0)),
+        "edp": Group(plan.expert_gradient_group, expert * between),
+        "eshard": Group(expert_shard, expert * between),
+        "ereplicate": Group(
+            plan.expert_gradient_group / expert_shard, expert * between * expert_shard
+        ),
+        "pp": Group(np.minimum(plan.pp, 2.0), neighbour),
+        "ends": Group(np.minimum(plan.pp, 2.0), last),
     }
 
 

@@ -51,6 +51,10 @@ CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
 gathered, or heads are exchanged for tokens by all-to-all."""
 
+RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: Megatron's default,
+and its tp-pp-dp mapping, which keeps pipelines together instead of replicas."""
+
 DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
 once to each rank in it (DeepEP, HybridEP)."""
@@ -119,6 +123,7 @@ class TrainingPlan:
     cp_kind: str = "ring"
     trained: str = "all"
     dispatch: str = "copies"
+    rank_order: str = "tp-cp-dp-pp"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False

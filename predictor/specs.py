@@ -18,7 +18,16 @@ from pydantic import (
 )
 
 from predictor.errors import InputError, nearest
-from predictor.plan import ATTENTIONS, CP_KINDS, DISPATCHES, FIT, RECOMPUTES, SHARDINGS, TRAINED
+from predictor.plan import (
+    ATTENTIONS,
+    CP_KINDS,
+    DISPATCHES,
+    FIT,
+    RANK_ORDERS,
+    RECOMPUTES,
+    SHARDINGS,
+    TRAINED,
+)
 from predictor.precision import PRECISIONS
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
@@ -181,6 +190,7 @@ class TrainingPlanSpec(Spec):
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
+    rank_order: Annotated[str, _one_of(RANK_ORDERS)] | None = None
     dispatch: Annotated[str, _one_of(DISPATCHES)] | None = None
     trained: Annotated[str, _one_of(TRAINED)] | None = None
     lora_rank: Count | None = None

@@ -141,6 +141,15 @@ def test_groups_lie_in_megatrons_rank_order(plan: Make) -> None:
     }
 
 
+def test_the_user_may_keep_pipelines_together(plan: Make) -> None:
+    """Megatron's tp-pp-dp mapping: stages are next to each other, replicas far apart."""
+    made = plan(tp=2.0, dp=8.0, pp=4.0, rank_order="tp-cp-pp-dp", sharding="hsdp", dp_shard=2.0)
+    found = {name: (float(g.size), float(g.stride)) for name, g in groups(made).items()}
+    assert found["tp"] == (2, 1)
+    assert (found["pp"], found["ends"]) == ((2, 2), (2, 2 * 3))
+    assert (found["dp"], found["shard"], found["replicate"]) == ((8, 8), (2, 8), (4, 16))
+
+
 def test_groups_of_experts_lie_inside_the_stage(plan: Make) -> None:
     """Megatron Core: expert TP innermost, EP next, replicas of the experts outermost in the stage,
     whatever the order of TP, CP and DP in it."""

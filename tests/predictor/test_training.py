@@ -194,6 +194,16 @@ def test_the_last_gradients_are_never_hidden(plan: Make) -> None:
     assert 0 < hidden.breakdown["dp_communication"] < 0.2 * open_.breakdown["dp_communication"]
 
 
+def test_where_ranks_lie_decides_what_crosses_nodes(plan: Make) -> None:
+    """TP 2 x PP 4 fill a node of eight: pipelines inside it, or gradients."""
+    made = plan(tp=2.0, pp=4.0, dp=8.0, global_batch=64.0, grad_overlap=False)
+    apart, together = (
+        run(replace(made, rank_order=order)).breakdown for order in ("tp-cp-dp-pp", "tp-cp-pp-dp")
+    )
+    assert together["pp_communication"] < apart["pp_communication"]
+    assert together["dp_communication"] > apart["dp_communication"]
+
+
 def test_a_tiny_model_waits_for_the_host(plan: Make) -> None:
     tiny = replace(LLAMA, hidden=256, heads=4, kv_heads=4, head_dim=64, ffn_hidden=512, vocab=512)
     made = plan(tp=1.0, pp=1.0, global_batch=4.0, seq_len=128.0)

@@ -18,7 +18,7 @@ from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model
-from predictor.plan import FIT
+from predictor.plan import FIT, RECOMPUTE_MODULES
 from predictor.precision import PRECISIONS
 from predictor.specs import TrainingPlanSpec, parse
 
@@ -295,6 +295,10 @@ def _request(
     for words, meaning in NOTED:
         if words in notes:
             fields |= meaning
+    if modules := re.search(r"recompute_modules=([\w,]+)", notes):
+        named = [name for name in modules[1].split(",") if name in RECOMPUTE_MODULES]
+        fields["recompute"] = "selective" if named else "none"
+        fields["recompute_modules"] = ",".join(named) or None
     if "-lora" in str(_value(row, "model")).lower():
         fields["trained"] = LORA.get(fields["framework"], "lora")
     cluster = devices.get(str(fields["accelerator"]))

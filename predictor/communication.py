@@ -20,6 +20,7 @@ from predictor.hardware import Numeric
 from predictor.mixture import expert_tokens
 from predictor.model import Model
 from predictor.plan import SHARDINGS, TrainingPlan
+from predictor.recompute import region_repeats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,9 +91,11 @@ def groups(plan: TrainingPlan) -> dict[str, Group]:
     }
 
 
-def _passes(plan: TrainingPlan) -> list[tuple[str, str, Numeric]]:
-    """(phase, suffix of the operators, share of the layers) of every run of the forward pass."""
-    again = [("recompute", ".again", plan.recompute_share)] if plan.recompute == "full" else []
+def _passes(plan: TrainingPlan, region: str) -> list[tuple[str, str, Numeric]]:
+    """(phase, suffix of the operators, share of the layers) of every run of a region's forward
+    pass."""
+    share = region_repeats(region, plan)
+    again = [] if share is None else [("recompute", ".again", share)]
     return [("forward", "", 1.0), *again]
 
 
@@ -156,7 +159,7 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
             count = at.share * count
             found.append(Collective(name, op, phase, at.module, "tp", message, count, behind))
 
-        for phase, again, share in _passes(plan):
+        for phase, again, share in _passes(plan, enter):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
             gathered = region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
@@ -194,7 +197,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         shared = copies if op == "alltoall" else 1.0
         found.append(Collective(name, op, phase, "moe", group, size, count, hidden, copies=shared))
 
-    for phase, again, share in _passes(plan):
+    for phase, again, share in _passes(plan, "moe"):
         counts = 8.0 * model.num_experts * plan.ep
         add(f"moe.counts{again}", "allgather", phase, "ep", counts, share)
         add(f"moe.dispatch{again}", "alltoall", phase, "ep", sent, share)
@@ -251,9 +254,9 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         ("recompute", "attention.exchange.again", f"{core}.again", 1.0),
         ("backward", "attention.exchange.bwd", gradient, 2.0),
     ):
-        if phase == "recompute" and plan.recompute not in ("selective", "full"):
+        again = region_repeats("attention", plan) if phase == "recompute" else 1.0
+        if again is None:
             continue
-        again = plan.recompute_share if phase == "recompute" and plan.recompute == "full" else 1.0
         count = again * share
         if plan.cp_kind == "ring":
             message, calls = volume * token * width, plan.cp - 1.0

@@ -7,7 +7,7 @@ them); state is 18 bytes per parameter in mixed precision (Rajbhandari et al. 20
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from predictor.model import Model
 from predictor.operators import LAYER_MODULES, Operator, step_operators
 from predictor.pipeline import Stages, in_flight, stages
 from predictor.plan import SHARDINGS, TrainingPlan
+from predictor.recompute import freed
 
 CLASSES = (
     "layer weights and optimizer",
@@ -178,7 +179,7 @@ def state_bytes(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
 
 
 def layer_activations(
-    operators: list[Operator], plan: TrainingPlan, held: dict[str, Array]
+    model: Model, operators: list[Operator], plan: TrainingPlan, held: dict[str, Array]
 ) -> tuple[Array, Array]:
     """Bytes that the layers of a stage keep for one micro-batch, (3, *batch): as recomputation
     leaves them, and of one layer without any.
@@ -209,8 +210,8 @@ def layer_activations(
         products = total([o for o in layer if o.op in ("gemm", "moe_gemm")])
         return core + 0.5 * products, one
     if plan.recompute == "selective":
-        dropped = [o for o in layer if o.core and o.op in ("softmax", "elementwise")]
-        return whole - total(dropped), one
+        parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]
+        return total(parts), one
     return whole, one
 
 
@@ -226,7 +227,7 @@ def memory(
     at = stages(model, plan)
     held = blocks(model, plan, at)
     parameters = stage_parameters(model, plan, at, operators)
-    kept, one = layer_activations(operators, plan, held)
+    kept, one = layer_activations(model, operators, plan, held)
     ends = {
         module: sum((o.saved for o in operators if o.module == module), 0.0)
         for module in ("embedding", "head", "mtp")

@@ -22,6 +22,7 @@ from predictor.mixture import mixture_block
 from predictor.model import Model
 from predictor.plan import TrainingPlan
 from predictor.primitives import Operator, gemm, streaming
+from predictor.recompute import repeats
 
 LAYER_MODULES = ("layer", "dense", "moe")
 """Modules that make up the layers, which recomputation repeats."""
@@ -41,17 +42,6 @@ def _layer(at: Layers) -> None:
         dense.residual("mlp.residual")
     if model.is_moe:
         mixture_block(at.on("moe"))
-
-
-def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
-    """How often recomputation runs a forward kernel of a layer again; None if never."""
-    if plan.recompute == "full":
-        return plan.recompute_share
-    if plan.recompute == "selective" and operator.core:
-        return 1.0
-    if plan.recompute == "per_op" and not operator.core:
-        return 0.5 if operator.op in ("gemm", "moe_gemm") else 1.0
-    return None
 
 
 def _recomputation(at: Layers) -> None:

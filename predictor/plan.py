@@ -41,6 +41,9 @@ RECOMPUTES = ("none", "selective", "per_op", "full")
 """What runs twice: nothing; the attention core; everything but attention, of the products every
 other one (torchtitan's per-operator checkpointing); whole layers."""
 
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe")
+"""Parts of a layer that selective recomputation may name."""
+
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
@@ -73,6 +76,7 @@ class TrainingPlan:
     fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
 
     dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
+    recompute_modules  what selective recomputation repeats: names, separated by commas
     recompute_share  share of the layers that full recomputation covers
     gradient_bytes  bytes of one accumulated gradient element
     reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
@@ -118,6 +122,7 @@ class TrainingPlan:
     lora_rank: Numeric = 16.0
     precision: str = "bf16"
     recompute: str = "none"
+    recompute_modules: str = "core_attn"
     sharding: str = "zero1"
     attention: str = "flash"
     cp_kind: str = "ring"
@@ -165,6 +170,11 @@ class TrainingPlan:
         if self.sharding == "hsdp":
             return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
         return whole
+
+    @property
+    def recompute_parts(self) -> tuple[str, ...]:
+        """Names of the parts that selective recomputation repeats."""
+        return tuple(self.recompute_modules.split(","))
 
     @property
     def frozen(self) -> bool:

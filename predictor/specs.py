@@ -24,6 +24,7 @@ from predictor.plan import (
     DISPATCHES,
     FIT,
     RANK_ORDERS,
+    RECOMPUTE_MODULES,
     RECOMPUTES,
     SHARDINGS,
     TRAINED,
@@ -147,16 +148,27 @@ class ModelSpec(Spec):
     notes: str = ""
 
 
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    text = str(value).lower()
+    if text not in choices:
+        near = nearest(text, choices)
+        raise ValueError(
+            f"{value!r} is not one of {', '.join(choices)}"
+            + (f"; did you mean {near!r}?" if near else "")
+        )
+    return text
+
+
 def _one_of(choices: tuple[str, ...]) -> BeforeValidator:
+    return BeforeValidator(lambda value: _choice(value, choices))
+
+
+def _all_of(choices: tuple[str, ...]) -> BeforeValidator:
+    """A list or a text with commas of names, each of `choices`; read as a text with commas."""
+
     def check(value: Any) -> Any:
-        text = str(value).lower()
-        if text not in choices:
-            near = nearest(text, choices)
-            raise ValueError(
-                f"{value!r} is not one of {', '.join(choices)}"
-                + (f"; did you mean {near!r}?" if near else "")
-            )
-        return text
+        names = value if isinstance(value, list) else str(value).split(",")
+        return ",".join(sorted({_choice(str(name).strip(), choices) for name in names}))
 
     return BeforeValidator(check)
 
@@ -186,6 +198,7 @@ class TrainingPlanSpec(Spec):
     sequence_parallel: bool | None = None
     precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
     recompute: Annotated[str, _one_of((*RECOMPUTES, FIT))] | None = None
+    recompute_modules: Annotated[str, _all_of(RECOMPUTE_MODULES)] | None = None
     recompute_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None

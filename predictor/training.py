@@ -332,12 +332,12 @@ def predict(
 
     need = memory(model, plan, run)
     reach = np.exp(calibration.interval_q * total_sigma)
+    core = plan.recompute != "selective" or "core_attn" in plan.recompute_parts
+    again = plan.recompute if core else "none"  # conventions count the attention core only
     conventions = {
         name: (
             model_flop_per_token(model, plan.seq_len, name),
-            hardware_flop_per_token(
-                model, plan.seq_len, name, plan.recompute, plan.recompute_share
-            ),
+            hardware_flop_per_token(model, plan.seq_len, name, again, plan.recompute_share),
         )
         for name in CONVENTIONS
     }

@@ -244,14 +244,14 @@ def complete_training(
     if values.get("sharding") == "hsdp":
         filler.fill("dp_shard", cluster.accelerators_per_node, "shard inside the node")
 
-    def plan_of(tp: int, pp: int, chosen: str, share: float) -> TrainingPlan:
+    def plan_of(tp: int, pp: int, chosen: str, share: float, modules: str) -> TrainingPlan:
         ranks = tp * pp * values["cp"]
         dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
         parallel = values.get("sequence_parallel", tp > 1 if split == "tp" else split)
         taken = {
             name: values[name]
             for name in (*CATEGORY_FIELDS, *_PLAN_NUMBERS)
-            if name in values and name not in ("recompute",)
+            if name in values and name not in ("recompute", "recompute_modules")
         }
         ep, etp = _experts(model, values, tp, ranks // pp * dp, scale_up(cluster))
         return TrainingPlan(
@@ -261,6 +261,7 @@ def complete_training(
             ep=float(ep),
             etp=float(etp),
             recompute=chosen,
+            recompute_modules=modules,
             recompute_share=share,
             sequence_parallel=float(parallel),
             **taken,
@@ -281,11 +282,16 @@ def complete_training(
             "batch; state --tp and --pp"
         )
     stated = values.get("recompute", recompute)
+    modules = values.get("recompute_modules", "core_attn")
     if stated != FIT:
-        options = [(str(stated), float(values.get("recompute_share", 1.0)))]
+        options = [(str(stated), float(values.get("recompute_share", 1.0)), modules)]
     else:
-        options = [("none", 1.0), ("selective", 1.0), *(("full", share) for share in SHARES)]
-    (tp, pp), (chosen, share) = _first_fit(candidates, options, plan_of, model, cluster, run)
+        latent = [("selective", 1.0, "mla_up_proj")] if model.is_latent else []
+        full = [("full", share, modules) for share in SHARES]
+        options = [("none", 1.0, modules), *latent, ("selective", 1.0, modules), *full]
+    (tp, pp), (chosen, share, modules) = _first_fit(
+        candidates, options, plan_of, model, cluster, run
+    )
     fits = "the smallest tp x pp that fits, tp first and inside the node"
     filler.fill("tp", tp, fits)
     filler.fill("pp", pp, fits)
@@ -294,6 +300,8 @@ def complete_training(
         chosen,
         f"default of {label}" if recompute != FIT else "none, selective or full: first that fits",
     )
+    if chosen == "selective":
+        filler.fill("recompute_modules", modules, "attention core, or the latents' up-projections")
     if chosen == "full":
         filler.fill("recompute_share", share, "fewest eighths of the layers that fit")
     if "dp" not in values:
@@ -305,7 +313,7 @@ def complete_training(
             )
         filler.fill("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)")
     filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
-    plan = plan_of(tp, pp, chosen, share)
+    plan = plan_of(tp, pp, chosen, share, modules)
     if model.is_moe:
         filler.fill(
             "ep", int(plan.ep), "most ranks of the scale-up domain that share out the experts"
@@ -371,12 +379,12 @@ SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 
 def _first_fit(
     candidates: list[tuple[int, int]],
-    options: list[tuple[str, float]],
+    options: list[tuple[str, float, str]],
     plan_of: Any,
     model: Model,
     cluster: Cluster,
     run: RunParameters,
-) -> tuple[tuple[int, int], tuple[str, float]]:
+) -> tuple[tuple[int, int], tuple[str, float, str]]:
     """The first layout, and for it the first recomputation, whose peak memory fits.
 
     Where nothing fits: the last layout with the last option (the user sees by how much).

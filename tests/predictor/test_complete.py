@@ -109,6 +109,18 @@ def test_routers_are_uneven_unless_something_balances_them() -> None:
     assert "expert_load" not in {a.field for a in complete(tp=1, pp=1).assumed}
 
 
+def test_latents_are_projected_again_before_whole_layers_are() -> None:
+    common = {"model": "deepseek-v3", "system": "GB200-NVL72", "pp": 4, "tp": 1, "ep": 64}
+    found = complete(**common, gpus=256, global_batch=1024, seq_len=4096)
+    assert (found.plan.recompute, found.plan.recompute_modules) == ("selective", "mla_up_proj")
+    assert "recompute_modules" in {a.field for a in found.assumed}
+    stated = complete(**common, gpus=256, global_batch=1024, seq_len=4096, recompute="selective",
+                      recompute_modules="mlp,moe")  # fmt: skip
+    assert stated.plan.recompute_parts == ("mlp", "moe")
+    with pytest.raises(InputError, match=r"'mlpp' is not one of .*did you mean 'mlp'"):
+        complete(**common, gpus=256, recompute_modules="mlpp")
+
+
 def test_a_mixture_gets_the_least_recomputation_that_fits() -> None:
     common = {"model": "deepseek-v3", "pp": 8, "tp": 1, "ep": 64, "gpus": 512, "global_batch": 4096}
     assert complete(**common, seq_len=4096, system="GB200-NVL72").plan.recompute == "none"

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -393,10 +394,13 @@ def _first_fit(
         return candidates[0], options[0]
     capacity = cluster.accelerator.memory
     fits = []
-    for option in options:
-        batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates])
-        fits.append(np.asarray(memory(model, batch, run).peak <= capacity))
-    table = np.stack(fits, axis=1)  # (layouts, options)
+    # Options that differ in numbers only are judged together.
+    for _, alike in groupby(options, key=lambda option: (option[0], option[2])):
+        several = list(alike)
+        batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates for option in several])
+        peaks = memory(model, batch, run).peak.reshape(len(candidates), len(several))
+        fits.append(np.asarray(peaks <= capacity))
+    table = np.concatenate(fits, axis=1)  # (layouts, options)
     if not table.any():
         return candidates[-1], options[-1]
     layout = int(np.argmax(table.any(axis=1)))

@@ -111,10 +111,10 @@ def test_routers_are_uneven_unless_something_balances_them() -> None:
 
 def test_latents_are_projected_again_before_whole_layers_are() -> None:
     common = {"model": "deepseek-v3", "system": "GB200-NVL72", "pp": 4, "tp": 1, "ep": 64}
-    found = complete(**common, gpus=256, global_batch=1024, seq_len=4096)
+    found = complete(**common, gpus=256, global_batch=1024, seq_len=5120)
     assert (found.plan.recompute, found.plan.recompute_modules) == ("selective", "mla_up_proj")
     assert "recompute_modules" in {a.field for a in found.assumed}
-    stated = complete(**common, gpus=256, global_batch=1024, seq_len=4096, recompute="selective",
+    stated = complete(**common, gpus=256, global_batch=1024, seq_len=5120, recompute="selective",
                       recompute_modules="mlp,moe")  # fmt: skip
     assert stated.plan.recompute_parts == ("mlp", "moe")
     with pytest.raises(InputError, match=r"'mlpp' is not one of .*did you mean 'mlp'"):

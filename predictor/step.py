@@ -1,0 +1,222 @@
+"""Puts the parts of a step together under the parameters of a run: what hides behind what, what
+the host adds, how the pipeline plays, what the whole is stretched by.
+
+Cheap beside taking the step apart (`parts.parts`), and arrays throughout: the runs of all published
+tables are one batch, to which `calibration.runs` fits the parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.efficiency import RunParameters
+from predictor.hardware import Array, Numeric
+from predictor.parts import COMPUTE_TERMS, Exchange, Parts
+from predictor.pipeline import pipeline_time
+
+TERMS = (
+    "forward",
+    "backward",
+    "recompute",
+    "tp_communication",
+    "cp_communication",
+    "pp_communication",
+    "host",
+    "bubble",
+    "dp_communication",
+    "optimizer",
+    "framework",
+)
+"""Terms of the breakdown; they add up to the step time."""
+
+KINDS = ("tp", "cp", "pp", "dp")
+"""Kinds of communication, each with an overlap and a term of its own."""
+
+NODES = "nodes"
+"""Key of `RunParameters.factors`: time of communication between nodes per doubling of the nodes
+that take part, beyond two."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A step put together; arrays of the batch's shape, stage arrays (3, *batch).
+
+    step_time   [s]
+    breakdown   seconds by term of `TERMS`, on the slowest stage
+    hidden      seconds of communication that run behind computation, by kind, of a step
+    families    family -> seconds of a step, on the slowest stage, for the interval
+    sigmas      their log-standard-deviations
+    layer_time  of one layer and micro-batch, forward and backward [s]
+    slowest     index of the slowest stage kind
+    """
+
+    step_time: Array
+    breakdown: dict[str, Array]
+    hidden: dict[str, Array]
+    families: dict[str, Array]
+    sigmas: dict[str, Array]
+    layer_time: Array
+    slowest: npt.NDArray[np.intp]
+
+
+def framework_factor(factors: Mapping[str, float], framework: str, era: str) -> float:
+    """Time factor of a framework in a year: its own for that year, else for all years, else that
+    of frameworks in general ('*'), else 1."""
+    for key in (f"{framework}/{era[:4]}", framework, "*"):
+        if key in factors:
+            return float(factors[key])
+    return 1.0
+
+
+def _wire(exchange: Exchange, run: RunParameters) -> Array:
+    """Time of a collective by itself [s], what larger networks add included."""
+    doublings = np.log2(np.maximum(exchange.domains / 2.0, 1.0))
+    return np.asarray(exchange.time * run.factors.get(NODES, 1.0) ** doublings)
+
+
+def _exposed(time: Array, window: Array, share: float, contention: float) -> tuple[Array, Array]:
+    """What of a collective adds to the step, and what hides [s].
+
+    share       of the window that can hide it
+    contention  a second of hidden communication slows what runs beside it by contention - 1
+    """
+    hidden = np.minimum(time, share * window)
+    return time - hidden + (contention - 1.0) * hidden, hidden
+
+
+def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
+    """Put a step together.
+
+    parts    of one plan or of a batch
+    run      parameters of a run
+    factor   of the framework, on the whole step; float or array of the batch's shape
+    """
+    at, m, spread = parts.at, parts.m, parts.spread
+    full = at.count.shape
+    shape = full[1:]
+    stretch = {name: run.factors.get(name, 1.0) for name in ("gemm", "attention", "stream")}
+
+    def on_stages(module: str, value: Array) -> Array:
+        return np.asarray(parts.modules[module] * spread(value))
+
+    terms = {term: np.zeros(full) for term in TERMS}
+    families: dict[str, Array] = {}
+    layer: Array = np.zeros(parts.launches["layer"].shape)
+    for (module, term, own), time in parts.work.items():
+        scaled = stretch[own] * time
+        terms[term] = terms[term] + on_stages(module, scaled)
+        layer = layer + scaled if module == "layer" else layer
+    for (module, family, own), time in parts.families.items():
+        add = on_stages(module, stretch[own] * time)
+        families[family] = families[family] + add if family in families else add
+    sigmas = {family: spread(value) for family, value in parts.sigmas.items()}
+
+    def note(family: str, time: Array, sigma: Array) -> None:
+        families[family] = families[family] + time if family in families else time
+        sigmas[family] = np.maximum(sigmas.get(family, 0.0), sigma)
+
+    hidden = {kind: np.zeros(full) for kind in KINDS}
+    for (slot, _), exchange in parts.inside.items():
+        share = run.overlap.get(slot.kind, 0.0) if slot.behind else 0.0
+        window = stretch.get(slot.behind, 1.0) * exchange.window
+        shown, behind = _exposed(_wire(exchange, run), window, share, run.contention)
+        add = on_stages(slot.place, shown * exchange.count)
+        term = f"{slot.kind}_communication"
+        terms[term] = terms[term] + add
+        hidden[slot.kind] = hidden[slot.kind] + on_stages(slot.place, behind * exchange.count)
+        note(slot.op, add, spread(exchange.sigma))
+        layer = layer + shown * exchange.count if slot.place == "layer" else layer
+
+    windows = {"forward": terms["forward"], "backward": terms["backward"] + terms["recompute"]}
+    for pipe, exchange in parts.between.items():
+        time = _wire(exchange, run) * exchange.count * parts.vpp
+        share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0
+        shown, behind = _exposed(time + np.zeros(full), windows[pipe.place], share, run.contention)
+        terms["pp_communication"] = terms["pp_communication"] + shown
+        hidden["pp"] = hidden["pp"] + behind
+        note(pipe.op, shown, exchange.sigma)
+
+    device: Array = sum((terms[term] for term in TERMS), np.zeros(full))
+    launches = sum((on_stages(*item) for item in parts.launches.items()), np.zeros(full))
+    # A CPU runs its kernels itself; their latency is part of their time.
+    host = run.host_per_kernel * (1.0 - parts.host) * launches
+    terms["host"] = np.maximum(host - device, 0.0)
+    stage_time = device + terms["host"]
+
+    # Communication and host time are spread over the two passes as their kernels are.
+    compute: Array = sum((terms[term] for term in COMPUTE_TERMS), np.zeros(full))
+    ahead = terms["forward"] / np.maximum(compute, 1e-30)
+    busy = pipeline_time(ahead * stage_time, (1.0 - ahead) * stage_time, at.count, m, parts.vpp)
+    slowest = np.argmax(np.where(at.count > 0, stage_time, -1.0), axis=0)
+
+    def critical(value: Array) -> Array:
+        """Value of the slowest stage kind."""
+        chosen = np.take_along_axis(np.broadcast_to(value, full), slowest[None], axis=0)
+        return np.asarray(chosen[0])
+
+    exposed, behind, dp_sigma = _gradients(parts, windows, run)
+    present = at.count > 0
+    after = np.where(present, exposed, 0.0) + parts.update
+    last = np.argmax(after, axis=0)[None]
+
+    breakdown = {term: m * critical(value) for term, value in terms.items()}
+    rest = busy - sum(breakdown.values(), np.zeros(shape))
+    breakdown["bubble"] = np.maximum(rest, 0.0)  # not below zero by rounding
+    breakdown["dp_communication"] = np.take_along_axis(exposed, last, axis=0)[0]
+    breakdown["optimizer"] = np.take_along_axis(parts.update, last, axis=0)[0]
+    neutral = sum(breakdown.values(), np.zeros(shape))
+    breakdown["framework"] = (factor - 1.0) * neutral
+
+    # A bubble is made of the same work, so its uncertainty is that of the families it consists of.
+    longer = busy / np.maximum(m * critical(stage_time), 1e-30)
+    times = {family: m * critical(value) * longer for family, value in families.items()}
+    times["dp"], times["optimizer"] = breakdown["dp_communication"], breakdown["optimizer"]
+    sigmas["dp"], sigmas["optimizer"] = dp_sigma, parts.update_sigma
+    concealed = {kind: m * critical(value) for kind, value in hidden.items()}
+    concealed["dp"] = np.take_along_axis(behind, last, axis=0)[0]
+    return Step(
+        step_time=np.asarray(factor * neutral),
+        breakdown=breakdown,
+        hidden=concealed,
+        families=times,
+        sigmas=sigmas,
+        layer_time=spread(layer),
+        slowest=slowest,
+    )
+
+
+def _gradients(
+    parts: Parts, windows: dict[str, Array], run: RunParameters
+) -> tuple[Array, Array, Array]:
+    """Data-parallel communication of a step by stage kind: exposed and hidden [s], (3, *batch),
+    and its spread.
+
+    windows  seconds of one micro-batch's forward and backward pass on each stage kind
+
+    What hides does so behind the passes of one micro-batch (all of them, where the communication
+    repeats with every micro-batch); the last bucket, one part in layers + 1, never hides.
+    """
+    full = parts.at.count.shape
+    exposed, covered = np.zeros(full), np.zeros(full)
+    hideable = {"forward": np.zeros(full), "backward": np.zeros(full)}
+    sigma = np.zeros(full[1:])
+    present = parts.at.count > 0
+    for (slot, _), exchange in parts.gradients.items():
+        time = _wire(exchange, run) * exchange.count
+        sigma = np.maximum(sigma, np.max(np.where(present, exchange.sigma, 0.0), axis=0))
+        if slot.behind:
+            hideable[slot.behind] = hideable[slot.behind] + time
+        else:
+            exposed = exposed + time
+    for phase, time in hideable.items():
+        tail = time / (parts.at.layers + 1.0) / parts.repeats
+        window = np.minimum(
+            run.overlap.get("dp", 0.0) * windows[phase] * parts.repeats, time - tail
+        )
+        shown, behind = _exposed(time, window, 1.0, run.contention)
+        exposed, covered = exposed + shown, covered + behind
+    return exposed, covered, sigma

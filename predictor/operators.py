@@ -215,7 +215,7 @@ class _Layers:
             Operator(
                 "attention",
                 "attention_prefill",
-                plan.attention,
+                "flash2" if plan.attention == "triton" else plan.attention,
                 "forward",
                 "layer",
                 self.dtype,
@@ -231,7 +231,7 @@ class _Layers:
             Operator(
                 "attention.bwd",
                 "attention_backward",
-                plan.attention,
+                "flash2" if plan.attention == "triton" else plan.attention,
                 "backward",
                 "layer",
                 self.dtype,

@@ -33,16 +33,16 @@ from predictor.plan import LAYER_FIELDS, SHARDINGS, TrainingPlan
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
 
-CLASSES = ("gemm", "attention", "stream")
-"""Kernels whose time in a step differs from that by itself for one reason: products, fused
-attention, and those that stream memory."""
 
-
-def kernel_class(op: str) -> str:
-    """The class of an operator."""
-    if op == "gemm":
-        return "gemm"
-    return "attention" if op.startswith("attention") else "stream"
+def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
+    """Class of a kernel: those whose time in a step differs from that by itself for one reason.
+    Products ('gemm.ARCHITECTURE', for the clock that each sustains), fused attention
+    ('attention', 'attention.triton') and those that stream memory ('stream')."""
+    if operator.op == "gemm":
+        return f"gemm.{architecture}"
+    if operator.op.startswith("attention"):
+        return "attention.triton" if attention == "triton" else "attention"
+    return "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,10 @@ def _inside(
         behind = ""
         if collective.behind:
             at = position[collective.behind]
-            window, behind = work.timing.time[at], kernel_class(work.operators[at].op)
+            window, behind = (
+                work.timing.time[at],
+                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
+            )
         slot = Slot(collective.group, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
         found[(slot, taken[slot])] = _exchange(
@@ -222,7 +225,10 @@ def parts(
     launches: dict[str, Array] = {}
     for position, operator in enumerate(operators):
         time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
-        own, family = kernel_class(operator.op), timing.family[position]
+        own, family = (
+            kernel_class(operator, plan.attention, accelerator.architecture),
+            timing.family[position],
+        )
         for table, key in (
             (work, (operator.module, operator.phase, own)),
             (families, (operator.module, family, own)),

@@ -44,8 +44,9 @@ other one (torchtitan's per-operator checkpointing); whole layers."""
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
-ATTENTIONS = ("flash", "flash2", "unfused")
-"""The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
+ATTENTIONS = ("flash", "flash2", "triton", "unfused")
+"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
+Triton; separate kernels."""
 CP_KINDS = ("ring", "allgather")
 
 

@@ -7,6 +7,7 @@ tables are one batch, to which `calibration.runs` fits the parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -72,6 +73,14 @@ def framework_factor(factors: Mapping[str, float], framework: str, era: str) -> 
     return 1.0
 
 
+def stretched(factors: Mapping[str, float], name: str) -> float:
+    """Time in a step over the time by itself of a class of kernels ('gemm.ampere'): the product of
+    the factors of the class and of every class that it belongs to ('gemm')."""
+    pieces = name.split(".")
+    names = (".".join(pieces[: depth + 1]) for depth in range(len(pieces)))
+    return math.prod(float(factors.get(key, 1.0)) for key in names)
+
+
 def _wire(exchange: Exchange, run: RunParameters) -> Array:
     """Time of a collective by itself [s], what larger networks add included."""
     doublings = np.log2(np.maximum(exchange.domains / 2.0, 1.0))
@@ -98,7 +107,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
     at, m, spread = parts.at, parts.m, parts.spread
     full = at.count.shape
     shape = full[1:]
-    stretch = {name: run.factors.get(name, 1.0) for name in ("gemm", "attention", "stream")}
+    stretch = {name: stretched(run.factors, name) for _, _, name in parts.work}
 
     def on_stages(module: str, value: Array) -> Array:
         return np.asarray(parts.modules[module] * spread(value))

@@ -63,7 +63,7 @@ class Exchange:
     time     of one execution, by itself [s]
     window   what it may hide behind, by itself [s]
     count    executions
-    domains  of the outermost tier of the network that it crosses; 1 inside a node
+    domains  nodes whose traffic it shares the network between nodes with; 1 inside a node
     sigma    log-standard-deviation of `time`
     """
 
@@ -84,6 +84,7 @@ class Parts:
     work        (module, term, class) -> seconds per unit and micro-batch, base shape
     families    (module, family, class) -> the same seconds by fit, for the interval
     launches    kernels per unit and micro-batch, by module
+    hops        steps of tensor-parallel rings per unit and micro-batch, by module
     inside      collectives inside a stage, per unit and micro-batch, base shape
     between     transfers between stages per micro-batch and virtual stage, batch shape
     gradients   data-parallel collectives per step, (3, *batch)
@@ -102,6 +103,7 @@ class Parts:
     work: dict[tuple[str, str, str], Array]
     families: dict[tuple[str, str, str], Array]
     launches: dict[str, Array]
+    hops: dict[str, Array]
     inside: dict[tuple[Slot, int], Exchange]
     between: dict[Slot, Exchange]
     gradients: dict[tuple[Slot, int], Exchange]
@@ -142,11 +144,12 @@ class Worklist:
     timing: Timing
 
 
-def _domains(group: Group, cluster: Cluster) -> Array:
-    """Domains of the network's outermost tier that a group crosses; 1 where it does not."""
-    place = span(group, cluster)
+def _domains(group: Group, crowd: Group, cluster: Cluster) -> Array:
+    """Domains of the network's outermost tier that a crowd of ranks crosses where a group of it
+    does, else 1."""
+    place, all_ = span(group, cluster), span(crowd, cluster)
     outer = (place.tier == len(cluster.tiers) - 1) & (len(cluster.tiers) > 1)
-    return np.where(outer, place.size / place.below, 1.0)
+    return np.where(outer, all_.size / all_.below, 1.0)
 
 
 def _exchange(
@@ -156,15 +159,17 @@ def _exchange(
     shape: tuple[int, ...],
     cluster: Cluster,
     calibration: Calibration,
+    crowd: Group | None = None,
 ) -> Exchange:
-    """One collective with the time that its call and its group take."""
+    """One collective with the time that its call and its group take; `crowd` communicates at the
+    same time, the group itself if None."""
     group = ranks[collective.group]
     time, sigma = collective_time(collective.op, collective.bytes, group, cluster, calibration)
     values = (
         time * collective.calls,
         window,
         collective.count,
-        _domains(group, cluster),
+        _domains(group, crowd or group, cluster),
         sigma,
     )
     filled = (np.broadcast_to(np.asarray(value, float), shape) for value in values)
@@ -241,6 +246,12 @@ def parts(
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
 
+    hops = {module: np.zeros(base.shape) for module in launches}
+    for (slot, _), exchange in inside.items():
+        if slot.kind == "tp":
+            rounds = 2.0 if slot.op == "allreduce" else 1.0
+            hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
+
     at = stages(model, plan)
     ranks = groups(plan)
     full = (3, *shape)
@@ -256,7 +267,9 @@ def parts(
         gradient_collectives(plan, parameters.total, at.layers, parameters.tied)
     ):
         slot = Slot("dp", c.op, "update", c.behind)
-        gradients[(slot, number)] = _exchange(c, ranks, 0.0, full, cluster, calibration)
+        # All groups reduce at once: the network carries the whole job.
+        everyone = Group(plan.gpus, 1.0)
+        gradients[(slot, number)] = _exchange(c, ranks, 0.0, full, cluster, calibration, everyone)
     sharding = SHARDINGS[plan.sharding]
     shard = np.where(sharding.optimizer, plan.shard_group, 1.0)
     updates = update_operators(plan, parameters.total / shard)
@@ -276,6 +289,7 @@ def parts(
         work=work,
         families=families,
         launches=launches,
+        hops=hops,
         inside=inside,
         between=between,
         gradients=gradients,
@@ -327,6 +341,7 @@ def stack(many: list[Parts]) -> Parts:
         work=table("work", ()),
         families=table("families", ()),
         launches=table("launches", ()),
+        hops=table("hops", ()),
         inside=exchanges("inside", ()),
         between=exchanges("between", ()),
         gradients=exchanges("gradients", (3,)),

@@ -37,9 +37,10 @@ TERMS = (
 KINDS = ("tp", "cp", "pp", "dp")
 """Kinds of communication, each with an overlap and a term of its own."""
 
-NODES = "nodes"
-"""Key of `RunParameters.factors`: time of communication between nodes per doubling of the nodes
-that take part, beyond two."""
+ANY, LAUNCH, HOP, NODES = "*", "launch", "hop", "nodes"
+"""Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
+'nemo/2024'): frameworks in general; 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
+'nodes/FRAMEWORK' (see `Environment`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +65,37 @@ class Step:
     slowest: npt.NDArray[np.intp]
 
 
-def framework_factor(factors: Mapping[str, float], framework: str, era: str) -> float:
-    """Time factor of a framework in a year: its own for that year, else for all years, else that
-    of frameworks in general ('*'), else 1."""
-    for key in (f"{framework}/{era[:4]}", framework, "*"):
-        if key in factors:
-            return float(factors[key])
-    return 1.0
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment:
+    """What the software of a run and where it runs add; floats, or arrays of the batch's shape.
+
+    factor   on the whole step
+    launch   host time per kernel over `RunParameters.host_per_kernel`
+    hop      the same for one step of a tensor-parallel ring that the framework launches step by
+             step; 0 where a collective is one launch
+    nodes    time of communication between nodes per doubling of the nodes beyond two
+    """
+
+    factor: Numeric = 1.0
+    launch: Numeric = 1.0
+    hop: Numeric = 0.0
+    nodes: Numeric = 1.0
+
+
+def environment(factors: Mapping[str, float], framework: str, era: str) -> Environment:
+    """The environment of a framework in a year ('YYYY' or 'YYYY-MM'): its own of that year, else
+    of all years, else that of frameworks in general."""
+    year = f"{framework}/{era[:4]}"
+
+    def first(keys: tuple[str, ...], default: float) -> float:
+        return float(next((factors[key] for key in keys if key in factors), default))
+
+    return Environment(
+        factor=first((year, framework, ANY), 1.0),
+        launch=first((f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}"), 1.0),
+        hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
+        nodes=first((f"{NODES}/{framework}", NODES), 1.0),
+    )
 
 
 def stretched(factors: Mapping[str, float], name: str) -> float:
@@ -81,10 +106,10 @@ def stretched(factors: Mapping[str, float], name: str) -> float:
     return math.prod(float(factors.get(key, 1.0)) for key in names)
 
 
-def _wire(exchange: Exchange, run: RunParameters) -> Array:
+def _wire(exchange: Exchange, using: Environment) -> Array:
     """Time of a collective by itself [s], what larger networks add included."""
     doublings = np.log2(np.maximum(exchange.domains / 2.0, 1.0))
-    return np.asarray(exchange.time * run.factors.get(NODES, 1.0) ** doublings)
+    return np.asarray(exchange.time * using.nodes**doublings)
 
 
 def _exposed(time: Array, window: Array, share: float, contention: float) -> tuple[Array, Array]:
@@ -97,12 +122,12 @@ def _exposed(time: Array, window: Array, share: float, contention: float) -> tup
     return time - hidden + (contention - 1.0) * hidden, hidden
 
 
-def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
+def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     """Put a step together.
 
     parts    of one plan or of a batch
     run      parameters of a run
-    factor   of the framework, on the whole step; float or array of the batch's shape
+    using    environment of the run; its `nodes` is one number where plans share layers
     """
     at, m, spread = parts.at, parts.m, parts.spread
     full = at.count.shape
@@ -132,7 +157,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
     for (slot, _), exchange in parts.inside.items():
         share = run.overlap.get(slot.kind, 0.0) if slot.behind else 0.0
         window = stretch.get(slot.behind, 1.0) * exchange.window
-        shown, behind = _exposed(_wire(exchange, run), window, share, run.contention)
+        shown, behind = _exposed(_wire(exchange, using), window, share, run.contention)
         add = on_stages(slot.place, shown * exchange.count)
         term = f"{slot.kind}_communication"
         terms[term] = terms[term] + add
@@ -142,7 +167,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
 
     windows = {"forward": terms["forward"], "backward": terms["backward"] + terms["recompute"]}
     for pipe, exchange in parts.between.items():
-        time = _wire(exchange, run) * exchange.count * parts.vpp
+        time = _wire(exchange, using) * exchange.count * parts.vpp
         share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0
         shown, behind = _exposed(time + np.zeros(full), windows[pipe.place], share, run.contention)
         terms["pp_communication"] = terms["pp_communication"] + shown
@@ -150,9 +175,12 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
         note(pipe.op, shown, exchange.sigma)
 
     device: Array = sum((terms[term] for term in TERMS), np.zeros(full))
-    launches = sum((on_stages(*item) for item in parts.launches.items()), np.zeros(full))
+    launched: Array = np.zeros(full)
+    for module in parts.launches:
+        launched = launched + using.launch * on_stages(module, parts.launches[module])
+        launched = launched + using.hop * on_stages(module, parts.hops[module])
     # A CPU runs its kernels itself; their latency is part of their time.
-    host = run.host_per_kernel * (1.0 - parts.host) * launches
+    host = run.host_per_kernel * (1.0 - parts.host) * launched
     terms["host"] = np.maximum(host - device, 0.0)
     stage_time = device + terms["host"]
 
@@ -167,7 +195,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
         chosen = np.take_along_axis(np.broadcast_to(value, full), slowest[None], axis=0)
         return np.asarray(chosen[0])
 
-    exposed, behind, dp_sigma = _gradients(parts, windows, run)
+    exposed, behind, dp_sigma = _gradients(parts, windows, run, using)
     present = at.count > 0
     after = np.where(present, exposed, 0.0) + parts.update
     last = np.argmax(after, axis=0)[None]
@@ -178,7 +206,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
     breakdown["dp_communication"] = np.take_along_axis(exposed, last, axis=0)[0]
     breakdown["optimizer"] = np.take_along_axis(parts.update, last, axis=0)[0]
     neutral = sum(breakdown.values(), np.zeros(shape))
-    breakdown["framework"] = (factor - 1.0) * neutral
+    breakdown["framework"] = (using.factor - 1.0) * neutral
 
     # A bubble is made of the same work, so its uncertainty is that of the families it consists of.
     longer = busy / np.maximum(m * critical(stage_time), 1e-30)
@@ -188,7 +216,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
     concealed = {kind: m * critical(value) for kind, value in hidden.items()}
     concealed["dp"] = np.take_along_axis(behind, last, axis=0)[0]
     return Step(
-        step_time=np.asarray(factor * neutral),
+        step_time=np.asarray(using.factor * neutral),
         breakdown=breakdown,
         hidden=concealed,
         families=times,
@@ -199,7 +227,7 @@ def assemble(parts: Parts, run: RunParameters, factor: Numeric = 1.0) -> Step:
 
 
 def _gradients(
-    parts: Parts, windows: dict[str, Array], run: RunParameters
+    parts: Parts, windows: dict[str, Array], run: RunParameters, using: Environment
 ) -> tuple[Array, Array, Array]:
     """Data-parallel communication of a step by stage kind: exposed and hidden [s], (3, *batch),
     and its spread.
@@ -215,7 +243,7 @@ def _gradients(
     sigma = np.zeros(full[1:])
     present = parts.at.count > 0
     for (slot, _), exchange in parts.gradients.items():
-        time = _wire(exchange, run) * exchange.count
+        time = _wire(exchange, using) * exchange.count
         sigma = np.maximum(sigma, np.max(np.where(present, exchange.sigma, 0.0), axis=0))
         if slot.behind:
             hideable[slot.behind] = hideable[slot.behind] + time

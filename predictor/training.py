@@ -22,7 +22,7 @@ from predictor.operators import Operator
 from predictor.parts import parts
 from predictor.pipeline import STAGES
 from predictor.plan import TrainingPlan
-from predictor.step import KINDS, TERMS, Step, assemble, framework_factor
+from predictor.step import KINDS, TERMS, Step, assemble, environment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ def _refuse(model: Model) -> None:
         )
 
 
-def _interval(step: Step, factor: float, run: RunParameters) -> Array:
+def interval(step: Step, factor: Numeric, run: RunParameters) -> Array:
     """sigma² = Σ over families (share of the step × sigma)² + sigma_run²."""
     neutral = step.step_time / factor
     variance: Array = np.asarray(run.sigma**2)
@@ -120,9 +120,9 @@ def predict(
     _refuse(model)
     run = calibration.run
     found, listed = parts(model, cluster, plan, calibration)
-    factor = framework_factor(run.factors, plan.framework, plan.era)
-    step = assemble(found, run, factor)
-    total_sigma = _interval(step, factor, run)
+    using = environment(run.factors, plan.framework, plan.era)
+    step = assemble(found, run, using)
+    total_sigma = interval(step, using.factor, run)
 
     need = memory(model, plan, run)
     reach = np.exp(calibration.interval_q * total_sigma)
@@ -159,7 +159,7 @@ def predict(
         sigma=total_sigma,
         breakdown=step.breakdown,
         hidden=step.hidden,
-        layer_time=factor * step.layer_time,
+        layer_time=using.factor * step.layer_time,
         memory=need,
         p_oom=need.probability_over(cluster.accelerator.memory, run.memory_sigma),
         flop_per_token=conventions,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from calibration.points import Point, Skipped, point_of
@@ -90,7 +91,7 @@ def layer_times(table: pd.DataFrame) -> Array:
     return np.asarray(table["step_time_s"] / ((m + table["pp"] - 1.0) * layers), float)
 
 
-def sick(table: pd.DataFrame) -> Array:
+def sick(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Rows that ran on a sick machine: their time per layer and micro-batch is more than `SICK`
     times the median of their nearest neighbours in plan space.
 
@@ -113,3 +114,18 @@ def sick(table: pd.DataFrame) -> Array:
         near = np.argsort(distance, axis=1, kind="stable")[:, :count]
         found[own] = time[own] > SICK * np.median(time[own][near], axis=1)
     return found
+
+
+def healthy_points(path: Path, run: RunParameters) -> list[Point]:
+    """Timed points of the sweep without those on sick machines; the environment of fast jobs is
+    called the era 'fast'."""
+    sweep = read_sweep(path, run)
+    timed = np.flatnonzero(sweep.timed)
+    ill = sick(sweep.table.iloc[timed])
+    return [environment_of(sweep.points[at], bool(sweep.fast[at])) for at in timed[~ill]]
+
+
+def environment_of(point: Point, fast: bool) -> Point:
+    """A point with its environment in the place of its era."""
+    plan = replace(point.request.plan, era="fast" if fast else "neutral")
+    return replace(point, request=replace(point.request, plan=plan))

@@ -352,3 +352,17 @@ def stack(many: list[Parts]) -> Parts:
             for name in ("m", "vpp", "gpus", "update", "update_sigma", "repeats", "host")
         },
     )
+
+
+def take(found: Parts, index: npt.NDArray[np.intp]) -> Parts:
+    """Parts of some of the plans of a batch whose base is the batch itself (`stack`)."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        if isinstance(value, Exchange | Stages):
+            return type(value)(*(cut(getattr(value, part.name)) for part in fields(value)))
+        return value[..., index] if isinstance(value, np.ndarray) else value
+
+    pieces = {part.name: cut(getattr(found, part.name)) for part in fields(Parts)}
+    return Parts(**{**pieces, "index": np.arange(len(index))})

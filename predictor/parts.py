@@ -23,6 +23,7 @@ from predictor.communication import (
     step_collectives,
 )
 from predictor.efficiency import Calibration
+from predictor.errors import InputError
 from predictor.hardware import Array, Cluster, Numeric
 from predictor.kernels import Timing, operator_times
 from predictor.memory import stage_parameters
@@ -82,6 +83,7 @@ class Parts:
     index       position of every plan among those with distinct layers (base)
     modules     units of 'layer', 'embedding' and 'head' on a stage, (3, *batch)
     work        (module, term, class) -> seconds per unit and micro-batch, base shape
+    weights     (module, class) -> what of the backward pass are gradients of weights
     families    (module, family, class) -> the same seconds by fit, for the interval
     launches    kernels per unit and micro-batch, by module
     hops        steps of tensor-parallel rings per unit and micro-batch, by module
@@ -101,6 +103,7 @@ class Parts:
     gpus: Array
     modules: dict[str, Array]
     work: dict[tuple[str, str, str], Array]
+    weights: dict[tuple[str, str], Array]
     families: dict[tuple[str, str, str], Array]
     launches: dict[str, Array]
     hops: dict[str, Array]
@@ -226,6 +229,7 @@ def parts(
     timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
+    weights: dict[tuple[str, str], Array] = {}
     sigmas: dict[str, Array] = {}
     launches: dict[str, Array] = {}
     for position, operator in enumerate(operators):
@@ -239,6 +243,8 @@ def parts(
             (families, (operator.module, family, own)),
         ):
             table[key] = table[key] + time if key in table else time
+        if operator.variant in ("wgrad", "bias_grad"):
+            weights[(operator.module, own)] = weights.get((operator.module, own), 0.0) + time
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
         launches[operator.module] = launches.get(operator.module, np.zeros(base.shape)) + (
             operator.count
@@ -287,6 +293,7 @@ def parts(
         gpus=whole(plan.gpus),
         modules={"layer": at.layers, "embedding": at.embeds, "head": at.heads},
         work=work,
+        weights=weights,
         families=families,
         launches=launches,
         hops=hops,
@@ -298,7 +305,7 @@ def parts(
         update_sigma=np.max(np.where(present, update.sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
-        schedule="1f1b",
+        schedule=plan.schedule,
     )
     return found, listed
 
@@ -306,8 +313,13 @@ def parts(
 def stack(many: list[Parts]) -> Parts:
     """Parts of single plans as one batch: what a plan does not have takes no time in it.
 
-    many   each of one plan (shape ()), of any model, machine and category; one schedule
+    many   each of one plan (shape ()), of any model, machine and category
+
+    Raises InputError where their schedules differ.
     """
+    schedules = sorted({one.schedule for one in many})
+    if len(schedules) > 1:
+        raise InputError(f"plans of one schedule make a batch, not of {', '.join(schedules)}")
 
     def join(values: list[Array]) -> Array:
         return np.stack(values, axis=-1)
@@ -339,6 +351,7 @@ def stack(many: list[Parts]) -> Parts:
         index=np.arange(len(many)),
         modules=table("modules", (3,)),
         work=table("work", ()),
+        weights=table("weights", ()),
         families=table("families", ()),
         launches=table("launches", ()),
         hops=table("hops", ()),

@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
 from predictor.precision import PRECISIONS, Precision
+from predictor.schedules import SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class TrainingPlan:
     sharding: str = "zero1"
     attention: str = "flash"
     cp_kind: str = "ring"
+    schedule: str = "1f1b"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False
@@ -225,6 +227,11 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         Rule(
             np.asarray(plan.vpp > 1) & np.asarray(plan.pp == 1),
             "vpp {vpp} needs pp of at least 2",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(plan.vpp > (np.inf if SCHEDULES[plan.schedule].chunks else 1)),
+            f"vpp {{vpp}} cannot be with schedule {plan.schedule}: its devices hold one stage",
             ("vpp",),
         ),
         Rule(

@@ -20,6 +20,7 @@ from pydantic import (
 from predictor.errors import InputError, nearest
 from predictor.plan import ATTENTIONS, CP_KINDS, FIT, RECOMPUTES, SHARDINGS
 from predictor.precision import PRECISIONS
+from predictor.schedules import SCHEDULES
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -171,6 +172,7 @@ class TrainingPlanSpec(Spec):
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
+    schedule: Annotated[str, _one_of(tuple(SCHEDULES))] | None = None
     dropout: bool | None = None
     fused: bool | None = None
     tp_overlap: bool | None = None

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from predictor.efficiency import RunParameters
 from predictor.hardware import Array, Numeric
 from predictor.parts import COMPUTE_TERMS, Exchange, Parts
-from predictor.pipeline import pipeline_time
+from predictor.schedules import Passes, pipeline_time
 
 TERMS = (
     "forward",
@@ -54,6 +54,7 @@ class Step:
     sigmas      their log-standard-deviations
     layer_time  of one layer and micro-batch, forward and backward [s]
     slowest     index of the slowest stage kind
+    passes      of one micro-batch on each kind of stage
     """
 
     step_time: Array
@@ -63,6 +64,7 @@ class Step:
     sigmas: dict[str, Array]
     layer_time: Array
     slowest: npt.NDArray[np.intp]
+    passes: Passes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +189,14 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     # Communication and host time are spread over the two passes as their kernels are.
     compute: Array = sum((terms[term] for term in COMPUTE_TERMS), np.zeros(full))
     ahead = terms["forward"] / np.maximum(compute, 1e-30)
-    busy = pipeline_time(ahead * stage_time, (1.0 - ahead) * stage_time, at.count, m, parts.vpp)
+    late: Array = np.zeros(full)
+    for (module, own), time in parts.weights.items():
+        late = late + on_stages(module, stretch[own] * time)
+    late = late / np.maximum(compute, 1e-30)
+    passes = Passes(
+        ahead * stage_time, (1.0 - ahead - late) * stage_time, late * stage_time, at.count
+    )
+    busy = pipeline_time(parts.schedule, passes, m, parts.vpp)
     slowest = np.argmax(np.where(at.count > 0, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:
@@ -223,6 +232,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         sigmas=sigmas,
         layer_time=spread(layer),
         slowest=slowest,
+        passes=passes,
     )
 
 

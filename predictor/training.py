@@ -22,6 +22,7 @@ from predictor.operators import Operator
 from predictor.parts import parts
 from predictor.pipeline import STAGES
 from predictor.plan import TrainingPlan
+from predictor.schedules import Event, Passes, timeline
 from predictor.step import KINDS, TERMS, Step, assemble, environment
 
 
@@ -31,6 +32,7 @@ class TrainingPrediction:
 
     step_time    [s]; low, high bound the calibration's interval
     sigma        log-standard-deviation of the step time
+    passes       of one micro-batch on each kind of stage, before the framework's factor
     breakdown    seconds by term of `TERMS`, on the slowest stage
     hidden       seconds of communication that run behind computation, by kind of `KINDS`
     layer_time   forward and backward of one layer and micro-batch, exposed communication
@@ -48,6 +50,7 @@ class TrainingPrediction:
     low: Array
     high: Array
     sigma: Array
+    passes: Passes
     breakdown: dict[str, Array]
     hidden: dict[str, Array]
     layer_time: Array
@@ -74,6 +77,23 @@ class TrainingPrediction:
         """Model (or hardware) FLOPs utilisation in a convention, of the dense peak, 0..1."""
         flop = self.flop_per_token[convention][1 if hardware else 0]
         return np.asarray(flop * self.tokens_per_s / (self.plan.gpus * self.peak))
+
+    def timeline(self) -> list[Event]:
+        """The pipeline of a single plan, event by event [s], before the framework's factor.
+
+        Raises InputError for a batch of plans, and where interleaved micro-batches do not fill
+        whole groups of stages.
+        """
+        plan = self.plan
+        if plan.shape:
+            raise InputError("a timeline is played for one plan, not for a batch")
+        m, pp, vpp = (int(value) for value in (plan.micro_batches, plan.pp, plan.vpp))
+        if vpp > 1 and m % pp:
+            raise InputError(
+                f"interleaving needs micro-batches in multiples of pp {pp}, not {m}; change "
+                "--global-batch or --micro-batch"
+            )
+        return timeline(plan.schedule, *self.passes.of_every_stage(), m, vpp)
 
     def training_time(self, tokens: float) -> Array:
         """Time to train on a number of tokens without interruption [s]."""
@@ -157,6 +177,7 @@ def predict(
         low=step.step_time / reach,
         high=step.step_time * reach,
         sigma=total_sigma,
+        passes=step.passes,
         breakdown=step.breakdown,
         hidden=step.hidden,
         layer_time=using.factor * step.layer_time,

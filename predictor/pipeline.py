@@ -39,27 +39,28 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     """Divide the layers among the stages.
 
     Where pp * vpp divides the layers, all stages are equal. Where it divides layers + 2, embedding
-    and output projection take a slot each (Llama 3.1 405B: 126 + 2; BLOOM: 70 + 2). Else the
-    remainder goes to the inner stages.
+    and output projection take a slot each (Llama 3.1 405B: 126 + 2; BLOOM: 70 + 2); where it
+    divides layers + 3, a head for a second token takes another on the last stage (DeepSeek-V3 and
+    Kimi-K2: 61 + 3). Else the remainder goes to the inner stages.
     """
     layers = float(model.layers)
     shape = plan.shape
     p = np.broadcast_to(np.asarray(plan.pp, float), shape)
     chunks = np.broadcast_to(np.asarray(plan.pp * plan.vpp, float), shape)
-    even = layers % chunks == 0
-    slots = (layers + 2) % chunks == 0
-    per = np.where(even, layers / p, np.where(slots, (layers + 2) / p, np.floor(layers / p)))
-    edge = np.where(~even & slots, per - 1, per)
+    slots = np.select([(layers + extra) % chunks == 0 for extra in (0, 2, 3)], [0.0, 2.0, 3.0], -1)
+    per = np.where(slots >= 0, (layers + np.maximum(slots, 0.0)) / p, np.floor(layers / p))
+    first = per - (slots > 0)
+    last = per - np.maximum(slots - 1.0, 0.0)
     inner_stages = np.maximum(p - 2, 0)
-    rest = layers - np.where(p > 1, 2 * edge, 0)
+    rest = layers - np.where(p > 1, first + last, 0)
     inner = np.where(inner_stages > 0, np.ceil(rest / np.maximum(inner_stages, 1)), 0)
     # Two uneven stages have no inner one: the first takes the remainder.
-    first = np.where(p == 2, layers - edge, edge)
+    first = np.where(p == 2, layers - last, first)
     one = p == 1
     zero = np.zeros_like(per)
     return Stages(
         count=np.stack([np.where(one, 0.0, 1.0), inner_stages, zero + 1]),
-        layers=np.stack([first, inner, np.where(one, layers, edge)]),
+        layers=np.stack([first, inner, np.where(one, layers, last)]),
         embeds=np.stack([zero + 1, zero, np.where(one, 1.0, 0.0)]),
         heads=np.stack([zero, zero, zero + 1]),
         index=np.stack([zero, np.minimum(1.0, p - 1), p - 1]),

@@ -2,8 +2,8 @@
 
     python tools/scoreboard.py
 
-Central values come from a calibration that was fitted to kernels only, so every row is outside the
-fit; the intervals are refitted without each source.
+The parameters of a run, and the intervals, are refitted without each source before it is scored, so
+that every row is outside the fit.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ Make = Callable[..., TrainingPlan]
     [
         ("gpt3-175b", 8, 3, (12, 12, 12)),
         ("llama3.1-405b", 16, 1, (7, 8, 7)),  # 126 + 2 slots
+        ("deepseek-v3", 16, 1, (3, 4, 2)),  # 61 + 3 slots
         ("llama3-70b", 4, 1, (20, 20, 20)),
         ("llama3-8b", 3, 1, (10, 12, 10)),  # the remainder goes to the middle
         ("llama3-8b", 1, 1, (32, 0, 32)),

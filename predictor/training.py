@@ -6,7 +6,7 @@ of the fields on which they depend (`plan.LAYER_FIELDS`), then gathered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,11 @@ from predictor.kernels import BOUNDS, Timing
 from predictor.memory import Memory, memory
 from predictor.model import Model
 from predictor.operators import Operator
-from predictor.parts import parts
+from predictor.parts import kernel_class, parts
 from predictor.pipeline import STAGES
 from predictor.plan import TrainingPlan
 from predictor.schedules import Event, Passes, timeline
-from predictor.step import KINDS, TERMS, Step, assemble, environment
+from predictor.step import KINDS, TERMS, Step, assemble, environment, stretched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +155,12 @@ def predict(
         )
         for name in CONVENTIONS
     }
+    architecture = cluster.accelerator.architecture
+    stretch = [
+        stretched(run.factors, kernel_class(operator, plan.attention, architecture))
+        for operator in listed.operators
+    ]
+    timing = replace(listed.timing, time=(listed.timing.time.T * stretch).T)
     slowest = step.slowest[None]
     units = {
         module: np.take_along_axis(value, slowest, axis=0)[0] * found.m
@@ -186,7 +192,7 @@ def predict(
         flop_per_token=conventions,
         peak=cluster.accelerator.peak_for(plan.recipe.peak),
         operators=listed.operators,
-        timing=listed.timing,
+        timing=timing,
         executions=executions,
         unique=found.index,
     )

@@ -134,3 +134,18 @@ def test_triton_attention_is_slower_by_its_factor(plan: Make) -> None:
     own = sum(float(t) for (_, _, c), t in fast.work.items() if c == "attention")
     extra = 0.8 * own * LLAMA.layers * float(fast.m)
     assert two.step_time - one.step_time == pytest.approx(extra)
+
+
+def test_operators_add_up_to_their_terms_when_stretched(plan: Make) -> None:
+    run = replace(KERNELS.run, factors={"gemm": 1.2, "attention": 1.3, "stream": 0.9})
+    for made in (plan(tp=8.0, pp=4.0), plan(tp=8.0, pp=np.array([1.0, 4.0, 4.0]))):
+        found = predict(LLAMA, DGX, made, replace(KERNELS, run=run))
+        for phase in ("forward", "backward"):
+            times = [
+                found.timing.time[at][..., found.unique] * found.executions[at]
+                if made.shape
+                else found.timing.time[at] * found.executions[at]
+                for at, operator in enumerate(found.operators)
+                if operator.phase == phase
+            ]
+            assert sum(times) == pytest.approx(found.breakdown[phase])

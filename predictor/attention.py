@@ -127,6 +127,7 @@ def _flash(at: Layers, name: str, heads: Heads, windowed: bool) -> None:
     both = d_qk + d_v
     moved = size * tokens * both * (heads.queries + heads.keys * heads.spread)
     saved = size * tokens * both * (heads.queries + heads.keys) + 4.0 * tokens * heads.queries
+    variant = "flash2" if plan.attention == "triton" else plan.attention
     for suffix, op, phase, work, traffic, kept in (
         ("", "attention_prefill", "forward", flop, moved, saved),
         (".bwd", "attention_backward", "backward", 2.5 * flop, 2.0 * moved, 0.0),
@@ -135,7 +136,7 @@ def _flash(at: Layers, name: str, heads: Heads, windowed: bool) -> None:
             Operator(
                 f"{name}{suffix}",
                 op,
-                plan.attention,
+                variant,
                 phase,
                 at.module,
                 at.dtype,

@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
 from predictor.precision import PRECISIONS, Precision
+from predictor.schedules import SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe")
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
-ATTENTIONS = ("flash", "flash2", "unfused")
-"""The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
+ATTENTIONS = ("flash", "flash2", "triton", "unfused")
+"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
+Triton; separate kernels."""
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
@@ -129,6 +131,7 @@ class TrainingPlan:
     trained: str = "all"
     dispatch: str = "copies"
     rank_order: str = "tp-cp-dp-pp"
+    schedule: str = "1f1b"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False
@@ -321,6 +324,11 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         Rule(
             np.asarray(plan.vpp > 1) & np.asarray(plan.pp == 1),
             "vpp {vpp} needs pp of at least 2",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(plan.vpp > (np.inf if SCHEDULES[plan.schedule].chunks else 1)),
+            f"vpp {{vpp}} cannot be with schedule {plan.schedule}: its devices hold one stage",
             ("vpp",),
         ),
         Rule(

@@ -30,6 +30,7 @@ from predictor.plan import (
     TRAINED,
 )
 from predictor.precision import PRECISIONS
+from predictor.schedules import SCHEDULES
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -208,6 +209,7 @@ class TrainingPlanSpec(Spec):
     trained: Annotated[str, _one_of(TRAINED)] | None = None
     lora_rank: Count | None = None
     mtp: bool | None = None
+    schedule: Annotated[str, _one_of(tuple(SCHEDULES))] | None = None
     dropout: bool | None = None
     fused: bool | None = None
     tp_overlap: bool | None = None

@@ -70,7 +70,9 @@ def test_shipped_calibrations_say_where_they_come_from() -> None:
         found = load(name)
         assert found.provenance["sources"]
         assert all({"origin", "licence"} <= set(s) for s in found.provenance["sources"])
-        assert not found.fitted_points, "central values are fitted to kernels only"
+    assert not load("kernels-only").fitted_points, "fitted to kernels and collectives alone"
+    assert len(load("default").fitted_points) > 700, "run parameters are fitted to published runs"
+    assert load("default").run.factors.keys() > {"*", "nemo", "torchtitan"}
 
 
 def test_efficiency_stays_within_zero_and_one() -> None:

@@ -115,6 +115,21 @@ def test_a_relatives_efficiency_is_trusted_less() -> None:
     assert other.sigma == found.transfer_sigma["gemm/architecture"] > own.sigma
 
 
+def test_a_kernel_by_name_comes_from_the_architecture_before_a_newer_one() -> None:
+    """FlashAttention-2 was measured on GH200; an H100 runs it as that one does, not as its own
+    newest kernel. Nobody measured it on Blackwell, which has its own attention only."""
+    found = load("kernels-only")
+    for kind in ("attention_prefill", "attention_backward"):
+        hopper, blackwell = (
+            found.resolve(f"{kind}.flash2", "bf16", catalog.accelerator(name)).model
+            for name in ("H100-SXM5-80GB", "B200-SXM-180GB")
+        )
+        assert hopper is not None
+        assert (hopper.kind, hopper.accelerator) == (f"{kind}.flash2", "*hopper")
+        assert blackwell is not None
+        assert (blackwell.kind, blackwell.accelerator) == (kind, "B200-SXM-180GB")
+
+
 @pytest.mark.parametrize(
     ("link", "kind"),
     [

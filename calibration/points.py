@@ -18,10 +18,11 @@ from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model
-from predictor.plan import FIT
+from predictor.plan import FIT, RECOMPUTE_MODULES
 from predictor.precision import PRECISIONS
 from predictor.specs import TrainingPlanSpec, parse
 
+EXPERT_DIMENSIONS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_experts", "gated")
 DIMENSIONS = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
 GPT3_VOCAB = 51200
 
@@ -39,6 +40,49 @@ FRAMEWORKS = {
 
 PLAN_COLUMNS = ("weight_bytes", "gradient_bytes", "reduce_bytes", "optimizer_bytes")
 """Fields of a plan that the project's own step tables state beside the shared columns."""
+
+NO_OVERLAP = dict.fromkeys(
+    ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap"), False
+)
+NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("force-balanced", {"expert_load": 1.0}),
+    ("forced-balanced", {"expert_load": 1.0}),
+    ("fake balanced gate", {"expert_load": 1.0}),
+    ("capacity factor 1 padded", {"expert_load": 1.0}),
+    ("alltoall dispatcher", {"dispatch": "copies"}),
+    ("hybridep", {"dispatch": "once"}),
+    ("deepep", {"dispatch": "once"}),
+    ("ep overlap on", {"ep_overlap": True}),
+    ("no tp/dp comm overlap", NO_OVERLAP),
+    ("async tp;", {"tp_overlap": True}),
+    ("+asynctp", {"tp_overlap": True}),
+    ("+ asynctp", {"tp_overlap": True}),
+    ("compile", {"fused": True}),
+    ("without torch.compile", {"fused": False}),
+)
+"""Deciding settings that stand in a row's notes only: words, and what they say."""
+
+LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
+"""What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
+attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
+
+IMPLIED = (
+    ("imply ~184.3 gib capacity", {"accelerator": "GB200-186GB"}),
+    ("torchao mx benchmark; see torchao source", {"model": "llama3-8b"}),
+    ('"400gbps" interconnect (appears to be per node', {"inter_link_gbps": 50.0}),
+    ('"800gbps" interconnect (appears to be per node', {"inter_link_gbps": 100.0}),
+)
+"""Empty cells whose content follows from a row's notes: four devices of 184.3 GiB that run nvfp4
+are a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model; the
+rate of a node of eight is an eighth for each."""
+
+GUESSED = (
+    (
+        "h100 variant not stated (torchtitan h100s elsewhere are 96gb hbm2e 500w)",
+        {"accelerator": "H100-SXM5-96GB-HBM2e-500W"},
+    ),
+)
+"""Cells that the table's own notes call a guess, and what they say instead."""
 
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
 
@@ -84,7 +128,7 @@ def _value(row: Mapping[str, Any], key: str) -> Any:
 def base_name(name: str) -> str:
     """Catalog name behind a table's: fine-tuning and proxy suffixes dropped."""
     text = re.sub(r"\s*\(.*\)$", "", name.lower())
-    return re.sub(r"-(sft|lora|1layer|[0-9]+l-proxy|[0-9]+layers)$", "", text)
+    return re.sub(r"-(sft|lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
 
 
 def model_of(row: Mapping[str, Any]) -> Model:
@@ -97,28 +141,51 @@ def model_of(row: Mapping[str, Any]) -> Model:
         known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
     except InputError:
         known = {}
-    stated = {key: _value(row, key) for key in (*DIMENSIONS, "kv_heads")}
-    stated |= {
-        key: _value(row, key)
-        for key in ("num_experts", "top_k", "expert_ffn_hidden", "shared_experts", "gated")
-    }
+    stated = {key: _value(row, key) for key in (*DIMENSIONS, "kv_heads", *EXPERT_DIMENSIONS)}
     merged = {**known, **{key: value for key, value in stated.items() if value is not None}}
     if stated["heads"] is not None and stated["hidden"] is not None and not known:
         merged.pop("head_dim", None)
+    if proxy := re.search(r"-([0-9]+)(?:l-proxy|layers?)$", name.lower()):
+        merged["layers"] = int(proxy[1])
     for key in ("aliases", "source", "notes"):
         merged.pop(key, None)
     family = str(_value(row, "family") or merged.get("family") or "")
     if not known:
         merged |= _style(f"{family} {name}".lower(), merged, str(_value(row, "framework") or ""))
-    if merged.get("num_experts") and not merged.get("ffn_hidden"):
-        merged["ffn_hidden"] = merged.get("expert_ffn_hidden", 0)
-    if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
-        merged["vocab"] = GPT3_VOCAB
+    _derive(merged, family, name, _value(row, "params_b"))
     missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
     if missing:
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
     merged["name"] = name
     return catalog.model(merged)
+
+
+def _derive(merged: dict[str, Any], family: str, name: str, params_b: float | None) -> None:
+    """Dimensions that follow from others.
+
+    Feed-forward width of a mixture: its experts'; without either, the last of the Llama code's
+    8/3 hidden x 1.3, rounded up to 256. Vocabulary of GPT models: GPT-3's. Heads: those whose
+    size, a divisor of `hidden`, is nearest to 128. Layers: from the parameters stated.
+    """
+    hidden = merged.get("hidden")
+    if merged.get("num_experts"):
+        merged.setdefault("ffn_hidden", merged.get("expert_ffn_hidden") or 0)
+        if not merged["ffn_hidden"] and hidden:
+            merged["ffn_hidden"] = -(-int(8 * int(hidden) / 3 * 1.3) // 256) * 256
+        merged.setdefault("expert_ffn_hidden", merged["ffn_hidden"])
+    if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
+        merged["vocab"] = GPT3_VOCAB
+    if hidden and not merged.get("heads"):
+        sizes = [d for d in range(32, 257) if int(hidden) % d == 0]
+        if sizes:
+            merged["heads"] = int(hidden) // min(sizes, key=lambda d: abs(d - 128))
+    if params_b and not merged.get("layers") and not merged.get("num_experts"):
+        needed = ("hidden", "ffn_hidden", "vocab", "heads")
+        if all(merged.get(key) for key in needed):
+            one = catalog.model({**merged, "name": name, "layers": 1})
+            per_layer = one.matrix_parameters() + sum(one.mixer_vectors) + sum(one.ffn_vectors)
+            rest = one.parameters - per_layer
+            merged["layers"] = max(round((1e9 * float(params_b) - rest) / per_layer), 1)
 
 
 def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, Any]:
@@ -142,8 +209,6 @@ def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, An
 def _refusals(row: Mapping[str, Any], model_name: str) -> str | None:
     """Reasons to skip that the row itself shows."""
     notes = str(_value(row, "notes") or "").lower()
-    if "lora" in model_name.lower():
-        return "LoRA fine-tuning (frozen base weights) is not predicted yet"
     if "offload" in notes and "mleng" in str(_value(row, "source")):
         return "optimizer offload to the host is not predicted yet"
     if _value(row, "accelerator") is None:
@@ -162,6 +227,12 @@ def point_of(
     devices  systems by the name of their accelerator, where a profile lies beside the table
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
+    notes = str(_value(row, "notes") or "").lower()
+    implied = [cells for words, cells in IMPLIED if words in notes]
+    for column, content in (item for cells in implied for item in cells.items()):
+        row = row if _value(row, column) is not None else {**row, column: content}
+    for words, cells in GUESSED:
+        row = {**row, **cells} if words in notes else row
     name = str(_value(row, "model") or "")
     reason = _refusals(row, name)
     if reason:
@@ -204,17 +275,13 @@ def _request(
     row: Mapping[str, Any], run: RunParameters, devices: Mapping[str, Cluster]
 ) -> TrainingRequest:
     model = model_of(row)
-    if model.is_moe:
-        raise InputError("mixture-of-experts models are not predicted yet")
-    if model.is_latent:
-        raise InputError("multi-head latent attention is not predicted yet")
     fields: dict[str, Any] = {
         "accelerator": _value(row, "accelerator"),
         "accelerators_per_node": _value(row, "gpus_per_node"),
         "inter_link_gbps": _value(row, "inter_link_gbps"),
         "era": str(_value(row, "published") or "") or None,
     }
-    for key in ("tp", "pp", "vpp", "cp", "micro_batch", "global_batch", "seq_len"):
+    for key in ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "seq_len"):
         fields[key] = _value(row, key)
     fields["dp"], fields["gpus"] = _value(row, "dp"), _value(row, "num_gpus")
     ranks = math.prod(int(fields[k] or 1) for k in ("tp", "pp", "cp"))
@@ -236,6 +303,18 @@ def _request(
     fields["framework"] = framework if framework in frameworks() else "neutral"
     for key in PLAN_COLUMNS:
         fields[key] = _value(row, key)
+    if not model.is_moe:
+        fields["ep"] = None
+    notes = str(_value(row, "notes") or "").lower()
+    for words, meaning in NOTED:
+        if words in notes:
+            fields |= meaning
+    if modules := re.search(r"recompute_modules=([\w,]+)", notes):
+        named = [name for name in modules[1].split(",") if name in RECOMPUTE_MODULES]
+        fields["recompute"] = "selective" if named else "none"
+        fields["recompute_modules"] = ",".join(named) or None
+    if "-lora" in str(_value(row, "model")).lower():
+        fields["trained"] = LORA.get(fields["framework"], "lora")
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     return complete_training(spec, run, strict=False, model=model, cluster=cluster)

@@ -7,7 +7,7 @@ and inside it are kept apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from calibration.libraries import library
 from calibration.network import op_of, wire, wire_spread, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
-from calibration.runs import Residual, run_sigma
+from calibration.runs import Residual, default_run, left_out, run_sigma, take_apart
 from calibration.tables import check_kernels, gaps, is_collective, kinds, read_table, shapes_of
 from predictor import catalog
 from predictor.efficiency import Calibration
@@ -66,13 +66,15 @@ class MemoryRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Everything that was scored, skipped, and known of memory."""
+    """Everything that was scored, skipped, and known of memory; `points` are the runs among the
+    scored rows."""
 
     kind: str
     rows: list[Scored]
     skipped: list[Skipped]
     memory: list[MemoryRow]
     total: int
+    points: list[Point] = field(default_factory=list)
 
 
 def kind_of_table(table: pd.DataFrame, where: str) -> str:
@@ -103,6 +105,7 @@ def score(
     rows: list[Scored] = []
     skipped: list[Skipped] = []
     memory: list[MemoryRow] = []
+    points: list[Point] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
         if kind == "training":
@@ -112,7 +115,9 @@ def score(
                 if isinstance(found, Skipped):
                     skipped.append(found)
                 else:
+                    before = len(rows)
                     _score_run(found, calibration, rows, skipped, memory)
+                    points += [found] * (len(rows) - before)
                 done += 1
                 progress(done, total)
         elif kind == "inference":
@@ -127,7 +132,8 @@ def score(
         else:
             _score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
-    return Scores(named[0] if len(set(named)) == 1 else "mixed", rows, skipped, memory, total)
+    kind = named[0] if len(set(named)) == 1 else "mixed"
+    return Scores(kind, rows, skipped, memory, total, points)
 
 
 def _score_run(
@@ -259,26 +265,48 @@ def _score_kernels(
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
-    """Score with the interval refitted without each group: central values of a calibration that
-    was fitted to none of the points do not change, the run's spread does.
+    """Score every group of rows with what was fitted to such rows refitted without it.
 
     by   'source', 'model' or 'accelerator'
+
+    Runs that the calibration was fitted to are predicted anew, with run parameters fitted to the
+    other groups; the spread of a run is refitted to their errors in any case. Kernels and links
+    stay: they were not fitted to runs.
     """
     keys = np.array([getattr(row, by) for row in scores.rows])
-    found = [Residual(row.log_error, row.sigma_operators, row.source) for row in scores.rows]
+    rows = list(scores.rows)
+    if any(row.in_sample for row in scores.rows) and scores.points:
+        rows = _held_out(scores, calibration, by)
+    found = [Residual(row.log_error, row.sigma_operators, row.source) for row in rows]
     q, level = calibration.interval_q, calibration.interval_level
-    rows = []
     sigma: dict[str, float] = {}
-    for row, key in zip(scores.rows, keys, strict=True):
-        if key not in sigma:
-            rest = [r for r, other in zip(found, keys, strict=True) if other != key]
-            enough = len(rest) >= LEAST_POINTS
-            sigma[key] = run_sigma(rest, q, level) if enough else calibration.run.sigma
+    for key in np.unique(keys).tolist():
+        rest = [r for r, other in zip(found, keys, strict=True) if other != key]
+        enough = len(rest) >= LEAST_POINTS
+        sigma[key] = run_sigma(rest, q, level) if enough else calibration.run.sigma
+    spread = []
+    for row, key in zip(rows, keys.tolist(), strict=True):
         reach = float(np.exp(q * np.hypot(row.sigma_operators, sigma[key])))
-        rows.append(
-            Scored(**{**asdict(row), "low": row.predicted / reach, "high": row.predicted * reach})
+        spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
+    return replace(scores, rows=spread)
+
+
+def _held_out(scores: Scores, calibration: Calibration, by: str) -> list[Scored]:
+    """Rows whose runs are predicted with run parameters fitted to the other groups."""
+    runs = take_apart(calibration, scores.points)
+    place = {row.point_id: at for at, row in enumerate(scores.rows)}
+    at = [place[point.point_id] for point in runs.points]
+    key = np.array([getattr(scores.rows[row], by) for row in at])
+    rows = list(scores.rows)
+    for row, residual in zip(at, left_out(runs, default_run(), key), strict=True):
+        old = rows[row]
+        rows[row] = replace(
+            old,
+            predicted=old.published * float(np.exp(residual.error)),
+            sigma_operators=residual.sigma,
+            in_sample=False,
         )
-    return Scores(scores.kind, rows, scores.skipped, scores.memory, scores.total)
+    return rows
 
 
 def _figures(rows: list[Scored]) -> dict[str, float | int | None]:

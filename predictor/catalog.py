@@ -273,7 +273,35 @@ def _model(spec: ModelSpec, where: str) -> Model:
         raise InputError(
             f"{where}: kv_heads {given['kv_heads']} does not divide heads {spec.heads}"
         )
+    _check_blocks(spec, where)
     return Model(**given)
+
+
+NEEDED = {
+    "num_experts": ("top_k", "expert_ffn_hidden"),
+    "mamba_layers": ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"),
+    "kv_lora_rank": ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+    "attention_layers": ("mamba_layers",),
+}
+"""Keys that make no sense without others."""
+
+
+def _check_blocks(spec: ModelSpec, where: str) -> None:
+    """Raise InputError where the kinds of blocks contradict each other."""
+    for key, others in NEEDED.items():
+        missing = [other for other in others if not getattr(spec, other)]
+        if getattr(spec, key) and missing:
+            raise InputError(f"{where}: {key} {getattr(spec, key)} needs {', '.join(missing)}")
+    if spec.num_experts and spec.top_k > spec.num_experts:
+        raise InputError(
+            f"{where}: top_k {spec.top_k} is more than the {spec.num_experts} experts there are"
+        )
+    mixers = spec.attention_layers + spec.mamba_layers
+    if mixers + spec.dense_layers > spec.layers:
+        raise InputError(
+            f"{where}: attention, mamba and dense layers are {mixers + spec.dense_layers}, more "
+            f"than the {spec.layers} layers there are"
+        )
 
 
 def calibration_dir(ref: str | Path) -> Path:

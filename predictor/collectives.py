@@ -94,6 +94,13 @@ def volume(
     return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
 
 
+def distinct(domains: Numeric, copies: Numeric) -> Array:
+    """Share of an all-to-all that is left where copies of an element that go to one domain go
+    there once, 0..1: of `copies` draws among `domains`, how many differ, on average."""
+    spread = np.maximum(domains, 1.0)
+    return np.asarray(spread / copies * (1.0 - np.power(1.0 - 1.0 / spread, copies)))
+
+
 def hops(op: str, size: Numeric) -> Array:
     """Hops on the critical path of a group of `size`."""
     ring = np.maximum(size - 1.0, 0.0)
@@ -137,6 +144,7 @@ def _traffic(
     group: Group,
     cluster: Cluster,
     calibration: Calibration,
+    copies: Numeric = 1.0,
 ) -> Array:
     """Time of the slowest tier's traffic [s]."""
     place = span(group, cluster)
@@ -150,7 +158,7 @@ def _traffic(
         domains = place.size / place.below
         kind = op.partition(".")[0]
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
-        moved = volume(kind, message, place.size, domains, in_switch)
+        moved = volume(kind, message, place.size, domains, in_switch) * distinct(domains, copies)
         own = kind in ("alltoall", "p2p")
         rate, below = (place.own, 1.0) if own else (place.ring, place.below)
         pace = model.pace(cluster.accelerator.clock)
@@ -158,22 +166,31 @@ def _traffic(
         time = np.where(here, found, time)
     if (place.below > 1).any():
         share = _inner_share(op.partition(".")[0], place)
+        # What came to a domain once is passed on inside it to every rank that needs it.
+        share = np.where(np.asarray(copies) > 1, distinct(place.size, copies), share)
         inside = Group(place.below, group.stride)
         time = np.maximum(time, _traffic(op, message * share, inside, cluster, calibration))
     return time
 
 
 def collective_time(
-    op: str, message: Numeric, group: Group, cluster: Cluster, calibration: Calibration
+    op: str,
+    message: Numeric,
+    group: Group,
+    cluster: Cluster,
+    calibration: Calibration,
+    copies: Numeric = 1.0,
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
 
     op       one of `OPS`, or 'allreduce.custom' for the small all-reduce of inference engines
     message  bytes in nccl-tests' convention, float or array
     group    size and stride in rank order
+    copies   of each element of an all-to-all, at random ranks, of which those to one domain share
+             the way (DeepEP, HybridEP); 1: none does
     """
     place = span(group, cluster)
-    time = _traffic(op, np.asarray(message, float), group, cluster, calibration)
+    time = _traffic(op, np.asarray(message, float), group, cluster, calibration, copies)
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
     kind = op.partition(".")[0]

@@ -7,9 +7,11 @@ recomputation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, FIT, TrainingPlan, check, stack
+from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, check, stack
 from predictor.precision import PEAK, PRECISIONS
 from predictor.specs import TrainingPlanSpec
 
@@ -117,6 +119,13 @@ def resize_node(cluster: Cluster, per_node: int) -> Cluster:
     return replace(cluster, name=name, accelerators_per_node=per_node, tiers=tiers)
 
 
+def scale_up(cluster: Cluster) -> int:
+    """Accelerators that the innermost link joins: those of a node, or of an NVLink domain."""
+    inner = [tier for tier in cluster.tiers if tier.link == cluster.tiers[0].link]
+    sizes = [tier.size for tier in inner if np.isfinite(tier.size)]
+    return int(max(sizes, default=cluster.accelerators_per_node))
+
+
 def _cluster(filler: _Filler) -> Cluster:
     values = filler.values
     per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
@@ -160,6 +169,8 @@ def _divisors(number: int) -> list[int]:
 
 def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Possible (tp, pp), fewest GPUs per replica first and TP before PP, TP inside the node."""
+    if SHARDINGS[values["sharding"]].weights:
+        values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
     powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
     tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
     pps = [values["pp"]] if "pp" in values else _divisors(model.layers)
@@ -222,6 +233,10 @@ def complete_training(
         values["recompute"] = means[values["recompute"]]
     for field, value in settings.items():
         filler.fill(field, value, f"default of {label}")
+    if not model.is_moe:
+        values.pop("expert_load", None)
+    else:
+        filler.fill("expert_load", TRAINED_LOAD, "routers trained to balance (Fedus et al. 2021)")
     rule = f"precision {precision}"
     filler.fill("weight_bytes", recipe.weight, rule)
     filler.fill("optimizer_bytes", recipe.optimizer, rule)
@@ -232,20 +247,24 @@ def complete_training(
     if values.get("sharding") == "hsdp":
         filler.fill("dp_shard", cluster.accelerators_per_node, "shard inside the node")
 
-    def plan_of(tp: int, pp: int, chosen: str, share: float) -> TrainingPlan:
+    def plan_of(tp: int, pp: int, chosen: str, share: float, modules: str) -> TrainingPlan:
         ranks = tp * pp * values["cp"]
         dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
         parallel = values.get("sequence_parallel", tp > 1 if split == "tp" else split)
         taken = {
             name: values[name]
             for name in (*CATEGORY_FIELDS, *_PLAN_NUMBERS)
-            if name in values and name not in ("recompute",)
+            if name in values and name not in ("recompute", "recompute_modules")
         }
+        ep, etp = _experts(model, values, tp, ranks // pp * dp, scale_up(cluster))
         return TrainingPlan(
             tp=float(tp),
             pp=float(pp),
             dp=float(dp),
+            ep=float(ep),
+            etp=float(etp),
             recompute=chosen,
+            recompute_modules=modules,
             recompute_share=share,
             sequence_parallel=float(parallel),
             **taken,
@@ -266,11 +285,16 @@ def complete_training(
             "batch; state --tp and --pp"
         )
     stated = values.get("recompute", recompute)
+    modules = values.get("recompute_modules", "core_attn")
     if stated != FIT:
-        options = [(str(stated), float(values.get("recompute_share", 1.0)))]
+        options = [(str(stated), float(values.get("recompute_share", 1.0)), modules)]
     else:
-        options = [("none", 1.0), ("selective", 1.0), *(("full", share) for share in SHARES)]
-    (tp, pp), (chosen, share) = _first_fit(candidates, options, plan_of, model, cluster, run)
+        latent = [("selective", 1.0, "mla_up_proj")] if model.is_latent else []
+        full = [("full", share, modules) for share in SHARES]
+        options = [("none", 1.0, modules), *latent, ("selective", 1.0, modules), *full]
+    (tp, pp), (chosen, share, modules) = _first_fit(
+        candidates, options, plan_of, model, cluster, run
+    )
     fits = "the smallest tp x pp that fits, tp first and inside the node"
     filler.fill("tp", tp, fits)
     filler.fill("pp", pp, fits)
@@ -279,6 +303,8 @@ def complete_training(
         chosen,
         f"default of {label}" if recompute != FIT else "none, selective or full: first that fits",
     )
+    if chosen == "selective":
+        filler.fill("recompute_modules", modules, "attention core, or the latents' up-projections")
     if chosen == "full":
         filler.fill("recompute_share", share, "fewest eighths of the layers that fit")
     if "dp" not in values:
@@ -290,7 +316,12 @@ def complete_training(
             )
         filler.fill("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)")
     filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
-    plan = plan_of(tp, pp, chosen, share)
+    plan = plan_of(tp, pp, chosen, share, modules)
+    if model.is_moe:
+        filler.fill(
+            "ep", int(plan.ep), "most ranks of the scale-up domain that share out the experts"
+        )
+        filler.fill("etp", int(plan.etp), "tp where ep x tp divides a stage's ranks, else 1")
     filler.fill("gpus", int(plan.gpus), "tp x pp x cp x dp")
     reach = cluster.tiers[-1].size
     if int(plan.gpus) > reach:
@@ -308,6 +339,22 @@ def complete_training(
     return TrainingRequest(model, cluster, plan, values.get("tokens"), tuple(filler.assumed))
 
 
+def _experts(
+    model: Model, values: Mapping[str, Any], tp: int, ranks: int, domain: int
+) -> tuple[int, int]:
+    """Expert parallelism and expert tensor parallelism of a stage of `ranks` accelerators: as
+    stated; else the experts are divided among the ranks of a scale-up `domain` as far as both
+    numbers allow (among those of the stage where weights are sharded, since what is divided need
+    not be gathered), and split as the rest of the layer is where that divides the stage (Megatron
+    Core's default)."""
+    if not model.is_moe:
+        return int(values.get("ep", 1)), int(values.get("etp", 1))
+    reach = ranks if SHARDINGS[values["sharding"]].weights else domain
+    near = max(d for d in _divisors(math.gcd(model.num_experts, ranks)) if d <= reach)
+    ep = int(values.get("ep", near))
+    return ep, int(values.get("etp", tp if ranks % (ep * tp) == 0 else 1))
+
+
 _PLAN_NUMBERS = (
     "micro_batch",
     "global_batch",
@@ -321,7 +368,13 @@ _PLAN_NUMBERS = (
     "gather_bytes",
     "optimizer_bytes",
     "vocab_multiple",
+    "expert_load",
+    "lora_rank",
 )
+
+TRAINED_LOAD = 1.1
+"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
+2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""
@@ -329,26 +382,27 @@ SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 
 def _first_fit(
     candidates: list[tuple[int, int]],
-    options: list[tuple[str, float]],
+    options: list[tuple[str, float, str]],
     plan_of: Any,
     model: Model,
     cluster: Cluster,
     run: RunParameters,
-) -> tuple[tuple[int, int], tuple[str, float]]:
+) -> tuple[tuple[int, int], tuple[str, float, str]]:
     """The first layout, and for it the first recomputation, whose peak memory fits.
 
     Where nothing fits: the last layout with the last option (the user sees by how much).
     """
     if len(candidates) == 1 and len(options) == 1:
         return candidates[0], options[0]
-    if model.is_moe or model.is_latent:
-        return candidates[0], options[-1]
     capacity = cluster.accelerator.memory
     fits = []
-    for option in options:
-        batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates])
-        fits.append(np.asarray(memory(model, batch, run).peak <= capacity))
-    table = np.stack(fits, axis=1)  # (layouts, options)
+    # Options that differ in numbers only are judged together.
+    for _, alike in groupby(options, key=lambda option: (option[0], option[2])):
+        several = list(alike)
+        batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates for option in several])
+        peaks = memory(model, batch, run).peak.reshape(len(candidates), len(several))
+        fits.append(np.asarray(peaks <= capacity))
+    table = np.concatenate(fits, axis=1)  # (layouts, options)
     if not table.any():
         return candidates[-1], options[-1]
     layout = int(np.argmax(table.any(axis=1)))

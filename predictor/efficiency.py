@@ -218,21 +218,25 @@ class Calibration:
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
         architecture's, else the one pooled over all, else the constant default. At each step the
-        exact kernel comes before its generic kind, and the exact data type before a related one.
+        exact data type comes before a related one. A kernel by name ('attention_prefill.flash2')
+        comes before its generic kind wherever one was measured on this architecture: kernels
+        written for an older one do not gain what newer kernels do.
         """
         kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
         dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
-        places = (accelerator.name, f"{ANY}{accelerator.architecture}", ANY)
-        for place in places[:2] if accelerator.is_host else places:
-            for name in kinds:
-                for candidate in dtypes:
-                    model = self.kernels.get((name, candidate, place))
-                    if model is None:
-                        continue
-                    if place == accelerator.name:
-                        return Resolved(model, None, "interpolated", model.sigma)
-                    sigma = max(model.sigma, self._transfer(kinds[-1], place))
-                    return Resolved(model, None, "transferred", sigma)
+        near = (accelerator.name, f"{ANY}{accelerator.architecture}")
+        order = [(name, place) for name in kinds for place in near]
+        if not accelerator.is_host:
+            order += [(name, ANY) for name in kinds]
+        for name, place in order:
+            for candidate in dtypes:
+                model = self.kernels.get((name, candidate, place))
+                if model is None:
+                    continue
+                if place == accelerator.name:
+                    return Resolved(model, None, "interpolated", model.sigma)
+                sigma = max(model.sigma, self._transfer(kinds[-1], place))
+                return Resolved(model, None, "transferred", sigma)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
 

@@ -60,7 +60,7 @@ def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Nume
         width = model.heads * (model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim)
     else:
         width = 2 * model.attention_width
-    attention = 2.0 * width * seq_len * model.layers * convention.attention
+    attention = 2.0 * width * seq_len * model.attention_blocks * convention.attention
     if convention.weights == "all":
         return 2.0 * model.active_parameters + attention, attention
     return 2.0 * model.matrix_parameters(active=True) + attention, attention

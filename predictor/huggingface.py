@@ -32,6 +32,24 @@ STANDARD = {
     "expert_ffn_hidden": "moe_intermediate_size",
     "shared_experts": "n_shared_experts",
     "mtp_layers": "num_nextn_predict_layers",
+    "sliding_window": "sliding_window",
+    "shared_expert_ffn_hidden": "shared_expert_intermediate_size",
+}
+LLAMA4 = {
+    **STANDARD,
+    "ffn_hidden": "intermediate_size_mlp",
+    "expert_ffn_hidden": "intermediate_size",
+    "moe_every_n": "interleave_moe_layer_step",
+    "sliding_window": "attention_chunk_size",
+}
+NEMOTRON_H = {
+    **STANDARD,
+    "shared_expert_ffn_hidden": "moe_shared_expert_intermediate_size",
+    "expert_hidden": "moe_latent_size",
+    "mamba_heads": "mamba_num_heads",
+    "mamba_head_dim": "mamba_head_dim",
+    "mamba_state": "ssm_state_size",
+    "mamba_groups": "n_groups",
 }
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
@@ -72,7 +90,14 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "olmo2": (STANDARD, _LLAMA),
     "deepseek_v2": (STANDARD, _LLAMA),
     "deepseek_v3": (STANDARD, _LLAMA),
+    "kimi_k2": (STANDARD, _LLAMA),
+    "glm4_moe": (STANDARD, _LLAMA),
     "gpt_oss": (STANDARD, _LLAMA),
+    "llama4_text": (LLAMA4, {"shared_experts": 1}),
+    "nemotron_h": (
+        NEMOTRON_H,
+        {"gated": False, "activation": "squared_relu", "positions": "none"},
+    ),
 }
 """By `model_type`: which keys hold the dimensions, and what the architecture implies."""
 
@@ -83,6 +108,29 @@ TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "
 def is_config(content: Mapping[str, Any]) -> bool:
     """Whether a mapping is a HuggingFace model configuration."""
     return "model_type" in content or "architectures" in content
+
+
+def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Which layers see a window only, in the words of a catalog's `sliding_pattern`."""
+    if content.get("use_sliding_window") is False:
+        return {"sliding_window": 0}
+    every = content.get("sliding_window_pattern", {"gemma3_text": 6}.get(kind))
+    if kind == "llama4_text":
+        return {"sliding_pattern": "chunked; every 4th layer full"}
+    if every:
+        return {"sliding_pattern": f"{int(every) - 1} local : 1 global"}
+    if kind in ("gemma2", "gpt_oss"):
+        return {"sliding_pattern": "alternating sliding/full"}
+    return {"sliding_pattern": "all layers"}
+
+
+def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Kinds of blocks from a pattern of M (state space), * (attention), - and E (feed-forward)."""
+    pattern = str(content.get("hybrid_override_pattern", ""))
+    if not pattern or set(pattern) - set("M*-E"):
+        raise InputError(f"{where}: key 'hybrid_override_pattern' must consist of M, *, - and E")
+    counts = {"attention_layers": pattern.count("*"), "mamba_layers": pattern.count("M")}
+    return {"layers": len(pattern), **counts}
 
 
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -113,6 +161,12 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         found.setdefault("expert_ffn_hidden", found.get("ffn_hidden", 0))
     elif "expert_ffn_hidden" in found:
         del found["expert_ffn_hidden"]
+    if found.get("shared_expert_ffn_hidden") and experts:
+        found.setdefault("shared_experts", 1)
+    if kind == "nemotron_h":
+        found |= _hybrid(content, where)
+    if "sliding_window" in found:
+        found |= _windows(kind, content)
     if kind == "falcon":
         new = content.get("new_decoder_architecture", False)
         multi = content.get("multi_query", True) and not new

@@ -37,6 +37,10 @@ class Timing:
     family: tuple[str, ...]
 
 
+THROTTLED = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
+"""Operators that draw enough power for the cap to bind."""
+
+
 def throttled(
     throttle: Throttle | None, time: Array, flop: Array, peak: Array, watts: Numeric
 ) -> Array:
@@ -85,7 +89,7 @@ def shape_times(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
         family = kind
-    if sustained and shapes.op in ("gemm", "attention_prefill", "attention_backward"):
+    if sustained and shapes.op in THROTTLED:
         throttle = calibration.throttles.get(accelerator.architecture)
         if throttle is not None:
             peak = shapes.flop / np.maximum(found.compute, 1e-30)

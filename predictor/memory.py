@@ -7,20 +7,24 @@ them); state is 18 bytes per parameter in mixed precision (Rajbhandari et al. 20
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from predictor.blocks import blocks
+from predictor.communication import Held
 from predictor.efficiency import RunParameters
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
-from predictor.operators import Operator, step_operators
+from predictor.operators import LAYER_MODULES, Operator, step_operators
 from predictor.pipeline import Stages, in_flight, stages
 from predictor.plan import SHARDINGS, TrainingPlan
+from predictor.recompute import freed
 
 CLASSES = (
     "layer weights and optimizer",
+    "expert weights and optimizer",
     "embedding and head weights and optimizer",
     "activations",
     "embedding and head activations",
@@ -55,72 +59,160 @@ class Memory:
 class StageParameters:
     """Parameters that one rank holds before data-parallel sharding, (3, *batch).
 
-    layers, ends   of the layers; of embedding, output projection and final norm
-    tied           of an embedding that first and last stage both hold (0 where not)
+    layers, experts, ends  of the layers without routed experts; of those; of embedding, output
+                           projection and final norm
+    adapters  low-rank adapters, where only they are trained
+    tied      of an embedding that first and last stage both hold and train (0 where not)
     """
 
     layers: Array
+    experts: Array
     ends: Array
+    adapters: Array
     tied: Array
+    frozen: bool
 
     @property
-    def total(self) -> Array:
-        """All of them."""
-        return self.layers + self.ends
+    def dense(self) -> Held:
+        """All but the routed experts."""
+        whole = self.layers + self.ends
+        if self.frozen:
+            return Held(whole + self.adapters, self.adapters)
+        return Held(whole, whole)
+
+    @property
+    def expert(self) -> Held:
+        """The routed experts."""
+        return Held(self.experts, np.zeros_like(self.experts) if self.frozen else self.experts)
 
 
-def layer_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of one dense layer on one tensor-parallel rank."""
-    split, whole = model.layer_vectors
+def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of one attention block on one tensor-parallel rank."""
+    split, whole = model.mixer_vectors
+    if model.is_latent:
+        latent = model.latent_down_matrix
+        vectors = whole + model.q_lora_rank + model.kv_lora_rank
+        return (model.attention_matrix - latent) / tp + latent + vectors
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
     replicated = 2 * model.hidden * model.kv_width * extra
-    matrices = model.attention_matrix + model.dense_ffn_matrix + replicated
-    return (matrices + split) / tp + whole
+    return (model.attention_matrix + replicated + split) / tp + whole
 
 
-def stage_parameters(model: Model, plan: TrainingPlan, at: Stages) -> StageParameters:
-    """Parameters by kind of stage; a tied output projection is a copy where pp > 1."""
+def dense_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of one dense feed-forward block on one tensor-parallel rank."""
+    split, whole = model.ffn_vectors
+    return (model.dense_ffn_matrix + split) / tp + whole
+
+
+def mixture_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of a mixture of experts on one tensor-parallel rank, routed experts aside."""
+    return model.shared_matrix / tp + model.router_matrix + model.norm_parameters
+
+
+def layer_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of one layer on one tensor-parallel rank, routed experts aside: of the mean layer
+    where layers differ."""
+    return (
+        _mixers(model, tp)
+        + model.dense_share * dense_parameters(model, tp)
+        + model.moe_share * mixture_parameters(model, tp)
+    )
+
+
+def _mixers(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of the mean layer's attention and state-space blocks."""
+    mamba = model.mamba_matrix / tp + model.norm_parameters
+    return model.attention_share * mixer_parameters(model, tp) + model.mamba_share * mamba
+
+
+def adapter_parameters(operators: list[Operator], held: dict[str, Array]) -> Array:
+    """Parameters of the adapters on one rank: each has a weight gradient of its size."""
+    found: Array = np.zeros_like(held["layer"])
+    for operator in operators:
+        if ".lora_" in operator.name and operator.variant == "wgrad":
+            found = found + held[operator.module] * operator.count * operator.m * operator.n
+    return found
+
+
+def stage_parameters(
+    model: Model, plan: TrainingPlan, at: Stages, operators: list[Operator] | None = None
+) -> StageParameters:
+    """Parameters by kind of stage; a tied output projection is a copy where pp > 1.
+
+    operators   `step_operators(model, plan)`, if at hand; read where only adapters are trained
+    """
     table = plan.vocab_share(model.vocab) * model.hidden
     positions = model.embedding_parameters - model.vocab * model.hidden
-    final_norm = model.hidden * (2 if model.norm == "layernorm" else 1)
     shared = at.embeds * at.heads * (1.0 if model.tied_embeddings else 0.0)
-    ends = at.embeds * (table + positions) + at.heads * (table + final_norm) - shared * table
-    copies = np.where(model.tied_embeddings & (plan.pp > 1), 1.0, 0.0)
+    ends = (
+        at.embeds * (table + positions)
+        + at.heads * (table + model.norm_parameters)
+        - shared * table
+    )
+    held = blocks(model, plan, at)
+    layers = (
+        held["layer"] * _mixers(model, plan.tp)
+        + held["dense"] * dense_parameters(model, plan.tp)
+        + held["moe"] * mixture_parameters(model, plan.tp)
+        + held["mtp"] * 2.0 * model.hidden**2 / plan.tp
+    )
+    experts = held["moe"] * model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    frozen = plan.frozen
+    adapters = zero
+    if frozen:
+        known = step_operators(model, plan) if operators is None else operators
+        adapters = zero + adapter_parameters(known, held)
+    copies = np.where(model.tied_embeddings & (plan.pp > 1), 0.0 if frozen else 1.0, 0.0)
     tied = copies * np.maximum(at.embeds, at.heads) * table
-    return StageParameters(
-        layers=at.layers * layer_parameters(model, plan.tp), ends=ends, tied=tied
-    )
+    return StageParameters(zero + layers, zero + experts, zero + ends, adapters, tied, frozen)
 
 
-def bytes_per_parameter(plan: TrainingPlan) -> Numeric:
-    """Weight, gradient and optimizer bytes per parameter on one rank after sharding."""
-    sharding, group = SHARDINGS[plan.sharding], plan.shard_group
-    return (
-        plan.weight_bytes / (group if sharding.weights else 1.0)
-        + plan.gradient_bytes / (group if sharding.gradients else 1.0)
-        + plan.optimizer_bytes / (group if sharding.optimizer else 1.0)
-    )
+def state_bytes(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
+    """Weight, gradient and optimizer bytes on one rank after sharding over `group`."""
+    sharding = SHARDINGS[plan.sharding]
+    trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
+    trained = trained + plan.optimizer_bytes / (group if sharding.optimizer else 1.0)
+    weights = plan.weight_bytes / (group if sharding.weights else 1.0)
+    return held.weights * weights + held.trained * trained
 
 
-def layer_activations(operators: list[Operator], plan: TrainingPlan) -> tuple[Numeric, Numeric]:
-    """Bytes a layer keeps for one micro-batch: (mean over layers as recomputation leaves them,
-    without any)."""
-    layer = [operator for operator in operators if operator.module == "layer"]
-    whole: Numeric = sum((operator.saved for operator in layer), 0.0)
+def layer_activations(
+    model: Model, operators: list[Operator], plan: TrainingPlan, held: dict[str, Array]
+) -> tuple[Array, Array]:
+    """Bytes that the layers of a stage keep for one micro-batch, (3, *batch): as recomputation
+    leaves them, and of one layer without any.
+
+    held   executions of each module on a stage (`blocks.blocks`)
+    """
+    layer = [o for o in operators if o.module in LAYER_MODULES and o.phase == "forward"]
+    zero = np.zeros(held["layer"].shape)
+
+    def total(chosen: list[Operator]) -> Array:
+        found = zero
+        for module in LAYER_MODULES:
+            each = [o.count * o.saved for o in chosen if o.module == module]
+            if each:
+                found = found + held[module] * sum(each, 0.0)
+        return found
+
+    whole = total(layer)
+    one = whole / np.maximum(held["layer"], 1.0)
     if plan.recompute == "full":
         # Only the input of the layer, which its first norm would have saved.
         share = plan.recompute_share
         start = next(operator.saved for operator in layer if operator.op == "norm")
-        return share * start + (1.0 - share) * whole, whole
+        return share * start * held["layer"] + (1.0 - share) * whole, one
     if plan.recompute == "per_op":
         # Kept: what attention saves, and the input of every other product.
-        core = sum((o.saved for o in layer if o.core), 0.0)
-        return core + 0.5 * sum((o.saved for o in layer if o.op == "gemm"), 0.0), whole
+        core = total([o for o in layer if o.core])
+        products = total([o for o in layer if o.op in ("gemm", "moe_gemm")])
+        return core + 0.5 * products, one
     if plan.recompute == "selective":
-        dropped = [o.saved for o in layer if o.core and o.op in ("softmax", "elementwise")]
-        return whole - sum(dropped, 0.0), whole
-    return whole, whole
+        parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]
+        return total(parts), one
+    return whole, one
 
 
 def memory(
@@ -133,26 +225,39 @@ def memory(
     """
     operators = step_operators(model, plan) if operators is None else operators
     at = stages(model, plan)
-    parameters = stage_parameters(model, plan, at)
-    state = bytes_per_parameter(plan)
-    kept, whole = layer_activations(operators, plan)
+    held = blocks(model, plan, at)
+    parameters = stage_parameters(model, plan, at, operators)
+    kept, one = layer_activations(model, operators, plan, held)
     ends = {
         module: sum((o.saved for o in operators if o.module == module), 0.0)
-        for module in ("embedding", "head")
+        for module in ("embedding", "head", "mtp")
     }
     flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
     sharding = SHARDINGS[plan.sharding]
-    # Two gathered layers (one in use, one prefetched) and one layer's unreduced gradients.
-    piece = layer_parameters(model, plan.tp) * (2 * plan.gather_bytes + plan.reduce_bytes)
+    # Two gathered layers (one in use, one prefetched; all of them where they are kept for the
+    # backward pass) and one layer's unreduced gradients.
+    experts = model.moe_share * model.num_experts * model.expert_matrix
+    piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
+    gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
+    trained = 0.0 if plan.frozen else plan.reduce_bytes
     zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    layers = Held(parameters.layers, zero if parameters.frozen else parameters.layers)
+    edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)
+    adapters = Held(parameters.adapters, parameters.adapters)
+    group, expert_group = plan.shard_group, plan.expert_shard_group
     classes = {
-        "layer weights and optimizer": parameters.layers * state,
-        "embedding and head weights and optimizer": parameters.ends * state,
-        "activations": in_flight(plan, at) * kept,
+        "layer weights and optimizer": state_bytes(plan, layers, group)
+        + state_bytes(plan, adapters, group),
+        "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group),
+        "embedding and head weights and optimizer": state_bytes(plan, edges, group),
+        "activations": flying * kept,
         "embedding and head activations": at.embeds * ends["embedding"] * flying
-        + at.heads * ends["head"],
-        "recomputation workspace": whole if plan.recompute == "full" else zero,
-        "gathered layers": piece if sharding.weights else zero,
+        + held["head"] * ends["head"]
+        + held["mtp"] * ends["mtp"],
+        "recomputation workspace": one if plan.recompute == "full" else zero,
+        "gathered layers": piece * (gathered * plan.gather_bytes + trained)
+        if sharding.weights
+        else zero,
         "context": run.context,
     }
     present = np.broadcast_to(at.count > 0, zero.shape)

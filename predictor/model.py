@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.hardware import Numeric
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,8 +15,15 @@ class Model:
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
-    Dense GPT and Llama styles are predicted; mixtures of experts and latent attention are
-    described (and counted) so that a catalog can hold them.
+    A layer is an attention block and a feed-forward block, dense or a mixture of experts. In a
+    hybrid (`mamba_layers` > 0) each layer is one block: attention, state space (Mamba-2) or
+    feed-forward.
+
+    expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
+                      to it and back)
+    attention_layers  of a hybrid; 0: every layer
+    mamba_state       size of the state per channel; heads x head_dim channels, states shared
+                      within each of `mamba_groups`
     """
 
     name: str
@@ -46,6 +58,13 @@ class Model:
     mtp_layers: int = 0
     sliding_window: int = 0
     sliding_pattern: str = ""
+    expert_hidden: int = 0
+    attention_layers: int = 0
+    mamba_layers: int = 0
+    mamba_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_state: int = 0
+    mamba_groups: int = 0
 
     @property
     def is_moe(self) -> bool:
@@ -56,6 +75,87 @@ class Model:
     def is_latent(self) -> bool:
         """Whether attention is multi-head latent attention."""
         return self.kv_lora_rank > 0
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether layers are single blocks of several kinds."""
+        return self.mamba_layers > 0
+
+    @property
+    def attention_blocks(self) -> int:
+        """Number of attention blocks."""
+        return self.attention_layers if self.is_hybrid else self.layers
+
+    @property
+    def ffn_blocks(self) -> int:
+        """Number of feed-forward blocks, dense and mixtures together."""
+        return self.layers - self.attention_layers - self.mamba_layers
+
+    def _share(self, blocks: int) -> float:
+        return blocks / max(self.layers, 1)
+
+    @property
+    def attention_share(self) -> float:
+        """Attention blocks per layer."""
+        return self._share(self.attention_blocks)
+
+    @property
+    def mamba_share(self) -> float:
+        """State-space blocks per layer."""
+        return self._share(self.mamba_layers)
+
+    @property
+    def moe_share(self) -> float:
+        """Mixtures of experts per layer."""
+        return self._share(self.moe_layers)
+
+    @property
+    def dense_share(self) -> float:
+        """Dense feed-forward blocks per layer."""
+        return self._share(self.ffn_blocks - self.moe_layers)
+
+    @property
+    def windowed_share(self) -> float:
+        """Share of the attention blocks that see `sliding_window` keys at most, 0..1.
+
+        Read from `sliding_pattern`: 'all layers', 'alternating ...', '5 local : 1 global', or '...
+        every 4th layer full'; an empty pattern means all.
+        """
+        if not self.sliding_window:
+            return 0.0
+        pattern = self.sliding_pattern.lower()
+        if mixed := re.search(r"(\d+) local : (\d+) global", pattern):
+            every = int(mixed[1]) + int(mixed[2])
+            full = self.layers // every * int(mixed[2])
+        elif pattern.startswith("alternating"):
+            full = self.layers // 2
+        elif sparse := re.search(r"every (\d+)(?:nd|rd|th) layer full", pattern):
+            full = self.layers // int(sparse[1])
+        else:
+            full = 0
+        return 1.0 - self._share(full)
+
+    def mean_keys(self, seq_len: Numeric, windowed: bool) -> Numeric:
+        """Keys that a query sees, on average over a causal sequence of `seq_len` tokens.
+
+        A sliding window w: w (1 - w / 2s); chunks of w tokens, each causal in itself: w / 2.
+        """
+        if not windowed:
+            return 0.5 * seq_len
+        window = np.minimum(float(self.sliding_window), seq_len)
+        if self.sliding_pattern.startswith("chunked"):
+            return 0.5 * window
+        return np.asarray(window * (1.0 - 0.5 * window / seq_len))
+
+    @property
+    def qk_dim(self) -> int:
+        """Size of a query or key head as attention multiplies it."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.is_latent else self.head_dim
+
+    @property
+    def v_dim(self) -> int:
+        """Size of a value head."""
+        return self.v_head_dim if self.is_latent else self.head_dim
 
     @property
     def attention_width(self) -> int:
@@ -73,19 +173,37 @@ class Model:
         return self.ffn_hidden * (2 if self.gated else 1)
 
     @property
+    def latent_down_matrix(self) -> int:
+        """Weights of the projections to latent queries, keys and values; 0 without them. Every
+        tensor-parallel rank holds them whole."""
+        if not self.is_latent:
+            return 0
+        return self.hidden * (self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim)
+
+    @property
     def attention_matrix(self) -> int:
-        """Weights of the attention projections of one layer."""
+        """Weights of the projections of one attention block."""
         if self.is_latent:
-            qk = self.qk_nope_head_dim + self.qk_rope_head_dim
-            query = (
-                self.q_lora_rank * (self.hidden + self.heads * qk)
-                if self.q_lora_rank
-                else self.hidden * self.heads * qk
-            )
-            key_value = self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
-            key_value += self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-            return query + key_value + self.heads * self.v_head_dim * self.hidden
+            query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
+            key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
+            out = self.heads * self.v_dim * self.hidden
+            return self.latent_down_matrix + query + key_value + out
         return self.hidden * (2 * self.attention_width + 2 * self.kv_width)
+
+    @property
+    def mamba_width(self) -> int:
+        """Channels of a state-space block."""
+        return self.mamba_heads * self.mamba_head_dim
+
+    @property
+    def mamba_in_width(self) -> int:
+        """Output width of its first projection: gate, channels, B and C, step sizes."""
+        return 2 * (self.mamba_width + self.mamba_groups * self.mamba_state) + self.mamba_heads
+
+    @property
+    def mamba_matrix(self) -> int:
+        """Weights of the projections of one state-space block."""
+        return self.hidden * (self.mamba_in_width + self.mamba_width)
 
     @property
     def dense_ffn_matrix(self) -> int:
@@ -94,45 +212,76 @@ class Model:
 
     @property
     def moe_layers(self) -> int:
-        """Number of layers whose feed-forward block is a mixture of experts."""
+        """Number of feed-forward blocks that are mixtures of experts."""
         if not self.is_moe:
             return 0
-        return (self.layers - self.dense_layers) // max(self.moe_every_n, 1)
+        return (self.ffn_blocks - self.dense_layers) // max(self.moe_every_n, 1)
 
-    def _expert_matrix(self, experts: int) -> int:
-        """Weights of a mixture layer, counting `experts` routed experts of it."""
-        sides = 3 if self.gated else 2
-        shared_ffn = self.shared_expert_ffn_hidden or self.expert_ffn_hidden
-        return (
-            self.hidden * self.num_experts  # router
-            + sides * self.hidden * self.expert_ffn_hidden * experts
-            + sides * self.hidden * shared_ffn * self.shared_experts
-        )
+    @property
+    def expert_width(self) -> int:
+        """Width of a token as it enters the experts."""
+        return self.expert_hidden or self.hidden
+
+    @property
+    def expert_matrix(self) -> int:
+        """Weights of one routed expert."""
+        return (3 if self.gated else 2) * self.expert_width * self.expert_ffn_hidden
+
+    @property
+    def shared_width(self) -> int:
+        """Inner width of all shared experts of a mixture together."""
+        return (self.shared_expert_ffn_hidden or self.expert_ffn_hidden) * self.shared_experts
+
+    @property
+    def shared_matrix(self) -> int:
+        """Weights of a mixture's shared experts."""
+        return (3 if self.gated else 2) * self.hidden * self.shared_width
+
+    @property
+    def router_matrix(self) -> int:
+        """Weights of a mixture's router, and of its projections to `expert_hidden` and back."""
+        return self.hidden * (self.num_experts + 2 * self.expert_hidden)
 
     def matrix_parameters(self, active: bool = False) -> int:
         """Weights of all layers' matrices; with `active`, only those that a token touches."""
-        total = self.layers * self.attention_matrix
-        total += (self.layers - self.moe_layers) * self.dense_ffn_matrix
-        if self.is_moe:
-            total += self.moe_layers * self._expert_matrix(
-                self.top_k if active else self.num_experts
-            )
-        return total
+        experts = self.top_k if active else self.num_experts
+        mixture = self.router_matrix + self.shared_matrix + experts * self.expert_matrix
+        return (
+            self.attention_blocks * self.attention_matrix
+            + self.mamba_layers * self.mamba_matrix
+            + (self.ffn_blocks - self.moe_layers) * self.dense_ffn_matrix
+            + self.moe_layers * mixture
+        )
 
     @property
-    def layer_vectors(self) -> tuple[int, int]:
-        """Norm and bias parameters of one dense layer: (split by TP, whole on every rank)."""
-        norm = 2 * self.hidden * (2 if self.norm == "layernorm" else 1)
+    def norm_parameters(self) -> int:
+        """Parameters of one norm."""
+        return self.hidden * (2 if self.norm == "layernorm" else 1)
+
+    @property
+    def mixer_vectors(self) -> tuple[int, int]:
+        """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
         qkv = self.attention_width + 2 * self.kv_width
         if self.bias:
-            return qkv + self.ffn_in_width, norm + 2 * self.hidden
-        return (qkv if self.qkv_bias else 0), norm
+            return qkv, self.norm_parameters + self.hidden
+        return (qkv if self.qkv_bias else 0), self.norm_parameters
+
+    @property
+    def ffn_vectors(self) -> tuple[int, int]:
+        """The same of a dense feed-forward block."""
+        if self.bias:
+            return self.ffn_in_width, self.norm_parameters + self.hidden
+        return 0, self.norm_parameters
 
     @property
     def vector_parameters(self) -> int:
         """Norm and bias parameters of all layers, the final norm included."""
-        final = self.hidden * (2 if self.norm == "layernorm" else 1)
-        return self.layers * sum(self.layer_vectors) + final
+        mixers = self.attention_blocks * sum(self.mixer_vectors)
+        return (
+            mixers
+            + self.ffn_blocks * sum(self.ffn_vectors)
+            + (self.mamba_layers + 1) * self.norm_parameters
+        )
 
     @property
     def embedding_parameters(self) -> int:

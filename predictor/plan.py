@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
 from predictor.precision import PRECISIONS, Precision
+from predictor.schedules import SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,31 @@ RECOMPUTES = ("none", "selective", "per_op", "full")
 """What runs twice: nothing; the attention core; everything but attention, of the products every
 other one (torchtitan's per-operator checkpointing); whole layers."""
 
+RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe")
+"""Parts of a layer that selective recomputation may name."""
+
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
-ATTENTIONS = ("flash", "flash2", "unfused")
-"""The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
-CP_KINDS = ("ring", "allgather")
+ATTENTIONS = ("flash", "flash2", "triton", "unfused")
+"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
+Triton; separate kernels."""
+
+CP_KINDS = ("ring", "allgather", "ulysses")
+"""How the ranks that split a sequence attend over it: keys and values go round a ring, are
+gathered, or heads are exchanged for tokens by all-to-all."""
+
+RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: Megatron's default,
+and its tp-pp-dp mapping, which keeps pipelines together instead of replicas."""
+
+DISPATCHES = ("copies", "once")
+"""How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
+once to each rank in it (DeepEP, HybridEP)."""
+
+TRAINED = ("all", "lora", "lora_qkv")
+"""What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
+or of the projections to queries, keys and values only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +78,7 @@ class TrainingPlan:
     fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
 
     dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
+    recompute_modules  what selective recomputation repeats: names, separated by commas
     recompute_share  share of the layers that full recomputation covers
     gradient_bytes  bytes of one accumulated gradient element
     reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
@@ -68,6 +89,14 @@ class TrainingPlan:
                     computation: all tensor-parallel collectives behind their products; those of
                     the backward pass behind the weight gradients; gradient reduction; weight
                     gathering; pipeline transfers
+    ep, etp         ranks among which experts are divided, and ranks that split each expert; taken
+                    from the ranks of a pipeline stage (tp * cp * dp)
+    expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
+                    the capacity factor where experts are padded to it
+    ep_overlap      dispatch and combine hide behind the experts of another micro-batch
+    lora_rank       inner size of the adapters where only they are trained
+    reshard         fully sharded weights are dropped after the forward pass and gathered again
+    mtp             the model's extra prediction layers are trained too
     grad_clip       gradients are clipped by their global norm
     fused           elementwise chains (gated activation, rotary, norms) are single kernels
     """
@@ -89,11 +118,20 @@ class TrainingPlan:
     gather_bytes: Numeric = 2.0
     optimizer_bytes: Numeric = 12.0
     vocab_multiple: Numeric = 128.0
+    ep: Numeric = 1.0
+    etp: Numeric = 1.0
+    expert_load: Numeric = 1.0
+    lora_rank: Numeric = 16.0
     precision: str = "bf16"
     recompute: str = "none"
+    recompute_modules: str = "core_attn"
     sharding: str = "zero1"
     attention: str = "flash"
     cp_kind: str = "ring"
+    trained: str = "all"
+    dispatch: str = "copies"
+    rank_order: str = "tp-cp-dp-pp"
+    schedule: str = "1f1b"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False
@@ -101,6 +139,9 @@ class TrainingPlan:
     grad_overlap: bool = True
     param_overlap: bool = True
     p2p_overlap: bool = False
+    ep_overlap: bool = False
+    reshard: bool = True
+    mtp: bool = True
     grad_clip: bool = True
     framework: str = "neutral"
     era: str = "neutral"
@@ -133,6 +174,34 @@ class TrainingPlan:
             return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
         return whole
 
+    @property
+    def recompute_parts(self) -> tuple[str, ...]:
+        """Names of the parts that selective recomputation repeats."""
+        return tuple(self.recompute_modules.split(","))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the model's own weights stay as they are and only adapters are trained."""
+        return self.trained != "all"
+
+    @property
+    def stage_ranks(self) -> Numeric:
+        """Accelerators that hold one pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def expert_gradient_group(self) -> Numeric:
+        """Ranks that hold the same experts: the stage's, over ep * etp."""
+        return self.stage_ranks / (self.ep * self.etp)
+
+    @property
+    def expert_shard_group(self) -> Numeric:
+        """Ranks that divide the sharded state of the experts among them."""
+        return np.minimum(
+            np.maximum(self.shard_group * self.tp / (self.ep * self.etp), 1.0),
+            self.expert_gradient_group,
+        )
+
     def vocab_share(self, vocab: int) -> Numeric:
         """Rows of the embedding on one tensor-parallel rank, padding included."""
         return np.ceil(vocab / (self.vocab_multiple * self.tp)) * self.vocab_multiple
@@ -160,7 +229,18 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field
 CATEGORY_FIELDS = tuple(
     field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
 )
-LAYER_FIELDS = ("tp", "cp", "micro_batch", "seq_len", "sequence_parallel", "recompute_share")
+LAYER_FIELDS = (
+    "tp",
+    "cp",
+    "micro_batch",
+    "seq_len",
+    "sequence_parallel",
+    "recompute_share",
+    "ep",
+    "etp",
+    "expert_load",
+    "lora_rank",
+)
 """The numeric fields on which the operators of a layer depend; the others decide only how layers
 are put together."""
 
@@ -189,7 +269,18 @@ def _not_multiple(value: Numeric, divisor: Numeric) -> Any:
 
 def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """Every law with the plans that break it; arrays in, arrays out."""
-    positive = ("tp", "pp", "dp", "cp", "vpp", "micro_batch", "global_batch", "seq_len")
+    positive = (
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "vpp",
+        "ep",
+        "etp",
+        "micro_batch",
+        "global_batch",
+        "seq_len",
+    )
     found = [
         Rule(
             np.asarray(getattr(plan, name) < 1) | _not_multiple(getattr(plan, name), 1),
@@ -211,10 +302,19 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             "is a multiple of them",
             ("tp",),
         ),
-        Rule(
-            _not_multiple(model.ffn_hidden, plan.tp),
-            f"tp {{tp}} does not divide the feed-forward width {model.ffn_hidden} of {model.name}",
-            ("tp",),
+        *(
+            Rule(
+                _not_multiple(width, plan.tp),
+                f"tp {{tp}} does not divide the {what} {width} of {model.name}",
+                ("tp",),
+            )
+            for what, width in (
+                ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
+                ("shared experts' width", model.shared_width if model.is_moe else 0),
+                ("state-space heads", model.mamba_heads),
+                ("state-space groups", model.mamba_groups),
+            )
+            if width
         ),
         Rule(
             np.asarray(stages > model.layers + 2),
@@ -224,6 +324,11 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         Rule(
             np.asarray(plan.vpp > 1) & np.asarray(plan.pp == 1),
             "vpp {vpp} needs pp of at least 2",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(plan.vpp > (np.inf if SCHEDULES[plan.schedule].chunks else 1)),
+            f"vpp {{vpp}} cannot be with schedule {plan.schedule}: its devices hold one stage",
             ("vpp",),
         ),
         Rule(
@@ -237,7 +342,39 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("cp", "seq_len"),
         ),
     ]
-    return found
+    return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
+
+
+def _dense_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    return [
+        Rule(
+            np.asarray(getattr(plan, name) > 1),
+            f"{name} {{{name}}} needs a mixture of experts; {model.name} is dense",
+            (name,),
+        )
+        for name in ("ep", "etp")
+    ]
+
+
+def _expert_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    return [
+        Rule(
+            _not_multiple(model.num_experts, plan.ep),
+            f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
+            ("ep",),
+        ),
+        Rule(
+            _not_multiple(model.expert_ffn_hidden, plan.etp),
+            f"etp {{etp}} does not divide the width {model.expert_ffn_hidden} of the experts of "
+            f"{model.name}",
+            ("etp",),
+        ),
+        Rule(
+            _not_multiple(plan.stage_ranks, plan.ep * plan.etp),
+            "ep {ep} x etp {etp} does not divide the ranks of a stage, tp {tp} x cp {cp} x dp {dp}",
+            ("ep", "etp", "tp", "cp", "dp"),
+        ),
+    ]
 
 
 def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:

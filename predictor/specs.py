@@ -18,8 +18,19 @@ from pydantic import (
 )
 
 from predictor.errors import InputError, nearest
-from predictor.plan import ATTENTIONS, CP_KINDS, FIT, RECOMPUTES, SHARDINGS
+from predictor.plan import (
+    ATTENTIONS,
+    CP_KINDS,
+    DISPATCHES,
+    FIT,
+    RANK_ORDERS,
+    RECOMPUTE_MODULES,
+    RECOMPUTES,
+    SHARDINGS,
+    TRAINED,
+)
 from predictor.precision import PRECISIONS
+from predictor.schedules import SCHEDULES
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -126,21 +137,39 @@ class ModelSpec(Spec):
     mtp_layers: Natural = 0
     sliding_window: Natural = 0
     sliding_pattern: str = ""
+    expert_hidden: Natural = 0
+    attention_layers: Natural = 0
+    mamba_layers: Natural = 0
+    mamba_heads: Natural = 0
+    mamba_head_dim: Natural = 0
+    mamba_state: Natural = 0
+    mamba_groups: Natural = 0
     hf_id: str = ""
     source: str = ""
     notes: str = ""
 
 
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    text = str(value).lower()
+    if text not in choices:
+        near = nearest(text, choices)
+        raise ValueError(
+            f"{value!r} is not one of {', '.join(choices)}"
+            + (f"; did you mean {near!r}?" if near else "")
+        )
+    return text
+
+
 def _one_of(choices: tuple[str, ...]) -> BeforeValidator:
+    return BeforeValidator(lambda value: _choice(value, choices))
+
+
+def _all_of(choices: tuple[str, ...]) -> BeforeValidator:
+    """A list or a text with commas of names, each of `choices`; read as a text with commas."""
+
     def check(value: Any) -> Any:
-        text = str(value).lower()
-        if text not in choices:
-            near = nearest(text, choices)
-            raise ValueError(
-                f"{value!r} is not one of {', '.join(choices)}"
-                + (f"; did you mean {near!r}?" if near else "")
-            )
-        return text
+        names = value if isinstance(value, list) else str(value).split(",")
+        return ",".join(sorted({_choice(str(name).strip(), choices) for name in names}))
 
     return BeforeValidator(check)
 
@@ -160,6 +189,9 @@ class TrainingPlanSpec(Spec):
     cp: Count | None = None
     dp: Count | None = None
     dp_shard: Count | None = None
+    ep: Count | None = None
+    etp: Count | None = None
+    expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     micro_batch: Count | None = None
     global_batch: Count | None = None
     seq_len: Count | None = None
@@ -167,10 +199,17 @@ class TrainingPlanSpec(Spec):
     sequence_parallel: bool | None = None
     precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
     recompute: Annotated[str, _one_of((*RECOMPUTES, FIT))] | None = None
+    recompute_modules: Annotated[str, _all_of(RECOMPUTE_MODULES)] | None = None
     recompute_share: Annotated[float, Field(gt=0, le=1)] | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
+    rank_order: Annotated[str, _one_of(RANK_ORDERS)] | None = None
+    dispatch: Annotated[str, _one_of(DISPATCHES)] | None = None
+    trained: Annotated[str, _one_of(TRAINED)] | None = None
+    lora_rank: Count | None = None
+    mtp: bool | None = None
+    schedule: Annotated[str, _one_of(tuple(SCHEDULES))] | None = None
     dropout: bool | None = None
     fused: bool | None = None
     tp_overlap: bool | None = None
@@ -178,6 +217,8 @@ class TrainingPlanSpec(Spec):
     grad_overlap: bool | None = None
     param_overlap: bool | None = None
     p2p_overlap: bool | None = None
+    ep_overlap: bool | None = None
+    reshard: bool | None = None
     grad_clip: bool | None = None
     weight_bytes: Positive | None = None
     gradient_bytes: Positive | None = None

@@ -64,6 +64,7 @@ def predict_train_command(
     pp: Annotated[Text, _flag("pp", "Pipeline parallel.")] = None,
     vpp: Annotated[Text, _flag("vpp", "Virtual stages per device.")] = None,
     cp: Annotated[Text, _flag("cp", "Context parallel.")] = None,
+    ep: Annotated[Text, _flag("ep", "Expert parallel.")] = None,
     dp: Annotated[Text, _flag("dp", "Data parallel (default: what remains).")] = None,
     micro_batch: Annotated[Text, _flag("micro-batch", "Sequences per micro-batch.")] = None,
     global_batch: Annotated[Text, _flag("global-batch", "Sequences per step.")] = None,

@@ -16,6 +16,7 @@ LISTS = [
     "pp",
     "vpp",
     "cp",
+    "ep",
     "dp",
     "micro_batch",
     "global_batch",

@@ -18,6 +18,7 @@ TERM_NAMES = {
     "recompute": "recomputation",
     "tp_communication": "tensor-parallel comm.",
     "cp_communication": "context-parallel comm.",
+    "ep_communication": "expert-parallel comm.",
     "pp_communication": "pipeline transfers",
     "host": "host (launch-bound)",
     "bubble": "pipeline bubble",
@@ -78,7 +79,9 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     """Print one prediction."""
     inputs = result.inputs()
     plan = " ".join(
-        f"{name} {inputs[name]:g}" for name in ("tp", "pp", "vpp", "cp", "dp") if inputs[name] > 1
+        f"{name} {inputs[name]:g}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "dp")
+        if inputs[name] > 1
     )
     print(
         f"{strong(inputs['model'])} on {result.gpus} x {inputs['accelerator']} "

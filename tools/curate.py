@@ -100,6 +100,8 @@ SYSTEM_CORRECTIONS = {
         "tier3_bandwidth_gbs": 50,
         "tier3_oversubscription": 7,
     },
+    # Slices beyond a pod: 25.6 Tb/s per pod of 256 chips (docs.cloud.google.com/tpu/docs/v6e).
+    "TPU-v6e-pod": {"tier3_link": "ethernet", "tier3_bandwidth_gbs": 12.5},
 }
 EXTRA_SYSTEMS = [
     {
@@ -127,6 +129,16 @@ EXTRA_SYSTEMS = [
     },
 ]
 
+HYBRID_COLUMNS = (
+    "expert_hidden",
+    "attention_layers",
+    "mamba_layers",
+    "mamba_heads",
+    "mamba_head_dim",
+    "mamba_state",
+    "mamba_groups",
+)
+"""Columns that the shared table lacks: only rows added here have them."""
 MODEL_COLUMNS = [
     "name",
     "family",
@@ -155,6 +167,7 @@ MODEL_COLUMNS = [
     "mtp_layers",
     "sliding_window",
     "sliding_pattern",
+    *HYBRID_COLUMNS,
     "hf_id",
     "source",
     "notes",
@@ -178,6 +191,20 @@ MODEL_ALIASES = {
     "llama1-13b": "llama-13b",
     "llama1-65b": "llama-65b",
     "grok-1-314b": "grok1-314b",
+    "llama4-scout-17b-16e": "llama4-scout;llama4-scout-llm",
+    "llama4-maverick-17b-128e": "llama4-maverick-400b",
+    "deepseek-v2": "deepseekv2",
+}
+HYBRID: dict[str, Any] = {
+    "like": "nemotron-4-15b",
+    "family": "nemotron-h",
+    "head_dim": 128,
+    "norm": "rmsnorm",
+    "positions": "none",
+    "vocab": 131072,
+    "max_context": 8192,
+    "mamba_head_dim": 64,
+    "mamba_groups": 8,
 }
 EXTRA_MODELS = [
     {
@@ -204,6 +231,133 @@ EXTRA_MODELS = [
         "ffn_hidden": 24576,
         "vocab": 51200,
         "source": "NeMo performance tables (dims as in their rows)",
+    },
+    {
+        "like": "nemotron-4-15b",
+        "name": "nemotron-3-8b",
+        "aliases": "nemotron3-8b-2023",
+        "year": 2023,
+        "layers": 32,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "head_dim": 128,
+        "ffn_hidden": 16384,
+        "source": "NVIDIA/NeMo nemo/collections/llm/gpt/model/nemotron.py, 8B (from memory)",
+    },
+    {
+        "like": "nemotron-4-15b",
+        "name": "nemotron-3-22b",
+        "aliases": "nemotron-22b",
+        "year": 2023,
+        "layers": 40,
+        "hidden": 6144,
+        "heads": 48,
+        "kv_heads": 48,
+        "head_dim": 128,
+        "ffn_hidden": 24576,
+        "source": "NVIDIA/NeMo nemo/collections/llm/gpt/model/nemotron.py, 22B (from memory)",
+    },
+    {
+        "like": "mixtral-8x7b",
+        "name": "mixtral-8x3b",
+        "layers": 32,
+        "hidden": 2560,
+        "heads": 32,
+        "kv_heads": 8,
+        "head_dim": 80,
+        "ffn_hidden": 8960,
+        "expert_ffn_hidden": 8960,
+        "hf_id": "",
+        "source": "NVIDIA/NeMo nemo/collections/llm/gpt/model/mixtral.py, 8x3B (from memory)",
+    },
+    {
+        "like": "deepseek-v2-lite",
+        "name": "moonlight-16b-a3b",
+        "family": "deepseek",
+        "year": 2025,
+        "vocab": 163840,
+        "max_context": 8192,
+        "ffn_hidden": 11264,
+        "hf_id": "moonshotai/Moonlight-16B-A3B",
+        "source": "HuggingFace config.json (from memory)",
+    },
+    {
+        **HYBRID,
+        "name": "nemotron-h-8b",
+        "year": 2025,
+        "layers": 52,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "ffn_hidden": 21504,
+        "attention_layers": 4,
+        "mamba_layers": 24,
+        "mamba_heads": 128,
+        "mamba_state": 128,
+        "hf_id": "nvidia/Nemotron-H-8B-Base-8K",
+        "source": "arXiv 2504.03624, table 1 (from memory)",
+    },
+    {
+        **HYBRID,
+        "name": "nemotron-h-56b",
+        "year": 2025,
+        "layers": 118,
+        "hidden": 8192,
+        "heads": 64,
+        "kv_heads": 8,
+        "ffn_hidden": 32768,
+        "attention_layers": 10,
+        "mamba_layers": 54,
+        "mamba_heads": 256,
+        "mamba_state": 256,
+        "hf_id": "nvidia/Nemotron-H-56B-Base-8K",
+        "source": "arXiv 2504.03624, table 1 (from memory)",
+    },
+    {
+        **HYBRID,
+        "name": "nemotron-3-nano-30b-a3b",
+        "aliases": "nemotron3-nano;nemotron-v3-nano-30b",
+        "year": 2025,
+        "layers": 52,
+        "hidden": 2688,
+        "heads": 32,
+        "kv_heads": 2,
+        "ffn_hidden": 1856,
+        "attention_layers": 6,
+        "mamba_layers": 23,
+        "mamba_heads": 64,
+        "mamba_state": 128,
+        "num_experts": 128,
+        "top_k": 6,
+        "expert_ffn_hidden": 1856,
+        "shared_experts": 1,
+        "shared_expert_ffn_hidden": 3712,
+        "hf_id": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        "source": "HuggingFace config.json (from memory; gives the stated 31.6B, 3.6B active)",
+    },
+    {
+        **HYBRID,
+        "name": "nemotron-3-super-120b-a12b",
+        "aliases": "nemotron3-super;nemotron-v3-super-120b",
+        "year": 2026,
+        "layers": 88,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 2,
+        "ffn_hidden": 2688,
+        "attention_layers": 8,
+        "mamba_layers": 40,
+        "mamba_heads": 128,
+        "mamba_state": 128,
+        "num_experts": 512,
+        "top_k": 22,
+        "expert_ffn_hidden": 2688,
+        "expert_hidden": 1024,
+        "shared_experts": 1,
+        "shared_expert_ffn_hidden": 5376,
+        "hf_id": "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
+        "source": "HuggingFace config.json (from memory; gives the stated 120B, 12B active)",
     },
 ]
 
@@ -328,7 +482,7 @@ def models(shared: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "models.csv")
     rows = []
     for record in source.to_dict("records"):
-        row = {column: clean(record[column]) for column in MODEL_COLUMNS}
+        row = {column: clean(record.get(column)) for column in MODEL_COLUMNS}
         norm = "rmsnorm" if "rms" in str(record["norm_type"]).lower() else "layernorm"
         position = str(record["pos_embedding"]).lower()
         row["norm"] = norm

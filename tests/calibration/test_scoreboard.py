@@ -28,7 +28,7 @@ def table(tmp_path: Path) -> Path:
         {**ROW, "point_id": f"p{i}", "source": "one" if i < 4 else "two", "global_batch": 64.0 * i}
         for i in range(1, 7)
     ]
-    rows.append({**ROW, "point_id": "moe", "model": "mixtral-8x7b"})
+    rows.append({**ROW, "point_id": "unknown", "model": "mystery-8x7b"})
     rows.append({**ROW, "point_id": "oom", "status": "OOM", "tp": 1.0, "model": "llama3-70b"})
     rows.append({**ROW, "point_id": "mem", "status": "Success", "memory_gb_per_gpu": 40.0})
     path = tmp_path / "runs.csv"
@@ -40,7 +40,7 @@ def test_the_summary_is_the_contract(table: Path) -> None:
     found = summary(score([table], KERNELS), 0.8)
     assert set(found) == KEYS
     assert (found["kind"], found["n_points"], found["n_predicted"]) == ("training", 9, 7)
-    assert {row["point_id"] for row in found["skipped"]} == {"moe"}
+    assert {row["point_id"] for row in found["skipped"]} == {"unknown"}
     assert set(found["points"][0]) == {
         "point_id", "source", "metric", "published", "predicted", "low", "high", "in_sample",
     }  # fmt: skip
@@ -160,7 +160,7 @@ def test_folds_refit_the_interval_without_the_group(table: Path) -> None:
 
 def test_a_table_without_usable_runs_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
-    pd.DataFrame([{**ROW, "model": "mixtral-8x7b"}]).to_csv(path, index=False)
+    pd.DataFrame([{**ROW, "model": "mystery-8x7b"}]).to_csv(path, index=False)
     with pytest.raises(InputError, match="no row of"):
         read_points([path], KERNELS.run)
     assert catalog.data_dir().is_dir()

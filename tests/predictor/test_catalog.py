@@ -223,3 +223,109 @@ def test_data_can_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RECKON_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="RECKON_DATA"):
         catalog.rows("models")
+
+
+def config(**changes: object) -> dict[str, object]:
+    return {
+        "num_hidden_layers": 48,
+        "hidden_size": 1024,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "intermediate_size": 4096,
+        "vocab_size": 32000,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4096}, 1.0),
+        ({"model_type": "mistral", "sliding_window": None}, 0.0),
+        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, 0.0),
+        ({"model_type": "gemma3_text", "sliding_window": 1024}, 40 / 48),
+        ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 4}, 0.75),
+        ({"model_type": "gpt_oss", "sliding_window": 128}, 0.5),
+        (
+            {
+                "model_type": "llama4_text",
+                "attention_chunk_size": 8192,
+                "intermediate_size_mlp": 8192,
+            },
+            0.75,
+        ),
+    ],
+)
+def test_windows_are_read_from_a_config(changes: dict, share: float) -> None:
+    assert catalog.model(config(**changes)).windowed_share == pytest.approx(share)
+
+
+def test_a_hybrid_is_read_from_its_pattern() -> None:
+    """Nemotron 3 Nano as published, against the catalog's entry."""
+    own = catalog.model("nemotron-3-nano-30b-a3b")
+    pattern = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    read = catalog.model(
+        config(
+            model_type="nemotron_h",
+            hybrid_override_pattern=pattern,
+            hidden_size=2688,
+            num_attention_heads=32,
+            num_key_value_heads=2,
+            head_dim=128,
+            intermediate_size=1856,
+            vocab_size=131072,
+            n_routed_experts=128,
+            num_experts_per_tok=6,
+            moe_intermediate_size=1856,
+            n_shared_experts=1,
+            moe_shared_expert_intermediate_size=3712,
+            mamba_num_heads=64,
+            mamba_head_dim=64,
+            ssm_state_size=128,
+            n_groups=8,
+        )
+    )
+    assert (read.layers, read.attention_layers, read.mamba_layers) == (52, 6, 23)
+    assert read.parameters == own.parameters
+    assert read.active_parameters == own.active_parameters
+    with pytest.raises(InputError, match="hybrid_override_pattern"):
+        catalog.model(config(model_type="nemotron_h", hybrid_override_pattern="MX"))
+
+
+def test_llama_4_is_read_with_its_alternating_mixtures() -> None:
+    own = catalog.model("llama4-maverick-17b-128e")
+    read = catalog.model(
+        config(
+            model_type="llama4_text",
+            hidden_size=5120,
+            num_attention_heads=40,
+            num_key_value_heads=8,
+            intermediate_size=8192,
+            intermediate_size_mlp=16384,
+            num_local_experts=128,
+            num_experts_per_tok=1,
+            interleave_moe_layer_step=2,
+            vocab_size=202048,
+        )
+    )
+    assert read.parameters == own.parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_experts": 8, "expert_ffn_hidden": 4096}, "num_experts 8 needs top_k"),
+        (
+            {"num_experts": 8, "expert_ffn_hidden": 4096, "top_k": 9},
+            "top_k 9 is more than the 8 experts",
+        ),
+        ({"mamba_layers": 4}, "mamba_layers 4 needs mamba_heads, mamba_head_dim"),
+        ({"attention_layers": 4}, "attention_layers 4 needs mamba_layers"),
+        ({"kv_lora_rank": 512}, "kv_lora_rank 512 needs qk_rope_head_dim"),
+        ({"dense_layers": 49}, "are 49, more than the 48 layers"),
+    ],
+)
+def test_blocks_that_contradict_each_other_are_refused(changes: dict, says: str) -> None:
+    dims = {"name": "x", "layers": 48, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 99}
+    with pytest.raises(InputError, match=says):
+        catalog.model({**dims, **changes})

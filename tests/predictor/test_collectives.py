@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
-from predictor.collectives import OPS, bus_factor, collective_time, hops, span, volume
+from predictor.collectives import (
+    OPS,
+    bus_factor,
+    collective_time,
+    distinct,
+    hops,
+    span,
+    volume,
+)
 from predictor.communication import Group
 from predictor.efficiency import Calibration, load
 from predictor.hardware import Cluster, Tier
@@ -205,3 +213,33 @@ def test_hops_inside_and_between_nodes_have_their_own_latency() -> None:
     assert short == pytest.approx(far.base + 1e-6 + 14 * near.hop, rel=1e-3)
     stated, _ = collective_time("allgather", 1.0, Group(16.0, 1.0), TWO, base)
     assert stated == pytest.approx(far.base + far.hop + 14 * near.hop, rel=1e-3)
+
+
+@pytest.mark.parametrize(("domains", "copies"), [(2, 2), (8, 8), (4, 22)])
+def test_copies_to_one_domain_share_the_way(domains: int, copies: int) -> None:
+    """Drawn at random: how many domains of D do k copies reach?"""
+    rng = np.random.default_rng(0)
+    reached = [len(set(draw)) for draw in rng.integers(0, domains, (20_000, copies))]
+    assert distinct(domains, copies) * copies == pytest.approx(np.mean(reached), rel=0.01)
+
+
+def test_a_single_copy_has_nothing_to_share() -> None:
+    assert distinct(np.array([1.0, 2.0, 64.0]), 1.0) == pytest.approx(1.0)
+
+
+def test_tokens_sent_once_to_each_node_spare_its_way_out() -> None:
+    """Sixteen ranks on two nodes, eight copies each: half of them leave the node, or all but surely
+    one of eight; inside, every rank still gets what it needs."""
+    group, message = Group(16.0, 1.0), 1e9
+    apart, _ = collective_time("alltoall", message, group, TWO, PLAIN)
+    once, _ = collective_time("alltoall", message, group, TWO, PLAIN, copies=8.0)
+    link = PLAIN.link("alltoall", "infiniband")
+    assert apart == pytest.approx(0.5 * message / 50e9 / link.efficiencies[0], rel=0.05)
+    assert once == pytest.approx(apart * 2 / 8 * (1 - 0.5**8), rel=0.05)
+    fast = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e12))
+    inside, _ = collective_time("alltoall", message, group, fast, PLAIN, copies=8.0)
+    near = PLAIN.link("alltoall", "nvlink4")
+    ranks = 16 / 8 * (1 - (15 / 16) ** 8)  # share of the copies that differ in their rank
+    assert inside == pytest.approx(
+        message * ranks * (7 / 8) / 450e9 / near.efficiencies[0], rel=0.05
+    )

@@ -9,12 +9,14 @@ import pytest
 
 from predictor.communication import (
     Collective,
+    Held,
     gradient_collectives,
     groups,
     pipeline_collectives,
     step_collectives,
 )
 from predictor.model import Model
+from predictor.operators import LAYER_MODULES
 from predictor.plan import TrainingPlan
 
 Make = Callable[..., TrainingPlan]
@@ -24,7 +26,7 @@ def per_layer(model: Model, plan: TrainingPlan, group: str) -> dict[str, float]:
     """Bytes per layer and micro-batch by 'phase op'."""
     found: dict[str, float] = defaultdict(float)
     for c in step_collectives(model, plan):
-        if c.module == "layer" and c.group == group:
+        if c.module in LAYER_MODULES and c.group == group:
             found[f"{c.phase} {c.op}"] += float(c.bytes * c.count * c.calls)
     return {key: value for key, value in found.items() if value}
 
@@ -82,7 +84,7 @@ def test_stages_pass_on_a_share_of_the_sequence(gpt3: Model, plan: Make) -> None
 def per_step(plan: TrainingPlan, shared: float = 0.0) -> dict[str, float]:
     """Bytes per step by 'group op', of 1e9 parameters in 9 layers."""
     found: dict[str, float] = defaultdict(float)
-    for c in gradient_collectives(plan, 1e9, 9.0, shared):
+    for c in gradient_collectives(plan, Held(1e9, 1e9), Held(0.0, 0.0), 9.0, shared):
         found[f"{c.group} {c.op} {c.phase}"] += float(c.bytes * c.count)
     return {key: value for key, value in found.items() if value}
 
@@ -125,6 +127,11 @@ def test_groups_lie_in_megatrons_rank_order(plan: Make) -> None:
     places = {name: (float(g.size), float(g.stride)) for name, g in found.items()}
     assert places == {
         "tp": (4, 1),
+        "etp": (1, 1),
+        "ep": (1, 1),
+        "edp": (64, 1),  # a rank without expert parallelism shares its experts with its stage
+        "eshard": (16, 1),
+        "ereplicate": (4, 16),
         "cp": (2, 4),
         "dp": (16, 4),  # replicas of the weights: data times context parallel
         "shard": (4, 4),
@@ -132,6 +139,50 @@ def test_groups_lie_in_megatrons_rank_order(plan: Make) -> None:
         "pp": (2, 64),  # neighbours
         "ends": (2, 64 * 15),
     }
+
+
+def test_the_user_may_keep_pipelines_together(plan: Make) -> None:
+    """Megatron's tp-pp-dp mapping: stages are next to each other, replicas far apart."""
+    made = plan(tp=2.0, dp=8.0, pp=4.0, rank_order="tp-cp-pp-dp", sharding="hsdp", dp_shard=2.0)
+    found = {name: (float(g.size), float(g.stride)) for name, g in groups(made).items()}
+    assert found["tp"] == (2, 1)
+    assert (found["pp"], found["ends"]) == ((2, 2), (2, 2 * 3))
+    assert (found["dp"], found["shard"], found["replicate"]) == ((8, 8), (2, 8), (4, 16))
+
+
+def test_groups_of_experts_lie_inside_the_stage(plan: Make) -> None:
+    """Megatron Core: expert TP innermost, EP next, replicas of the experts outermost in the stage,
+    whatever the order of TP, CP and DP in it."""
+    made = plan(tp=2.0, cp=2.0, dp=16.0, ep=8.0, etp=2.0)
+    found = {name: (float(g.size), float(g.stride)) for name, g in groups(made).items()}
+    assert (found["etp"], found["ep"], found["edp"]) == ((2, 1), (8, 2), (4, 16))
+    for shard, sizes in ((4.0, (1, 4)), (16.0, (4, 1))):
+        hybrid = groups(plan(tp=2.0, cp=2.0, dp=16.0, ep=8.0, sharding="hsdp", dp_shard=shard))
+        assert (float(hybrid["eshard"].size), float(hybrid["ereplicate"].size)) == (
+            (2 * sizes[0], 4 // sizes[0])
+        )
+
+
+def test_gradients_of_experts_have_a_group_of_their_own(plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, dp=64.0, ep=8.0, reduce_bytes=2.0)
+    dense, experts = Held(1e9, 1e9), Held(7e9, 7e9)
+    found = {
+        f"{c.group} {c.op}": float(c.bytes * c.count)
+        for c in gradient_collectives(made, dense, experts, 9.0, 0.0)
+        if float(c.bytes * c.count)
+    }
+    assert found == {
+        "dp reducescatter": 2e9,
+        "dp allgather": 2e9,
+        "edp reducescatter": 14e9,
+        "edp allgather": 14e9,
+    }
+
+
+def test_weights_that_are_kept_are_gathered_once(plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 8.0, "global_batch": 32.0, "sharding": "fsdp"}
+    assert "shard allgather backward" in per_step(plan(**common))
+    assert "shard allgather backward" not in per_step(plan(**common, reshard=False))
 
 
 def test_what_overlaps_hides_behind_a_product_that_exists(llama: Model, plan: Make) -> None:

@@ -82,9 +82,59 @@ def test_every_framework_is_complete() -> None:
             complete(framework=name, era=period.get("until"), tp=8, pp=1)
 
 
+def test_experts_are_shared_out_inside_the_scale_up_domain() -> None:
+    common = {"model": "qwen3-235b-a22b", "tp": 1, "pp": 1, "gpus": 288, "global_batch": 288}
+    node, rack = (complete(**common, system=s) for s in ("dgx-h200", "GB200-NVL72"))
+    assert (node.plan.ep, rack.plan.ep) == (8, 32)  # 128 experts, 288 ranks
+    assert "ep" in {a.field for a in node.assumed}
+    assert complete(**common, system="dgx-h200", ep=4).plan.ep == 4
+
+
+def test_sharded_experts_are_divided_as_far_as_they_go() -> None:
+    common = {"model": "qwen3-235b-a22b", "tp": 1, "pp": 1, "gpus": 64, "sharding": "fsdp"}
+    assert complete(**common).plan.ep == 64
+
+
+def test_experts_are_split_as_the_rest_where_that_fits() -> None:
+    common = {"model": "mixtral-8x7b", "pp": 1, "tp": 4, "ep": 8}
+    assert complete(**common, gpus=64).plan.etp == 4
+    assert complete(**common, gpus=8, global_batch=2).plan.etp == 1
+
+
+def test_routers_are_uneven_unless_something_balances_them() -> None:
+    common = {"model": "mixtral-8x7b", "tp": 1, "pp": 1}
+    assert complete(**common).plan.expert_load == 1.1
+    assert complete(**common, framework="megatron-bridge").plan.expert_load == 1.0
+    assert complete(**common, expert_load=1.5).plan.expert_load == 1.5
+    assert "expert_load" not in {a.field for a in complete(tp=1, pp=1).assumed}
+
+
+def test_latents_are_projected_again_before_whole_layers_are() -> None:
+    common = {"model": "deepseek-v3", "system": "GB200-NVL72", "pp": 4, "tp": 1, "ep": 64}
+    found = complete(**common, gpus=256, global_batch=1024, seq_len=5120)
+    assert (found.plan.recompute, found.plan.recompute_modules) == ("selective", "mla_up_proj")
+    assert "recompute_modules" in {a.field for a in found.assumed}
+    stated = complete(**common, gpus=256, global_batch=1024, seq_len=5120, recompute="selective",
+                      recompute_modules="mlp,moe")  # fmt: skip
+    assert stated.plan.recompute_parts == ("mlp", "moe")
+    with pytest.raises(InputError, match=r"'mlpp' is not one of .*did you mean 'mlp'"):
+        complete(**common, gpus=256, recompute_modules="mlpp")
+
+
+def test_a_mixture_gets_the_least_recomputation_that_fits() -> None:
+    common = {"model": "deepseek-v3", "pp": 8, "tp": 1, "ep": 64, "gpus": 512, "global_batch": 4096}
+    assert complete(**common, seq_len=4096, system="GB200-NVL72").plan.recompute == "none"
+    assert complete(**common, seq_len=16384, system="dgx-h100").plan.recompute == "full"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"tp": 8, "pp": 1, "ep": 8}, r"ep 8 needs a mixture of experts; llama3-8b is dense"),
+        ({"tp": 1, "pp": 1, "model": "mixtral-8x7b", "ep": 16}, r"ep 16 does not divide the 8"),
+        ({"tp": 8, "pp": 1, "expert_load": 0.5}, r"expert_load: .*greater than or equal to 1"),
+        ({"tp": 8, "pp": 1, "dispatch": "one"}, r"'one' is not one of .*did you mean 'once'"),
+        ({"tp": 8, "pp": 1, "trained": "none"}, r"'none' is not one of all, lora, lora_qkv"),
         ({"tp": 3, "pp": 1}, r"gpus 64 is not a multiple of tp 3 x pp 1 x cp 1 = 3"),
         ({"tp": 6, "pp": 1, "gpus": 6}, r"tp 6 does not divide the 32 attention heads"),
         ({"tp": 8, "pp": 1, "dp": 4}, r"gpus 64 is not tp 8 x pp 1 x cp 1 x dp 4 = 32"),

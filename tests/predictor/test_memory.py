@@ -110,6 +110,21 @@ def test_fully_sharded_weights_are_gathered_two_layers_at_a_time(llama: Model, p
     assert classes(llama, plan(**common, sharding="zero1"))["gathered layers"] == 0
 
 
+def test_weights_that_are_not_resharded_stay(llama: Model, plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "sharding": "fsdp", "reduce_bytes": 4.0}
+    found = classes(llama, plan(**common, reshard=False))["gathered layers"]
+    assert found == pytest.approx((2 * llama.layers + 4) * layer_parameters(llama, 1.0))
+
+
+def test_narrow_products_keep_narrow_inputs(llama: Model, plan: Make) -> None:
+    """The inputs of the linear layers, of 8 bits instead of 16."""
+    wide, narrow = (
+        classes(llama, plan(tp=1.0, pp=1.0, precision=p))["activations"] for p in ("bf16", "fp8")
+    )
+    inputs = 2 * llama.hidden + llama.ffn_hidden  # attention keeps the output projection's itself
+    assert wide - narrow == pytest.approx(2048 * llama.layers * inputs)
+
+
 def test_full_recomputation_needs_one_layer_at_work(gpt3: Model, plan: Make) -> None:
     common = {"pp": 1.0, "attention": "unfused", "dropout": True}
     one = classes(gpt3, plan(**common, global_batch=1.0))["activations"] / gpt3.layers

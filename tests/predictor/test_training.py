@@ -113,12 +113,6 @@ def test_an_interval_is_wider_where_less_is_known(plan: Make) -> None:
     assert unknown.sigma > known.sigma
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
-def test_what_is_not_predicted_yet_is_refused(name: str, plan: Make) -> None:
-    with pytest.raises(InputError, match="not predicted yet"):
-        run(plan(), catalog.model(name))
-
-
 def test_precision_that_the_machine_lacks_is_refused(plan: Make) -> None:
     with pytest.raises(InputError, match="no fp8 rate"):
         run(plan(precision="fp8"), cluster=catalog.system("dgx-a100"))
@@ -198,6 +192,16 @@ def test_the_last_gradients_are_never_hidden(plan: Make) -> None:
     made = plan(tp=1.0, pp=1.0, dp=64.0, global_batch=64.0, seq_len=65536.0)
     hidden, open_ = run(made), run(replace(made, grad_overlap=False, param_overlap=False))
     assert 0 < hidden.breakdown["dp_communication"] < 0.2 * open_.breakdown["dp_communication"]
+
+
+def test_where_ranks_lie_decides_what_crosses_nodes(plan: Make) -> None:
+    """TP 2 x PP 4 fill a node of eight: pipelines inside it, or gradients."""
+    made = plan(tp=2.0, pp=4.0, dp=8.0, global_batch=64.0, grad_overlap=False)
+    apart, together = (
+        run(replace(made, rank_order=order)).breakdown for order in ("tp-cp-dp-pp", "tp-cp-pp-dp")
+    )
+    assert together["pp_communication"] < apart["pp_communication"]
+    assert together["dp_communication"] > apart["dp_communication"]
 
 
 def test_a_tiny_model_waits_for_the_host(plan: Make) -> None:

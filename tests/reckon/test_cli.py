@@ -34,6 +34,7 @@ def test_the_json_is_the_contract(cli: Cli) -> None:
     assert {"inputs", "assumed", "step_time_s", "tokens_per_s", "mfu", "hfu", "breakdown_s",
             "memory", "operators", "calibration"} <= set(found)  # fmt: skip
     assert set(found["step_time_s"]) == {"value", "low", "high"}
+    assert set(found["hidden_communication_s"]) == {"tp", "cp", "ep", "pp", "dp"}
     total = sum(found["breakdown_s"].values())
     assert total == pytest.approx(found["step_time_s"]["value"])
     memory = found["memory"]
@@ -128,7 +129,7 @@ def test_what_does_not_fit_is_predicted_and_says_so(cli: Cli) -> None:
         (["--global-batch", "100"], "global batch 100 is not a multiple"),
         (["--framework", "megatron-lmm"], "did you mean 'megatron-lm'"),
         (["--era", "soon"], "era 'soon' is not a date"),
-        (["--model", "mixtral-8x7b"], "not predicted yet"),
+        (["--ep", "8"], "needs a mixture of experts"),
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
         (["--tpp", "3"], "No such option"),
         (["--seq-len", "99999999999999999999999"], "seq_len: input should be less than"),
@@ -203,6 +204,24 @@ def test_a_shown_entry_can_be_passed_back(cli: Cli, tmp_path: Path) -> None:
     own = json.loads(cli(*arguments, "--json", "-")[1])
     known = json.loads(cli(*RUN, "--json", "-")[1])
     assert own["step_time_s"] == known["step_time_s"]
+
+
+def test_a_mixture_of_experts_shows_its_terms(cli: Cli) -> None:
+    status, out, _ = cli(
+        *RUN[:2], "--model", "mixtral-8x7b", "--system", "dgx-h100", "--gpus", 64, "--tp", 1,
+        "--pp", 4, "--ep", 8, "--global-batch", 256, "--seq-len", 4096,
+    )  # fmt: skip
+    assert status == 0
+    assert "ep 8" in out
+    assert "expert-parallel comm." in out
+    assert "moe.experts.bwd" in out
+
+
+def test_every_term_has_a_name_to_show() -> None:
+    from predictor.training import TERMS
+    from reckon.terminal import TERM_NAMES
+
+    assert tuple(TERM_NAMES) == TERMS
 
 
 def test_version_and_help(cli: Cli) -> None:

@@ -1,0 +1,156 @@
+"""What a work list consists of: operators, and how their arithmetic and traffic are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.hardware import Numeric
+from predictor.precision import ELEMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """One kernel: what it computes, how often, and what it leaves behind.
+
+    op       'gemm', 'moe_gemm', 'attention_prefill', 'attention_backward', 'norm', 'elementwise',
+             'softmax', 'embedding', 'loss', 'optimizer'
+    variant  of the op: layout of a product ('fwd', 'dgrad', 'wgrad', 'bmm', 'bmm_bwd'), kind of
+             an elementwise kernel ('gelu', 'add', ...), direction of the others
+    phase    'forward', 'recompute', 'backward' or 'update'
+    module   what `count` is per, and micro-batch: 'layer' (all layers: attention), 'dense' and
+             'moe' (the two kinds of feed-forward block), 'embedding', 'head', 'mtp' (an extra
+             prediction layer); or 'update' (per step)
+    m, n, k, batch   product: C[m,n] = A[m,k] B[k,n], `batch` of them; experts: tokens of one, inner
+             size, width of a token, experts; attention: query length, key length, head size,
+             sequences x heads; the rest: rows, columns
+    flop     arithmetic [FLOP]
+    bytes    least traffic to and from memory [bytes]
+    count    executions per unit of `module`
+    saved    bytes that one execution keeps from the forward to the backward pass
+    core     belongs to the attention core, which selective recomputation repeats
+    idle     keys outside the window per key within it
+    """
+
+    name: str
+    op: str
+    variant: str
+    phase: str
+    module: str
+    dtype: str
+    m: Numeric
+    n: Numeric
+    k: Numeric = 1.0
+    batch: Numeric = 1.0
+    flop: Numeric = 0.0
+    bytes: Numeric = 0.0
+    count: Numeric = 1.0
+    saved: Numeric = 0.0
+    core: bool = False
+    idle: Numeric = 0.0
+
+
+def gemm(
+    name: str,
+    layout: str,
+    phase: str,
+    module: str,
+    dtype: str,
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    *,
+    batch: Numeric = 1.0,
+    out_bytes: float = 2.0,
+    count: Numeric = 1.0,
+    saved: Numeric = 0.0,
+    core: bool = False,
+) -> Operator:
+    """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C."""
+    size = ELEMENT_BYTES[dtype]
+    flop = 2.0 * m * n * k * batch
+    moved = (size * (m * k + k * n) + out_bytes * m * n) * batch
+    return Operator(
+        name, "gemm", layout, phase, module, dtype, m, n, k, batch, flop, moved, count, saved, core
+    )
+
+
+def grouped(
+    name: str,
+    direction: str,
+    module: str,
+    dtype: str,
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    experts: Numeric,
+    *,
+    gated: bool,
+    size: float,
+    count: Numeric = 1.0,
+    saved: Numeric = 0.0,
+) -> Operator:
+    """Both products of `experts` experts and the activation between them: op 'moe_gemm'.
+
+    direction   'fwd', or 'bwd': gradients of the inputs and of the weights, twice the arithmetic
+    m, n, k     tokens of one expert; its inner size on this device; width of a token
+    size        bytes of an activation element
+
+    Forward traffic: the weights (3 n k elements where gated, else 2), input and output (m k each),
+    and the inner activations written and read between the products. Backward: the weights and the
+    activations again with their gradients, and a 4-byte gradient of each weight.
+    """
+    sides = 3.0 if gated else 2.0
+    passes, phase = (1.0, "forward") if direction == "fwd" else (2.0, "backward")
+    weights = sides * n * k * ELEMENT_BYTES[dtype]
+    activations = size * m * (2.0 * k + 2.0 * sides * n)
+    gradients = 0.0 if direction == "fwd" else 4.0 * sides * n * k
+    return Operator(
+        name,
+        "moe_gemm",
+        direction,
+        phase,
+        module,
+        dtype,
+        m,
+        n,
+        k,
+        experts,
+        flop=2.0 * sides * passes * m * n * k * experts,
+        bytes=(weights + passes * activations + gradients) * experts,
+        count=count,
+        saved=saved,
+    )
+
+
+def streaming(
+    name: str,
+    op: str,
+    variant: str,
+    phase: str,
+    module: str,
+    dtype: str,
+    rows: Numeric,
+    columns: Numeric,
+    bytes_per_element: Numeric,
+    *,
+    count: Numeric = 1.0,
+    saved: Numeric = 0.0,
+    core: bool = False,
+) -> Operator:
+    """A kernel that streams rows x columns elements, reads and writes together
+    `bytes_per_element`."""
+    moved = rows * columns * bytes_per_element
+    return Operator(
+        name,
+        op,
+        variant,
+        phase,
+        module,
+        dtype,
+        rows,
+        columns,
+        bytes=moved,
+        count=count,
+        saved=saved,
+        core=core,
+    )

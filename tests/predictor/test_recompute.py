@@ -1,0 +1,95 @@
+"""Named parts of a layer that run again, and what they free, against counts by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from predictor import catalog
+from predictor.communication import step_collectives
+from predictor.efficiency import RunParameters
+from predictor.memory import memory
+from predictor.model import Model
+from predictor.operators import step_operators
+from predictor.plan import RECOMPUTE_MODULES, TrainingPlan
+from predictor.recompute import PARTS
+
+Make = Callable[..., TrainingPlan]
+DEEPSEEK = catalog.model("deepseek-v3")
+MIXTRAL = catalog.model("mixtral-8x7b")
+
+
+def again(model: Model, plan: TrainingPlan) -> set[str]:
+    found = [o for o in step_operators(model, plan) if o.phase == "recompute"]
+    return {operator.name.removesuffix(".again") for operator in found}
+
+
+def kept(model: Model, plan: TrainingPlan) -> float:
+    return float(memory(model, plan, RunParameters()).classes["activations"][2])
+
+
+def test_every_named_part_has_its_rules() -> None:
+    assert tuple(PARTS) == RECOMPUTE_MODULES
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("core_attn", {"attention"}),
+        ("layernorm", {"attention.norm", "mlp.norm"}),
+        ("mlp", {"mlp.up", "mlp.activation", "mlp.down"}),
+        ("core_attn,mlp", {"attention", "mlp.up", "mlp.activation", "mlp.down"}),
+    ],
+)
+def test_a_part_runs_again(llama: Model, plan: Make, part: str, names: set[str]) -> None:
+    assert again(llama, plan(recompute="selective", recompute_modules=part)) == names
+
+
+def test_latents_are_projected_up_again(plan: Make) -> None:
+    """DeepSeek-V3: of queries and keys of 192 and values and outputs of 128, the last are kept."""
+    plain = plan(tp=1.0, pp=1.0, global_batch=1.0, mtp=False)
+    made = plan(
+        tp=1.0, pp=1.0, global_batch=1.0, mtp=False,
+        recompute="selective", recompute_modules="mla_up_proj",
+    )  # fmt: skip
+    assert again(DEEPSEEK, made) == {"attention.q_up", "attention.kv_up", "attention.rope"}
+    per_token = 128 * (2 * (2 * 192 + 2 * 128) + 4)
+    freed = 61 * 2048 * per_token * (2 * 192 + 128) / (2 * 192 + 2 * 128)
+    assert kept(DEEPSEEK, plain) - kept(DEEPSEEK, made) == pytest.approx(freed)
+
+
+def test_a_feed_forward_block_that_runs_again_keeps_its_input(llama: Model, plan: Make) -> None:
+    """Gate and up (2 f) and their product (f), 2 bytes each, are not kept."""
+    plain, made = (
+        plan(tp=1.0, pp=1.0, recompute=r, recompute_modules="mlp", global_batch=1.0)
+        for r in ("none", "selective")
+    )
+    freed = 2 * 3 * llama.ffn_hidden * 2048 * llama.layers
+    assert kept(llama, plain) - kept(llama, made) == pytest.approx(freed)
+
+
+def test_a_mixture_that_runs_again_sends_its_tokens_again(plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 8.0, "ep": 8.0, "recompute": "selective"}
+    made = plan(**common, recompute_modules="moe")
+    sent = {c.name for c in step_collectives(MIXTRAL, made) if c.phase == "recompute"}
+    assert {"moe.dispatch.again", "moe.combine.again"} <= sent
+    core = plan(**common, recompute_modules="core_attn")
+    assert not {c.name for c in step_collectives(MIXTRAL, core)} & sent
+    assert {"moe.router", "moe.experts", "moe.permute"} <= again(MIXTRAL, made)
+    # Of the block only its norm's input and its own are kept: 2 x 2 bytes of each token's width.
+    block = [o for o in step_operators(MIXTRAL, made) if o.module == "moe"]
+    saved = sum(float(o.saved) for o in block) * 32
+    left = 2 * 2 * 2048 * 4096 * 32
+    plain = plan(**{**common, "recompute": "none"}, global_batch=8.0)
+    less = plan(**common, recompute_modules="moe", global_batch=8.0)
+    assert kept(MIXTRAL, plain) - kept(MIXTRAL, less) == pytest.approx(saved - left)
+
+
+def test_parts_add_up(llama: Model, plan: Make) -> None:
+    """Naming more parts never keeps more, nor runs less."""
+    common = {"tp": 1.0, "pp": 1.0, "recompute": "selective"}
+    some, all_ = ("mlp", "core_attn,layernorm,mlp")
+    made = [plan(**common, recompute_modules=parts) for parts in (some, all_)]
+    assert kept(llama, made[1]) < kept(llama, made[0])
+    assert again(llama, made[0]) < again(llama, made[1])

@@ -149,12 +149,18 @@ def _prefills(table: pd.DataFrame, more: list[str]) -> pd.DataFrame:
     return _by_library(table, keys + more).assign(causal=1.0)
 
 
+ABSORBED = ("flash_attention", "triton")
+"""Kernels of SGLang that attend to the latent cache itself, as in decoding: three to seven times
+the arithmetic, which no prefill or training step takes on where the heads can be formed."""
+
+
 def latent_attention(path: Path) -> pd.DataFrame:
     """`context_mla_perf.parquet`: causal prefill of multi-head latent attention, 16-bit; its
     heads have 192 dimensions for keys and 128 for values."""
     table = _known(pd.read_parquet(path))
     table = table[
         (table["kv_cache_dtype"] == "bfloat16")
+        & ~table["kernel_source"].isin(ABSORBED)
         & (table["step"] == 0)
         & (table["isl"] >= 128)
         & table["power"].isna()

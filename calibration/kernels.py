@@ -198,14 +198,21 @@ def _fit_pools(
         for name in group:
             architectures.setdefault(accelerators[name].architecture, []).append(name)
         pools += [(key, f"{ANY}{arch}", names) for arch, names in architectures.items()]
+        vendors: dict[str, list[str]] = {}
+        for name in group:
+            vendors.setdefault(accelerators[name].vendor, []).append(name)
+        if len(vendors) > 1:  # their libraries have nothing in common
+            pools += [(key, f"{ANY}{v}", names) for v, names in vendors.items() if v]
         pools.append((key, ANY, list(group)))
         for name in group:
             near = _relatives(name, group, accelerators)
             if sum(len(group[n].points.time) for n in near) < SMALL_TABLE:
                 near = []  # too little to stand for an architecture
+            far = [n for n in vendors[accelerators[name].vendor] if n != name]
+            far = far or [n for n in group if n != name]
             if len(group) > 1:
                 place = f"{ANY}{accelerators[name].architecture}" if near else ANY
-                trials.append((key, name, place, near or [n for n in group if n != name]))
+                trials.append((key, name, place, near or far))
 
     def years(names: list[str]) -> float:
         return float(np.mean([accelerators[name].year for name in names]))
@@ -219,7 +226,8 @@ def _fit_pools(
     models = {(key, place): model for (key, place, _), model in zip(joint, fitted, strict=True)}
     for key, place, names in pools:
         model = models.get((key, place), result.models[(*key, names[0])])
-        year = years(names) if place == ANY else np.nan
+        alike = place == f"{ANY}{accelerators[names[0]].architecture}"
+        year = np.nan if alike else years(names)
         result.models[(*key, place)] = replace(
             model, accelerator=place, keys=np.empty(0), year=year
         )

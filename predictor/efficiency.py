@@ -52,7 +52,7 @@ class EfficiencyModel:
     A chain of affine maps with rectifiers between them on standardised features (clipped to the
     box `low`..`high` of the training points), after an optional expansion to all products of two.
 
-    accelerator  its name, '*ARCHITECTURE' for one pooled over an architecture, '*' over all
+    accelerator  its name, '*ARCHITECTURE' or '*VENDOR' for one pooled over those, '*' over all
     latency   time of an empty kernel [s]
     limit     y never exceeds this: the least efficient of the training points
     offsets   added to y for a variant (layout, direction) that shares the model
@@ -217,17 +217,18 @@ class Calibration:
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
-        architecture's, else the one pooled over all, else the constant default. At each step the
-        exact data type comes before a related one. A kernel by name ('attention_prefill.flash2')
-        comes before its generic kind wherever one was measured on this architecture: kernels
-        written for an older one do not gain what newer kernels do.
+        architecture's, else its vendor's, else the one pooled over all, else the constant default.
+        At each step the exact data type comes before a related one. A kernel by name
+        ('attention_prefill.flash2') comes before its generic kind wherever one was measured on
+        this architecture: kernels written for an older one do not gain what newer kernels do.
         """
         kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
         dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
         near = (accelerator.name, f"{ANY}{accelerator.architecture}")
         order = [(name, place) for name in kinds for place in near]
         if not accelerator.is_host:
-            order += [(name, ANY) for name in kinds]
+            far = (f"{ANY}{accelerator.vendor}", ANY) if accelerator.vendor else (ANY,)
+            order += [(name, place) for place in far for name in kinds]
         for name, place in order:
             for candidate in dtypes:
                 model = self.kernels.get((name, candidate, place))
@@ -235,16 +236,16 @@ class Calibration:
                     continue
                 if place == accelerator.name:
                     return Resolved(model, None, "interpolated", model.sigma)
-                sigma = max(model.sigma, self._transfer(kinds[-1], place))
+                sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
                 return Resolved(model, None, "transferred", sigma)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
 
-    def _transfer(self, kind: str, place: str) -> float:
-        """Spread of models that serve an accelerator without data: relatives of its architecture,
-        or all."""
+    def _transfer(self, kind: str, near: bool) -> float:
+        """Spread of models that serve an accelerator without data: relatives of its architecture
+        (near), or all."""
         far = self.transfer_sigma.get(kind, 0.2)
-        return far if place == ANY else self.transfer_sigma.get(f"{kind}/architecture", far)
+        return self.transfer_sigma.get(f"{kind}/architecture", far) if near else far
 
     def link(self, op: str, link: str) -> LinkModel:
         """Parameters of a collective on a link: its own, its family's, or the default."""

@@ -244,7 +244,8 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     waves = np.ceil(blocks / sms)
     compute = shapes.flop / peak
     time = np.maximum(compute, floor)
-    # The softmax takes an exponential per score; a score costs 4 k FLOP (backward 2.5 times that).
+    # The softmax takes an exponential per score; a score costs 4 k FLOP, backward 2.5 times that.
+    work = shapes.flop / (2.5 if shapes.op == "attention_backward" else 1.0)
     rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
     exponentials = shapes.flop / (4.0 * shapes.k) / (rate * sms * accelerator.clock)
     features = np.stack(
@@ -263,7 +264,7 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             # Keys outside the window are skipped in whole tiles, which takes time too.
             np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
             # Share of the score matrix that is computed: 1/2 when causal.
-            shapes.flop / (shapes.m * shapes.n * shapes.k * shapes.batch),
+            work / (shapes.m * shapes.n * shapes.k * shapes.batch),
             np.clip(_log(shapes.batch / sms), -6, 4),
         ],
         axis=1,

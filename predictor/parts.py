@@ -266,9 +266,8 @@ def parts(
             late = weights.get((operator.module, own), 0.0)
             weights[(operator.module, own)] = late + share * time
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
-        launches[operator.module] = launches.get(operator.module, np.zeros(base.shape)) + (
-            operator.count
-        )
+        launched = launches.get(operator.module, np.zeros(base.shape))
+        launches[operator.module] = launched + operator.count * operator.launches
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
 

@@ -40,7 +40,7 @@ KINDS = ("tp", "cp", "ep", "pp", "dp")
 
 ANY, LAUNCH, HOP, NODES = "*", "launch", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
-'nemo/2024'): frameworks in general; 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
+'nemo/2024'): frameworks in general; 'launch', 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
 'nodes/FRAMEWORK' (see `Environment`)."""
 
 
@@ -95,7 +95,7 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
 
     return Environment(
         factor=first((year, framework, ANY), 1.0),
-        launch=first((f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}"), 1.0),
+        launch=first((f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}", LAUNCH), 1.0),
         hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
         nodes=first((f"{NODES}/{framework}", NODES), 1.0),
     )

@@ -88,7 +88,7 @@ class Free:
 SHARED = (
     Free("overlap", "tp", 1.0),
     Free("overlap", "dp", 1.0),
-    Free("factors", LAUNCH, 1.0, 8.0),
+    Free("factors", LAUNCH, 1.0, 20.0),
 )
 """Contention, the time of communication per doubling of nodes and the times of products, attention
 and streams in a step over those by themselves were free, too: none made sources that were left

@@ -28,7 +28,7 @@ class Operator:
     count    executions per unit of `module`
     saved    bytes that one execution keeps from the forward to the backward pass
     core     belongs to the attention core, which selective recomputation repeats
-    launches what the host launches for one execution
+    kernels  of one execution, which the host launches one after the other
     """
 
     name: str
@@ -46,7 +46,7 @@ class Operator:
     count: Numeric = 1.0
     saved: Numeric = 0.0
     core: bool = False
-    launches: Numeric = 1.0
+    kernels: Numeric = 1.0
 
 
 def gemm(
@@ -121,7 +121,7 @@ def grouped(
         bytes=(weights + passes * activations + gradients) * experts,
         count=count,
         saved=saved,
-        launches=2.0 * passes * experts,
+        kernels=2.0 * passes * experts,
     )
 
 

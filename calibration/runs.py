@@ -52,7 +52,7 @@ largest: their medians differ by 0.13 in the middle of the reference table's sou
 MOST_ROWS = 20.0
 """A source counts as so many rows at most: its rows share their errors."""
 
-LEVEL_REACH = 0.12
+LEVEL_REACH = 0.05
 """Distance of a source from its level beyond which it counts less."""
 
 FAMILY_PRIOR, FRAMEWORK_PRIOR = 1.0, 30.0
@@ -85,7 +85,11 @@ class Free:
     start: float | None = None
 
 
-SHARED = (Free("overlap", "tp", 1.0), Free("overlap", "dp", 1.0))
+SHARED = (
+    Free("overlap", "tp", 1.0),
+    Free("overlap", "dp", 1.0),
+    Free("factors", LAUNCH, 1.0, 20.0),
+)
 """Contention, the time of communication per doubling of nodes and the times of products, attention
 and streams in a step over those by themselves were free, too: none made sources that were left
 out better, so that they keep their defaults."""

@@ -151,7 +151,9 @@ def _score_run(
         return
     if np.isfinite(point.memory) or point.status in ("OOM", "Success"):
         memory.append(
-            MemoryRow(float(result.memory.peak), point.memory, float(result.p_oom), point.status)
+            MemoryRow(
+                float(result.memory.reserved), point.memory, float(result.p_oom), point.status
+            )
         )
     if point.status == "OOM":
         return

@@ -126,6 +126,7 @@ def healthy_points(path: Path, run: RunParameters) -> list[Point]:
 
 
 def environment_of(point: Point, fast: bool) -> Point:
-    """A point with its environment in the place of its era."""
-    plan = replace(point.request.plan, era="fast" if fast else "neutral")
+    """A point with its environment in the place of its era. Jobs that launch slowly hold what
+    gathers for tensor parallelism again, the fast ones keep it: their reserved memory shows it."""
+    plan = replace(point.request.plan, era="fast" if fast else "neutral", tp_regather=not fast)
     return replace(point, request=replace(point.request, plan=plan))

@@ -56,7 +56,7 @@ def attention_block(at: Layers) -> None:
     else:
         width = (queries + 2 * keys) * model.head_dim
         biased = model.bias or model.qkv_bias
-        at.linear("attention.qkv", width, at.hidden, size * at.rows * at.hidden, biased)
+        at.linear("attention.qkv", width, at.hidden, size * at.kept_rows * at.hidden, biased)
         at_rope = (queries + keys) * model.head_dim
     _rope(at, at_rope)
     flash = plan.attention != "unfused"

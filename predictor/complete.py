@@ -367,6 +367,7 @@ _PLAN_NUMBERS = (
     "reduce_bytes",
     "gather_bytes",
     "optimizer_bytes",
+    "logit_bytes",
     "vocab_multiple",
     "expert_load",
     "lora_rank",

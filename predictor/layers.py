@@ -69,6 +69,12 @@ class Layers:
         return self.tokens / np.where(self.plan.sequence_parallel > 0, self.plan.tp, 1.0)
 
     @property
+    def kept_rows(self) -> Numeric:
+        """Rows that a column-parallel product keeps of its input: its own part of the sequence
+        where the rest is gathered again, else all that was gathered."""
+        return self.rows if self.plan.tp_regather else self.tokens
+
+    @property
     def hidden(self) -> float:
         """Width of the residual stream."""
         return float(self.model.hidden)

@@ -100,7 +100,8 @@ class Parts:
     work        (module, term, class) -> seconds per unit and micro-batch, base shape
     weights     (module, class) -> what of the backward pass are gradients of weights
     families    (module, family, class) -> the same seconds by fit, for the interval
-    launches    kernels per unit and micro-batch, by module
+    launches    operators per unit and micro-batch, by module
+    kernels     what operators of several kernels launch beyond their first, alike
     hops        steps of tensor-parallel rings per unit and micro-batch, by module
     inside      collectives inside a stage, per unit and micro-batch, base shape
     between     transfers between stages per micro-batch and virtual stage, batch shape
@@ -122,6 +123,7 @@ class Parts:
     weights: dict[tuple[str, str], Array]
     families: dict[tuple[str, str, str], Array]
     launches: dict[str, Array]
+    kernels: dict[str, Array]
     hops: dict[str, Array]
     inside: dict[tuple[Slot, int], Exchange]
     between: dict[Slot, Exchange]
@@ -251,6 +253,7 @@ def parts(
     weights: dict[tuple[str, str], Array] = {}
     sigmas: dict[str, Array] = {}
     launches: dict[str, Array] = {}
+    kernels: dict[str, Array] = {}
     for position, operator in enumerate(operators):
         time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
         own, family = (
@@ -266,9 +269,9 @@ def parts(
             late = weights.get((operator.module, own), 0.0)
             weights[(operator.module, own)] = late + share * time
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
-        launches[operator.module] = launches.get(operator.module, np.zeros(base.shape)) + (
-            operator.count
-        )
+        for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
+            before = counts.get(operator.module, np.zeros(base.shape))
+            counts[operator.module] = before + operator.count * each
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
 
@@ -324,6 +327,7 @@ def parts(
         weights=weights,
         families=families,
         launches=launches,
+        kernels=kernels,
         hops=hops,
         inside=inside,
         between=between,
@@ -383,6 +387,7 @@ def stack(many: list[Parts]) -> Parts:
         weights=table("weights", ()),
         families=table("families", ()),
         launches=table("launches", ()),
+        kernels=table("kernels", ()),
         hops=table("hops", ()),
         inside=exchanges("inside", ()),
         between=exchanges("between", ()),

@@ -41,7 +41,9 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     Where pp * vpp divides the layers, all stages are equal. Where it divides layers + 2, embedding
     and output projection take a slot each (Llama 3.1 405B: 126 + 2; BLOOM: 70 + 2); where it
     divides layers + 3, a head for a second token takes another on the last stage (DeepSeek-V3 and
-    Kimi-K2: 61 + 3). Else the remainder goes to the inner stages.
+    Kimi-K2: 61 + 3). Else the remainder goes to the inner stages. With `split` 'cost' each stage
+    is filled until it passes its share of the arithmetic, in which the output projection counts
+    as so many layers (nanotron's get_block_compute_costs).
     """
     layers = float(model.layers)
     shape = plan.shape
@@ -56,6 +58,15 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     inner = np.where(inner_stages > 0, np.ceil(rest / np.maximum(inner_stages, 1)), 0)
     # Two uneven stages have no inner one: the first takes the remainder.
     first = np.where(p == 2, layers - last, first)
+    if plan.split == "cost":
+        head = model.vocab * model.hidden * layers / model.matrix_parameters(active=True)
+        share = (layers + head) / p
+        first = np.minimum(np.floor(share) + 1.0, layers)
+        before = np.minimum(np.floor(share * (p - 1.0)) + 1.0, layers)
+        last = layers - before
+        inner = np.where(
+            inner_stages > 0, np.ceil((before - first) / np.maximum(inner_stages, 1)), 0
+        )
     one = p == 1
     zero = np.zeros_like(per)
     return Stages(

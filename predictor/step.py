@@ -40,7 +40,7 @@ KINDS = ("tp", "cp", "ep", "pp", "dp")
 
 ANY, LAUNCH, HOP, NODES = "*", "launch", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
-'nemo/2024'): frameworks in general; 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
+'nemo/2024'): frameworks in general; 'launch', 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
 'nodes/FRAMEWORK' (see `Environment`)."""
 
 
@@ -73,7 +73,8 @@ class Environment:
     """What the software of a run and where it runs add; floats, or arrays of the batch's shape.
 
     factor   on the whole step
-    launch   host time per kernel over `RunParameters.host_per_kernel`
+    launch   host time per operator (its module, its autograd node, its launch) over
+             `RunParameters.host_per_kernel`, which further kernels of the operator take each
     hop      the same for one step of a tensor-parallel ring that the framework launches step by
              step; 0 where a collective is one launch
     nodes    time of communication between nodes per doubling of the nodes beyond two
@@ -95,7 +96,7 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
 
     return Environment(
         factor=first((year, framework, ANY), 1.0),
-        launch=first((f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}"), 1.0),
+        launch=first((f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}", LAUNCH), 1.0),
         hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
         nodes=first((f"{NODES}/{framework}", NODES), 1.0),
     )
@@ -181,6 +182,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     launched: Array = np.zeros(full)
     for module in parts.launches:
         launched = launched + using.launch * on_stages(module, parts.launches[module])
+        launched = launched + on_stages(module, parts.kernels[module])
         launched = launched + using.hop * on_stages(module, parts.hops[module])
     # A CPU runs its kernels itself; their latency is part of their time.
     host = run.host_per_kernel * (1.0 - parts.host) * launched

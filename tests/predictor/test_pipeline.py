@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,3 +61,28 @@ def test_schedules_hold_what_their_papers_say(gpt3: Model, plan: Make) -> None:
     assert held("gpipe") == (m, m, m)
     assert held("1f1b") == (8, 7, 1)
     assert held("zb-h1") == (8, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("pp", "expected"),
+    [(1, (16, 0, 16)), (2, (11, 0, 5)), (4, (6, 5, 0)), (8, (3, 3, 0))],
+)
+def test_stages_of_equal_arithmetic_count_the_head(
+    pp: int, expected: tuple[int, ...], llama: Model, plan: Make
+) -> None:
+    """16 layers of 4 x 2048^2 + 3 x 2048 x 5461.33 = 50.3 M weights, a head of 131072 x 2048 =
+    268 M: 5.33 layers. Of 21.33, two stages pass their share of 10.67 after 11 layers; four theirs
+    of 5.33 after 6, 11 and 17, eight theirs of 2.67 after 3, 6, 9, ...; the head is last."""
+    model = replace(
+        llama,
+        layers=16,
+        hidden=2048,
+        heads=32,
+        kv_heads=32,
+        head_dim=64,
+        ffn_hidden=5461,
+        vocab=131072,
+    )
+    found = stages(model, plan(pp=float(pp), dp=64.0 / pp, tp=1.0, split="cost"))
+    assert tuple(found.layers) == expected
+    assert float((found.layers * found.count).sum()) >= 16

@@ -174,3 +174,24 @@ def test_operators_add_up_to_their_terms_when_stretched(plan: Make) -> None:
                 if operator.phase == phase
             ]
             assert sum(times) == pytest.approx(found.breakdown[phase])
+
+
+def test_every_product_of_every_expert_is_launched(plan: Make) -> None:
+    """Mixtral on ep 2: 4 experts on a rank, 2 products each forward and 4 backward: 22 kernels
+    beside the first of each of the two operators. The device never waits for a host this fast; it
+    does for one whose operators take a thousand times longer."""
+    made = plan(tp=1.0, pp=1.0, dp=64.0, ep=2.0)
+    found, listed = parts(MIXTRAL, DGX, made, KERNELS)
+    experts = [o for o in listed.operators if o.op == "moe_gemm"]
+    assert [float(o.kernels) for o in experts] == [8.0, 16.0]
+    assert float(found.kernels["moe"]) == 24.0 - 2.0
+    calm, slow = (
+        assemble(found, KERNELS.run, replace(PLAIN, launch=launch)) for launch in (1.0, 1000.0)
+    )
+    assert calm.breakdown["host"] == 0 < slow.breakdown["host"]
+
+
+def test_frameworks_without_launch_costs_of_their_own_have_those_of_all() -> None:
+    factors = {"launch": 9.0, "launch/paxml": 1.0}
+    found = [environment(factors, name, "").launch for name in ("nemo", "paxml")]
+    assert found == [9.0, 1.0]

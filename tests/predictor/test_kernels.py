@@ -198,7 +198,7 @@ def test_unmeasured_layouts_take_the_step_seen_elsewhere() -> None:
     for layout in ("fwd", "dgrad", "wgrad"):
         kernel = gemm("x", layout, "forward", "layer", "bf16", *shape.values())
         time[layout] = float(operator_times([kernel], H100, KERNELS, ()).time[0])
-    assert 1.02 < time["wgrad"] / time["fwd"] < 1.12
+    assert 1.01 < time["wgrad"] / time["fwd"] < 1.12
     assert 0.95 < time["dgrad"] / time["fwd"] < 1.05
 
 
@@ -319,7 +319,7 @@ def test_experts_take_their_weights_once() -> None:
     shapes = Shapes("moe_gemm", "bf16", ("fwd",), 0 * one, 2 * one, 2048 * one, 7168 * one,
                     32 * one, 6.0 * 64 * 2048 * 7168 * one, (weights + 2e6) * one)  # fmt: skip
     found = shape_times(shapes, H100, KERNELS)
-    assert weights / H100.bandwidth < found[0][0] < 2 * weights / H100.bandwidth
+    assert weights / H100.bandwidth < found[0][0] < 2.5 * weights / H100.bandwidth
     assert found[3] == "interpolated"
     bigger = replace(shapes, m=64 * one, flop=32 * shapes.flop)
     assert found[0][0] < shape_times(bigger, H100, KERNELS)[0][0]

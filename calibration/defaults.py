@@ -2,8 +2,8 @@
 
     python -m calibration.defaults ../shared [--out data/calibrations]
 
-`kernels-only` is fitted to kernels and collectives alone. `default` predicts the same values; the
-width of its interval is fitted to the published training points.
+`kernels-only` is fitted to kernels and collectives alone. `default` adds run parameters fitted to
+published runs (`calibration.runs`).
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def throttles(shared: Path) -> dict[str, Throttle]:
 
 SOURCES: list[dict[str, Any]] = [
     {
-        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention, nccl, "
-        "custom_allreduce",
+        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention and mla, "
+        "mla_bmm, moe, nccl, custom_allreduce",
         "origin": "ai-dynamo/aiconfigurator@095f58a51c, 2026-08-21",
         "licence": aiconfigurator.LICENCE,
     },
@@ -94,7 +94,7 @@ SOURCES: list[dict[str, Any]] = [
         "licence": fgpm.LICENCE,
     },
     {
-        "files": "bulk/kernels/ops.parquet: neusight, simumax, awsome-distributed-training, "
+        "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, awsome-distributed-training, "
         "dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,

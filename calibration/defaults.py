@@ -94,8 +94,8 @@ SOURCES: list[dict[str, Any]] = [
         "licence": fgpm.LICENCE,
     },
     {
-        "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, awsome-distributed-training, "
-        "dstack, dgxc-benchmarking, github-issue",
+        "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, "
+        "awsome-distributed-training, dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },

@@ -12,38 +12,26 @@ import numpy as np
 
 from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric
+from predictor.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.model import Model
 from predictor.passes import TERMS, Pass, adapted, body, decode_cores, prefill_cores, steps
 from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import ServingPlan, unserved
 
-BREAKDOWN = (*TERMS, "host", "bubble", "queue")
-"""Terms of a latency's breakdown; they add up to it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """Passes of a request's life, on the device, before an engine's parameters act.
-
-    prefill         passes over the prompts of one micro-batch, added up
-    prefill_passes  how many those are
-    decode          one pass that decodes, averaged over the growing context
-    """
-
-    prefill: Pass
-    prefill_passes: Array
-    decode: Pass
+BREAKDOWN = (*TERMS, "host", "queue", "others")
+"""Terms of a latency's breakdown; they add up to it. Others: waiting for the prompts of other
+requests, and for a pipeline to fill."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferencePrediction:
     """What is predicted for a plan or a batch of plans; arrays of the plans' shape.
 
-    ttft, tpot, e2e   time to first token, mean time per output token after it, whole request [s]
-    sigma             log-standard-deviation of each of these and of the throughput
-    breakdown         seconds of the end-to-end latency by term of `BREAKDOWN`
-    running           sequences that are decoded at a time, of all replicas
+    latencies   of a request [s], requests per second of a replica
+    sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput'
+    breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
+    prompts, decoding   passes on the device from which the latencies are made
     """
 
     model: Model
@@ -51,15 +39,18 @@ class InferencePrediction:
     plan: ServingPlan
     calibration: Calibration
     parameters: EngineParameters
-    ttft: Array
-    tpot: Array
-    e2e: Array
-    requests_per_s: Array
-    running: Array
+    latencies: Latencies
     sigma: dict[str, Array]
     breakdown: dict[str, Array]
     memory: ServingMemory
     work: Work
+    prompts: Pass
+    decoding: Pass
+
+    @property
+    def requests_per_s(self) -> Array:
+        """Requests per second of the whole engine, all replicas together."""
+        return np.asarray(self.latencies.requests_per_s * self.plan.dp)
 
     @property
     def output_tokens_per_s(self) -> Array:
@@ -132,38 +123,18 @@ def decode_pass(
     return linear.plus(cores.times(1.0 / weights.sum(axis=0)))
 
 
-def host_bound(device: Numeric, kernels: Numeric, launch: Numeric) -> Array:
-    """Time by which launching kernels one by one exceeds running them [s]."""
-    return np.asarray(np.maximum(launch * kernels - device, 0.0))
-
-
-def decode_time(work: Pass, plan: ServingPlan, sequences: Numeric, own: EngineParameters) -> Array:
-    """Wall time of one pass that decodes [s]."""
-    device = own.decode * work.compute + own.communication * work.communication
-    if plan.execution == "graph":
-        device = device + own.gap * work.kernels
-    else:
-        device = device + host_bound(device, work.kernels, own.launch)
-    return np.asarray(device + own.step + own.sequence * sequences)
-
-
-def prefill_time(work: Pass, passes: Numeric, own: EngineParameters) -> Array:
-    """Wall time of `passes` passes over prompts [s]."""
-    device = own.prefill * work.compute + own.communication * work.communication
-    return np.asarray(device + host_bound(device, work.kernels, own.launch) + passes * own.step)
-
-
-def predict_static(
+def predict_inference(
     model: Model,
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
     parameters: ServingParameters,
 ) -> InferencePrediction:
-    """Predict a batch of requests that start together and end together.
+    """Predict a plan of serving, or every plan of a batch.
 
-    With pipeline stages a batch is cut into micro-batches, one for each stage: prompts fill the
-    pipeline once, and a micro-batch decodes its next token when it has been through all stages.
+    With pipeline stages the running sequences are cut into micro-batches, one for each stage:
+    prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
+    through all stages.
 
     Raises InputError for data types that the accelerator lacks and models that are not served.
     """
@@ -171,54 +142,83 @@ def predict_static(
     plan = adapted(plan, cluster.accelerator)
     own = parameters.of(plan.framework, plan.era)
     shape = plan.shape
-    m = plan.micro_batches
-    sequences = plan.sequences / m
-    prompts, passes = prompt_pass(model, cluster, plan, sequences, calibration)
+    memory = serving_memory(model, cluster, plan, calibration.run)
+    clients = np.broadcast_to(np.asarray(plan.sequences, float), shape)
+    room = memory.sequences if plan.admission == "whole" else memory.admitted
+    most = np.maximum(np.minimum(room / plan.dp, plan.max_batch), 1.0)
+    static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
+    running = np.where(static > 0, clients, np.minimum(clients, most))
+    m = np.maximum(np.minimum(plan.pp, running), 1.0)
+    sequences = running / m
+    # While serving, prompts come as many as fill a pass.
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
+    together = np.where(static > 0, sequences, together)
+    prompts, passes = prompt_pass(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration)
-    fill = (m - 1.0) / plan.pp
-    one = prefill_time(prompts, passes, own)
-    ttft = np.broadcast_to(one * (1.0 + fill) + own.request, shape)
-    tpot = np.broadcast_to(decode_time(decoding, plan, sequences, own), shape)
-    after = np.maximum(plan.output_len - 1.0, 0.0)
-    e2e = np.asarray(ttft + after * tpot)
-    breakdown = {}
-    for name in TERMS:
-        talk = name.endswith("communication")
-        breakdown[name] = np.asarray(
-            prompts.terms[name] * (own.communication if talk else own.prefill)
-            + after * decoding.terms[name] * (own.communication if talk else own.decode)
-        )
-    breakdown["bubble"] = np.asarray(one * fill)
-    breakdown["queue"] = np.zeros(shape)
-    breakdown["host"] = np.asarray(e2e - sum(breakdown.values(), np.zeros(shape)))
+    work = Work(
+        prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
+        together=together,
+        decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
+        captured=float(plan.execution == "graph"),
+        sequences=sequences,
+        fill=np.where(static > 0, (m - 1.0) / plan.pp, 1.0 / m - 1.0),
+        running=running,
+        clients=clients,
+        static=static,
+        new_tokens=np.broadcast_to(plan.new_tokens, shape),
+        output_len=np.broadcast_to(plan.output_len, shape),
+    )
+    found = latencies(work, own)
     sigma = {
-        "ttft": spread_of(prompts, ttft, own, parameters.spread("ttft")),
-        "tpot": spread_of(decoding, tpot, own, parameters.spread("tpot")),
+        "ttft": spread_of(prompts, found.ttft, own.prefill, parameters.spread("ttft")),
+        "tpot": spread_of(decoding, found.step, own.decode, parameters.spread("tpot")),
     }
-    share = after * tpot / e2e
-    sigma["e2e"] = np.hypot((1.0 - share) * sigma["ttft"], share * sigma["tpot"])
-    sigma["throughput"] = sigma["e2e"]
+    share = np.clip(1.0 - found.ttft / found.e2e, 0.0, 1.0)
+    ends = np.hypot((1.0 - share) * sigma["ttft"], share * sigma["tpot"])
+    sigma["e2e"] = np.maximum(ends, parameters.spread("e2e"))
+    sigma["throughput"] = np.maximum(ends, parameters.spread("throughput"))
     return InferencePrediction(
         model,
         cluster,
         plan,
         calibration,
         own,
-        np.asarray(ttft),
-        np.asarray(tpot),
-        e2e,
-        np.asarray(plan.batch / e2e),
-        np.broadcast_to(plan.batch, shape),
+        found,
         sigma,
-        breakdown,
-        serving_memory(model, cluster, plan, calibration.run),
-        Work(prompts, passes, decoding),
+        _breakdown(prompts, decoding, work, found, own),
+        memory,
+        work,
+        prompts,
+        decoding,
     )
 
 
-def spread_of(work: Pass, total: Array, own: EngineParameters, run: float) -> Array:
+def _breakdown(
+    prompts: Pass, decoding: Pass, work: Work, found: Latencies, own: EngineParameters
+) -> dict[str, Array]:
+    """Seconds of a request's end-to-end latency by term of `BREAKDOWN`: its own prompt's passes,
+    its own decoding; the queue, what the prompts of others add, and the host's share."""
+    after = np.maximum(work.output_len - 1.0, 0.0)
+    static = np.asarray(work.static) > 0
+    share = np.where(static, 1.0, 1.0 / work.together)
+    parts = {}
+    for name in TERMS:
+        talk = name.endswith("communication")
+        parts[name] = np.asarray(
+            share * prompts.terms[name] * (own.communication if talk else own.prefill)
+            + after * decoding.terms[name] * (own.communication if talk else own.decode)
+        )
+    device: Array = np.asarray(sum(parts.values()))
+    single = own.request + share * prompt_time(work, own) + after * found.step
+    parts["host"] = np.asarray(single - device)
+    parts["queue"] = found.queue
+    parts["others"] = np.asarray(found.e2e - single - found.queue)
+    return parts
+
+
+def spread_of(work: Pass, total: Array, factor: Numeric, run: float) -> Array:
     """sigma² = Σ over families (share of the time x sigma)² + sigma_run²."""
     variance: Array = np.full(np.shape(total), run**2)
     for time, sigma in work.families.values():
-        variance = variance + (np.minimum(time / total, 1.0) * sigma) ** 2
+        variance = variance + (np.minimum(factor * time / total, 1.0) * sigma) ** 2
     return np.asarray(np.sqrt(variance))

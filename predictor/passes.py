@@ -34,8 +34,8 @@ TERMS = (*COMPUTE, *COMMUNICATION)
 """Terms of a pass on the device; they add up to its time there."""
 
 CUSTOM_LIMIT = 8 * 2.0**20
-"""Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and TensorRT-LLM's
-custom all-reduce); larger ones go to NCCL."""
+"""Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and
+TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
 
 NODES = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of

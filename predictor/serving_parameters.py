@@ -15,13 +15,14 @@ from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError
+from predictor.hardware import Numeric
 
 FILE = "serving.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EngineParameters:
-    """Parameters of one engine in one era, or of all ('neutral').
+    """Parameters of one engine in one era, or of all ('neutral'); arrays while they are fitted.
 
     decode         factor on the kernels of passes that decode
     prefill        factor on the kernels of passes over prompts
@@ -36,16 +37,16 @@ class EngineParameters:
                    clients that all started at once stay
     """
 
-    decode: float = 1.0
-    prefill: float = 1.0
-    communication: float = 1.0
-    gap: float = 0.5e-6
-    launch: float = 4e-6
-    step: float = 0.5e-3
-    sequence: float = 10e-6
-    request: float = 5e-3
-    mixing: float = 1.0
-    burst: float = 1e5
+    decode: Numeric = 1.0
+    prefill: Numeric = 1.0
+    communication: Numeric = 1.0
+    gap: Numeric = 0.5e-6
+    launch: Numeric = 4e-6
+    step: Numeric = 0.5e-3
+    sequence: Numeric = 10e-6
+    request: Numeric = 5e-3
+    mixing: Numeric = 1.0
+    burst: Numeric = 1e5
 
 
 NAMES = tuple(one.name for one in fields(EngineParameters))

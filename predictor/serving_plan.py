@@ -1,4 +1,4 @@
-"""How a model is served: parallel sizes, batch, lengths, precisions, and how kernels are launched."""
+"""How a model is served: parallel sizes, batch, lengths, precisions, how kernels are launched."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ Prefill passes are launched one by one either way, since their shapes differ."""
 ALLREDUCES = ("custom", "nccl")
 """Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""
 
+ADMISSIONS = ("whole", "mean")
+
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
     "fp8_block": ("fp8", "int8_wo"),
@@ -53,13 +55,18 @@ class ServingPlan:
                  parallelism); of a dense model, replicas of everything
     ep           ranks among which experts are divided, of the tp * dp of a stage; the rest split
                  each expert
-    batch        sequences in flight, of all replicas together
+    batch        sequences of all replicas together: of a static batch; or clients that send one
+                 request after the other (inf: requests never run out)
+    serving      1 where requests follow each other, 0 for a static batch
+    max_batch    most sequences that one replica decodes at a time
     input_len, output_len   tokens of a request
     cached       share of the prompt whose keys and values are in the cache already, 0..1
     chunk        most tokens of prompts that one pass takes
     expert_load  tokens of the busiest rank's experts over the mean
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
+    admission    whether a request is let in when there is cache for its whole length, or when there
+                 is for its prompt and the others are, on average, half way
     """
 
     batch: Numeric
@@ -71,11 +78,14 @@ class ServingPlan:
     ep: Numeric = 1.0
     cached: Numeric = 0.0
     chunk: Numeric = 8192.0
+    serving: Numeric = 0.0
+    max_batch: Numeric = 512.0
     expert_load: Numeric = 1.0
     weights: str = "bf16"
     kv: str = "bf16"
     execution: str = "graph"
     allreduce: str = "custom"
+    admission: str = "mean"
     framework: str = "neutral"
     era: str = "neutral"
 
@@ -153,7 +163,7 @@ def runnable(dtype: str, accelerator: Accelerator) -> str:
 
 def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
     """Every law with the plans that break it; arrays in, arrays out."""
-    whole = ("tp", "pp", "dp", "ep", "batch", "input_len", "output_len", "chunk")
+    whole = ("tp", "pp", "dp", "ep", "input_len", "output_len", "chunk", "max_batch")
     found = [
         Rule(
             np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
@@ -163,6 +173,12 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
         for name in whole
     ]
     found += [
+        Rule(
+            np.asarray(plan.batch < 1)
+            | (np.isfinite(plan.batch) & not_multiple(np.nan_to_num(plan.batch, posinf=1.0), 1)),
+            "{batch} must be a whole number of at least 1",
+            ("batch",),
+        ),
         Rule(
             not_multiple(model.heads, plan.tp),
             f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",

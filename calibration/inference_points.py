@@ -165,6 +165,8 @@ def _point(
     framework = str(cell(row, "framework") or "neutral").lower()
     framework = ENGINES.get(framework, framework)
     framework = framework if framework in engines() else "neutral"
+    if framework == "vllm" and str(row["accelerator"]).startswith("MI"):
+        framework = "vllm-rocm"
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
     if batch is None and concurrency is None and cell(row, "tp") is None:
         return Skipped(point_id, source, "neither layout nor batch is stated")
@@ -174,7 +176,7 @@ def _point(
     if tp is None and framework == "llama.cpp":
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
     if tp is None and cell(row, "ep") is not None:
-        tp = 1
+        tp = gpus  # experts divided among ranks that split the attention, unless dp is stated
     serving = concurrency is not None and framework != "lmdeploy"
     fields: dict[str, Any] = {
         "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
@@ -189,10 +191,10 @@ def _point(
         "dp": cell(row, "dp"),
         "ep": cell(row, "ep") if model.is_moe else None,
     }
-    if fields["accelerators_per_node"] is not None and gpus > fields["accelerators_per_node"]:
-        fields["gpus"] = gpus
-    if fields["dp"] is None and tp is not None:
-        fields["dp"] = max(gpus // (int(tp) * int(pp or 1)), 1) if not serving else None
+    if tp is not None and gpus % (int(tp) * int(pp or 1)) == 0:
+        fields["dp"] = gpus // (int(tp) * int(pp or 1))
+    elif fields["dp"] is None:
+        fields["dp"] = 1
     fields["input_len"] = round(given)
     fields["output_len"] = max(round(made), 1)
     if serving:

@@ -179,3 +179,140 @@ def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
 def published(found: Timed) -> Array:
     """What the points state."""
     return np.array([point.value for point in found.points])
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where the logarithm of a parameter is expected, and how far off, in log units: the mean of
+    all engines around the documented default, an engine around that, a period around its engine.
+    """
+
+    mean: float
+    engine: float
+    period: float
+
+
+PRIORS: dict[str, Prior] = {
+    "decode": Prior(0.1, 0.1, 0.05),
+    "prefill": Prior(0.1, 0.15, 0.1),
+    "communication": Prior(0.2, 0.3, 0.15),
+    "gap": Prior(0.7, 0.7, 0.4),
+    "launch": Prior(0.5, 0.5, 0.3),
+    "step": Prior(0.7, 0.7, 0.4),
+    "sequence": Prior(0.7, 0.7, 0.4),
+    "request": Prior(0.7, 0.7, 0.4),
+    "mixing": Prior(0.3, 0.3, 0.2),
+    "burst": Prior(1.5, 1.0, 0.5),
+}
+"""Factors on kernels are narrow, since the kernels were measured; durations on the host are known
+to a factor of two; how synchronous clients stay is hardly known beforehand."""
+
+SCALE, KNEE = 0.12, 1.5
+"""Log error that is taken as ordinary, and how many of it an error counts squared: beyond, Huber's
+loss is linear, so that odd rows do not decide."""
+
+MOST_ROWS = 60.0
+"""A source counts in each metric as this many rows at most."""
+
+ROUNDS = 25
+
+
+def _weights(found: Timed) -> Array:
+    keys = [f"{p.source}/{p.metric}/{p.kind}" for p in found.points]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    flagged = np.array([point.flagged for point in found.points])
+    return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(flagged, 0.1, 1.0))
+
+
+def fit_engines(found: Timed) -> dict[str, EngineParameters]:
+    """Parameters of every engine and period that there is, and of the neutral one (the mean).
+
+    Gauss-Newton on the logarithms of the parameters: one of the mean, one for each engine, one for
+    each period, added up; each with its prior (`PRIORS`).
+    """
+    labels = sorted(set(found.engine))
+    names = sorted({label.partition(" until ")[0] for label in labels})
+    engine = np.array([names.index(label.partition(" until ")[0]) for label in found.engine])
+    own = np.array([labels.index(label) for label in found.engine])
+    start = np.log([float(getattr(EngineParameters(), name)) for name in NAMES])
+    count = len(NAMES)
+    blocks = 1 + len(names) + len(labels)
+    scales = np.concatenate(
+        [np.tile([getattr(PRIORS[n], level) for n in NAMES], times)
+         for level, times in (("mean", 1), ("engine", len(names)), ("period", len(labels)))]
+    )
+    target, weight = np.log(published(found)), _weights(found)
+    state = np.zeros(blocks * count)
+
+    def total(at: Array) -> Array:
+        table = at.reshape(blocks, count)
+        return np.asarray(start + table[0] + table[1 + engine] + table[1 + len(names) + own])
+
+    def predicted(logs: Array) -> Array:
+        found_values, _ = values(found, EngineParameters(*np.exp(logs).T))
+        return np.log(found_values)
+
+    for _ in range(ROUNDS):
+        logs = total(state)
+        base = predicted(logs)
+        error = (base - target) / SCALE
+        slopes = np.empty((len(error), count))
+        for column in range(count):
+            shifted = logs.copy()
+            shifted[:, column] += 1e-3
+            slopes[:, column] = (predicted(shifted) - base) / 1e-3 / SCALE
+        loss = weight * np.minimum(1.0, KNEE / np.maximum(np.abs(error), 1e-9))
+        left = np.diag(scales**-2.0)
+        right = -state * scales**-2.0
+        for place, member in ((0, np.zeros(len(own), int)), (1, engine), (1 + len(names), own)):
+            for other, second in ((0, np.zeros(len(own), int)), (1, engine), (1 + len(names), own)):
+                for a in np.unique(member):
+                    for b in np.unique(second[member == a]):
+                        rows = (member == a) & (second == b)
+                        piece = slopes[rows].T @ (loss[rows, None] * slopes[rows])
+                        at = slice((place + a) * count, (place + a + 1) * count)
+                        to = slice((other + b) * count, (other + b + 1) * count)
+                        left[at, to] += piece
+            for a in np.unique(member):
+                rows = member == a
+                at = slice((place + a) * count, (place + a + 1) * count)
+                right[at] -= slopes[rows].T @ (loss[rows] * error[rows])
+        move = np.clip(np.linalg.solve(left, right), -0.5, 0.5)
+        state = state + move
+        if np.max(np.abs(move)) < 1e-3:
+            break
+    table = state.reshape(blocks, count)
+    fitted = {"neutral": EngineParameters(*np.exp(start + table[0]))}
+    for position, name in enumerate(names):
+        fitted[name] = EngineParameters(*np.exp(start + table[0] + table[1 + position]))
+    for position, label in enumerate(labels):
+        row = table[0] + table[1 + names.index(label.partition(" until ")[0])]
+        row = row + table[1 + len(names) + position]
+        fitted[label] = EngineParameters(*np.exp(start + row))
+    return fitted
+
+
+def parameters_of(found: Timed, fitted: dict[str, EngineParameters]) -> EngineParameters:
+    """Parameters of every point, one entry each."""
+    known = ServingParameters(fitted)
+    each = [
+        known.of(point.request.plan.framework, point.request.plan.era) for point in found.points
+    ]
+    return EngineParameters(
+        *(np.array([float(getattr(one, name)) for one in each]) for name in NAMES)
+    )
+
+
+def held_out(found: Timed, by: Sequence[str]) -> Array:
+    """What each point states, predicted with parameters fitted without its group.
+
+    by   group of each point: its source, model or accelerator
+    """
+    groups = np.array(by)
+    result = np.empty(len(groups))
+    for group in np.unique(groups):
+        inside = groups == group
+        fitted = fit_engines(select(found, ~inside))
+        part = select(found, inside)
+        result[inside] = values(part, parameters_of(part, fitted))[0]
+    return result

@@ -145,9 +145,10 @@ def predict_inference(
     memory = serving_memory(model, cluster, plan, calibration.run)
     clients = np.broadcast_to(np.asarray(plan.sequences, float), shape)
     room = memory.sequences if plan.admission == "whole" else memory.admitted
-    most = np.maximum(np.minimum(room / plan.dp, plan.max_batch), 1.0)
     static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
-    running = np.where(static > 0, clients, np.minimum(clients, most))
+    limit = np.where(static > 0, np.inf, plan.max_batch)
+    most = np.maximum(np.minimum(room / plan.dp, limit), 1.0)
+    running = np.minimum(clients, most)
     m = np.maximum(np.minimum(plan.pp, running), 1.0)
     sequences = running / m
     # While serving, prompts come as many as fill a pass.

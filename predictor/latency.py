@@ -64,7 +64,8 @@ class Latencies:
 
     step     one pass that decodes and nothing else
     prompt   what one more prompt costs
-    queue    wait of a request until there is room for it, part of `ttft`
+    queue    wait of a request until there is room for it, part of `e2e`; and of `ttft` but for a
+             static batch, whose first token is that of the requests that start at once
     """
 
     ttft: Array
@@ -101,7 +102,8 @@ def prompt_time(work: Work, own: EngineParameters) -> Array:
 def latencies(work: Work, own: EngineParameters) -> Latencies:
     """Latencies of a static batch, or in the steady state of a concurrency.
 
-    Static: first token = request + prompts (1 + fill); the rest = (n - 1) passes.
+    Static: first token = request + prompts (1 + fill); the rest = (n - 1) passes; what the cache
+    cannot hold comes after the rest has ended.
 
     Concurrency, R of C clients running: bursts of G = 1 + (R - 1) / (1 + (R - 1) tokens / burst)
     prompts are read together, and the other R - G fall into the life of a request:
@@ -123,10 +125,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     decoding = after * step + np.where(static | (after < 1), 0.0, mixed)
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
-    queue = np.where(static, 0.0, np.maximum(waiting, 0.0) / work.running * life)
+    queue = np.maximum(waiting, 0.0) / work.running * life
     tpot = np.where(after > 0, decoding / np.maximum(after, 1.0), step)
     return Latencies(
-        np.asarray(ttft + queue),
+        np.asarray(ttft + np.where(static, 0.0, queue)),
         np.asarray(tpot),
         np.asarray(life + queue),
         np.asarray(work.running / life),

@@ -80,13 +80,15 @@ def serving_memory(
     half = ELEMENT_BYTES[plan.half]
     device = cluster.accelerator.memory
     capacity = np.broadcast_to(USABLE * np.asarray(device, float), shape)
-    tokens = np.minimum(plan.chunk, plan.sequences * plan.new_tokens)
+    serving = np.asarray(plan.serving) > 0
+    sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
+    tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
     inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
     if model.is_moe:
         wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
         inner = max(inner, int(wide))
     activations = half * tokens * (4.0 * model.hidden + 2.0 * inner / plan.tp)
-    logits = 6.0 * plan.sequences * model.vocab / plan.tp
+    logits = 6.0 * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
     weights = weight_bytes(model, plan)
     layers = np.ceil(model.layers / plan.pp) * model.attention_share
     token = kv_token_bytes(model, plan) * layers
@@ -103,7 +105,9 @@ def serving_memory(
     whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
     classes = {
         "weights": weights,
-        "cache": plan.sequences * whole,
+        # While serving, as much of the cache is used as there is, one sequence at least.
+        "cache": np.where(serving, np.clip(np.floor(room / whole), 1.0, sequences), sequences)
+        * whole,
         "activations": activations + logits,
         "runtime": run.context,
     }

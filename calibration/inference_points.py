@@ -195,6 +195,8 @@ def _point(
         fields["dp"] = gpus // (int(tp) * int(pp or 1))
     elif fields["dp"] is None:
         fields["dp"] = 1
+    if "fixed-length prompts" in notes or "genai-perf" in notes:
+        fields["synchrony"] = 1.0  # all clients start at once, and answers are of one length
     fields["input_len"] = round(given)
     fields["output_len"] = max(round(made), 1)
     if serving:

@@ -195,7 +195,7 @@ class Prior:
 PRIORS: dict[str, Prior] = {
     "decode": Prior(0.1, 0.1, 0.05),
     "prefill": Prior(0.1, 0.15, 0.1),
-    "communication": Prior(0.2, 0.3, 0.15),
+    "communication": Prior(0.15, 0.2, 0.1),
     "gap": Prior(0.7, 0.7, 0.4),
     "launch": Prior(0.5, 0.5, 0.3),
     "step": Prior(0.7, 0.7, 0.4),

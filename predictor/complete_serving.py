@@ -33,6 +33,9 @@ from predictor.specs import ServingPlanSpec
 PCIE = Tier("pcie4", 8.0, 32e9)
 """Between accelerators of which the catalog knows no system: the PCIe 4 x16 of a workstation."""
 
+SYNCHRONY = 0.1
+"""Of ten requests that a client sends one after the other, the first meets all others'."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRequest:
@@ -128,6 +131,7 @@ def complete_serving(
     values.setdefault("era", "neutral")
     for field, value in chosen["settings"].items():
         filler.fill(field, value, f"default of {label}")
+    filler.fill("synchrony", SYNCHRONY, "lengths vary, and ten requests of a client are averaged")
     filler.fill("cached", 0.0, "no prefix is cached unless stated")
     filler.fill("expert_load", 1.0, "tokens spread evenly over experts unless stated")
 

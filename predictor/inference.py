@@ -168,6 +168,8 @@ def predict_inference(
         static=static,
         new_tokens=np.broadcast_to(plan.new_tokens, shape),
         output_len=np.broadcast_to(plan.output_len, shape),
+        chunk=plan.chunk,
+        synchrony=plan.synchrony,
     )
     found = latencies(work, own)
     sigma = {

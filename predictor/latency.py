@@ -43,6 +43,8 @@ class Work:
     static      1 for a batch that starts together and is not refilled, else 0
     new_tokens  of a prompt, beyond what is cached
     output_len  tokens
+    chunk       most tokens of prompts in one pass
+    synchrony   share of the clients that send together
     """
 
     prompts: Device
@@ -56,6 +58,8 @@ class Work:
     static: Numeric
     new_tokens: Numeric
     output_len: Numeric
+    chunk: Numeric
+    synchrony: Numeric
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,10 +109,11 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     Static: first token = request + prompts (1 + fill); the rest = (n - 1) passes; what the cache
     cannot hold comes after the rest has ended.
 
-    Concurrency, R of C clients running: bursts of G = 1 + (R - 1) / (1 + (R - 1) tokens / burst)
-    prompts are read together, and the other R - G fall into the life of a request:
-    first token = request + half a pass + G prompts + queue; the rest = (n - 1) passes + mixing
-    (R - G) prompts. What does not run waits: queue = (C - R) / R of a running request's life.
+    Concurrency, R of C clients running: G = 1 + synchrony (R - 1) / (1 + (R - 1) tokens / burst)
+    prompts are read together, and the other R - G while a request decodes, as far as its passes
+    have room for them (the rest delays first tokens too): first token = request + half a pass
+    + G prompts + queue; the rest = (n - 1) passes + mixing (R - G) prompts. What does not run
+    waits: queue = (C - R) / R of a running request's life.
     """
     step = decode_time(work, own)
     batch = prompt_time(work, own)
@@ -116,7 +121,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     after = np.maximum(work.output_len - 1.0, 0.0)
     static = np.asarray(work.static) > 0
     others = np.maximum(work.running - 1.0, 0.0)
-    burst = 1.0 + others / (1.0 + others * work.new_tokens / own.burst)
+    burst = 1.0 + work.synchrony * others / (1.0 + others * work.new_tokens / own.burst)
+    room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
+    burst = np.maximum(burst, work.running - room)
     # A burst smaller than the prompts that were timed together fills their pass less.
     first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
     residual = np.where(others > 0, 0.5 * step, 0.0)

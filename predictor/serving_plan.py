@@ -59,6 +59,8 @@ class ServingPlan:
                  request after the other (inf: requests never run out)
     serving      1 where requests follow each other, 0 for a static batch
     max_batch    most sequences that one replica decodes at a time
+    synchrony    share of the clients that send together: 1 where all start at once and get answers
+                 of one length, about 0.1 where lengths vary and ten requests of each are averaged
     input_len, output_len   tokens of a request
     cached       share of the prompt whose keys and values are in the cache already, 0..1
     chunk        most tokens of prompts that one pass takes
@@ -80,6 +82,7 @@ class ServingPlan:
     chunk: Numeric = 8192.0
     serving: Numeric = 0.0
     max_batch: Numeric = 512.0
+    synchrony: Numeric = 0.1
     expert_load: Numeric = 1.0
     weights: str = "bf16"
     kv: str = "bf16"

@@ -258,6 +258,7 @@ class ServingPlanSpec(Spec):
     chunk: Count | None = None
     max_batch: Count | None = None
     cached: Share | None = None
+    synchrony: Share | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     framework: str | None = None
     era: str | None = None

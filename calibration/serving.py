@@ -8,20 +8,32 @@ towards the mean of all engines, and that towards a documented default.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 
-from calibration.inference_points import InferencePoint
+from calibration.inference_points import InferencePoint, inference_point
+from calibration.runs import Residual, run_sigma
+from calibration.tables import read_table
 from predictor.complete import period
 from predictor.complete_serving import engines
-from predictor.efficiency import Calibration
+from predictor.efficiency import Calibration, RunParameters, load
 from predictor.errors import InputError
 from predictor.hardware import Array
-from predictor.inference import predict_inference
+from predictor.inference import predict_inference, spread_of, spreads
 from predictor.latency import Device, Latencies, Work, latencies
-from predictor.serving_parameters import NAMES, EngineParameters, ServingParameters
+from predictor.schema import INFERENCE_KEY
+from predictor.serving_parameters import (
+    FILE,
+    NAMES,
+    EngineParameters,
+    ServingParameters,
+    to_mapping,
+)
 from predictor.serving_plan import SERVING_CATEGORIES, stack_serving
 
 METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "requests_per_s")
@@ -32,8 +44,7 @@ class Timed:
     """Points with the work that they are, as flat arrays of one length.
 
     engine      of each point, with its period: a name of `ServingParameters.engines`
-    variances   squared share-weighted sigma of the operators, for passes over prompts and for those
-                that decode; times the square of their time [s²]
+    spreads     of the passes over prompts and of those that decode (`inference.spread_of`) [s]
     """
 
     points: list[InferencePoint]
@@ -41,7 +52,7 @@ class Timed:
     dp: Array
     batch: Array
     engine: list[str]
-    variances: dict[str, Array]
+    spreads: dict[str, Array]
 
 
 def label_of(framework: str, era: str) -> str:
@@ -84,15 +95,13 @@ def timed(
         columns["dp"].append(np.asarray(found.plan.dp, float))
         columns["batch"].append(np.asarray(found.plan.batch, float))
         for name in ("prompts", "decoding"):
-            families = getattr(found, name).families.values()
-            total = sum(((time * sigma) ** 2 for time, sigma in families), np.zeros(len(positions)))
-            columns[name].append(np.asarray(total))
+            columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), len(positions)))
     joined = {name: np.concatenate(v) if v else np.empty(0) for name, v in columns.items()}
     own = [points[i] for i in kept]
     labels = [label_of(p.request.plan.framework, p.request.plan.era) for p in own]
     work = _join(pieces)
-    spreads = {name: joined[name] for name in ("prompts", "decoding")}
-    return Timed(own, work, joined["dp"], joined["batch"], labels, spreads), refused
+    widths = {name: joined[name] for name in ("prompts", "decoding")}
+    return Timed(own, work, joined["dp"], joined["batch"], labels, widths), refused
 
 
 def _flat(work: Work, length: int) -> Work:
@@ -104,7 +113,7 @@ def _flat(work: Work, length: int) -> Work:
     def device(own: Device) -> Device:
         return Device(*(widen(getattr(own, one.name)) for one in fields(Device)))
 
-    named = {
+    named: dict[str, object] = {
         one.name: device(value) if isinstance(value, Device) else widen(value)
         for one in fields(Work)
         for value in (getattr(work, one.name),)
@@ -136,22 +145,21 @@ def select(found: Timed, mask: Array) -> Timed:
     """The points of a mask."""
     index = np.flatnonzero(mask)
 
-    def cut(work: Work | Device) -> Work | Device:
-        return type(work)(
-            **{
-                one.name: cut(value) if isinstance(value, Device) else value[index]
-                for one in fields(work)
-                for value in (getattr(work, one.name),)
-            }
-        )
+    def device(own: Device) -> Device:
+        return Device(*(getattr(own, one.name)[index] for one in fields(Device)))
 
+    named: dict[str, object] = {
+        one.name: device(value) if isinstance(value, Device) else value[index]
+        for one in fields(Work)
+        for value in (getattr(found.work, one.name),)
+    }
     return Timed(
         [found.points[i] for i in index],
-        cut(found.work),  # type: ignore[arg-type]
+        Work(**named),  # type: ignore[arg-type]
         found.dp[index],
         found.batch[index],
         [found.engine[i] for i in index],
-        {name: value[index] for name, value in found.variances.items()},
+        {name: value[index] for name, value in found.spreads.items()},
     )
 
 
@@ -238,8 +246,10 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     count = len(NAMES)
     blocks = 1 + len(names) + len(labels)
     scales = np.concatenate(
-        [np.tile([getattr(PRIORS[n], level) for n in NAMES], times)
-         for level, times in (("mean", 1), ("engine", len(names)), ("period", len(labels)))]
+        [
+            np.tile([getattr(PRIORS[n], level) for n in NAMES], times)
+            for level, times in (("mean", 1), ("engine", len(names)), ("period", len(labels)))
+        ]
     )
     target, weight = np.log(published(found)), _weights(found)
     state = np.zeros(blocks * count)
@@ -292,7 +302,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     return fitted
 
 
-def parameters_of(found: Timed, fitted: dict[str, EngineParameters]) -> EngineParameters:
+def parameters_of(found: Timed, fitted: Mapping[str, EngineParameters]) -> EngineParameters:
     """Parameters of every point, one entry each."""
     known = ServingParameters(fitted)
     each = [
@@ -316,3 +326,111 @@ def held_out(found: Timed, by: Sequence[str]) -> Array:
         part = select(found, inside)
         result[inside] = values(part, parameters_of(part, fitted))[0]
     return result
+
+
+CLASSES = {
+    "ttft_s": "ttft",
+    "tpot_s": "tpot",
+    "e2e_s": "e2e",
+    "output_tokens_per_s": "throughput",
+    "requests_per_s": "throughput",
+}
+"""Metric of an interval for each metric of a table."""
+
+
+def class_of(point: InferencePoint) -> str:
+    """Name of a point's spread in `ServingParameters.sigma`."""
+    return f"{CLASSES[point.metric]}.{point.kind}"
+
+
+def operator_sigma(found: Timed, own: EngineParameters) -> Array:
+    """The operators' part of each point's spread."""
+    latency = latencies(found.work, own)
+    still = ServingParameters(sigma={"all": 0.0})
+    table = {
+        metric: spreads(
+            found.spreads["prompts"],
+            found.spreads["decoding"],
+            found.work,
+            latency,
+            own,
+            metric,
+            still,
+        )
+        for metric in ("ttft", "tpot", "e2e", "throughput")
+    }
+    return np.array([table[CLASSES[point.metric]][i] for i, point in enumerate(found.points)])
+
+
+LEAST = 20
+"""Points of one class from which its own spread is taken; fewer share that of all."""
+
+
+def fit_spreads(
+    points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
+) -> dict[str, float]:
+    """Spread of runs by class of metric, such that intervals cover `level` of the held-out points,
+    every source counting alike (`runs.run_sigma`).
+
+    errors      log(predicted / published), held out
+    operators   the operators' part of each spread
+    """
+    residuals = [
+        Residual(float(e), float(s), point.source)
+        for point, e, s in zip(points, errors, operators, strict=True)
+    ]
+    labels = [class_of(point) for point in points]
+    groups: dict[str, list[Residual]] = {"all": residuals}
+    for label, one in zip(labels, residuals, strict=True):
+        groups.setdefault(label, []).append(one)
+    return {
+        name: round(run_sigma(own, q, level), 4)
+        for name, own in sorted(groups.items())
+        if len(own) >= LEAST
+    }
+
+
+def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingParameters:
+    """Parameters of engines and spreads of runs, from all points."""
+    found, _ = timed(points, calibration)
+    engines_ = fit_engines(found)
+    errors = np.log(held_out(found, [p.source for p in found.points]) / published(found))
+    sigma = fit_spreads(
+        found.points,
+        errors,
+        operator_sigma(found, parameters_of(found, engines_)),
+        calibration.interval_q,
+        calibration.interval_level,
+    )
+    return ServingParameters(engines_, sigma, frozenset(p.point_id for p in found.points))
+
+
+def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferencePoint]:
+    """Points of inference tables that can be predicted.
+
+    Raises InputError where a file is no such table.
+    """
+    found: list[InferencePoint] = []
+    for path in paths:
+        table = read_table(path)
+        if INFERENCE_KEY not in table:
+            raise InputError(f"{path} is no table of inference runs: no column {INFERENCE_KEY!r}")
+        made = [inference_point(row, run) for row in table.to_dict("records")]
+        found += [point for point in made if isinstance(point, InferencePoint)]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Refit the engines of a calibration to tables of inference runs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--calibration", default="default")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the calibration")
+    given = parser.parse_args(arguments)
+    calibration = load(given.calibration)
+    fitted = fit(read_inference(given.tables, calibration.run), calibration)
+    (given.out / FILE).write_text(json.dumps(to_mapping(fitted), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

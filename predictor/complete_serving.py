@@ -201,4 +201,3 @@ def _load(filler: Filler) -> None:
     else:
         values["serving"] = 0.0
         values["batch"] = float(filler.fill("batch", 1, "one request unless stated"))
-

@@ -173,13 +173,17 @@ def predict_inference(
     )
     found = latencies(work, own)
     sigma = {
-        "ttft": spread_of(prompts, found.ttft, own.prefill, parameters.spread("ttft")),
-        "tpot": spread_of(decoding, found.step, own.decode, parameters.spread("tpot")),
+        metric: spreads(
+            spread_of(prompts),
+            spread_of(decoding),
+            work,
+            found,
+            own,
+            metric,
+            parameters,
+        )
+        for metric in ("ttft", "tpot", "e2e", "throughput")
     }
-    share = np.clip(1.0 - found.ttft / found.e2e, 0.0, 1.0)
-    ends = np.hypot((1.0 - share) * sigma["ttft"], share * sigma["tpot"])
-    sigma["e2e"] = np.maximum(ends, parameters.spread("e2e"))
-    sigma["throughput"] = np.maximum(ends, parameters.spread("throughput"))
     return InferencePrediction(
         model,
         cluster,
@@ -219,9 +223,38 @@ def _breakdown(
     return parts
 
 
-def spread_of(work: Pass, total: Array, factor: Numeric, run: float) -> Array:
-    """sigma² = Σ over families (share of the time x sigma)² + sigma_run²."""
-    variance: Array = np.full(np.shape(total), run**2)
-    for time, sigma in work.families.values():
-        variance = variance + (np.minimum(factor * time / total, 1.0) * sigma) ** 2
-    return np.asarray(np.sqrt(variance))
+def spread_of(work: Pass) -> Array:
+    """Spread of a pass's kernels and collectives [s]: the root of the sum over families of
+    (time x sigma)²."""
+    families = work.families.values()
+    return np.asarray(np.sqrt(sum(((time * sigma) ** 2 for time, sigma in families), 0.0)))
+
+
+def spreads(
+    prompts: Numeric,
+    decoding: Numeric,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    metric: str,
+    parameters: ServingParameters,
+) -> Array:
+    """Log-standard-deviation of a metric: the operators' by their share of the time, and the run's
+    own.
+
+    prompts, decoding   `spread_of` the passes [s]
+    metric              'ttft', 'tpot', 'e2e' or 'throughput'
+    """
+    first = np.minimum(own.prefill * prompts / prompt_time(work, own), 1.0)
+    each = np.minimum(own.decode * decoding / found.step, 1.0)
+    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
+    operators = {"ttft": first, "tpot": each}.get(
+        metric, np.hypot((1 - share) * first, share * each)
+    )
+    static = np.asarray(work.static) > 0
+    ending = np.asarray(work.output_len) > 1
+    kinds = ("static", "serving", "saturated", "prefill")
+    run = np.array([parameters.spread(metric, kind) for kind in kinds])
+    kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
+    kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
+    return np.asarray(np.hypot(operators, run[kind]))

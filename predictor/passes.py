@@ -7,13 +7,15 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.collectives import collective_time
 from predictor.communication import Group
 from predictor.efficiency import Calibration
+from predictor.features import peak_of
 from predictor.hardware import Accelerator, Array, Cluster, Numeric
 from predictor.kernels import BOUNDS, operator_times
 from predictor.model import Model
@@ -43,6 +45,10 @@ attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."
 
 EXACT_STEPS = 4096
 """Steps, times plans, up to which every single step is evaluated."""
+
+
+Index = npt.NDArray[np.intp]
+Builder = Callable[[ServingPlan, list[Numeric]], list[Operator]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +112,10 @@ class Pass:
             {name: value * factor for name, value in self.terms.items()},
             self.kernels * factor,
             {name: (time * factor, sigma) for name, (time, sigma) in self.families.items()},
-            self.lines,
+            tuple(
+                replace(line, time=line.time * factor, count=line.count * float(factor))
+                for line in self.lines
+            ),
         )
 
 
@@ -121,7 +130,7 @@ def term_of(operator: Operator) -> str:
     return "linear" if operator.op == "gemm" else "elementwise"
 
 
-def _distinct(values: list[Numeric], shape: tuple[int, ...]) -> tuple[Array, Array]:
+def _distinct(values: list[Array], shape: tuple[int, ...]) -> tuple[Index, Index]:
     """Positions (in the flattened `shape`) of the distinct combinations of `values`, and for each
     place of `shape` which of them it has."""
     codes = np.zeros(int(np.prod(shape)), dtype=np.int64)
@@ -132,9 +141,6 @@ def _distinct(values: list[Numeric], shape: tuple[int, ...]) -> tuple[Array, Arr
             _, codes = np.unique(codes, return_inverse=True)
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     return first, inverse.reshape(shape)
-
-
-Builder = Callable[[ServingPlan, list[Numeric]], list[Operator]]
 
 
 def _kernels(
@@ -156,18 +162,20 @@ def _kernels(
     shape = plan.shape
     lead = () if weights is None else weights.shape[:1]
     if shape:
-        keys = [*shared, *(v if weights is None else v[0] + 1e-3 * v[-1] for v in own)]
-        first, index = _distinct([np.asarray(v) for v in keys], shape)
+        ends = [np.asarray(v, float) for v in own]
+        if weights is not None:
+            ends = [end for v in ends for end in (v[0], v[-1])]
+        first, index = _distinct([*(np.asarray(v, float) for v in shared), *ends], shape)
         flat = plan.take(first) if len(shape) == 1 else plan
         count = len(first)
-        quantities = [
+        quantities: list[Numeric] = [
             np.broadcast_to(v, (*lead, *shape)).reshape(*lead, -1)[..., first] for v in own
         ]
         within: tuple[int, ...] = (*lead, count)
         execute = None if weights is None else weights.reshape(*lead, -1)[..., first]
     else:
         flat, quantities, within, execute = plan, own, lead, weights
-        index = np.zeros((), dtype=int)
+        index = np.zeros((), dtype=np.intp)
     operators = build(flat, quantities)
     timing = operator_times(operators, accelerator, calibration, within, sustained)
     size = within[len(lead) :]
@@ -221,8 +229,6 @@ def _intensity(operator: Operator, accelerator: Accelerator) -> float:
     """Time of the arithmetic at the peak rate over time of the traffic at the full bandwidth."""
     if not np.any(operator.flop):
         return 0.0
-    from predictor.features import peak_of
-
     compute = np.asarray(operator.flop) / peak_of(operator.dtype, accelerator)
     return float(np.mean(compute / (np.asarray(operator.bytes) / accelerator.bandwidth)))
 
@@ -239,7 +245,8 @@ def _communication(
     shape = plan.shape
     zero = np.zeros(shape)
     terms = dict.fromkeys(TERMS, zero)
-    kernels, families = zero, {}
+    kernels = zero
+    families: dict[str, tuple[Array, Array]] = {}
     inside = cluster.tiers[0].size
     for one in found:
         if not np.any(np.asarray(one.count) * (np.asarray(one.group.size) > 1)):
@@ -382,8 +389,6 @@ def steps(plan: ServingPlan) -> tuple[Array, Array]:
 
 def adapted(plan: ServingPlan, accelerator: Accelerator) -> ServingPlan:
     """The plan with the data type that the accelerator runs in place of the one that it lacks."""
-    from dataclasses import replace
-
     own = runnable(plan.weights, accelerator)
     runnable(plan.half, accelerator)
     return plan if own == plan.weights else replace(plan, weights=own)

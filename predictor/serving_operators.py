@@ -281,7 +281,8 @@ def decode_attention(
 
     def core(name: str, seen: Numeric, count: float) -> None:
         if model.is_latent:
-            rows, heads = queries, 1.0
+            rows: Numeric = queries
+            heads: Numeric = 1.0
             d = float(model.kv_lora_rank + model.qk_rope_head_dim)
             stored, worked = d, d + model.kv_lora_rank
             variant = "mla_kv8" if cache < 2 else "mla"

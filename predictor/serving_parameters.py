@@ -19,6 +19,9 @@ from predictor.hardware import Numeric
 
 FILE = "serving.json"
 
+UNFITTED_SIGMA = 0.3
+"""Spread of runs where nothing is fitted: engines of one time differ by a third and more."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineParameters:
@@ -77,9 +80,13 @@ class ServingParameters:
                 return self.engines[name]
         return EngineParameters()
 
-    def spread(self, metric: str) -> float:
-        """Log-standard-deviation of a metric's runs."""
-        return self.sigma.get(metric, self.sigma.get("all", 0.2))
+    def spread(self, metric: str, kind: str) -> float:
+        """Log-standard-deviation of a metric ('ttft', 'tpot', 'e2e', 'throughput') in runs of a
+        kind: 'prefill', 'static', 'serving' (at a concurrency) or 'saturated'."""
+        for name in (f"{metric}.{kind}", kind, "all"):
+            if name in self.sigma:
+                return self.sigma[name]
+        return UNFITTED_SIGMA
 
 
 def read_parameters(path: Path) -> ServingParameters:

@@ -96,6 +96,7 @@ class InferencePoint:
              whole engine, in SI
     pure     the median time between tokens, which passes with prompts do not move
     flagged  the notes advise care
+    tentative  the source calls its own figures experimental
     """
 
     point_id: str
@@ -106,6 +107,7 @@ class InferencePoint:
     value: float
     pure: bool
     flagged: bool
+    tentative: bool = False
 
 
 def _precision(row: Mapping[str, Any], notes: str) -> str | None:
@@ -195,7 +197,7 @@ def _point(
         fields["dp"] = gpus // (int(tp) * int(pp or 1))
     elif fields["dp"] is None:
         fields["dp"] = 1
-    if "fixed-length prompts" in notes or "genai-perf" in notes:
+    if "fixed-length prompts" in notes:
         fields["synchrony"] = 1.0  # all clients start at once, and answers are of one length
     fields["input_len"] = round(given)
     fields["output_len"] = max(round(made), 1)
@@ -220,6 +222,7 @@ def _point(
         found[1],
         "median ITL" in notes,
         "FLAG" in notes,
+        "experimental" in notes,
     )
 
 

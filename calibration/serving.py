@@ -215,12 +215,15 @@ PRIORS: dict[str, Prior] = {
 """Factors on kernels are narrow, since the kernels were measured; durations on the host are known
 to a factor of two; how synchronous clients stay is hardly known beforehand."""
 
-SCALE, KNEE = 0.12, 1.5
+SCALE, KNEE = 0.2, 1.0
 """Log error that is taken as ordinary, and how many of it an error counts squared: beyond, Huber's
 loss is linear, so that odd rows do not decide."""
 
-MOST_ROWS = 60.0
-"""A source counts in each metric as this many rows at most."""
+MOST_ROWS = 15.0
+"""A source counts in each metric as this many rows at most, since its rows err together."""
+
+DOUBT = 0.1
+"""Weight of rows whose notes advise care, or whose source calls them experimental."""
 
 ROUNDS = 25
 
@@ -228,8 +231,8 @@ ROUNDS = 25
 def _weights(found: Timed) -> Array:
     keys = [f"{p.source}/{p.metric}/{p.kind}" for p in found.points]
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    flagged = np.array([point.flagged for point in found.points])
-    return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(flagged, 0.1, 1.0))
+    odd = np.array([point.flagged or point.tentative for point in found.points])
+    return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(odd, DOUBT, 1.0))
 
 
 def fit_engines(found: Timed) -> dict[str, EngineParameters]:

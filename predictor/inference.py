@@ -147,7 +147,9 @@ def predict_inference(
     room = memory.sequences if plan.admission == "whole" else memory.admitted
     static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
     limit = np.where(static > 0, np.inf, plan.max_batch)
-    most = np.maximum(np.minimum(room / plan.dp, limit), 1.0)
+    # Where not even one sequence fits, the time is that of a device with more memory.
+    room = np.where(room < plan.dp, np.inf, room / plan.dp)
+    most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
     running = np.minimum(clients, most)
     m = np.maximum(np.minimum(plan.pp, running), 1.0)
     sequences = running / m

@@ -164,7 +164,7 @@ def predict_inference(
         decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
         captured=float(plan.execution == "graph"),
         sequences=sequences,
-        fill=np.where(static > 0, (m - 1.0) / plan.pp, 1.0 / m - 1.0),
+        fill=np.where(static > 0, (m + (plan.pp - 1.0) / passes) / plan.pp, 1.0 / m) - 1.0,
         running=running,
         clients=clients,
         static=static,

@@ -36,8 +36,8 @@ class Work:
     prompts     passes over `together` prompts, added up
     decoding    one pass that decodes `sequences` sequences, averaged over the growing context
     captured    1 where that pass is a captured graph, else 0
-    fill        micro-batches beyond the first, over pipeline stages: how much longer than one
-                micro-batch's prompts those of all take
+    fill        how much longer the prompts of all micro-batches take than those of one that goes
+                through all stages by itself, as parts follow each other through them
     running     sequences that are decoded at a time, of all micro-batches
     clients     requests that wait or run; inf: there is always another one
     static      1 for a batch that starts together and is not refilled, else 0

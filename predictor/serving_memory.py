@@ -1,8 +1,8 @@
 """Bytes per device while serving: weights, cache, activations, runtime; how many sequences fit.
 
 The cache has what weights, activations and runtime leave of the share of memory that engines take
-(Kwon et al. 2023, section 4.5; vLLM's gpu_memory_utilization and TensorRT-LLM's
-free_gpu_memory_fraction, both 0.9 by default).
+(Kwon et al. 2023, section 4.5; vLLM's gpu_memory_utilization; TensorRT-LLM's
+free_gpu_memory_fraction, which counts only what is left; both 0.9 by default).
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ def serving_memory(
     shape = plan.shape
     half = ELEMENT_BYTES[plan.half]
     device = cluster.accelerator.memory
-    capacity = np.broadcast_to(USABLE * np.asarray(device, float), shape)
     serving = np.asarray(plan.serving) > 0
     sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
     tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
@@ -101,6 +100,10 @@ def serving_memory(
         return token * ((1.0 - window) * tokens_of_one + window * short)
 
     fixed = weights + activations + logits + run.context
+    usable = USABLE * np.asarray(device, float)
+    if plan.pool == "free":
+        usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
+    capacity = np.broadcast_to(usable, shape)
     room = np.maximum(capacity - fixed, 0.0)
     whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
     classes = {

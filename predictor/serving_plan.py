@@ -32,6 +32,10 @@ ALLREDUCES = ("custom", "nccl")
 
 ADMISSIONS = ("whole", "mean")
 
+POOLS = ("total", "free")
+"""Of what an engine takes nine tenths for itself: of the device's memory (vLLM), or, for the cache,
+of what weights, activations and runtime leave (TensorRT-LLM)."""
+
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
     "fp8_block": ("fp8", "int8_wo"),
@@ -89,6 +93,7 @@ class ServingPlan:
     execution: str = "graph"
     allreduce: str = "custom"
     admission: str = "mean"
+    pool: str = "total"
     framework: str = "neutral"
     era: str = "neutral"
 

@@ -30,7 +30,7 @@ from predictor.plan import (
     TRAINED,
 )
 from predictor.precision import PRECISIONS
-from predictor.serving_plan import ADMISSIONS, ALLREDUCES, EXECUTIONS, KV_BYTES, WEIGHTS
+from predictor.serving_plan import ADMISSIONS, ALLREDUCES, EXECUTIONS, KV_BYTES, POOLS, WEIGHTS
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -255,6 +255,7 @@ class ServingPlanSpec(Spec):
     execution: Annotated[str, _one_of(EXECUTIONS)] | None = None
     allreduce: Annotated[str, _one_of(ALLREDUCES)] | None = None
     admission: Annotated[str, _one_of(ADMISSIONS)] | None = None
+    pool: Annotated[str, _one_of(POOLS)] | None = None
     chunk: Count | None = None
     max_batch: Count | None = None
     cached: Share | None = None

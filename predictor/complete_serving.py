@@ -39,12 +39,20 @@ SYNCHRONY = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRequest:
-    """A complete serving request."""
+    """A complete serving request.
+
+    rate       requests that arrive per second, at random; None: the plan states the load
+    simulate   requests to serve one by one; 0: none
+    variation  of lengths: uniform within so much of their mean
+    """
 
     model: Model
     cluster: Cluster
     plan: ServingPlan
     assumed: tuple[Assumption, ...]
+    rate: float | None = None
+    simulate: int = 0
+    variation: float = 0.0
 
 
 @lru_cache(maxsize=1)
@@ -185,16 +193,30 @@ def complete_serving(
                 f"{cluster.name} has no network beyond {cluster.tiers[-1].size:g} accelerators, "
                 f"the plan needs {int(plan.gpus)}"
             )
-    return ServingRequest(model, cluster, plan, tuple(filler.assumed))
+    if values.get("simulate") and not float(plan.serving):
+        raise InputError(
+            "--simulate needs requests that follow each other: --concurrency or --rate"
+        )
+    return ServingRequest(
+        model,
+        cluster,
+        plan,
+        tuple(filler.assumed),
+        values.get("rate"),
+        int(values.get("simulate", 0)),
+        float(values.get("variation", 0.1)),
+    )
 
 
 def _load(filler: Filler) -> None:
-    """How many requests there are at a time: a static batch, a concurrency, or as many as fit."""
+    """How many requests there are at a time: a static batch, a concurrency, as many as fit, or as
+    many as a rate of arrivals leaves running."""
     values = filler.values
-    named = [name for name in ("batch", "concurrency", "saturated") if values.get(name)]
+    kinds = ("batch", "concurrency", "saturated", "rate")
+    named = [name for name in kinds if values.get(name)]
     if len(named) > 1:
         raise InputError(f"give one of --{' and --'.join(named)}, not both")
-    if values.pop("saturated", None):
+    if values.pop("saturated", None) or "rate" in values:
         values["batch"], values["serving"] = np.inf, 1.0
     elif "concurrency" in values:
         values["batch"], values["serving"] = float(values.pop("concurrency")), 1.0

@@ -111,8 +111,8 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
 
     Concurrency, R of C clients running: G = 1 + synchrony (R - 1) / (1 + (R - 1) tokens / burst)
     prompts are read together, and the other R - G while a request decodes, as far as its passes
-    have room for them (the rest delays first tokens too): first token = request + half a pass
-    + G prompts + queue; the rest = (n - 1) passes + mixing (R - G) prompts. What does not run
+    have room for them (the rest delays first tokens too): first token = request + the rest
+    of the pass that is under way, half of one, + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G) prompts. What does not run
     waits: queue = (C - R) / R of a running request's life.
     """
     step = decode_time(work, own)
@@ -126,7 +126,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     burst = np.maximum(burst, work.running - room)
     # A burst smaller than the prompts that were timed together fills their pass less.
     first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
-    residual = np.where(others > 0, 0.5 * step, 0.0)
+    residual = np.where(others > 0, 1.5 * step, 0.0)
     ttft = own.request + np.where(static, batch * (1.0 + work.fill), first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
     decoding = after * step + np.where(static | (after < 1), 0.0, mixed)

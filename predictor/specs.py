@@ -248,6 +248,9 @@ class ServingPlanSpec(Spec):
     batch: Count | None = None
     concurrency: Count | None = None
     saturated: bool | None = None
+    rate: Positive | None = None
+    simulate: Count | None = None
+    variation: Share | None = None
     input_len: Count | None = None
     output_len: Count | None = None
     precision: Annotated[str, _one_of(WEIGHTS)] | None = None

@@ -120,6 +120,8 @@ def predict_infer_command(
     saturated: Annotated[
         bool | None, typer.Option("--saturated", help="Or as many requests as fit.")
     ] = None,
+    rate: Annotated[Text, _flag("rate", "Or requests per second, at random.", "X")] = None,
+    simulate: Annotated[Text, _flag("simulate", "Also serve N requests one by one.")] = None,
     input_len: Annotated[Text, _flag("input-len", "Tokens of a prompt.")] = None,
     output_len: Annotated[Text, _flag("output-len", "Tokens of an answer.")] = None,
     precision: Annotated[

@@ -32,10 +32,11 @@ LISTS = [
     "input_len",
     "output_len",
     "kv_precision",
+    "rate",
 ]
 """Flags whose commas separate values of a sweep."""
 
-SERVING_ONLY = ["batch", "concurrency", "input_len", "output_len", "kv_precision"]
+SERVING_ONLY = ["batch", "concurrency", "rate", "input_len", "output_len", "kv_precision"]
 TRAINING_ONLY = [
     "vpp",
     "cp",
@@ -54,7 +55,7 @@ FLAGS = [
 ]
 """Flags that are keys of a training plan."""
 
-INFER_FLAGS = [*(name for name in LISTS if name not in TRAINING_ONLY), "saturated"]
+INFER_FLAGS = [*(name for name in LISTS if name not in TRAINING_ONLY), "saturated", "simulate"]
 """Flags that are keys of a serving plan."""
 
 

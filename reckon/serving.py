@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from predictor import catalog
 from predictor.complete_serving import ServingRequest, complete_serving
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
+from predictor.events import pass_table, poisson, serve, spread_lengths
 from predictor.hardware import Cluster
 from predictor.inference import InferencePrediction, predict_inference
 from predictor.model import Model
+from predictor.rates import predict_rate
 from predictor.serving_parameters import ServingParameters, load_parameters
 from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
 from predictor.specs import ServingPlanSpec, parse
@@ -46,8 +49,39 @@ def predict_infer(
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    batch = predict_inference(request.model, request.cluster, request.plan, known, own)
-    return ServingResult(request, batch)
+    return _one(request, known, own)
+
+
+def _one(
+    request: ServingRequest, calibration: Calibration, parameters: ServingParameters
+) -> ServingResult:
+    """Predict one request: by closed forms, and request by request where that is asked for."""
+    model, cluster, plan = request.model, request.cluster, request.plan
+    most, saturated = None, False
+    if request.rate is not None:
+        found = predict_rate(model, cluster, plan, request.rate, calibration, parameters)
+        batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
+    else:
+        batch = predict_inference(model, cluster, plan, calibration, parameters)
+    served = None
+    if request.simulate:
+        given, made = (
+            spread_lengths(float(mean), request.simulate, request.variation, seed)
+            for seed, mean in ((1, plan.input_len), (2, plan.output_len))
+        )
+        longest = (float(given.max()), float(made.max()))
+        table = pass_table(model, cluster, plan, calibration, parameters, longest)
+        replicas = float(plan.dp)
+        if request.rate is not None:
+            arrivals = poisson(request.rate / replicas, request.simulate)
+            served = serve(table, given, made, arrivals)
+        else:
+            clients = float(plan.batch) / replicas
+            endless = not math.isfinite(clients)
+            served = serve(
+                table, given, made, clients=request.simulate if endless else max(int(clients), 1)
+            )
+    return ServingResult(request, batch, None, served, most, saturated)
 
 
 def engine_parameters(calibration: str | Path | Calibration) -> ServingParameters:
@@ -97,8 +131,12 @@ def _together(
     requests: list[ServingRequest], calibration: Calibration, parameters: ServingParameters
 ) -> list[ServingResult]:
     """Evaluate requests of one model, cluster, engine and category as one batch each."""
+    found: dict[int, ServingResult] = {}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, request in enumerate(requests):
+        if len(requests) == 1 or request.rate is not None or request.simulate:
+            found[position] = _one(request, calibration, parameters)
+            continue
         key = (
             request.model,
             request.cluster.name,
@@ -106,7 +144,6 @@ def _together(
             *(getattr(request.plan, name) for name in SERVING_CATEGORIES),
         )
         groups.setdefault(key, []).append(position)
-    found: dict[int, ServingResult] = {}
     for positions in groups.values():
         members = [requests[position] for position in positions]
         first = members[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.complete_serving import ServingRequest
+from predictor.events import Served
 from predictor.inference import InferencePrediction
 from predictor.passes import Line
 from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
@@ -22,11 +23,19 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingResult:
-    """The prediction for one request; `index` is its place in the batch it was computed in."""
+    """The prediction for one request; `index` is its place in the batch it was computed in.
+
+    served      requests one by one, where that was asked for
+    most        requests per second beyond which the queue grows without end, where a rate was given
+    saturated   whether the rate is beyond that
+    """
 
     request: ServingRequest
     batch: InferencePrediction
     index: int | None = None
+    served: Served | None = None
+    most: float | None = None
+    saturated: bool = False
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -114,6 +123,7 @@ class ServingResult:
             "gpus": self.gpus,
             **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
             **{name: getattr(plan, name) for name in SERVING_CATEGORIES},
+            "rate": self.request.rate,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,6 +145,17 @@ class ServingResult:
             "output_tokens_per_s_per_gpu": self.output_tokens_per_s.value / self.gpus,
             "total_tokens_per_s": self._at(self.batch.total_tokens_per_s),
             "requests_per_s": self.requests_per_s,
+            "rate": None
+            if self.most is None
+            else {"most_requests_per_s": self.most, "saturated": self.saturated},
+            "simulated": None
+            if self.served is None
+            else {
+                "requests": len(self.served.arrival),
+                "requests_per_s": self.served.requests_per_s,
+                "preempted": self.served.preempted,
+                **{f"{name}_s": own for name, own in self.served.summary().items()},
+            },
             "queue_s": self._at(latencies.queue),
             "decode_pass_s": self._at(latencies.step),
             "running": self.running,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from predictor.events import Served
 from predictor.units import GB, GIB
 from reckon.serving import ServingSweep
 from reckon.serving_result import ServingResult
@@ -27,6 +28,8 @@ TERM_NAMES = {
 def _load(result: ServingResult) -> str:
     plan = result.request.plan
     many = float(plan.batch)
+    if result.request.rate is not None:
+        return f"{result.request.rate:g} requests/s"
     if not float(plan.serving):
         return f"batch {many:g}"
     return f"{many:g} clients" if math.isfinite(many) else "as many requests as fit"
@@ -52,6 +55,11 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
             f"largest batch that fits is {memory['largest_batch']}; more tp or pp, narrower "
             "weights or cache would help"
         )
+    if result.saturated:
+        print(
+            f"{strong('saturated', '1;31')}: {result.most:.3g} requests/s is the most that can be "
+            "served; the queue grows without end, latencies are those without it"
+        )
     level = result.batch.calibration.interval_level
     per_gpu = result.output_tokens_per_s.value / result.gpus
     rows = [
@@ -65,6 +73,8 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         ],
     ]
     print(grid(["", "", ""], rows, left=3))
+    if result.served is not None:
+        _show_served(result.served)
     share = memory["total_gb"] / memory["capacity_gb"]
     print(
         f"memory       {bar(share, 20)}  {memory['total_gb'] * GB / GIB:.1f} of "
@@ -99,6 +109,20 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     if result.request.assumed:
         filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
         print("\n" + strong(f"assumed: {filled}", "2"))
+
+
+def _show_served(served: Served) -> None:
+    """Percentiles of the requests that were served one by one."""
+    names = {"ttft": "first token", "tpot": "per token", "e2e": "request"}
+    rows = [
+        [names[name], *(seconds(own[key]) for key in ("mean", "p50", "p90", "p99"))]
+        for name, own in served.summary().items()
+    ]
+    print(
+        f"\n{len(served.arrival)} requests one by one: {served.requests_per_s:.3g} requests/s, "
+        f"{served.preempted} preempted"
+    )
+    print(grid(["", "mean", "P50", "P90", "P99"], rows), end="\n\n")
 
 
 def show_serving_sweep(found: ServingSweep) -> None:

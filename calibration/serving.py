@@ -168,7 +168,9 @@ def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
     latency = latencies(found.work, own)
     rate = latency.requests_per_s * found.dp
     kinds = np.array([METRICS.index(point.metric) for point in found.points])
-    pure = np.array([point.pure for point in found.points])
+    # Most passes are without a prompt where fewer than one request in two passes arrives.
+    rare = found.work.running < 0.5 * found.work.output_len
+    pure = np.array([point.pure for point in found.points]) & rare
     bare = np.array([point.kind == "prefill" for point in found.points])
     # Prompts alone are timed without what a server does around them.
     first = np.where(bare, latency.ttft - own.request, latency.ttft)

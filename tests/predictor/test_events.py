@@ -31,9 +31,7 @@ def table(pool=1e9, most=64.0, chunk=1000.0, admission="mean", each=0.0):
     )
     rows = [[1.0 + each * many] * 2 for many in (1.0, most)]
     costs = [0.1, 100.0]
-    return PassTable(
-        [1.0, most], [0.0, 1e6], rows, [10.0, 1e4], costs, costs, pool, own, BARE
-    )
+    return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], costs, costs, pool, own, BARE)
 
 
 def test_one_request_by_hand():
@@ -45,9 +43,7 @@ def test_one_request_by_hand():
 
 def test_a_prompt_delays_those_who_decode():
     # The second comes at 3 s: the pass under way ends at 4, its own takes 1 s and 1 s of prompt.
-    found = serve(
-        table(), np.full(2, 100.0), np.array([11.0, 3.0]), arrivals=np.array([0.0, 2.5])
-    )
+    found = serve(table(), np.full(2, 100.0), np.array([11.0, 3.0]), arrivals=np.array([0.0, 2.5]))
     assert found.ttft[1] == pytest.approx(3.0 - 2.5 + 2.0)
     assert found.e2e[0] == pytest.approx(12.0)
 

@@ -434,7 +434,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     calibration = load(given.calibration)
     fitted = fit(read_inference(given.tables, calibration.run), calibration)
-    (given.out / FILE).write_text(json.dumps(to_mapping(fitted), indent=1) + "\n", encoding="utf-8")
+    content = to_mapping(fitted)
+    # The ids are many: one line for all of them.
+    ids = json.dumps(content.pop("points"))
+    text = json.dumps(content, indent=1).removesuffix("\n}")
+    (given.out / FILE).write_text(f'{text},\n "points": {ids}\n}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -111,9 +111,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
 
     Concurrency, R of C clients running: G = 1 + synchrony (R - 1) / (1 + (R - 1) tokens / burst)
     prompts are read together, and the other R - G while a request decodes, as far as its passes
-    have room for them (the rest delays first tokens too): first token = request + the rest
-    of the pass that is under way, half of one, + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G) prompts. What does not run
-    waits: queue = (C - R) / R of a running request's life.
+    have room for them (the rest delays first tokens too): first token = request + half a pass that
+    is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G)
+    prompts. What does not run waits: queue = (C - R) / R of a running request's life.
     """
     step = decode_time(work, own)
     batch = prompt_time(work, own)

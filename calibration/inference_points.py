@@ -170,6 +170,8 @@ def _point(
     if framework == "vllm" and str(row["accelerator"]).startswith("MI"):
         framework = "vllm-rocm"
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
+    if concurrency is None and "serving at fixed concurrency" in notes:
+        concurrency = batch
     if batch is None and concurrency is None and cell(row, "tp") is None:
         return Skipped(point_id, source, "neither layout nor batch is stated")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None)

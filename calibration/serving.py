@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -371,6 +372,10 @@ LEAST = 20
 """Points of one class from which its own spread is taken; fewer share that of all."""
 
 
+FEWEST = 5
+"""Points of one source and class below which they say nothing of other sources."""
+
+
 def fit_spreads(
     points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
 ) -> dict[str, float]:
@@ -386,8 +391,10 @@ def fit_spreads(
     ]
     labels = [class_of(point) for point in points]
     groups: dict[str, list[Residual]] = {"all": residuals}
+    counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
     for label, one in zip(labels, residuals, strict=True):
-        groups.setdefault(label, []).append(one)
+        if counts[label, one.source] >= FEWEST:
+            groups.setdefault(label, []).append(one)
     return {
         name: round(run_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())

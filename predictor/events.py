@@ -38,7 +38,7 @@ class PassTable:
     """Times of passes of one plan, per attention replica [s].
 
     running, contexts   nodes of `decode`: sequences, mean cached tokens of each
-    decode              (running, contexts): wall time of a pass that decodes
+    decode              (running, contexts): wall time of decoding one token of each
     lengths             nodes of prompts: new tokens
     prompt, alone       what one more prompt of that length costs; a pass over it alone
     pool                cached tokens that there is room for
@@ -55,7 +55,7 @@ class PassTable:
     own: EngineParameters
 
     def decoding(self, sequences: int, context: float) -> float:
-        """Wall time of a pass that decodes, between the nodes linear [s]."""
+        """Wall time of decoding one token of each, between the nodes linear [s]."""
         row, right = _between(self.running, float(sequences))
         column, up = _between(self.contexts, context)
         low, high = self.decode[row], self.decode[min(row + 1, len(self.decode) - 1)]
@@ -114,12 +114,13 @@ def pass_table(
     sequences = running / split
     wide = replace(plan, batch=running * plan.dp)
     captured = plan.execution == "graph"
+    tokens = sequences * (1.0 + plan.drafted)
     linear = body(
         model,
         cluster,
         wide,
-        sequences,
-        sequences,
+        tokens,
+        tokens,
         calibration,
         captured=captured,
         sustained=False,
@@ -136,7 +137,9 @@ def pass_table(
             np.ones(shape),
             calibration,
         )
-        decode[:, column] = decode_time(_work(linear.plus(cores), sequences, plan), own)
+        # A pass that adds several tokens counts as so many passes.
+        passes = decode_time(_work(linear.plus(cores), sequences, plan), own)
+        decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), NODES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
     together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
@@ -176,6 +179,8 @@ def _work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         output_len=plan.output_len,
         chunk=plan.chunk,
         synchrony=plan.synchrony,
+        per_pass=plan.tokens_per_pass,
+        drafting=plan.drafted * plan.draft_cost,
     )
 
 

@@ -105,15 +105,16 @@ def decode_pass(
     sequences: Numeric,
     calibration: Calibration,
 ) -> Pass:
-    """One pass that decodes `sequences` sequences of one replica, averaged over the contexts from
-    the first token after the prompt to the last."""
+    """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
+    over the contexts from the first token after the prompt to the last."""
     captured = plan.execution == "graph"
+    tokens = sequences * (1.0 + plan.drafted)
     linear = body(
         model,
         cluster,
         plan,
-        sequences,
-        sequences,
+        tokens,
+        tokens,
         calibration,
         captured=captured,
         sustained=False,
@@ -172,6 +173,8 @@ def predict_inference(
         output_len=np.broadcast_to(plan.output_len, shape),
         chunk=plan.chunk,
         synchrony=plan.synchrony,
+        per_pass=plan.tokens_per_pass,
+        drafting=plan.drafted * plan.draft_cost,
     )
     found = latencies(work, own)
     sigma = {
@@ -207,7 +210,7 @@ def _breakdown(
 ) -> dict[str, Array]:
     """Seconds of a request's end-to-end latency by term of `BREAKDOWN`: its own prompt's passes,
     its own decoding; the queue, what the prompts of others add, and the host's share."""
-    after = np.maximum(work.output_len - 1.0, 0.0)
+    after = np.maximum(work.output_len - 1.0, 0.0) / work.per_pass
     static = np.asarray(work.static) > 0
     share = np.where(static, 1.0, 1.0 / work.together)
     parts = {}

@@ -45,6 +45,8 @@ class Work:
     output_len  tokens
     chunk       most tokens of prompts in one pass
     synchrony   share of the clients that send together
+    per_pass    tokens that a pass adds to a sequence, on average
+    drafting    time of guessing tokens ahead, over that of a pass
     """
 
     prompts: Device
@@ -60,6 +62,8 @@ class Work:
     output_len: Numeric
     chunk: Numeric
     synchrony: Numeric
+    per_pass: Numeric = 1.0
+    drafting: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +97,8 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     gaps = own.gap * work.decoding.kernels
     waiting = host_bound(device, work.decoding.kernels, own.launch)
     between = np.where(np.asarray(work.captured) > 0, gaps, waiting)
-    return np.asarray(device + between + own.step + own.sequence * work.sequences)
+    guessing = 1.0 + np.asarray(work.drafting)
+    return np.asarray(guessing * (device + between) + own.step + own.sequence * work.sequences)
 
 
 def prompt_time(work: Work, own: EngineParameters) -> Array:
@@ -113,12 +118,14 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     prompts are read together, and the other R - G while a request decodes, as far as its passes
     have room for them (the rest delays first tokens too): first token = request + half a pass that
     is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G)
-    prompts. What does not run waits: queue = (C - R) / R of a running request's life.
+    prompts; fewer passes where each adds several tokens. What does not run waits: queue =
+    (C - R) / R of a running request's life.
     """
     step = decode_time(work, own)
     batch = prompt_time(work, own)
     prompt = batch / work.together * (1.0 + work.fill)
-    after = np.maximum(work.output_len - 1.0, 0.0)
+    tokens = np.maximum(work.output_len - 1.0, 0.0)
+    after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
     others = np.maximum(work.running - 1.0, 0.0)
     burst = 1.0 + work.synchrony * others / (1.0 + others * work.new_tokens / own.burst)
@@ -129,11 +136,11 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     residual = np.where(others > 0, 1.5 * step, 0.0)
     ttft = own.request + np.where(static, batch * (1.0 + work.fill), first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
-    decoding = after * step + np.where(static | (after < 1), 0.0, mixed)
+    decoding = after * step + np.where(static | (tokens < 1), 0.0, mixed)
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
     queue = np.maximum(waiting, 0.0) / work.running * life
-    tpot = np.where(after > 0, decoding / np.maximum(after, 1.0), step)
+    tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
     return Latencies(
         np.asarray(ttft + np.where(static, 0.0, queue)),
         np.asarray(tpot),

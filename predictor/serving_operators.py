@@ -270,12 +270,14 @@ def end_operators(
 def decode_attention(
     model: Model, plan: ServingPlan, sequences: Numeric, keys: Numeric
 ) -> list[Operator]:
-    """Attention of one new token of each of `sequences` sequences over `keys` cached tokens.
+    """Attention of one new token of each of `sequences` sequences, and of the guesses after it,
+    over `keys` cached tokens.
 
     m   query rows that share a key head; n  keys; k  head size; batch  sequences x key heads
     """
     cache, size = KV_BYTES[plan.kv], ELEMENT_BYTES[plan.half]
-    queries = model.heads / plan.tp
+    guessed = 1.0 + plan.drafted
+    queries = model.heads / plan.tp * guessed
     blocks = float(model.attention_blocks)
     found: list[Operator] = []
 
@@ -322,7 +324,8 @@ def decode_attention(
             ("attention.absorb", latent, nope),
             ("attention.expand", float(model.v_dim), latent),
         ):
-            at.linear(name, sequences, columns, depth, plan.half, batch=queries, layout="bmm")
+            rows, heads = sequences * guessed, queries / guessed
+            at.linear(name, rows, columns, depth, plan.half, batch=heads, layout="bmm")
     return found
 
 

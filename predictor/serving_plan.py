@@ -69,6 +69,9 @@ class ServingPlan:
     cached       share of the prompt whose keys and values are in the cache already, 0..1
     chunk        most tokens of prompts that one pass takes
     expert_load  tokens of the busiest rank's experts over the mean
+    drafted      tokens that are guessed for each sequence before a pass that checks them
+    acceptance   probability that a guess is right where those before it were
+    draft_cost   time of guessing one token, over that of a pass without guesses
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
     admission    whether a request is let in when there is cache for its whole length, or when there
@@ -87,6 +90,9 @@ class ServingPlan:
     serving: Numeric = 0.0
     max_batch: Numeric = 512.0
     synchrony: Numeric = 0.1
+    drafted: Numeric = 0.0
+    acceptance: Numeric = 0.7
+    draft_cost: Numeric = 0.0
     expert_load: Numeric = 1.0
     weights: str = "bf16"
     kv: str = "bf16"
@@ -121,6 +127,13 @@ class ServingPlan:
     def micro_batches(self) -> Numeric:
         """Parts into which a replica's sequences are cut, one for each pipeline stage."""
         return np.maximum(np.minimum(self.pp, self.sequences), 1.0)
+
+    @property
+    def tokens_per_pass(self) -> Numeric:
+        """Tokens that a pass adds to a sequence on average: the first one, and every guess up to
+        the first wrong one (Leviathan et al. 2023, eq. 1)."""
+        right = np.minimum(np.asarray(self.acceptance, float), 1.0 - 1e-9)
+        return np.asarray((1.0 - right ** (self.drafted + 1.0)) / (1.0 - right))
 
     @property
     def new_tokens(self) -> Numeric:
@@ -201,6 +214,11 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             np.asarray(plan.cached < 0) | np.asarray(plan.cached > 1),
             "{cached} must be a share between 0 and 1",
             ("cached",),
+        ),
+        Rule(
+            np.asarray(plan.acceptance < 0) | np.asarray(plan.acceptance > 1),
+            "{acceptance} must be a probability between 0 and 1",
+            ("acceptance",),
         ),
         Rule(
             np.asarray(plan.batch < plan.dp),

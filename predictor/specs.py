@@ -263,6 +263,9 @@ class ServingPlanSpec(Spec):
     max_batch: Count | None = None
     cached: Share | None = None
     synchrony: Share | None = None
+    drafted: Natural | None = None
+    acceptance: Share | None = None
+    draft_cost: Share | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     framework: str | None = None
     era: str | None = None

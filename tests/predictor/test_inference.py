@@ -146,6 +146,25 @@ def test_cached_prompts_are_faster():
     assert most.latencies.tpot == whole.latencies.tpot
 
 
+def test_guessed_tokens_save_passes():
+    """Leviathan et al. 2023, eq. 1: with acceptance a, g guesses give (1 - a^(g+1)) / (1 - a)."""
+    plan = ServingPlan(1.0, 512.0, 128.0, drafted=4.0, acceptance=0.8)
+    assert float(plan.tokens_per_pass) == pytest.approx(3.3616)
+    plain, guessed = predict(), predict(drafted=4.0, acceptance=0.8)
+    # Few tokens read the same weights: a pass is hardly longer, and there are fewer of them.
+    assert 2.5 < float(plain.latencies.tpot / guessed.latencies.tpot) < 3.4
+    wrong = predict(drafted=4.0, acceptance=0.0)
+    assert wrong.latencies.tpot >= 0.98 * plain.latencies.tpot  # efficiencies ripple
+    # At large batches checking costs arithmetic.
+    many = predict(batch=512.0).latencies.tpot / predict(batch=512.0, drafted=4.0).latencies.tpot
+    assert many < 2.0
+    assert sum(map(float, guessed.breakdown.values())) == pytest.approx(
+        float(guessed.latencies.e2e)
+    )
+    slow = predict(drafted=4.0, acceptance=0.8, draft_cost=0.25)
+    assert slow.latencies.step > 1.8 * guessed.latencies.step
+
+
 def test_weight_bytes_by_hand():
     plan = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0)
     assert float(weight_bytes(MODEL, plan)) == pytest.approx(2 * MODEL.parameters, rel=1e-3)

@@ -210,7 +210,7 @@ PRIORS: dict[str, Prior] = {
     "gap": Prior(0.7, 0.7, 0.4),
     "launch": Prior(0.5, 0.5, 0.3),
     "step": Prior(0.7, 0.7, 0.4),
-    "sequence": Prior(0.7, 0.7, 0.4),
+    "sequence": Prior(0.7, 0.7, 0.6),
     "request": Prior(0.7, 0.7, 0.4),
     "mixing": Prior(0.3, 0.3, 0.2),
     "burst": Prior(1.5, 1.0, 0.5),

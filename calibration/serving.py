@@ -208,7 +208,7 @@ PRIORS: dict[str, Prior] = {
     "prefill": Prior(0.1, 0.15, 0.1),
     "communication": Prior(0.15, 0.2, 0.1),
     "gap": Prior(0.7, 0.7, 0.4),
-    "launch": Prior(0.5, 0.5, 0.3),
+    "launch": Prior(0.5, 0.7, 0.7),
     "step": Prior(0.7, 0.7, 0.4),
     "sequence": Prior(0.7, 0.7, 0.6),
     "request": Prior(0.7, 0.7, 0.4),

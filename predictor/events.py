@@ -27,7 +27,7 @@ from predictor.model import Model
 from predictor.passes import Pass, adapted, body, decode_cores
 from predictor.serving_memory import serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
-from predictor.serving_plan import ServingPlan
+from predictor.serving_plan import NATIVE, ServingPlan
 
 NODES = 9
 """Contexts, and lengths of prompts, at which the tables are filled."""
@@ -181,6 +181,7 @@ def _work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         synchrony=plan.synchrony,
         per_pass=plan.tokens_per_pass,
         drafting=plan.drafted * plan.draft_cost,
+        launching=NATIVE if plan.execution == "native" else 1.0,
     )
 
 

@@ -17,7 +17,7 @@ from predictor.model import Model
 from predictor.passes import TERMS, Pass, adapted, body, decode_cores, prefill_cores, steps
 from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
-from predictor.serving_plan import ServingPlan, unserved
+from predictor.serving_plan import NATIVE, ServingPlan, unserved
 
 BREAKDOWN = (*TERMS, "host", "queue", "others")
 """Terms of a latency's breakdown; they add up to it. Others: waiting for the prompts of other
@@ -175,6 +175,7 @@ def predict_inference(
         synchrony=plan.synchrony,
         per_pass=plan.tokens_per_pass,
         drafting=plan.drafted * plan.draft_cost,
+        launching=NATIVE if plan.execution == "native" else 1.0,
     )
     found = latencies(work, own)
     sigma = {

@@ -46,6 +46,7 @@ class Work:
     chunk       most tokens of prompts in one pass
     synchrony   share of the clients that send together
     per_pass    tokens that a pass adds to a sequence, on average
+    launching   host time of a launch over that of an eager one
     drafting    time of guessing tokens ahead, over that of a pass
     """
 
@@ -64,6 +65,7 @@ class Work:
     synchrony: Numeric
     per_pass: Numeric = 1.0
     drafting: Numeric = 0.0
+    launching: Numeric = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +97,7 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     by one, and the host's work per pass and per sequence."""
     device = own.decode * work.decoding.compute + own.communication * work.decoding.communication
     gaps = own.gap * work.decoding.kernels
-    waiting = host_bound(device, work.decoding.kernels, own.launch)
+    waiting = host_bound(device, work.decoding.kernels, own.launch * np.asarray(work.launching))
     between = np.where(np.asarray(work.captured) > 0, gaps, waiting)
     guessing = 1.0 + np.asarray(work.drafting)
     return np.asarray(guessing * (device + between) + own.step + own.sequence * work.sequences)
@@ -104,7 +106,7 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
 def prompt_time(work: Work, own: EngineParameters) -> Array:
     """Wall time of the passes over `together` prompts [s]."""
     device = own.prefill * work.prompts.compute + own.communication * work.prompts.communication
-    waiting = host_bound(device, work.prompts.kernels, own.launch)
+    waiting = host_bound(device, work.prompts.kernels, own.launch * np.asarray(work.launching))
     return np.asarray(device + waiting + own.step * work.prompts.passes)
 
 

@@ -23,9 +23,14 @@ weights and activations ('fp8', 'fp8_block', 'sq', 'nvfp4', ...)."""
 KV_BYTES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp32": 4.0}
 """Bytes of a cached key or value element."""
 
-EXECUTIONS = ("graph", "eager")
-"""Whether the kernels of a decode pass are replayed from a captured graph or launched one by one.
-Prefill passes are launched one by one either way, since their shapes differ."""
+EXECUTIONS = ("graph", "native", "eager")
+"""How the kernels of a decode pass are launched: replayed from a captured graph, one by one from
+C++, or one by one from Python. Prefill passes are launched one by one in any case, since their
+shapes differ; from Python where decoding is captured."""
+
+NATIVE = 0.25
+"""Host time of a launch from C++ over one from Python: 3 to 4 us of the driver's own, against 10
+to 20 with what PyTorch and its small kernels add (PyTorch CUDA graphs blog, 2021)."""
 
 ALLREDUCES = ("custom", "nccl")
 """Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""

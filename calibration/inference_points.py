@@ -65,10 +65,10 @@ WEIGHTS = {
     "fp8": "fp8",
     "int8": "int8_wo",
     "nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
+    "mxfp4": "int4_wo",
 }
 """Stated precision of the weights as data types; every other int4, AWQ, GPTQ, q4 and exl2 is
-weight-only with 4 bits."""
+weight-only with 4 bits; so is mxfp4, whose weights are widened as they are read."""
 
 BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 """Families whose fp8 checkpoints are scaled in blocks of 128."""

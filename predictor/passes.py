@@ -166,7 +166,7 @@ def _kernels(
         if weights is not None:
             ends = [end for v in ends for end in (v[0], v[-1])]
         first, index = _distinct([*(np.asarray(v, float) for v in shared), *ends], shape)
-        flat = plan.take(first) if len(shape) == 1 else plan
+        flat = plan.take(first)
         count = len(first)
         quantities: list[Numeric] = [
             np.broadcast_to(v, (*lead, *shape)).reshape(*lead, -1)[..., first] for v in own

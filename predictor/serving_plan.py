@@ -151,10 +151,11 @@ class ServingPlan:
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in SERVING_NUMBERS))
 
     def take(self, index: npt.NDArray[np.intp]) -> ServingPlan:
-        """Plans at `index` of a one-dimensional batch, as a new batch."""
+        """Plans at `index` of the flattened batch, as a new batch."""
         shape = self.shape
         arrays: dict[str, Any] = {
-            name: np.broadcast_to(getattr(self, name), shape)[index] for name in SERVING_NUMBERS
+            name: np.broadcast_to(getattr(self, name), shape).ravel()[index]
+            for name in SERVING_NUMBERS
         }
         return replace(self, **arrays)
 

@@ -122,6 +122,14 @@ def test_batch_of_plans_equals_plans_one_by_one():
         assert together.sigma["e2e"][i] == pytest.approx(float(alone.sigma["e2e"]), rel=1e-2)
 
 
+def test_batches_may_have_several_dimensions():
+    batch, tp = np.array([[1.0], [64.0]]), np.array([1.0, 2.0, 8.0])
+    wide = predict(batch=batch, tp=tp)
+    assert wide.latencies.e2e.shape == (2, 3)
+    flat = predict(batch=np.repeat(batch.ravel(), 3), tp=np.tile(tp, 2))
+    assert wide.latencies.e2e.ravel() == pytest.approx(flat.latencies.e2e)
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from([1.0, 4.0, 32.0]),

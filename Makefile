@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint setup validate scoreboard calibration runs catalogs bench wheel clean
+.PHONY: demo test lint setup validate scoreboard calibration runs engines catalogs bench wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -46,6 +46,11 @@ runs: setup              ## refit only the run parameters of data/calibrations/d
 calibration: setup       ## refit data/calibrations from the shared measurement sets
 	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.defaults $(SHARED) --out data/calibrations
+
+engines: setup           ## refit the serving engines to published runs of inference; a minute
+	@test -d $(SHARED) || { echo "make engines needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.serving $(SHARED)/reference/inference.csv \
+	    $(SHARED)/bulk/inference/serving_runs.csv.gz --out data/calibrations/default
 
 catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 	@test -d $(SHARED) || { echo "make catalogs needs $(SHARED)"; exit 2; }

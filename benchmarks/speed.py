@@ -15,9 +15,13 @@ import numpy as np
 
 from predictor import catalog
 from predictor.efficiency import load
+from predictor.events import pass_table, serve, spread_lengths
 from predictor.features import Shapes
+from predictor.inference import predict_inference
 from predictor.kernels import shape_times
 from predictor.plan import TrainingPlan
+from predictor.serving_parameters import load_parameters
+from predictor.serving_plan import ServingPlan
 from predictor.training import predict
 from reckon.terminal import grid
 
@@ -73,6 +77,31 @@ def main() -> None:
         wall(lambda: process(*RUN), 9),
         "python -c 'import numpy, pydantic'",
         wall(lambda: process("-c", "import numpy, pydantic"), 9),
+    )
+    engines = load_parameters("default")
+    numbers = np.random.default_rng(0)
+    sweep = ServingPlan(
+        batch=2.0 ** numbers.integers(0, 9, 100_000),
+        input_len=numbers.choice([128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0], 100_000),
+        output_len=numbers.choice([64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0], 100_000),
+        tp=2.0 ** numbers.integers(0, 4, 100_000),
+    )
+    one = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0, serving=1.0)
+    predict_inference(model, cluster, one, known, engines)
+    single = wall(lambda: predict_inference(model, cluster, one, known, engines), 9)
+    add(
+        "100,000 serving plans as arrays",
+        wall(lambda: predict_inference(model, cluster, sweep, known, engines), 3),
+        "one serving plan",
+        single,
+    )
+    times = pass_table(model, cluster, one, known, engines, (1200.0, 300.0))
+    given, made = (spread_lengths(mean, 5000, 0.1) for mean in (1024.0, 256.0))
+    add(
+        "5,000 requests one by one",
+        wall(lambda: serve(times, given, made, clients=64), 3),
+        "one serving plan",
+        single,
     )
     batch, few = space(100_000), space(200)
     singles = [few.take(np.array([i])) for i in range(200)]

@@ -115,7 +115,7 @@ class Skipped:
     reason: str
 
 
-def _value(row: Mapping[str, Any], key: str) -> Any:
+def cell(row: Mapping[str, Any], key: str) -> Any:
     """A cell, None where it is empty; whole floats become integers."""
     value = row.get(key)
     if value is None or (isinstance(value, float) and math.isnan(value)) or value == "":
@@ -136,12 +136,12 @@ def model_of(row: Mapping[str, Any]) -> Model:
 
     Raises InputError where neither gives a dimension.
     """
-    name = str(_value(row, "model") or "unnamed")
+    name = str(cell(row, "model") or "unnamed")
     try:
         known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
     except InputError:
         known = {}
-    stated = {key: _value(row, key) for key in (*DIMENSIONS, "kv_heads", *EXPERT_DIMENSIONS)}
+    stated = {key: cell(row, key) for key in (*DIMENSIONS, "kv_heads", *EXPERT_DIMENSIONS)}
     merged = {**known, **{key: value for key, value in stated.items() if value is not None}}
     if stated["heads"] is not None and stated["hidden"] is not None and not known:
         merged.pop("head_dim", None)
@@ -149,10 +149,10 @@ def model_of(row: Mapping[str, Any]) -> Model:
         merged["layers"] = int(proxy[1])
     for key in ("aliases", "source", "notes"):
         merged.pop(key, None)
-    family = str(_value(row, "family") or merged.get("family") or "")
+    family = str(cell(row, "family") or merged.get("family") or "")
     if not known:
-        merged |= _style(f"{family} {name}".lower(), merged, str(_value(row, "framework") or ""))
-    _derive(merged, family, name, _value(row, "params_b"))
+        merged |= _style(f"{family} {name}".lower(), merged, str(cell(row, "framework") or ""))
+    _derive(merged, family, name, cell(row, "params_b"))
     missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
     if missing:
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
@@ -208,10 +208,10 @@ def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, An
 
 def _refusals(row: Mapping[str, Any], model_name: str) -> str | None:
     """Reasons to skip that the row itself shows."""
-    notes = str(_value(row, "notes") or "").lower()
-    if "offload" in notes and "mleng" in str(_value(row, "source")):
+    notes = str(cell(row, "notes") or "").lower()
+    if "offload" in notes and "mleng" in str(cell(row, "source")):
         return "optimizer offload to the host is not predicted yet"
-    if _value(row, "accelerator") is None:
+    if cell(row, "accelerator") is None:
         return "the accelerator is not stated"
     return None
 
@@ -227,13 +227,13 @@ def point_of(
     devices  systems by the name of their accelerator, where a profile lies beside the table
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
-    notes = str(_value(row, "notes") or "").lower()
+    notes = str(cell(row, "notes") or "").lower()
     implied = [cells for words, cells in IMPLIED if words in notes]
     for column, content in (item for cells in implied for item in cells.items()):
-        row = row if _value(row, column) is not None else {**row, column: content}
+        row = row if cell(row, column) is not None else {**row, column: content}
     for words, cells in GUESSED:
         row = {**row, **cells} if words in notes else row
-    name = str(_value(row, "model") or "")
+    name = str(cell(row, "model") or "")
     reason = _refusals(row, name)
     if reason:
         return Skipped(point_id, source, reason)
@@ -241,14 +241,14 @@ def point_of(
         request = _request(row, run, devices or {})
     except InputError as error:
         return Skipped(point_id, source, str(error))
-    step = _value(row, "step_time_s")
-    if step is None and _value(row, "metric") == "step_time_s":
-        step = _value(row, "value")
+    step = cell(row, "step_time_s")
+    if step is None and cell(row, "metric") == "step_time_s":
+        step = cell(row, "value")
     if step is None:
         step = _converted(row, request)
-    memory = _value(row, "memory_reserved_gb")
+    memory = cell(row, "memory_reserved_gb")
     if memory is None:
-        memory = _value(row, "memory_gb_per_gpu")
+        memory = cell(row, "memory_gb_per_gpu")
     return Point(
         point_id=point_id,
         source=source,
@@ -256,13 +256,13 @@ def point_of(
         measured=float(step) if step is not None else math.nan,
         one_layer="1layer" in name,
         memory=float(memory) * 2.0**30 if memory is not None else math.nan,
-        status=str(_value(row, "status") or ""),
+        status=str(cell(row, "status") or ""),
     )
 
 
 def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
     """Step time from a throughput, which is exact; None for other metrics."""
-    metric, value = _value(row, "metric"), _value(row, "value")
+    metric, value = cell(row, "metric"), cell(row, "value")
     if value is None or metric not in ("tokens_per_s", "tokens_per_s_per_gpu"):
         return None
     plan = request.plan
@@ -276,36 +276,36 @@ def _request(
 ) -> TrainingRequest:
     model = model_of(row)
     fields: dict[str, Any] = {
-        "accelerator": _value(row, "accelerator"),
-        "accelerators_per_node": _value(row, "gpus_per_node"),
-        "inter_link_gbps": _value(row, "inter_link_gbps"),
-        "era": str(_value(row, "published") or "") or None,
+        "accelerator": cell(row, "accelerator"),
+        "accelerators_per_node": cell(row, "gpus_per_node"),
+        "inter_link_gbps": cell(row, "inter_link_gbps"),
+        "era": str(cell(row, "published") or "") or None,
     }
     for key in ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "seq_len"):
-        fields[key] = _value(row, key)
-    fields["dp"], fields["gpus"] = _value(row, "dp"), _value(row, "num_gpus")
+        fields[key] = cell(row, key)
+    fields["dp"], fields["gpus"] = cell(row, "dp"), cell(row, "num_gpus")
     ranks = math.prod(int(fields[k] or 1) for k in ("tp", "pp", "cp"))
     if fields["gpus"] and fields["tp"] and fields["pp"] and fields["gpus"] % ranks == 0:
         fields["dp"] = fields["gpus"] // ranks
     if fields["dp"] and fields["gpus"] and ranks * fields["dp"] != fields["gpus"]:
         fields["gpus"] = None  # the row contradicts itself; its layout decides
-    precision = _value(row, "precision")
+    precision = cell(row, "precision")
     fields["precision"] = precision if precision in PRECISIONS else None
-    sequence_parallel = _value(row, "sequence_parallel")
+    sequence_parallel = cell(row, "sequence_parallel")
     if sequence_parallel is not None:
         fields["sequence_parallel"] = bool(sequence_parallel)
-    recompute = _value(row, "recompute")
+    recompute = cell(row, "recompute")
     # "partial" is some of the layers, how many is not said: as few as fit.
     fields["recompute"] = FIT if recompute == "partial" else recompute
-    fields["sharding"] = _value(row, "dp_sharding")
-    framework = str(_value(row, "framework") or "neutral").lower()
+    fields["sharding"] = cell(row, "dp_sharding")
+    framework = str(cell(row, "framework") or "neutral").lower()
     framework = FRAMEWORKS.get(framework, framework)
     fields["framework"] = framework if framework in frameworks() else "neutral"
     for key in PLAN_COLUMNS:
-        fields[key] = _value(row, key)
+        fields[key] = cell(row, key)
     if not model.is_moe:
         fields["ep"] = None
-    notes = str(_value(row, "notes") or "").lower()
+    notes = str(cell(row, "notes") or "").lower()
     for words, meaning in NOTED:
         if words in notes:
             fields |= meaning
@@ -313,7 +313,7 @@ def _request(
         named = [name for name in modules[1].split(",") if name in RECOMPUTE_MODULES]
         fields["recompute"] = "selective" if named else "none"
         fields["recompute_modules"] = ",".join(named) or None
-    if "-lora" in str(_value(row, "model")).lower():
+    if "-lora" in str(cell(row, "model")).lower():
         fields["trained"] = LORA.get(fields["framework"], "lora")
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")

@@ -60,7 +60,15 @@ def framework_settings(name: str, era: str | None) -> tuple[dict[str, Any], str]
 
     Raises InputError for an unknown framework or an era that is no date.
     """
-    table = frameworks()
+    chosen, label = period(frameworks(), name, era)
+    return {**chosen["settings"], "means": chosen.get("means", {})}, label
+
+
+def period(table: Mapping[str, Any], name: str, era: str | None) -> tuple[dict[str, Any], str]:
+    """The entry of a framework that holds in an era, of a table of periods; and a label.
+
+    Raises InputError for an unknown framework or an era that is no date.
+    """
     if name not in table:
         raise unknown("framework", name, table)
     periods = table[name]
@@ -71,11 +79,10 @@ def framework_settings(name: str, era: str | None) -> tuple[dict[str, Any], str]
             raise InputError(f"era {era!r} is not a date; write YYYY or YYYY-MM")
         month = era if len(era) > 4 else f"{era}-06"
         chosen = next((p for p in periods if "until" not in p or month <= p["until"]), periods[-1])
-    label = f"{name} until {chosen['until']}" if "until" in chosen else name
-    return {**chosen["settings"], "means": chosen.get("means", {})}, label
+    return chosen, f"{name} until {chosen['until']}" if "until" in chosen else name
 
 
-class _Filler:
+class Filler:
     """Collects values and the record of those that were assumed."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
@@ -83,6 +90,7 @@ class _Filler:
         self.assumed: list[Assumption] = []
 
     def fill(self, field: str, value: Any, rule: str) -> Any:
+        """Take the value and its rule where none was given; returns what holds."""
         if field not in self.values:
             self.values[field] = value
             self.assumed.append(Assumption(field, value, rule))
@@ -126,7 +134,8 @@ def scale_up(cluster: Cluster) -> int:
     return int(max(sizes, default=cluster.accelerators_per_node))
 
 
-def _cluster(filler: _Filler) -> Cluster:
+def complete_cluster(filler: Filler) -> Cluster:
+    """The system that a request names, or the first of its accelerator, resized as it states."""
     values = filler.values
     per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
     if "system" in values:
@@ -153,7 +162,7 @@ def _cluster(filler: _Filler) -> Cluster:
     return cluster
 
 
-def _precision(filler: _Filler, accelerator: Accelerator) -> str:
+def _precision(filler: Filler, accelerator: Accelerator) -> str:
     best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     rule = "bf16 where the accelerator has it, else fp16, else fp32"
     precision = filler.fill("precision", best, rule)
@@ -205,13 +214,13 @@ def complete_training(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
-    filler = _Filler(spec.model_dump())
+    filler = Filler(spec.model_dump())
     values = filler.values
     if model is None:
         if "model" not in values:
             raise InputError("give --model (reckon show models)")
         model = catalog.model(values["model"])
-    cluster = cluster if cluster is not None else _cluster(filler)
+    cluster = cluster if cluster is not None else complete_cluster(filler)
     for field in ("seq_len", "global_batch"):
         if field not in values:
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")

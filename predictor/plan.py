@@ -274,7 +274,8 @@ class Rule:
     fields: tuple[str, ...]
 
 
-def _not_multiple(value: Numeric, divisor: Numeric) -> Any:
+def not_multiple(value: Numeric, divisor: Numeric) -> Any:
+    """Mask of values that the divisor does not divide."""
     return np.asarray(value % np.maximum(divisor, 1) != 0)
 
 
@@ -294,7 +295,7 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     )
     found = [
         Rule(
-            np.asarray(getattr(plan, name) < 1) | _not_multiple(getattr(plan, name), 1),
+            np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
             "{" + name + "} must be a whole number of at least 1",
             (name,),
         )
@@ -303,19 +304,19 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     stages = plan.pp * plan.vpp
     found += [
         Rule(
-            _not_multiple(model.heads, plan.tp),
+            not_multiple(model.heads, plan.tp),
             f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
             ("tp",),
         ),
         Rule(
-            _not_multiple(model.kv_heads, plan.tp) & _not_multiple(plan.tp, model.kv_heads),
+            not_multiple(model.kv_heads, plan.tp) & not_multiple(plan.tp, model.kv_heads),
             f"tp {{tp}} neither divides the {model.kv_heads} key/value heads of {model.name} nor "
             "is a multiple of them",
             ("tp",),
         ),
         *(
             Rule(
-                _not_multiple(width, plan.tp),
+                not_multiple(width, plan.tp),
                 f"tp {{tp}} does not divide the {what} {width} of {model.name}",
                 ("tp",),
             )
@@ -343,12 +344,12 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("vpp",),
         ),
         Rule(
-            _not_multiple(plan.global_batch, plan.dp * plan.micro_batch),
+            not_multiple(plan.global_batch, plan.dp * plan.micro_batch),
             "global batch {global_batch} is not a multiple of dp {dp} x micro-batch {micro_batch}",
             ("global_batch", "dp", "micro_batch"),
         ),
         Rule(
-            _not_multiple(plan.seq_len, plan.cp),
+            not_multiple(plan.seq_len, plan.cp),
             "cp {cp} does not divide the sequence length {seq_len}",
             ("cp", "seq_len"),
         ),
@@ -370,18 +371,18 @@ def _dense_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
 def _expert_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     return [
         Rule(
-            _not_multiple(model.num_experts, plan.ep),
+            not_multiple(model.num_experts, plan.ep),
             f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
             ("ep",),
         ),
         Rule(
-            _not_multiple(model.expert_ffn_hidden, plan.etp),
+            not_multiple(model.expert_ffn_hidden, plan.etp),
             f"etp {{etp}} does not divide the width {model.expert_ffn_hidden} of the experts of "
             f"{model.name}",
             ("etp",),
         ),
         Rule(
-            _not_multiple(plan.stage_ranks, plan.ep * plan.etp),
+            not_multiple(plan.stage_ranks, plan.ep * plan.etp),
             "ep {ep} x etp {etp} does not divide the ranks of a stage, tp {tp} x cp {cp} x dp {dp}",
             ("ep", "etp", "tp", "cp", "dp"),
         ),
@@ -398,7 +399,15 @@ def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:
 
 def check(plan: TrainingPlan, model: Model) -> None:
     """Raise InputError for the first plan that breaks a law, naming the fields."""
-    for rule in rules(plan, model):
+    enforce(rules(plan, model), plan)
+
+
+def enforce(laws: list[Rule], plan: Any) -> None:
+    """Raise InputError for the first plan of a batch that breaks one of the laws.
+
+    plan   has `shape`, and the fields that the laws name
+    """
+    for rule in laws:
         broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), plan.shape)
         if broken.any():
             at = np.unravel_index(int(np.argmax(broken)), plan.shape) if plan.shape else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.hardware import Numeric
-from predictor.precision import ELEMENT_BYTES
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +67,10 @@ def gemm(
     saved: Numeric = 0.0,
     core: bool = False,
 ) -> Operator:
-    """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C."""
-    size = ELEMENT_BYTES[dtype]
+    """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C; B is as
+    narrow as weights of that data type are stored."""
     flop = 2.0 * m * n * k * batch
-    moved = (size * (m * k + k * n) + out_bytes * m * n) * batch
+    moved = (ELEMENT_BYTES[dtype] * m * k + WEIGHT_BYTES[dtype] * k * n + out_bytes * m * n) * batch
     return Operator(
         name, "gemm", layout, phase, module, dtype, m, n, k, batch, flop, moved, count, saved, core
     )

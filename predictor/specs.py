@@ -32,6 +32,7 @@ from predictor.plan import (
 )
 from predictor.precision import PRECISIONS
 from predictor.schedules import SCHEDULES
+from predictor.serving_plan import ADMISSIONS, ALLREDUCES, EXECUTIONS, KV_BYTES, POOLS, WEIGHTS
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -230,6 +231,48 @@ class TrainingPlanSpec(Spec):
     optimizer_bytes: Positive | None = None
     logit_bytes: Positive | None = None
     vocab_multiple: Count | None = None
+    framework: str | None = None
+    era: str | None = None
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ServingPlanSpec(Spec):
+    """A serving request as a user writes it; what is left out is completed and reported."""
+
+    model: str | dict[str, Any] | None = None
+    system: str | dict[str, Any] | None = None
+    accelerator: str | dict[str, Any] | None = None
+    accelerators_per_node: Count | None = None
+    inter_link_gbps: Positive | None = None
+    gpus: Count | None = None
+    tp: Count | None = None
+    pp: Count | None = None
+    dp: Count | None = None
+    ep: Count | None = None
+    batch: Count | None = None
+    concurrency: Count | None = None
+    saturated: bool | None = None
+    rate: Positive | None = None
+    simulate: Count | None = None
+    variation: Share | None = None
+    input_len: Count | None = None
+    output_len: Count | None = None
+    precision: Annotated[str, _one_of(WEIGHTS)] | None = None
+    kv_precision: Annotated[str, _one_of(tuple(KV_BYTES))] | None = None
+    execution: Annotated[str, _one_of(EXECUTIONS)] | None = None
+    allreduce: Annotated[str, _one_of(ALLREDUCES)] | None = None
+    admission: Annotated[str, _one_of(ADMISSIONS)] | None = None
+    pool: Annotated[str, _one_of(POOLS)] | None = None
+    chunk: Count | None = None
+    max_batch: Count | None = None
+    cached: Share | None = None
+    synchrony: Share | None = None
+    drafted: Natural | None = None
+    acceptance: Share | None = None
+    draft_cost: Share | None = None
+    expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     framework: str | None = None
     era: str | None = None
 

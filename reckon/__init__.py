@@ -1,10 +1,13 @@
-"""How fast will this language model train on these accelerators, laid out this way; will it fit;
+"""How fast will this language model train or serve on these accelerators, laid out so; will it fit;
 what holds it back; and how sure are we?
 
     import reckon
     result = reckon.predict_train("llama3-70b", "dgx-h100", {"gpus": 1024, "tp": 8, "pp": 4,
                                   "global_batch": 1024, "seq_len": 8192})
     result.step_time.value, result.to_dict(), result.to_frame()
+    served = reckon.predict_infer("llama3-70b", "dgx-h200", {"tp": 8, "batch": 64,
+                                  "input_len": 1024, "output_len": 256})
+    served.ttft.value, served.tpot.value, served.output_tokens_per_s.value
 
 Each argument is a name, a path, a mapping or an object. Bad input raises `reckon.InputError`.
 """
@@ -19,7 +22,9 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "predict_train": "reckon.predict",
+    "predict_infer": "reckon.serving",
     "Prediction": "reckon.result",
+    "ServingResult": "reckon.serving_result",
     "validate": "reckon.validating",
     "calibrate": "reckon.calibrating",
     "profile": "reckon.profiling",

@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="How fast will this language model train on these accelerators, laid out this way?",
+    help="How fast will this language model train or serve on these accelerators?",
 )
 predict_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(predict_app, name="predict", help="Predict a run.")
@@ -96,6 +96,56 @@ def predict_train_command(
 
     flags = {name: given[name] for name in FLAGS if given[name] is not None}
     raise typer.Exit(predict_train(file, flags, settings or [], calibration, json, allow_oom))
+
+
+INFER_EXAMPLE = (
+    "Example: reckon predict infer --model llama3-70b --system dgx-h200 --gpus 8 --tp 8 "
+    "--batch 64 --input-len 1024 --output-len 256"
+)
+
+
+@predict_app.command("infer", epilog=INFER_EXAMPLE)
+def predict_infer_command(
+    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
+    model: Annotated[Text, _flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
+    system: Annotated[Text, _flag("system", "Catalog name or .yaml.", "NAME")] = None,
+    accelerator: Annotated[Text, _flag("accelerator", "Instead of a system.", "NAME")] = None,
+    gpus: Annotated[Text, _flag("gpus", "Accelerators in all.")] = None,
+    tp: Annotated[Text, _flag("tp", "Tensor parallel.")] = None,
+    pp: Annotated[Text, _flag("pp", "Pipeline parallel.")] = None,
+    dp: Annotated[Text, _flag("dp", "Replicas of the attention (dense: of all).")] = None,
+    ep: Annotated[Text, _flag("ep", "Expert parallel.")] = None,
+    batch: Annotated[Text, _flag("batch", "Requests that start together.")] = None,
+    concurrency: Annotated[Text, _flag("concurrency", "Or clients, one request each.")] = None,
+    saturated: Annotated[
+        bool | None, typer.Option("--saturated", help="Or as many requests as fit.")
+    ] = None,
+    rate: Annotated[Text, _flag("rate", "Or requests per second, at random.", "X")] = None,
+    simulate: Annotated[Text, _flag("simulate", "Also serve N requests one by one.")] = None,
+    input_len: Annotated[Text, _flag("input-len", "Tokens of a prompt.")] = None,
+    output_len: Annotated[Text, _flag("output-len", "Tokens of an answer.")] = None,
+    precision: Annotated[
+        Text, _flag("precision", "bf16 fp8 fp8_block sq int8_wo int4_wo ...", "P")
+    ] = None,
+    kv_precision: Annotated[Text, _flag("kv-precision", "bf16, fp8 or int8 cache.", "P")] = None,
+    framework: Annotated[Text, _flag("framework", "Engine: vllm sglang ...", "NAME")] = None,
+    era: Annotated[Text, _flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),
+    ] = None,
+    calibration: CalibrationName = "default",
+    json: Json = None,
+    allow_oom: Annotated[
+        bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
+    ] = False,
+) -> None:
+    """Time to first token, time per token, throughput, memory. Comma lists give a row each."""
+    given = locals()
+    from reckon.commands import INFER_FLAGS, predict_infer
+
+    flags = {name: given[name] for name in INFER_FLAGS if given[name] is not None}
+    raise typer.Exit(predict_infer(file, flags, settings or [], calibration, json, allow_oom))
 
 
 @app.command(epilog="Example: reckon validate data/reference/training.csv --json out.json")

@@ -27,11 +27,36 @@ LISTS = [
     "attention",
     "framework",
     "era",
+    "batch",
+    "concurrency",
+    "input_len",
+    "output_len",
+    "kv_precision",
+    "rate",
 ]
 """Flags whose commas separate values of a sweep."""
 
-FLAGS = [*LISTS, "sequence_parallel", "tokens"]
-"""Flags that are keys of a plan."""
+SERVING_ONLY = ["batch", "concurrency", "rate", "input_len", "output_len", "kv_precision"]
+TRAINING_ONLY = [
+    "vpp",
+    "cp",
+    "micro_batch",
+    "global_batch",
+    "seq_len",
+    "recompute",
+    "sharding",
+    "attention",
+]
+
+FLAGS = [
+    *(name for name in LISTS if name not in SERVING_ONLY),
+    "sequence_parallel",
+    "tokens",
+]
+"""Flags that are keys of a training plan."""
+
+INFER_FLAGS = [*(name for name in LISTS if name not in TRAINING_ONLY), "saturated", "simulate"]
+"""Flags that are keys of a serving plan."""
 
 
 def _split_lists(flags: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +117,48 @@ def predict_train(
             show_sweep(found)
         else:
             show_prediction(found.predictions[0])
+    fits = any(result.fits for result in found.predictions)
+    return 0 if fits or allow_oom else 2
+
+
+def predict_infer(
+    file: str | None,
+    flags: dict[str, Any],
+    settings: list[str],
+    calibration: str,
+    json: str | None,
+    allow_oom: bool,
+) -> int:
+    from predictor import catalog
+    from predictor.efficiency import load
+    from reckon.serving import engine_parameters, sweep_serving
+
+    content = catalog.read_mapping(Path(file)) if file else {}
+    fields = {**content, **_split_lists(flags), **_settings(settings)}
+    known = load(calibration)
+    found = sweep_serving(fields, known, engine_parameters(calibration), file or "command line")
+    if json:
+        from reckon.files import write_json
+
+        single = len(found.predictions) == 1 and not found.varying
+        write_json(
+            json,
+            found.predictions[0].to_dict()
+            if single
+            else {
+                "schema_version": 1,
+                "kind": "inference-sweep",
+                "predictions": [result.to_dict() for result in found.predictions],
+                "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
+            },
+        )
+    if json != "-":
+        from reckon.serving_terminal import show_serving, show_serving_sweep
+
+        if found.varying:
+            show_serving_sweep(found)
+        else:
+            show_serving(found.predictions[0])
     fits = any(result.fits for result in found.predictions)
     return 0 if fits or allow_oom else 2
 

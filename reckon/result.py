@@ -201,7 +201,7 @@ class Prediction:
             "kind": "training",
             "inputs": self.inputs(),
             "assumed": [
-                {"field": a.field, "value": _plain(a.value), "rule": a.rule}
+                {"field": a.field, "value": plain(a.value), "rule": a.rule}
                 for a in self.request.assumed
             ],
             "step_time_s": self.step_time.to_dict(),
@@ -259,6 +259,6 @@ class Prediction:
         return pd.DataFrame([row])
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value that JSON knows."""
     return value if isinstance(value, str | int | float | bool | type(None)) else str(value)

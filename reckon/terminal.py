@@ -41,14 +41,14 @@ def seconds(value: float) -> str:
     return f"{value / 1e-6:.3g} us"
 
 
-def _four(value: float) -> str:
+def four(value: float) -> str:
     """Four significant digits: 9.000, 12.46, 4511."""
     return f"{value:#.4g}".rstrip(".")
 
 
 def with_interval(interval: Interval, unit: str) -> str:
     """A value with its interval in brackets."""
-    return f"{_four(interval.value)} {unit}  ({_four(interval.low)} to {_four(interval.high)})"
+    return f"{four(interval.value)} {unit}  ({four(interval.low)} to {four(interval.high)})"
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -132,11 +132,12 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     ]
     print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
     if result.request.assumed:
-        filled = ", ".join(f"{a.field}={_short(a.value)}" for a in result.request.assumed)
+        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
         print("\n" + strong(f"assumed: {filled}", "2"))
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A number without needless digits, other values as they are."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -148,9 +149,9 @@ def show_sweep(found: Sweep) -> None:
         inputs = result.inputs()
         rows.append(
             [
-                *(_short(inputs.get(name, "")) for name in names),
-                _four(result.step_time.value),
-                f"{_four(result.step_time.low)}..{_four(result.step_time.high)}",
+                *(short(inputs.get(name, "")) for name in names),
+                four(result.step_time.value),
+                f"{four(result.step_time.low)}..{four(result.step_time.high)}",
                 f"{result.tokens_per_s / result.gpus:,.0f}",
                 f"{result.mfu()['megatron']:.1%}",
                 f"{result.peak_memory / GIB:.1f}" + (" " if result.fits else "!"),

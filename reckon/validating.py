@@ -89,6 +89,20 @@ def report(result: dict[str, Any]) -> None:
         f"{_percent(result['macro_mape']) or '-'}; {result['interval_level']:.0%} interval covers "
         f"{_percent(result['interval_coverage']) or '-'}"
     )
+    if "inference" in result:
+        table = [
+            [
+                name,
+                str(own["n"]),
+                _percent(own["mape"]),
+                _percent(own["macro_mape"]),
+                _percent(own["coverage"]),
+                _percent(own["with_flagged"]["mape"]),
+            ]
+            for name, own in result["inference"].items()
+        ]
+        columns = ["inference", "n", "MAPE", "macro", "covered", "MAPE with flagged rows"]
+        print("\n" + grid(columns, table))
     memory = result["memory"]
     if memory["n"]:
         print(f"peak memory: MAPE {_percent(memory['mape'])} over {memory['n']} rows")

@@ -78,7 +78,7 @@ def test_inference_rows_are_listed_not_dropped(tmp_path: Path) -> None:
     found = summary(score([path], KERNELS), 0.8)
     assert (found["kind"], found["n_points"], found["n_predicted"]) == ("inference", 1, 0)
     assert found["mape"] is None
-    assert "not predicted yet" in found["skipped"][0]["reason"]
+    assert found["skipped"][0]["reason"] == "no value is stated"
 
 
 def test_mixed_tables_have_no_common_error(table: Path, tmp_path: Path) -> None:

@@ -1,0 +1,452 @@
+"""Parameters of serving engines, fitted to published runs with shrinkage; refitted by
+`python -m calibration.serving TABLE... --out data/calibrations/default`.
+
+The work of every row is timed once; then latencies are arithmetic (`predictor.latency`), and the
+logarithms of an engine's parameters are least squares on log errors (Huber's loss), each drawn
+towards the mean of all engines, and that towards a documented default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from calibration.inference_points import InferencePoint, inference_point
+from calibration.runs import Residual, run_sigma
+from calibration.tables import read_table
+from predictor.complete import period
+from predictor.complete_serving import engines
+from predictor.efficiency import Calibration, RunParameters, load
+from predictor.errors import InputError
+from predictor.hardware import Array
+from predictor.inference import predict_inference, spread_of, spreads
+from predictor.latency import Device, Latencies, Work, latencies
+from predictor.schema import INFERENCE_KEY
+from predictor.serving_parameters import (
+    FILE,
+    NAMES,
+    EngineParameters,
+    ServingParameters,
+    to_mapping,
+)
+from predictor.serving_plan import SERVING_CATEGORIES, stack_serving
+
+METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "requests_per_s")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """Points with the work that they are, as flat arrays of one length.
+
+    engine      of each point, with its period: a name of `ServingParameters.engines`
+    spreads     of the passes over prompts and of those that decode (`inference.spread_of`) [s]
+    """
+
+    points: list[InferencePoint]
+    work: Work
+    dp: Array
+    batch: Array
+    engine: list[str]
+    spreads: dict[str, Array]
+
+
+def label_of(framework: str, era: str) -> str:
+    """Name of an engine's parameters in an era."""
+    return period(engines(), framework, era)[1]
+
+
+def timed(
+    points: Sequence[InferencePoint], calibration: Calibration
+) -> tuple[Timed, list[tuple[InferencePoint, str]]]:
+    """Time the work of points, those of one model, cluster and category as one batch; points that
+    the predictor refuses are returned with its reason."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for position, point in enumerate(points):
+        plan, cluster = point.request.plan, point.request.cluster
+        key = (
+            point.request.model,
+            cluster.name,
+            cluster.accelerator.name,
+            tuple((tier.link, tier.size, float(tier.bandwidth)) for tier in cluster.tiers),
+            *(getattr(plan, name) for name in SERVING_CATEGORIES),
+        )
+        groups.setdefault(key, []).append(position)
+    refused: list[tuple[InferencePoint, str]] = []
+    kept: list[int] = []
+    pieces: list[Work] = []
+    columns: dict[str, list[Array]] = {"dp": [], "batch": [], "prompts": [], "decoding": []}
+    neutral = ServingParameters()
+    for positions in groups.values():
+        members = [points[i] for i in positions]
+        request = members[0].request
+        plan = stack_serving([member.request.plan for member in members])
+        try:
+            found = predict_inference(request.model, request.cluster, plan, calibration, neutral)
+        except InputError as error:
+            refused += [(member, str(error)) for member in members]
+            continue
+        kept += positions
+        pieces.append(_flat(found.work, len(positions)))
+        columns["dp"].append(np.asarray(found.plan.dp, float))
+        columns["batch"].append(np.asarray(found.plan.batch, float))
+        for name in ("prompts", "decoding"):
+            columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), len(positions)))
+    joined = {name: np.concatenate(v) if v else np.empty(0) for name, v in columns.items()}
+    own = [points[i] for i in kept]
+    labels = [label_of(p.request.plan.framework, p.request.plan.era) for p in own]
+    work = _join(pieces)
+    widths = {name: joined[name] for name in ("prompts", "decoding")}
+    return Timed(own, work, joined["dp"], joined["batch"], labels, widths), refused
+
+
+def _flat(work: Work, length: int) -> Work:
+    """Every field as an array of `length`."""
+
+    def widen(value: object) -> Array:
+        return np.broadcast_to(np.asarray(value, float), (length,))
+
+    def device(own: Device) -> Device:
+        return Device(*(widen(getattr(own, one.name)) for one in fields(Device)))
+
+    named: dict[str, object] = {
+        one.name: device(value) if isinstance(value, Device) else widen(value)
+        for one in fields(Work)
+        for value in (getattr(work, one.name),)
+    }
+    return Work(**named)  # type: ignore[arg-type]
+
+
+def _join(pieces: list[Work]) -> Work:
+    """One after the other."""
+
+    def device(name: str) -> Device:
+        return Device(
+            *(
+                np.concatenate([getattr(getattr(piece, name), one.name) for piece in pieces])
+                for one in fields(Device)
+            )
+        )
+
+    named = {
+        one.name: device(one.name)
+        if one.name in ("prompts", "decoding")
+        else np.concatenate([getattr(piece, one.name) for piece in pieces])
+        for one in fields(Work)
+    }
+    return Work(**named)  # type: ignore[arg-type]
+
+
+def select(found: Timed, mask: Array) -> Timed:
+    """The points of a mask."""
+    index = np.flatnonzero(mask)
+
+    def device(own: Device) -> Device:
+        return Device(*(getattr(own, one.name)[index] for one in fields(Device)))
+
+    named: dict[str, object] = {
+        one.name: device(value) if isinstance(value, Device) else value[index]
+        for one in fields(Work)
+        for value in (getattr(found.work, one.name),)
+    }
+    return Timed(
+        [found.points[i] for i in index],
+        Work(**named),  # type: ignore[arg-type]
+        found.dp[index],
+        found.batch[index],
+        [found.engine[i] for i in index],
+        {name: value[index] for name, value in found.spreads.items()},
+    )
+
+
+def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
+    """What each point states, predicted; fields of `own` have one entry per point."""
+    latency = latencies(found.work, own)
+    rate = latency.requests_per_s * found.dp
+    kinds = np.array([METRICS.index(point.metric) for point in found.points])
+    # Most passes are without a prompt where fewer than one request in two passes arrives.
+    rare = found.work.running < 0.5 * found.work.output_len
+    pure = np.array([point.pure for point in found.points]) & rare
+    bare = np.array([point.kind == "prefill" for point in found.points])
+    # Prompts alone are timed without what a server does around them.
+    first = np.where(bare, latency.ttft - own.request, latency.ttft)
+    table = np.stack(
+        [
+            first,
+            np.where(pure, latency.step, latency.tpot),
+            latency.e2e,
+            rate * found.work.output_len,
+            rate,
+        ]
+    )
+    return np.take_along_axis(table, kinds[None], axis=0)[0], latency
+
+
+def published(found: Timed) -> Array:
+    """What the points state."""
+    return np.array([point.value for point in found.points])
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where the logarithm of a parameter is expected, and how far off, in log units: the mean of
+    all engines around the documented default, an engine around that, a period around its engine.
+    """
+
+    mean: float
+    engine: float
+    period: float
+
+
+PRIORS: dict[str, Prior] = {
+    "decode": Prior(0.1, 0.1, 0.05),
+    "prefill": Prior(0.1, 0.15, 0.1),
+    "communication": Prior(0.15, 0.2, 0.1),
+    "gap": Prior(0.7, 0.7, 0.4),
+    "launch": Prior(0.5, 0.7, 0.7),
+    "step": Prior(0.7, 0.7, 0.4),
+    "sequence": Prior(0.7, 0.7, 0.6),
+    "request": Prior(0.7, 0.7, 0.4),
+    "mixing": Prior(0.3, 0.3, 0.2),
+    "burst": Prior(1.5, 1.0, 0.5),
+}
+"""Factors on kernels are narrow, since the kernels were measured; durations on the host are known
+to a factor of two; how synchronous clients stay is hardly known beforehand."""
+
+SCALE, KNEE = 0.2, 1.0
+"""Log error that is taken as ordinary, and how many of it an error counts squared: beyond, Huber's
+loss is linear, so that odd rows do not decide."""
+
+MOST_ROWS = 15.0
+"""A source counts in each metric as this many rows at most, since its rows err together."""
+
+DOUBT = 0.1
+"""Weight of rows whose notes advise care, or whose source calls them experimental."""
+
+ROUNDS = 25
+
+
+def _weights(found: Timed) -> Array:
+    keys = [f"{p.source}/{p.metric}/{p.kind}" for p in found.points]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    odd = np.array([point.flagged or point.tentative for point in found.points])
+    return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(odd, DOUBT, 1.0))
+
+
+def fit_engines(found: Timed) -> dict[str, EngineParameters]:
+    """Parameters of every engine and period that there is, and of the neutral one (the mean).
+
+    Gauss-Newton on the logarithms of the parameters: one of the mean, one for each engine, one for
+    each period, added up; each with its prior (`PRIORS`).
+    """
+    labels = sorted(set(found.engine))
+    names = sorted({label.partition(" until ")[0] for label in labels})
+    engine = np.array([names.index(label.partition(" until ")[0]) for label in found.engine])
+    own = np.array([labels.index(label) for label in found.engine])
+    start = np.log([float(getattr(EngineParameters(), name)) for name in NAMES])
+    count = len(NAMES)
+    blocks = 1 + len(names) + len(labels)
+    scales = np.concatenate(
+        [
+            np.tile([getattr(PRIORS[n], level) for n in NAMES], times)
+            for level, times in (("mean", 1), ("engine", len(names)), ("period", len(labels)))
+        ]
+    )
+    target, weight = np.log(published(found)), _weights(found)
+    state = np.zeros(blocks * count)
+
+    def total(at: Array) -> Array:
+        table = at.reshape(blocks, count)
+        return np.asarray(start + table[0] + table[1 + engine] + table[1 + len(names) + own])
+
+    def predicted(logs: Array) -> Array:
+        found_values, _ = values(found, EngineParameters(*np.exp(logs).T))
+        return np.log(found_values)
+
+    for _ in range(ROUNDS):
+        logs = total(state)
+        base = predicted(logs)
+        error = (base - target) / SCALE
+        slopes = np.empty((len(error), count))
+        for column in range(count):
+            shifted = logs.copy()
+            shifted[:, column] += 1e-3
+            slopes[:, column] = (predicted(shifted) - base) / 1e-3 / SCALE
+        loss = weight * np.minimum(1.0, KNEE / np.maximum(np.abs(error), 1e-9))
+        left = np.diag(scales**-2.0)
+        right = -state * scales**-2.0
+        for place, member in ((0, np.zeros(len(own), int)), (1, engine), (1 + len(names), own)):
+            for other, second in ((0, np.zeros(len(own), int)), (1, engine), (1 + len(names), own)):
+                for a in np.unique(member):
+                    for b in np.unique(second[member == a]):
+                        rows = (member == a) & (second == b)
+                        piece = slopes[rows].T @ (loss[rows, None] * slopes[rows])
+                        at = slice((place + a) * count, (place + a + 1) * count)
+                        to = slice((other + b) * count, (other + b + 1) * count)
+                        left[at, to] += piece
+            for a in np.unique(member):
+                rows = member == a
+                at = slice((place + a) * count, (place + a + 1) * count)
+                right[at] -= slopes[rows].T @ (loss[rows] * error[rows])
+        move = np.clip(np.linalg.solve(left, right), -0.5, 0.5)
+        state = state + move
+        if np.max(np.abs(move)) < 1e-3:
+            break
+    table = state.reshape(blocks, count)
+    fitted = {"neutral": EngineParameters(*np.exp(start + table[0]))}
+    for position, name in enumerate(names):
+        fitted[name] = EngineParameters(*np.exp(start + table[0] + table[1 + position]))
+    for position, label in enumerate(labels):
+        row = table[0] + table[1 + names.index(label.partition(" until ")[0])]
+        row = row + table[1 + len(names) + position]
+        fitted[label] = EngineParameters(*np.exp(start + row))
+    return fitted
+
+
+def parameters_of(found: Timed, fitted: Mapping[str, EngineParameters]) -> EngineParameters:
+    """Parameters of every point, one entry each."""
+    known = ServingParameters(fitted)
+    each = [
+        known.of(point.request.plan.framework, point.request.plan.era) for point in found.points
+    ]
+    return EngineParameters(
+        *(np.array([float(getattr(one, name)) for one in each]) for name in NAMES)
+    )
+
+
+def held_out(found: Timed, by: Sequence[str]) -> Array:
+    """What each point states, predicted with parameters fitted without its group.
+
+    by   group of each point: its source, model or accelerator
+    """
+    groups = np.array(by)
+    result = np.empty(len(groups))
+    for group in np.unique(groups):
+        inside = groups == group
+        fitted = fit_engines(select(found, ~inside))
+        part = select(found, inside)
+        result[inside] = values(part, parameters_of(part, fitted))[0]
+    return result
+
+
+CLASSES = {
+    "ttft_s": "ttft",
+    "tpot_s": "tpot",
+    "e2e_s": "e2e",
+    "output_tokens_per_s": "throughput",
+    "requests_per_s": "throughput",
+}
+"""Metric of an interval for each metric of a table."""
+
+
+def class_of(point: InferencePoint) -> str:
+    """Name of a point's spread in `ServingParameters.sigma`."""
+    return f"{CLASSES[point.metric]}.{point.kind}"
+
+
+def operator_sigma(found: Timed, own: EngineParameters) -> Array:
+    """The operators' part of each point's spread."""
+    latency = latencies(found.work, own)
+    still = ServingParameters(sigma={"all": 0.0})
+    table = {
+        metric: spreads(
+            found.spreads["prompts"],
+            found.spreads["decoding"],
+            found.work,
+            latency,
+            own,
+            metric,
+            still,
+        )
+        for metric in ("ttft", "tpot", "e2e", "throughput")
+    }
+    return np.array([table[CLASSES[point.metric]][i] for i, point in enumerate(found.points)])
+
+
+LEAST = 20
+"""Points of one class from which its own spread is taken; fewer share that of all."""
+
+
+FEWEST = 5
+"""Points of one source and class below which they say nothing of other sources."""
+
+
+def fit_spreads(
+    points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
+) -> dict[str, float]:
+    """Spread of runs by class of metric, such that intervals cover `level` of the held-out points,
+    every source counting alike (`runs.run_sigma`).
+
+    errors      log(predicted / published), held out
+    operators   the operators' part of each spread
+    """
+    residuals = [
+        Residual(float(e), float(s), point.source)
+        for point, e, s in zip(points, errors, operators, strict=True)
+    ]
+    labels = [class_of(point) for point in points]
+    groups: dict[str, list[Residual]] = {"all": residuals}
+    counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
+    for label, one in zip(labels, residuals, strict=True):
+        if counts[label, one.source] >= FEWEST:
+            groups.setdefault(label, []).append(one)
+    return {
+        name: round(run_sigma(own, q, level), 4)
+        for name, own in sorted(groups.items())
+        if len(own) >= LEAST
+    }
+
+
+def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingParameters:
+    """Parameters of engines and spreads of runs, from all points."""
+    found, _ = timed(points, calibration)
+    engines_ = fit_engines(found)
+    errors = np.log(held_out(found, [p.source for p in found.points]) / published(found))
+    sigma = fit_spreads(
+        found.points,
+        errors,
+        operator_sigma(found, parameters_of(found, engines_)),
+        calibration.interval_q,
+        calibration.interval_level,
+    )
+    return ServingParameters(engines_, sigma, frozenset(p.point_id for p in found.points))
+
+
+def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferencePoint]:
+    """Points of inference tables that can be predicted.
+
+    Raises InputError where a file is no such table.
+    """
+    found: list[InferencePoint] = []
+    for path in paths:
+        table = read_table(path)
+        if INFERENCE_KEY not in table:
+            raise InputError(f"{path} is no table of inference runs: no column {INFERENCE_KEY!r}")
+        made = [inference_point(row, run) for row in table.to_dict("records")]
+        found += [point for point in made if isinstance(point, InferencePoint)]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Refit the engines of a calibration to tables of inference runs."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--calibration", default="default")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the calibration")
+    given = parser.parse_args(arguments)
+    calibration = load(given.calibration)
+    fitted = fit(read_inference(given.tables, calibration.run), calibration)
+    content = to_mapping(fitted)
+    # The ids are many: one line for all of them.
+    ids = json.dumps(content.pop("points"))
+    text = json.dumps(content, indent=1).removesuffix("\n}")
+    (given.out / FILE).write_text(f'{text},\n "points": {ids}\n}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Assemble an inference prediction: passes over prompts and passes that decode, in one latency.
+
+A static batch starts together and decodes until its last token; at a concurrency, requests follow
+each other and share passes (`serving.py`). One code path serves a plan and a batch of plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.efficiency import Calibration
+from predictor.hardware import Array, Cluster, Numeric
+from predictor.latency import Device, Latencies, Work, latencies, prompt_time
+from predictor.model import Model
+from predictor.passes import TERMS, Pass, adapted, body, decode_cores, prefill_cores, steps
+from predictor.serving_memory import ServingMemory, serving_memory
+from predictor.serving_parameters import EngineParameters, ServingParameters
+from predictor.serving_plan import NATIVE, ServingPlan, unserved
+
+BREAKDOWN = (*TERMS, "host", "queue", "others")
+"""Terms of a latency's breakdown; they add up to it. Others: waiting for the prompts of other
+requests, and for a pipeline to fill."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferencePrediction:
+    """What is predicted for a plan or a batch of plans; arrays of the plans' shape.
+
+    latencies   of a request [s], requests per second of a replica
+    sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput'
+    breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
+    prompts, decoding   passes on the device from which the latencies are made
+    """
+
+    model: Model
+    cluster: Cluster
+    plan: ServingPlan
+    calibration: Calibration
+    parameters: EngineParameters
+    latencies: Latencies
+    sigma: dict[str, Array]
+    breakdown: dict[str, Array]
+    memory: ServingMemory
+    work: Work
+    prompts: Pass
+    decoding: Pass
+
+    @property
+    def requests_per_s(self) -> Array:
+        """Requests per second of the whole engine, all replicas together."""
+        return np.asarray(self.latencies.requests_per_s * self.plan.dp)
+
+    @property
+    def output_tokens_per_s(self) -> Array:
+        """Generated tokens per second of the whole engine."""
+        return np.asarray(self.requests_per_s * self.plan.output_len)
+
+    @property
+    def total_tokens_per_s(self) -> Array:
+        """Prompt and generated tokens per second."""
+        return np.asarray(self.requests_per_s * (self.plan.input_len + self.plan.output_len))
+
+    def interval(self, metric: str, value: Array) -> tuple[Array, Array]:
+        """Bounds of the calibration's interval around a metric's value."""
+        reach = np.exp(self.calibration.interval_q * self.sigma[metric])
+        return np.asarray(value / reach), np.asarray(value * reach)
+
+
+def prompt_pass(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    prompts: Numeric,
+    calibration: Calibration,
+) -> tuple[Pass, Array]:
+    """Passes over `prompts` prompts of one replica together, in parts of at most `plan.chunk` new
+    tokens, and how many passes those are."""
+    shape = plan.shape
+    tokens = np.broadcast_to(prompts * plan.new_tokens, shape)
+    count = np.maximum(np.ceil(tokens / plan.chunk), 1.0)
+    # Logits are made of the last token of each prompt, in the pass that reads it.
+    linear = body(
+        model,
+        cluster,
+        plan,
+        tokens / count,
+        np.maximum(prompts / count, 1.0),
+        calibration,
+        captured=False,
+        sustained=True,
+    ).times(count)
+    past = plan.input_len - plan.new_tokens
+    cores = prefill_cores(
+        model, cluster, plan, prompts, plan.new_tokens, past, calibration, sustained=True
+    )
+    return linear.plus(cores), np.asarray(count)
+
+
+def decode_pass(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    sequences: Numeric,
+    calibration: Calibration,
+) -> Pass:
+    """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
+    over the contexts from the first token after the prompt to the last."""
+    captured = plan.execution == "graph"
+    tokens = sequences * (1.0 + plan.drafted)
+    linear = body(
+        model,
+        cluster,
+        plan,
+        tokens,
+        tokens,
+        calibration,
+        captured=captured,
+        sustained=False,
+    )
+    contexts, weights = steps(plan)
+    cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
+    return linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+
+
+def predict_inference(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    parameters: ServingParameters,
+) -> InferencePrediction:
+    """Predict a plan of serving, or every plan of a batch.
+
+    With pipeline stages the running sequences are cut into micro-batches, one for each stage:
+    prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
+    through all stages.
+
+    Raises InputError for data types that the accelerator lacks and models that are not served.
+    """
+    unserved(model)
+    plan = adapted(plan, cluster.accelerator)
+    own = parameters.of(plan.framework, plan.era)
+    shape = plan.shape
+    memory = serving_memory(model, cluster, plan, calibration.run)
+    clients = np.broadcast_to(np.asarray(plan.sequences, float), shape)
+    room = memory.sequences if plan.admission == "whole" else memory.admitted
+    static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
+    limit = np.where(static > 0, np.inf, plan.max_batch)
+    # Where not even one sequence fits, the time is that of a device with more memory.
+    room = np.where(room < plan.dp, np.inf, room / plan.dp)
+    most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
+    running = np.minimum(clients, most)
+    m = np.maximum(np.minimum(plan.pp, running), 1.0)
+    sequences = running / m
+    # While serving, prompts come as many as fill a pass.
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
+    together = np.where(static > 0, sequences, together)
+    prompts, passes = prompt_pass(model, cluster, plan, together, calibration)
+    decoding = decode_pass(model, cluster, plan, sequences, calibration)
+    work = Work(
+        prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
+        together=together,
+        decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
+        captured=float(plan.execution == "graph"),
+        sequences=sequences,
+        fill=np.where(static > 0, (m + (plan.pp - 1.0) / passes) / plan.pp, 1.0 / m) - 1.0,
+        running=running,
+        clients=clients,
+        static=static,
+        new_tokens=np.broadcast_to(plan.new_tokens, shape),
+        output_len=np.broadcast_to(plan.output_len, shape),
+        chunk=plan.chunk,
+        synchrony=plan.synchrony,
+        per_pass=plan.tokens_per_pass,
+        drafting=plan.drafted * plan.draft_cost,
+        launching=NATIVE if plan.execution == "native" else 1.0,
+    )
+    found = latencies(work, own)
+    sigma = {
+        metric: spreads(
+            spread_of(prompts),
+            spread_of(decoding),
+            work,
+            found,
+            own,
+            metric,
+            parameters,
+        )
+        for metric in ("ttft", "tpot", "e2e", "throughput")
+    }
+    return InferencePrediction(
+        model,
+        cluster,
+        plan,
+        calibration,
+        own,
+        found,
+        sigma,
+        _breakdown(prompts, decoding, work, found, own),
+        memory,
+        work,
+        prompts,
+        decoding,
+    )
+
+
+def _breakdown(
+    prompts: Pass, decoding: Pass, work: Work, found: Latencies, own: EngineParameters
+) -> dict[str, Array]:
+    """Seconds of a request's end-to-end latency by term of `BREAKDOWN`: its own prompt's passes,
+    its own decoding; the queue, what the prompts of others add, and the host's share."""
+    after = np.maximum(work.output_len - 1.0, 0.0) / work.per_pass
+    static = np.asarray(work.static) > 0
+    share = np.where(static, 1.0, 1.0 / work.together)
+    parts = {}
+    for name in TERMS:
+        talk = name.endswith("communication")
+        parts[name] = np.asarray(
+            share * prompts.terms[name] * (own.communication if talk else own.prefill)
+            + after * decoding.terms[name] * (own.communication if talk else own.decode)
+        )
+    device: Array = np.asarray(sum(parts.values()))
+    single = own.request + share * prompt_time(work, own) + after * found.step
+    parts["host"] = np.asarray(single - device)
+    parts["queue"] = found.queue
+    parts["others"] = np.asarray(found.e2e - single - found.queue)
+    return parts
+
+
+def spread_of(work: Pass) -> Array:
+    """Spread of a pass's kernels and collectives [s]: the root of the sum over families of
+    (time x sigma)²."""
+    families = work.families.values()
+    return np.asarray(np.sqrt(sum(((time * sigma) ** 2 for time, sigma in families), 0.0)))
+
+
+def spreads(
+    prompts: Numeric,
+    decoding: Numeric,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    metric: str,
+    parameters: ServingParameters,
+) -> Array:
+    """Log-standard-deviation of a metric: the operators' by their share of the time, and the run's
+    own.
+
+    prompts, decoding   `spread_of` the passes [s]
+    metric              'ttft', 'tpot', 'e2e' or 'throughput'
+    """
+    first = np.minimum(own.prefill * prompts / prompt_time(work, own), 1.0)
+    each = np.minimum(own.decode * decoding / found.step, 1.0)
+    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
+    operators = {"ttft": first, "tpot": each}.get(
+        metric, np.hypot((1 - share) * first, share * each)
+    )
+    static = np.asarray(work.static) > 0
+    ending = np.asarray(work.output_len) > 1
+    kinds = ("static", "serving", "saturated", "prefill")
+    run = np.array([parameters.spread(metric, kind) for kind in kinds])
+    kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
+    kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
+    return np.asarray(np.hypot(operators, run[kind]))

@@ -1,0 +1,154 @@
+"""Latencies out of passes: arithmetic only, floats or arrays of one broadcast shape.
+
+A static batch starts together and ends together. At a concurrency, requests follow each other:
+while one of `running` decodes, each of the others has one prompt read. Prompts that are read
+together delay each other's first token; the rest delay the decoding.
+
+Little 1961 for the balance of requests; Yu et al. 2022 (Orca) for passes that mix both; Pollaczek
+1930 for the wait behind random arrivals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.hardware import Array, Numeric
+from predictor.serving_parameters import EngineParameters
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """Passes of one kind on the device: kernels of the model and collectives [s], launches, and
+    how many passes those are."""
+
+    compute: Numeric
+    communication: Numeric
+    kernels: Numeric
+    passes: Numeric = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What an engine has to do for its requests; per attention replica.
+
+    prompts     passes over `together` prompts, added up
+    decoding    one pass that decodes `sequences` sequences, averaged over the growing context
+    captured    1 where that pass is a captured graph, else 0
+    fill        how much longer the prompts of all micro-batches take than those of one that goes
+                through all stages by itself, as parts follow each other through them
+    running     sequences that are decoded at a time, of all micro-batches
+    clients     requests that wait or run; inf: there is always another one
+    static      1 for a batch that starts together and is not refilled, else 0
+    new_tokens  of a prompt, beyond what is cached
+    output_len  tokens
+    chunk       most tokens of prompts in one pass
+    synchrony   share of the clients that send together
+    per_pass    tokens that a pass adds to a sequence, on average
+    launching   host time of a launch over that of an eager one
+    drafting    time of guessing tokens ahead, over that of a pass
+    """
+
+    prompts: Device
+    together: Numeric
+    decoding: Device
+    captured: Numeric
+    sequences: Numeric
+    fill: Numeric
+    running: Numeric
+    clients: Numeric
+    static: Numeric
+    new_tokens: Numeric
+    output_len: Numeric
+    chunk: Numeric
+    synchrony: Numeric
+    per_pass: Numeric = 1.0
+    drafting: Numeric = 0.0
+    launching: Numeric = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Latencies:
+    """Seconds, and requests per second of one replica.
+
+    step     one pass that decodes and nothing else
+    prompt   what one more prompt costs
+    queue    wait of a request until there is room for it, part of `e2e`; and of `ttft` but for a
+             static batch, whose first token is that of the requests that start at once
+    """
+
+    ttft: Array
+    tpot: Array
+    e2e: Array
+    requests_per_s: Array
+    step: Array
+    prompt: Array
+    queue: Array
+
+
+def host_bound(device: Numeric, kernels: Numeric, launch: Numeric) -> Array:
+    """Time by which launching kernels one by one exceeds running them [s]."""
+    return np.asarray(np.maximum(launch * kernels - device, 0.0))
+
+
+def decode_time(work: Work, own: EngineParameters) -> Array:
+    """Wall time of a pass that decodes [s]: the device's, gaps of a captured graph or launches one
+    by one, and the host's work per pass and per sequence."""
+    device = own.decode * work.decoding.compute + own.communication * work.decoding.communication
+    gaps = own.gap * work.decoding.kernels
+    waiting = host_bound(device, work.decoding.kernels, own.launch * np.asarray(work.launching))
+    between = np.where(np.asarray(work.captured) > 0, gaps, waiting)
+    guessing = 1.0 + np.asarray(work.drafting)
+    return np.asarray(guessing * (device + between) + own.step + own.sequence * work.sequences)
+
+
+def prompt_time(work: Work, own: EngineParameters) -> Array:
+    """Wall time of the passes over `together` prompts [s]."""
+    device = own.prefill * work.prompts.compute + own.communication * work.prompts.communication
+    waiting = host_bound(device, work.prompts.kernels, own.launch * np.asarray(work.launching))
+    return np.asarray(device + waiting + own.step * work.prompts.passes)
+
+
+def latencies(work: Work, own: EngineParameters) -> Latencies:
+    """Latencies of a static batch, or in the steady state of a concurrency.
+
+    Static: first token = request + prompts (1 + fill); the rest = (n - 1) passes; what the cache
+    cannot hold comes after the rest has ended.
+
+    Concurrency, R of C clients running: G = 1 + synchrony (R - 1) / (1 + (R - 1) tokens / burst)
+    prompts are read together, and the other R - G while a request decodes, as far as its passes
+    have room for them (the rest delays first tokens too): first token = request + half a pass that
+    is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G)
+    prompts; fewer passes where each adds several tokens. What does not run waits: queue =
+    (C - R) / R of a running request's life.
+    """
+    step = decode_time(work, own)
+    batch = prompt_time(work, own)
+    prompt = batch / work.together * (1.0 + work.fill)
+    tokens = np.maximum(work.output_len - 1.0, 0.0)
+    after = tokens / work.per_pass
+    static = np.asarray(work.static) > 0
+    others = np.maximum(work.running - 1.0, 0.0)
+    burst = 1.0 + work.synchrony * others / (1.0 + others * work.new_tokens / own.burst)
+    room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
+    burst = np.maximum(burst, work.running - room)
+    # A burst smaller than the prompts that were timed together fills their pass less.
+    first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
+    residual = np.where(others > 0, 1.5 * step, 0.0)
+    ttft = own.request + np.where(static, batch * (1.0 + work.fill), first + residual)
+    mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
+    decoding = after * step + np.where(static | (tokens < 1), 0.0, mixed)
+    life = ttft + decoding
+    waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
+    queue = np.maximum(waiting, 0.0) / work.running * life
+    tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
+    return Latencies(
+        np.asarray(ttft + np.where(static, 0.0, queue)),
+        np.asarray(tpot),
+        np.asarray(life + queue),
+        np.asarray(work.running / life),
+        step,
+        np.asarray(prompt),
+        np.asarray(queue),
+    )

@@ -1,0 +1,125 @@
+"""Bytes per device while serving: weights, cache, activations, runtime; how many sequences fit.
+
+The cache has what weights, activations and runtime leave of the share of memory that engines take
+(Kwon et al. 2023, section 4.5; vLLM's gpu_memory_utilization; TensorRT-LLM's
+free_gpu_memory_fraction, which counts only what is left; both 0.9 by default).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.efficiency import RunParameters
+from predictor.hardware import Array, Cluster, Numeric
+from predictor.memory import dense_parameters, mixer_parameters, mixture_parameters
+from predictor.model import Model
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.serving_operators import kv_token_bytes
+from predictor.serving_plan import ServingPlan
+
+USABLE = 0.9
+"""Share of the device's memory that engines take."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingMemory:
+    """Bytes on the fullest device by class; arrays of the plans' shape.
+
+    capacity     memory that the engine may take
+    per_sequence  cache of one sequence of full length on one device
+    sequences    most sequences of full length that the cache holds, of all replicas
+    admitted     the same of sequences of mean length (prompt and half the output)
+    """
+
+    classes: dict[str, Array]
+    capacity: Array
+    total: Array
+    per_sequence: Array
+    sequences: Array
+    admitted: Array
+
+    @property
+    def shortfall(self) -> Array:
+        """Bytes that are missing; 0 where it fits."""
+        return np.asarray(np.maximum(self.total - self.capacity, 0.0))
+
+    @property
+    def fits(self) -> Array:
+        """1 where weights, cache of all sequences, activations and runtime fit, else 0."""
+        return np.asarray(self.total <= self.capacity, float)
+
+
+def weight_bytes(model: Model, plan: ServingPlan) -> Array:
+    """Bytes of weights on the fullest device: linear layers as narrow as they are stored, the
+    rest in 16 bits. The stages' layers are spread as evenly as whole layers allow."""
+    narrow, half = WEIGHT_BYTES[plan.weights], ELEMENT_BYTES[plan.half]
+    layers = np.ceil(model.layers / plan.pp) / model.layers
+    dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
+    matrices = model.attention_blocks * mixer_parameters(model, plan.tp) + dense
+    if model.is_moe:
+        experts = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+        matrices = matrices + model.moe_layers * (mixture_parameters(model, plan.tp) + experts)
+    ends = model.embedding_parameters + model.head_parameters
+    # First and last stage hold one of the two tables each; one stage alone holds both.
+    tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, ends) / plan.tp
+    return np.asarray(narrow * matrices * layers + half * tables)
+
+
+def serving_memory(
+    model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
+) -> ServingMemory:
+    """Memory per device of a plan or a batch of plans.
+
+    run   context: what framework and libraries take
+
+    Activations: the widest layer's input and output for the tokens of one pass, and logits in fp32.
+    """
+    shape = plan.shape
+    half = ELEMENT_BYTES[plan.half]
+    device = cluster.accelerator.memory
+    serving = np.asarray(plan.serving) > 0
+    sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
+    tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
+    inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
+    if model.is_moe:
+        wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
+        inner = max(inner, int(wide))
+    activations = half * tokens * (4.0 * model.hidden + 2.0 * inner / plan.tp)
+    logits = 6.0 * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
+    weights = weight_bytes(model, plan)
+    layers = np.ceil(model.layers / plan.pp) * model.attention_share
+    token = kv_token_bytes(model, plan) * layers
+    window = model.windowed_share
+    length = plan.input_len + plan.output_len
+
+    def held(tokens_of_one: Numeric) -> Numeric:
+        """Cache of a sequence: windowed layers keep their window."""
+        short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
+        return token * ((1.0 - window) * tokens_of_one + window * short)
+
+    fixed = weights + activations + logits + run.context
+    usable = USABLE * np.asarray(device, float)
+    if plan.pool == "free":
+        usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
+    capacity = np.broadcast_to(usable, shape)
+    room = np.maximum(capacity - fixed, 0.0)
+    whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
+    classes = {
+        "weights": weights,
+        # While serving, as much of the cache is used as there is, one sequence at least.
+        "cache": np.where(serving, np.clip(np.floor(room / whole), 1.0, sequences), sequences)
+        * whole,
+        "activations": activations + logits,
+        "runtime": run.context,
+    }
+    filled = {name: np.broadcast_to(np.asarray(v, float), shape) for name, v in classes.items()}
+    total: Array = np.asarray(sum(filled.values(), np.zeros(shape)))
+
+    def most(one: Numeric) -> Array:
+        return np.asarray(np.broadcast_to(np.floor(room / one) * plan.dp, shape))
+
+    return ServingMemory(
+        filled, capacity, total, np.broadcast_to(np.asarray(whole), shape), most(whole), most(mean)
+    )

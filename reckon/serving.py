@@ -1,0 +1,154 @@
+"""`predict_infer`: serving requests in, predictions out, many at once through one evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictor import catalog
+from predictor.complete_serving import ServingRequest, complete_serving
+from predictor.efficiency import Calibration, load
+from predictor.errors import InputError
+from predictor.events import pass_table, poisson, serve, spread_lengths
+from predictor.hardware import Cluster
+from predictor.inference import InferencePrediction, predict_inference
+from predictor.model import Model
+from predictor.rates import predict_rate
+from predictor.serving_parameters import ServingParameters, load_parameters
+from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
+from predictor.specs import ServingPlanSpec, parse
+from reckon.predict import DEFAULT_CALIBRATION, Ref, expand
+from reckon.serving_result import ServingResult
+
+
+def predict_infer(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: Ref | ServingPlan,
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+) -> ServingResult | InferencePrediction:
+    """Predict how a model is served.
+
+    model        catalog name, HuggingFace config.json, YAML file, mapping or `Model`
+    cluster      system name, YAML file, mapping or `Cluster`
+    plan         mapping or YAML file with the keys of a serving plan (what is left out is completed
+                 and reported), or a `ServingPlan`, whose numeric fields may be arrays
+    calibration  name, folder or `Calibration`; 'none' for the uncalibrated roofline
+
+    Returns a `ServingResult`; for a `ServingPlan`, the arrays of an `InferencePrediction`.
+    Raises InputError for anything that cannot be.
+    """
+    known = load(calibration)
+    own = engine_parameters(calibration)
+    resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
+    if isinstance(plan, ServingPlan):
+        return predict_inference(resolved_model, resolved_cluster, plan, known, own)
+    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
+    spec = parse(ServingPlanSpec, fields, "plan")
+    request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
+    return _one(request, known, own)
+
+
+def _one(
+    request: ServingRequest, calibration: Calibration, parameters: ServingParameters
+) -> ServingResult:
+    """Predict one request: by closed forms, and request by request where that is asked for."""
+    model, cluster, plan = request.model, request.cluster, request.plan
+    most, saturated = None, False
+    if request.rate is not None:
+        found = predict_rate(model, cluster, plan, request.rate, calibration, parameters)
+        batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
+    else:
+        batch = predict_inference(model, cluster, plan, calibration, parameters)
+    served = None
+    if request.simulate:
+        given, made = (
+            spread_lengths(float(mean), request.simulate, request.variation, seed)
+            for seed, mean in ((1, plan.input_len), (2, plan.output_len))
+        )
+        longest = (float(given.max()), float(made.max()))
+        table = pass_table(model, cluster, plan, calibration, parameters, longest)
+        replicas = float(plan.dp)
+        if request.rate is not None:
+            arrivals = poisson(request.rate / replicas, request.simulate)
+            served = serve(table, given, made, arrivals)
+        else:
+            clients = float(plan.batch) / replicas
+            endless = not math.isfinite(clients)
+            served = serve(
+                table, given, made, clients=request.simulate if endless else max(int(clients), 1)
+            )
+    return ServingResult(request, batch, None, served, most, saturated)
+
+
+def engine_parameters(calibration: str | Path | Calibration) -> ServingParameters:
+    """Parameters of engines that go with a calibration."""
+    return load_parameters(
+        calibration.name if isinstance(calibration, Calibration) else str(calibration)
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingSweep:
+    """Predictions of all combinations of comma lists, in the order of the lists.
+
+    refused   combinations that cannot be: the fields that vary, and the reason
+    varying   names of the fields that have more than one value
+    """
+
+    predictions: list[ServingResult]
+    refused: list[tuple[dict[str, Any], str]]
+    varying: list[str]
+
+
+def sweep_serving(
+    fields: Mapping[str, Any], calibration: Calibration, parameters: ServingParameters, where: str
+) -> ServingSweep:
+    """Predict every combination of the lists in `fields` (keys of `ServingPlanSpec`).
+
+    A combination that cannot be is listed with its reason; if none can be, InputError is raised.
+    """
+    combinations, varying = expand(fields)
+    requests: list[ServingRequest] = []
+    refused: list[tuple[dict[str, Any], str]] = []
+    for combination in combinations:
+        spec = parse(ServingPlanSpec, combination, where)
+        try:
+            requests.append(complete_serving(spec, calibration.run))
+        except InputError as error:
+            if len(combinations) == 1:
+                raise
+            refused.append(({key: combination[key] for key in varying}, str(error)))
+    if not requests:
+        raise InputError(f"none of {len(combinations)} combinations is possible: {refused[0][1]}")
+    return ServingSweep(_together(requests, calibration, parameters), refused, varying)
+
+
+def _together(
+    requests: list[ServingRequest], calibration: Calibration, parameters: ServingParameters
+) -> list[ServingResult]:
+    """Evaluate requests of one model, cluster, engine and category as one batch each."""
+    found: dict[int, ServingResult] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, request in enumerate(requests):
+        if len(requests) == 1 or request.rate is not None or request.simulate:
+            found[position] = _one(request, calibration, parameters)
+            continue
+        key = (
+            request.model,
+            request.cluster.name,
+            request.cluster.accelerator.name,
+            *(getattr(request.plan, name) for name in SERVING_CATEGORIES),
+        )
+        groups.setdefault(key, []).append(position)
+    for positions in groups.values():
+        members = [requests[position] for position in positions]
+        first = members[0]
+        plan = first.plan if len(members) == 1 else stack_serving([m.plan for m in members])
+        batch = predict_inference(first.model, first.cluster, plan, calibration, parameters)
+        for index, (position, member) in enumerate(zip(positions, members, strict=True)):
+            found[position] = ServingResult(member, batch, index if len(members) > 1 else None)
+    return [found[position] for position in range(len(requests))]

@@ -1,0 +1,41 @@
+"""Published runs of inference that state their layout in full, against the default calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.inference_points import InferencePoint, inference_point
+from calibration.serving import parameters_of, published, timed, values
+from predictor.efficiency import load
+from predictor.serving_parameters import ServingParameters, load_parameters
+
+TABLE = Path(__file__).parents[3] / "shared" / "reference" / "inference.csv"
+pytestmark = pytest.mark.skipif(not TABLE.is_file(), reason="needs ../shared/reference")
+
+SOURCES = {
+    # Median error: engines fitted to the source too; kernels and documented defaults alone.
+    "gpt_fast": (0.15, 0.35),
+    "lmdeploy_a100_fp16": (0.12, 0.2),
+    "rocm_vllm_devdocker": (0.1, 0.2),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_decoding_of_static_batches(source: str) -> None:
+    table = pd.read_csv(TABLE, low_memory=False)
+    table = table[(table.source == source) & (table.metric != "ttft_ms")]
+    calibration = load("default")
+    made = [inference_point(row, calibration.run) for row in table.to_dict("records")]
+    points = [p for p in made if isinstance(p, InferencePoint) and not p.flagged]
+    found, refused = timed(points, calibration)
+    assert not refused
+    for own, most in zip(
+        (load_parameters("default"), ServingParameters()), SOURCES[source], strict=True
+    ):
+        predicted = values(found, parameters_of(found, own.engines))[0]
+        error = np.abs(np.log(predicted / published(found)))
+        assert np.median(error) < most

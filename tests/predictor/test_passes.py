@@ -85,7 +85,6 @@ def test_expected_distinct_experts():
     assert experts_hit(1.0, 2, 8) == pytest.approx(2.0)
     assert experts_hit(2.0, 2, 8) == pytest.approx(3.5)
     assert experts_hit(1e4, 2, 8) == pytest.approx(8.0)
-    assert experts_hit(8.0, 1.0, 1.0) == pytest.approx(8.0)
 
 
 def test_experts_have_all_tokens_between_them():

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint setup validate scoreboard calibration engines catalogs bench wheel clean
+.PHONY: demo test lint setup validate scoreboard calibration runs engines catalogs bench wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -38,6 +38,10 @@ validate: setup          ## the published tables, whole
 
 scoreboard: setup        ## regenerate the accuracy tables of the README
 	$(BIN)/python tools/scoreboard.py
+
+runs: setup              ## refit only the run parameters of data/calibrations/default (a minute)
+	@test -d $(SHARED) || { echo "make runs needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.runs $(SHARED)
 
 calibration: setup       ## refit data/calibrations from the shared measurement sets
 	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }

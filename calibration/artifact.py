@@ -32,7 +32,7 @@ def _entry(
     pieces = [model.low, model.high, model.mean, model.scale]
     for weight, bias in zip(model.weights, model.biases, strict=True):
         pieces += [weight, bias]
-    pieces.append(model.tilt)
+    pieces += [model.tilt, *(model.stacks[name] for name in sorted(model.stacks))]
     first = sum(s.size for s in shapes)
     arrays.extend(np.ravel(piece) for piece in pieces)
     shapes.append(model.keys)
@@ -48,7 +48,7 @@ def _entry(
         "offsets": {name: _number(value) for name, value in sorted(model.offsets.items())},
         "features": int(model.low.size),
         "widths": [model.weights[0].shape[0], *(w.shape[1] for w in model.weights)],
-        "stacks": {name: _number(value) for name, value in sorted(model.stacks.items())},
+        "stacks": sorted(model.stacks),
         "year": None if np.isnan(model.year) else _number(model.year),
         "bent": bool(model.tilt.size),
         "offset": int(offset),
@@ -186,7 +186,11 @@ def write(calibration: Calibration, out: Path, heldout: Mapping[str, Any] | None
 
 def heldout_table(fits: Mapping[Any, Any]) -> dict[str, Any]:
     """Held-out errors as JSON: 'kind/dtype/accelerator' -> figures."""
+    return rounded({"/".join(key): asdict(found) for key, found in sorted(fits.items())})
+
+
+def rounded(table: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """The same figures with as many digits as are kept."""
     return {
-        "/".join(key): {name: _number(value) for name, value in asdict(found).items()}
-        for key, found in sorted(fits.items())
+        key: {name: _number(value) for name, value in row.items()} for key, row in table.items()
     }

@@ -2,23 +2,25 @@
 
     python -m calibration.defaults ../shared [--out data/calibrations]
 
-`kernels-only` is fitted to kernels and collectives alone. `default` predicts the same values; the
-width of its interval is fitted to the published training points.
+`kernels-only` is fitted to kernels and collectives alone. `default` adds run parameters fitted to
+published runs (`calibration.runs`).
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from calibration.artifact import heldout_table, write
+from calibration.artifact import heldout_table, rounded, write
+from calibration.crossval import families, libraries_left_out
 from calibration.kernels import fit_kernels
 from calibration.network import fit_links
-from calibration.runs import default_run, fit_interval, read_points
+from calibration.power import power_left_out
+from calibration.runs import default_run, fit_runs, shared_points
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables import check_kernels
 from calibration.throttle import fit_throttle
@@ -39,10 +41,15 @@ def kernel_table(shared: Path) -> pd.DataFrame:
     parts = [
         aiconfigurator.gemm(tables / "gemm_perf.parquet"),
         aiconfigurator.attention(tables / "context_attention_perf.parquet"),
+        aiconfigurator.latent_attention(tables / "context_mla_perf.parquet"),
         aiconfigurator.decode(tables / "generation_attention_perf.parquet"),
+        aiconfigurator.latent_decode(tables / "generation_mla_perf.parquet"),
+        aiconfigurator.experts(tables / "moe_perf.parquet"),
+        aiconfigurator.latent_products(tables / "mla_bmm_perf.parquet"),
         fgpm.operators(shared / "bulk" / "seeds" / "fgpm_ops_a100_gh200.csv.gz"),
         tidy.streaming(tidy_table),
         tidy.training_gemms(tidy_table),
+        tidy.products(tidy_table),
     ]
     return check_kernels(pd.concat(parts, ignore_index=True), "shared kernel tables")
 
@@ -76,8 +83,8 @@ def throttles(shared: Path) -> dict[str, Throttle]:
 
 SOURCES: list[dict[str, Any]] = [
     {
-        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention, nccl, "
-        "custom_allreduce",
+        "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention and mla, "
+        "mla_bmm, moe, nccl, custom_allreduce",
         "origin": "ai-dynamo/aiconfigurator@095f58a51c, 2026-08-21",
         "licence": aiconfigurator.LICENCE,
     },
@@ -87,12 +94,17 @@ SOURCES: list[dict[str, Any]] = [
         "licence": fgpm.LICENCE,
     },
     {
-        "files": "bulk/kernels/ops.parquet: neusight, simumax, awsome-distributed-training, "
-        "dstack, dgxc-benchmarking, github-issue",
+        "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, "
+        "awsome-distributed-training, dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },
 ]
+
+
+def bursts(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows that were all timed alike, in short bursts."""
+    return table[table["source"] == "aiconfigurator"]
 
 
 def build(shared: Path, out: Path, jobs: int) -> None:
@@ -110,6 +122,9 @@ def build(shared: Path, out: Path, jobs: int) -> None:
         "sixty_points": heldout_table(kernels.fewshot),
         "coverage_left_out": kernels.transfer_coverage,
         "links": heldout_table(links.heldout),
+        "library_left_out": rounded(libraries_left_out(table)),
+        "power_ceiling": rounded({n: asdict(c) for n, c in power_left_out(bursts(table)).items()}),
+        "families": rounded(families(table, "fgpm")),
     }
     calibration = Calibration(
         name="kernels-only",
@@ -126,11 +141,10 @@ def build(shared: Path, out: Path, jobs: int) -> None:
         },
     )
     write(calibration, out / "kernels-only", heldout)
-    reference = catalog.data_dir() / "reference" / "training.csv"
-    points = read_points([reference], calibration.run)
-    wider = fit_interval(replace(calibration, name="default"), points)
-    write(wider, out / "default", heldout)
-    print(f"wrote {out}/kernels-only and {out}/default (run spread {wider.run.sigma:.3f})")
+    points = shared_points(shared, calibration.run)
+    fitted = fit_runs(replace(calibration, name="default"), points)
+    write(fitted, out / "default", heldout)
+    print(f"wrote {out}/kernels-only and {out}/default (run spread {fitted.run.sigma:.3f})")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sklearn.linear_model import Ridge
 
-from calibration.fit import Points, predict_points
+from calibration.fit import Points, inefficiency, predict_points
 from predictor.efficiency import EfficiencyModel
 
 STRENGTHS = (np.inf, 300.0, 100.0, 30.0, 10.0)
@@ -56,11 +56,15 @@ def bend(model: EfficiencyModel, points: Points) -> EfficiencyModel:
     """The model with a correction learned from points of one device; itself if none helps."""
     z = model.standard(points.features)
     offset = np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
-    r = points.y - model.inefficiency(points.features) - offset
+    r = points.y - inefficiency(model, points) - offset
     weight = points.weight
     if len(r) < 8:
         return model
     fold = np.random.default_rng(0).permutation(len(r)) % 5
+
+    def miss(residual: np.ndarray) -> np.ndarray:
+        """Relative errors of times; the latency takes no part in them."""
+        return np.asarray(np.sqrt(weight) * np.abs(np.expm1(-residual)))
 
     def left_out(strength: float) -> np.ndarray:
         missed = r.copy()
@@ -68,9 +72,9 @@ def bend(model: EfficiencyModel, points: Points) -> EfficiencyModel:
             out = fold == number
             tilt = _correction(z[~out], r[~out], weight[~out], strength)
             missed[out] = r[out] - _apply(tilt, z[out])
-        return weight * np.abs(missed)
+        return miss(missed)
 
-    best, chosen = weight * np.abs(r), None
+    best, chosen = miss(r), None
     for strength in STRENGTHS:
         found = left_out(strength)
         gain = best - found

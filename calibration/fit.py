@@ -8,7 +8,6 @@ Errors that are reported are those of shapes held out of the fit.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -24,6 +23,10 @@ from predictor.hardware import Accelerator
 
 NETWORK_POINTS = 4000
 """Tables from this size on get a neural network."""
+
+LIBRARY_POINTS = 1000
+"""Where several libraries were timed, tables from this size on get a network: only that can say
+that their difference depends on the shape."""
 
 QUADRATIC_POINTS = 40
 """Tables from this size on get products of two features, smaller ones the features alone."""
@@ -41,7 +44,7 @@ KEEP_SHAPES = 5000
 MOST_POINTS = 32_000
 """A fit takes at most this many points; a pooled one spreads them evenly over accelerators."""
 
-TRAINED_POINTS = 2.0e6
+TRAINED_POINTS = 3.0e6
 """Points that a network sees in all its epochs."""
 
 LEAST_POINTS = 4
@@ -69,7 +72,7 @@ class Points:
     """Measured points of one kind and data type, on one or several accelerators.
 
     features (N, F); ideal, time, latency [s]; variant names; group: accelerator of each point;
-    library: log constant of the kernel library that took `time`, 0 for the neutral one
+    library: kernel library that took `time`, '' for the neutral one
     """
 
     features: np.ndarray
@@ -110,17 +113,8 @@ def latency_of(time: np.ndarray, ideal_time: np.ndarray, default: float) -> floa
     return float(0.9 * np.quantile(small, 0.01))
 
 
-def points_of(
-    table: pd.DataFrame,
-    accelerator: Accelerator,
-    op: str,
-    dtype: str,
-    stacks: Mapping[str, float] | None = None,
-) -> Points:
-    """Rows of one kind and data type on one accelerator as points to fit.
-
-    stacks   log constant of each kernel library, where the rows name theirs
-    """
+def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str) -> Points:
+    """Rows of one kind and data type on one accelerator as points to fit."""
     shapes = shapes_of(table, op, dtype)
     found = ideal(shapes, accelerator)
     time = table["latency_us"].to_numpy(float) * 1e-6
@@ -137,7 +131,7 @@ def points_of(
         names,
         np.full(time.shape, accelerator.name, dtype=object),
         _keys(shapes),
-        table["framework"].map(stacks or {}).fillna(0.0).to_numpy(float),
+        table["framework"].to_numpy(object),
     )
     return everything.take(np.flatnonzero(sound))
 
@@ -161,6 +155,9 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
     low, high = points.features.min(axis=0), points.features.max(axis=0)
     mean, spread = points.features.mean(axis=0), points.features.std(axis=0)
     scale = np.where(spread > 1e-9, spread, 1.0)
+    libraries = [str(name) for name in np.unique(points.library.astype(str)) if name]
+    codes = np.array([points.library == name for name in libraries], float)
+    codes = codes.reshape(len(libraries), len(points.time)).T
     z = (points.features - mean) / scale
     y, weight = points.y, points.weight
     base = _base_variant(points.variant)
@@ -172,12 +169,16 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
         base, mask = "", np.ones_like(mask)
     for name in np.unique(points.variant):
         offsets[str(name)] = 0.0
-    if len(y) >= NETWORK_POINTS:
+    if len(y) >= (LIBRARY_POINTS if libraries else NETWORK_POINTS):
         degree = 1
-        weights, biases = _network(z[mask], y[mask], weight[mask], seed)
+        weights, biases = _network(z[mask], codes[mask], y[mask], weight[mask], seed)
     else:
         degree = 2 if mask.sum() >= max(QUADRATIC_POINTS, enough) else 1
-        weights, biases = _ridge(z[mask], y[mask], weight[mask], degree)
+        weights, biases = _ridge(z[mask], codes[mask], y[mask], weight[mask], degree)
+    # The code of a library is one input: its weights are what it adds to the first biases.
+    own = len(weights[0]) - len(libraries)
+    stacks = {name: weights[0][own + index] for index, name in enumerate(libraries)}
+    weights = (weights[0][:own], *weights[1:])
     model = EfficiencyModel(
         kind=kind,
         dtype=dtype,
@@ -195,11 +196,12 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
         weights=weights,
         biases=biases,
         keys=np.unique(points.keys) if len(y) <= KEEP_SHAPES else np.empty(0),
+        stacks=stacks,
     )
     for name in offsets:
         other = points.variant == name
         if name != base and other.any():
-            residual = y[other] - model.inefficiency(points.features[other])
+            residual = y[other] - inefficiency(model, points.take(np.flatnonzero(other)))
             offsets[name] = float(np.average(residual, weights=weight[other]))
     return model
 
@@ -211,11 +213,13 @@ def _base_variant(names: np.ndarray) -> str:
 
 
 def _ridge(
-    z: np.ndarray, y: np.ndarray, weight: np.ndarray, degree: int
+    z: np.ndarray, codes: np.ndarray, y: np.ndarray, weight: np.ndarray, degree: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Ridge regression on features (and their products), strength by leave-one-out."""
+    """Ridge regression on features (and their products) and codes of libraries, strength by
+    leave-one-out."""
     rows, cols = np.triu_indices(z.shape[1])
-    expanded = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1) if degree == 2 else z
+    products = z[:, rows] * z[:, cols] if degree == 2 else z[:, :0]
+    expanded = np.concatenate([z, products, codes], axis=1)
     center, spread = expanded.mean(axis=0), expanded.std(axis=0)
     spread = np.where(spread > 1e-9, spread, np.inf)
     # Leave-one-out needs points to leave out; fewer get a fixed, firm pull toward the mean.
@@ -227,7 +231,7 @@ def _ridge(
 
 
 def _network(
-    z: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
+    z: np.ndarray, codes: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """A multilayer perceptron of rectifiers; learning rate lowered in steps."""
     estimator = MLPRegressor(
@@ -239,7 +243,8 @@ def _network(
         random_state=seed,
     )
     center = float(np.average(y, weights=weight))
-    epochs = int(np.clip(TRAINED_POINTS / len(y), 40, 200))
+    epochs = int(np.clip(TRAINED_POINTS / len(y), 10, 200))
+    inputs = np.concatenate([z, codes], axis=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for rate, share in ((4e-3, 0.5), (1e-3, 0.3), (2e-4, 0.2)):
@@ -248,17 +253,26 @@ def _network(
                 max_iter=max(int(epochs * share), 1),
                 n_iter_no_change=10_000,
             )
-            estimator.fit(z, y - center, sample_weight=weight)
+            estimator.fit(inputs, y - center, sample_weight=weight)
     biases = [bias.copy() for bias in estimator.intercepts_]
     biases[-1] = biases[-1] + center
     return tuple(estimator.coefs_), tuple(biases)
 
 
+def inefficiency(model: EfficiencyModel, points: Points) -> np.ndarray:
+    """y that a model answers for points before the offset of their variant, (N,)."""
+    y = np.empty(len(points.time))
+    for name in np.unique(points.library.astype(str)):
+        own = points.library == name
+        y[own] = model.inefficiency(points.features[own], str(name))
+    return y
+
+
 def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     """Times that a model answers for points [s], each in its own kernel library."""
     offset = np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
-    y = np.maximum(model.inefficiency(points.features) + offset, 0.0)
-    return np.asarray((model.latency + points.ideal * np.exp(y)) * np.exp(points.library))
+    y = np.maximum(inefficiency(model, points) + offset, 0.0)
+    return np.asarray(model.latency + points.ideal * np.exp(y))
 
 
 def errors(predicted: np.ndarray, measured: np.ndarray) -> HeldOut:
@@ -288,8 +302,8 @@ def fit_checked(
     """Fit on all points; error and spread from fits without a fifth of the shapes (of small
     tables each fifth in turn, of large ones the first).
 
-    points  neutral times, to fit
-    rows    the measurements behind them, to predict; the points themselves if not given
+    points  to fit: times of every library, and neutral ones
+    rows    to predict: the measurements among them; the points themselves if not given
     """
     rows = points if rows is None else rows
     fold, own = folds_of(points), folds_of(rows, like=points)

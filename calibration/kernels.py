@@ -57,7 +57,7 @@ class KernelFit:
     fewshot: dict[tuple[str, str, str], FewShot] = field(default_factory=dict)
 
 
-def _split(table: pd.DataFrame) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+def split(table: pd.DataFrame) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
     """Parts of a kernel table that are fitted together: (kind, op, dtype, rows)."""
     table = table.assign(kind=kinds(table), layout=variants(table).where(table["op"] == "gemm", ""))
     table = table[table["kind"] != ""]
@@ -94,13 +94,11 @@ def fit_kernels(
     table = table.assign(framework=table["framework"].map(library))
     result = KernelFit()
     parts: dict[tuple[str, str], dict[str, Part]] = {}
-    for kind, op, dtype, rows in _split(_merge_dtypes(table, accelerators)):
+    for kind, op, dtype, rows in split(merge_dtypes(table, accelerators)):
         tables = {str(name): own for name, own in rows.groupby("accelerator", observed=True)}
         usual = typical(tables)
         for name, own in tables.items():
-            relative = base and base.resolve(kind, dtype, accelerators[name]).model
-            before = relative.stacks if relative else {}
-            part = _part(own, accelerators[name], op, dtype, {**before, **usual})
+            part = part_of(own, accelerators[name], op, dtype, usual)
             if len(part.points.time) >= LEAST_POINTS:
                 parts.setdefault((kind, dtype), {})[name] = part
 
@@ -116,7 +114,7 @@ def fit_kernels(
                 bent, error = bend_checked(part, start, accelerators[name])
                 if not error.mape > found.mape:
                     model, found = bent, error
-        result.models[(*key, name)] = replace(model, stacks=part.stacks)
+        result.models[(*key, name)] = model
         result.heldout[(*key, name)] = found
     if pool:
         _fit_pools(result, parts, accelerators, run, progress)
@@ -152,25 +150,36 @@ def bend_checked(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One kind and data type on one accelerator: neutral points to fit, measured rows to predict,
-    the log constant of each kernel library."""
+    """One kind and data type on one accelerator: neutral times, and the measurements behind them
+    (the same, where rows name no library)."""
 
-    points: Points
+    neutral: Points
     rows: Points
-    stacks: dict[str, float]
-    usual: dict[str, float]
+
+    @property
+    def points(self) -> Points:
+        """Both, to fit."""
+        return self.neutral if self.rows is self.neutral else join([self.neutral, self.rows])
 
 
-def _part(
+def part_of(
     rows: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str, usual: dict[str, float]
 ) -> Part:
-    plain, stacks = neutral(rows, usual)
-    points = points_of(plain, accelerator, op, dtype)
-    if len(points.time) > MOST_POINTS:
-        chosen = np.random.default_rng(0).permutation(len(points.time))[:MOST_POINTS]
-        points = points.take(np.sort(chosen))
-    measured = points_of(rows, accelerator, op, dtype, stacks)
-    return Part(points, measured, stacks, usual)
+    """Rows of one kind, data type and accelerator.
+
+    usual   constants of libraries that hold elsewhere (`libraries.typical`)
+    """
+    names = set(rows["framework"]) - {""}
+    if len(names) == 1 and not names & set(usual):
+        rows = rows.assign(framework="")  # nobody to compare it with: it stands for all
+    plain = neutral(rows, usual)
+    named = rows[rows["framework"] != ""]
+    everything = points_of(pd.concat([plain, named]), accelerator, op, dtype)
+    is_neutral = everything.library == ""
+    own = sample(everything.take(np.flatnonzero(is_neutral)), MOST_POINTS)
+    if named.empty:
+        return Part(own, own)
+    return Part(own, everything.take(np.flatnonzero(~is_neutral)))
 
 
 def _fit_pools(
@@ -189,17 +198,21 @@ def _fit_pools(
         for name in group:
             architectures.setdefault(accelerators[name].architecture, []).append(name)
         pools += [(key, f"{ANY}{arch}", names) for arch, names in architectures.items()]
+        vendors: dict[str, list[str]] = {}
+        for name in group:
+            vendors.setdefault(accelerators[name].vendor, []).append(name)
+        if len(vendors) > 1:  # their libraries have nothing in common
+            pools += [(key, f"{ANY}{v}", names) for v, names in vendors.items() if v]
         pools.append((key, ANY, list(group)))
         for name in group:
-            near = [n for n in architectures[accelerators[name].architecture] if n != name]
+            near = _relatives(name, group, accelerators)
             if sum(len(group[n].points.time) for n in near) < SMALL_TABLE:
                 near = []  # too little to stand for an architecture
+            far = [n for n in vendors[accelerators[name].vendor] if n != name]
+            far = far or [n for n in group if n != name]
             if len(group) > 1:
                 place = f"{ANY}{accelerators[name].architecture}" if near else ANY
-                trials.append((key, name, place, near or [n for n in group if n != name]))
-
-    def usual(key: tuple[str, str], names: list[str]) -> dict[str, float]:
-        return parts[key][names[0]].usual
+                trials.append((key, name, place, near or far))
 
     def years(names: list[str]) -> float:
         return float(np.mean([accelerators[name].year for name in names]))
@@ -213,9 +226,10 @@ def _fit_pools(
     models = {(key, place): model for (key, place, _), model in zip(joint, fitted, strict=True)}
     for key, place, names in pools:
         model = models.get((key, place), result.models[(*key, names[0])])
-        year = years(names) if place == ANY else np.nan
+        alike = place == f"{ANY}{accelerators[names[0]].architecture}"
+        year = np.nan if alike else years(names)
         result.models[(*key, place)] = replace(
-            model, accelerator=place, keys=np.empty(0), stacks=usual(key, names), year=year
+            model, accelerator=place, keys=np.empty(0), year=year
         )
 
     progress(f"{len(trials)} fits with an accelerator left out")
@@ -227,16 +241,16 @@ def _fit_pools(
     for (key, name, place, names), trial in zip(trials, left, strict=True):
         part = parts[key][name]
         year = years(names) if place == ANY else np.nan
-        base = replace(trial, accelerator=place, year=year, stacks=part.usual)
+        base = replace(trial, accelerator=place, year=year)
         own = replace(base, latency=float(base.latency_on(accelerators[name])), year=np.nan)
-        rows = replace(part.rows, library=_library_of(part, base))
+        rows = part.rows
         predicted = predict_points(own, rows)
         result.transfer[(*key, name)] = errors(predicted, rows.time)
         kind = key[0].split(".")[0] + ("" if place == ANY else "/architecture")
         ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
         if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
             result.fewshot[(*key, name)] = few_shot_trial(
-                own, result.models[(*key, name)], part.points
+                own, result.models[(*key, name)], part.neutral
             )
     for kind, groups in ratios.items():
         result.transfer_sigma[kind] = _balanced_quantile(list(groups.values())) / Z80
@@ -249,23 +263,35 @@ def _fit_pools(
             result.transfer_coverage[kind] = float(np.mean(covered))
 
 
+def _relatives(
+    name: str, group: Mapping[str, Part], accelerators: Mapping[str, Accelerator]
+) -> list[str]:
+    """Accelerators of the same architecture; where none of them was timed with one of the
+    libraries in question, also those of which it is a mid-life revision ('-ultra')."""
+    own = accelerators[name].architecture
+    others = [n for n in group if n != name]
+    near = [n for n in others if accelerators[n].architecture == own]
+    known = {library for n in near for library in np.unique(group[n].rows.library.astype(str))}
+    if set(np.unique(group[name].rows.library.astype(str))) <= known:
+        return near
+    parent = own.removesuffix("-ultra")
+    return [n for n in others if accelerators[n].architecture.removesuffix("-ultra") == parent]
+
+
 def _balanced_quantile(groups: list[np.ndarray]) -> float:
     """80 % quantile over groups that count alike."""
     spread = [np.quantile(values, np.linspace(0.005, 0.995, 100)) for values in groups]
     return float(np.quantile(np.concatenate(spread), 0.8))
 
 
-def _library_of(part: Part, base: EfficiencyModel) -> np.ndarray:
-    """Constants of the rows' libraries as they hold elsewhere."""
-    elsewhere = {own: base.stacks.get(name, 0.0) for name, own in part.stacks.items()}
-    return np.array([elsewhere.get(value, 0.0) for value in part.rows.library])
-
-
 def _join_sample(group: Mapping[str, Part], names: list[str]) -> Points:
-    return sample(join([group[name].points for name in names]), MOST_POINTS)
+    """Points of several accelerators, as many of each; neutral ones, and as many measurements."""
+    plain = sample(join([group[name].neutral for name in names]), MOST_POINTS)
+    named = [group[name].rows for name in names if group[name].rows is not group[name].neutral]
+    return join([plain, sample(join(named), MOST_POINTS)]) if named else plain
 
 
-def _merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.DataFrame:
+def merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.DataFrame:
     """On GPUs fp16 and bf16 products run alike, and memory-bound kernels in any type do; hosts
     compute in both cases, so their types stay apart."""
     hosts = {name for name, device in known.items() if device.is_host}

@@ -49,17 +49,15 @@ def typical(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     return {str(name): float(value) for name, value in table.mean().items()}
 
 
-def neutral(
-    rows: pd.DataFrame, usual: Mapping[str, float]
-) -> tuple[pd.DataFrame, dict[str, float]]:
+def neutral(rows: pd.DataFrame, usual: Mapping[str, float]) -> pd.DataFrame:
     """Rows of one kind, data type and accelerator as the neutral library would time them, one per
-    shape, and the constant of each library there; rows without a library stay as they are.
+    shape; rows without a library stay as they are.
 
     usual   constants that hold elsewhere (`typical`)
     """
     named = rows["framework"] != ""
     if not named.any():
-        return rows, dict(usual)
+        return rows
     wide = log_times(rows[named])
     base = np.array([usual.get(str(name), 0.0) for name in wide.columns])
     complete = wide.dropna()
@@ -71,9 +69,7 @@ def neutral(
     shapes = rows[named].assign(shape=rows[named].groupby(SHAPE, dropna=False).ngroup())
     one = shapes.drop_duplicates("shape").set_index("shape").sort_index()
     one = one.assign(latency_us=np.exp(logs), framework="")
-    joined = pd.concat([one, rows[~named]], ignore_index=True)
-    constants = dict(zip(map(str, wide.columns), map(float, own), strict=True))
-    return joined, {**usual, **constants}
+    return pd.concat([one, rows[~named]], ignore_index=True)
 
 
 def library(framework: str) -> str:

@@ -57,6 +57,7 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("async tp;", {"tp_overlap": True}),
     ("+asynctp", {"tp_overlap": True}),
     ("+ asynctp", {"tp_overlap": True}),
+    ("compile", {"fused": True}),
     ("without torch.compile", {"fused": False}),
 )
 """Deciding settings that stand in a row's notes only: words, and what they say."""
@@ -68,9 +69,20 @@ attention_qkv, and its fine-tuning performance scripts set target_modules to lin
 IMPLIED = (
     ("imply ~184.3 gib capacity", {"accelerator": "GB200-186GB"}),
     ("torchao mx benchmark; see torchao source", {"model": "llama3-8b"}),
+    ('"400gbps" interconnect (appears to be per node', {"inter_link_gbps": 50.0}),
+    ('"800gbps" interconnect (appears to be per node', {"inter_link_gbps": 100.0}),
 )
 """Empty cells whose content follows from a row's notes: four devices of 184.3 GiB that run nvfp4
-are a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model."""
+are a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model; the
+rate of a node of eight is an eighth for each."""
+
+GUESSED = (
+    (
+        "h100 variant not stated (torchtitan h100s elsewhere are 96gb hbm2e 500w)",
+        {"accelerator": "H100-SXM5-96GB-HBM2e-500W"},
+    ),
+)
+"""Cells that the table's own notes call a guess, and what they say instead."""
 
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
 
@@ -219,6 +231,8 @@ def point_of(
     implied = [cells for words, cells in IMPLIED if words in notes]
     for column, content in (item for cells in implied for item in cells.items()):
         row = row if cell(row, column) is not None else {**row, column: content}
+    for words, cells in GUESSED:
+        row = {**row, **cells} if words in notes else row
     name = str(cell(row, "model") or "")
     reason = _refusals(row, name)
     if reason:

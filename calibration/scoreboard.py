@@ -7,7 +7,7 @@ and inside it are kept apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from calibration.libraries import library
 from calibration.network import op_of, wire, wire_spread, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
-from calibration.runs import Residual, run_sigma
+from calibration.runs import Residual, default_run, left_out, run_sigma, take_apart
 from calibration.serving import (
     Timed,
     class_of,
@@ -84,13 +84,15 @@ class MemoryRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Everything that was scored, skipped, and known of memory; runs of inference, timed."""
+    """Everything that was scored, skipped, and known of memory; `points` are the runs among the
+    scored rows; `inference` those of serving, timed."""
 
     kind: str
     rows: list[Scored]
     skipped: list[Skipped]
     memory: list[MemoryRow]
     total: int
+    points: list[Point] = field(default_factory=list)
     inference: Timed | None = None
 
 
@@ -122,6 +124,7 @@ def score(
     rows: list[Scored] = []
     skipped: list[Skipped] = []
     memory: list[MemoryRow] = []
+    points: list[Point] = []
     served: list[InferencePoint] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
@@ -132,7 +135,9 @@ def score(
                 if isinstance(found, Skipped):
                     skipped.append(found)
                 else:
+                    before = len(rows)
                     _score_run(found, calibration, rows, skipped, memory)
+                    points += [found] * (len(rows) - before)
                 done += 1
                 progress(done, total)
         elif kind == "inference":
@@ -156,7 +161,7 @@ def score(
         found_values = values(inference, own)[0]
         rows += served_rows(inference, found_values, own, parameters, calibration)
     kind = named[0] if len(set(named)) == 1 else "mixed"
-    return Scores(kind, rows, skipped, memory, total, inference)
+    return Scores(kind, rows, skipped, memory, total, points, inference)
 
 
 def served_rows(
@@ -244,7 +249,9 @@ def _score_run(
         return
     if np.isfinite(point.memory) or point.status in ("OOM", "Success"):
         memory.append(
-            MemoryRow(float(result.memory.peak), point.memory, float(result.p_oom), point.status)
+            MemoryRow(
+                float(result.memory.reserved), point.memory, float(result.p_oom), point.status
+            )
         )
     if point.status == "OOM":
         return
@@ -339,8 +346,10 @@ def _score_kernels(
         model = calibration.link(str(op), str(link))
         on_wire = wire(own, str(op), calibration)
         add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
-    for (kind, op, dtype, device), own in table[~collective].groupby(
-        ["kind", "op", "dtype", "accelerator"]
+    kernels = table[~collective]
+    kernels = kernels.assign(library=kernels["framework"].map(library))
+    for (_, op, dtype, device, software), own in kernels.groupby(
+        ["kind", "op", "dtype", "accelerator", "library"]
     ):
         found = accelerator(str(device))
         if found is None:
@@ -348,41 +357,62 @@ def _score_kernels(
             continue
         try:
             shapes = shapes_of(own, str(op), str(dtype))
-            time, sigma, *_ = shape_times(shapes, found, calibration)
+            time, sigma, *_ = shape_times(shapes, found, calibration, library=str(software))
         except InputError as error:
             skip(own, str(error))
             continue
-        fitted = calibration.resolve(str(kind), str(dtype), found).model
-        stacks = fitted.stacks if fitted is not None else {}
-        factor = [stacks.get(library(name), 0.0) for name in own["framework"]]
-        add(own, time * np.exp(factor), sigma)
+        add(own, time, sigma)
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
-    """Score with the interval refitted without each group: central values of a calibration that
-    was fitted to none of the points do not change, the run's spread does. Engines are fitted to
-    runs of inference, and refitted without each group.
+    """Score every group of rows with what was fitted to such rows refitted without it.
 
     by   'source', 'model' or 'accelerator'
+
+    Runs that the calibration was fitted to are predicted anew, with run parameters fitted to the
+    other groups; the spread of a run is refitted to their errors in any case. Kernels and links
+    stay: they were not fitted to runs. Runs of inference are predicted with engines fitted to the
+    other groups.
     """
-    runs = [row for row in scores.rows if not row.kind]
-    keys = np.array([getattr(row, by) for row in runs])
-    found = [Residual(row.log_error, row.sigma_operators, row.source) for row in runs]
-    q, level = calibration.interval_q, calibration.interval_level
-    rows = []
-    sigma: dict[str, float] = {}
-    for row, key in zip(runs, keys, strict=True):
-        if key not in sigma:
-            rest = [r for r, other in zip(found, keys, strict=True) if other != key]
-            enough = len(rest) >= LEAST_POINTS
-            sigma[key] = run_sigma(rest, q, level) if enough else calibration.run.sigma
-        reach = float(np.exp(q * np.hypot(row.sigma_operators, sigma[key])))
-        rows.append(
-            Scored(**{**asdict(row), "low": row.predicted / reach, "high": row.predicted * reach})
-        )
     if scores.inference is not None:
-        rows += refold_served(scores.inference, calibration, by)
-    return replace(scores, rows=rows)
+        others = [row for row in scores.rows if not row.kind]
+        found_runs = refold(replace(scores, rows=others, inference=None), calibration, by)
+        served = refold_served(scores.inference, calibration, by)
+        return replace(scores, rows=[*found_runs.rows, *served])
+    keys = np.array([getattr(row, by) for row in scores.rows])
+    rows = list(scores.rows)
+    if any(row.in_sample for row in scores.rows) and scores.points:
+        rows = _held_out(scores, calibration, by)
+    found = [Residual(row.log_error, row.sigma_operators, row.source) for row in rows]
+    q, level = calibration.interval_q, calibration.interval_level
+    sigma: dict[str, float] = {}
+    for key in np.unique(keys).tolist():
+        rest = [r for r, other in zip(found, keys, strict=True) if other != key]
+        enough = len(rest) >= LEAST_POINTS
+        sigma[key] = run_sigma(rest, q, level) if enough else calibration.run.sigma
+    spread = []
+    for row, key in zip(rows, keys.tolist(), strict=True):
+        reach = float(np.exp(q * np.hypot(row.sigma_operators, sigma[key])))
+        spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
+    return replace(scores, rows=spread)
+
+
+def _held_out(scores: Scores, calibration: Calibration, by: str) -> list[Scored]:
+    """Rows whose runs are predicted with run parameters fitted to the other groups."""
+    runs = take_apart(calibration, scores.points)
+    place = {row.point_id: at for at, row in enumerate(scores.rows)}
+    at = [place[point.point_id] for point in runs.points]
+    key = np.array([getattr(scores.rows[row], by) for row in at])
+    rows = list(scores.rows)
+    for row, residual in zip(at, left_out(runs, default_run(), key), strict=True):
+        old = rows[row]
+        rows[row] = replace(
+            old,
+            predicted=old.published * float(np.exp(residual.error)),
+            sigma_operators=residual.sigma,
+            in_sample=False,
+        )
+    return rows
 
 
 def _figures(rows: list[Scored]) -> dict[str, float | int | None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from predictor.counts import keys_seen
 from predictor.errors import InputError
 from predictor.features import Shapes, kind_of
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
@@ -98,8 +100,13 @@ def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
     return checked
 
 
+LATENT_VALUES, LATENT_HEAD = 512.0, 160.0
+"""Multi-head latent attention (DeepSeek-V2, section 2.1.2): width of the compressed values; mean
+head size of a prefill, 192 for keys and 128 for values."""
+
 DIMENSIONS = {
     "gemm": ("m", "n", "k"),
+    "moe_gemm": ("m", "n", "k", "experts", "topk"),
     "attention_prefill": ("batch", "q_len", "kv_len", "heads", "head_dim"),
     "attention_backward": ("batch", "q_len", "kv_len", "heads", "head_dim"),
     "attention_decode": ("batch", "kv_len", "heads", "head_dim"),
@@ -139,9 +146,10 @@ def variants(table: pd.DataFrame) -> pd.Series:
     named = table["op"].isin(["norm", "elementwise", "softmax", "loss", "embedding", "optimizer"])
     attention = table["op"].str.startswith("attention")
     found = layout.where(~named, table["kernel"].where(table["kernel"] != "", "fwd"))
-    fused = table["kernel"].where(table["kernel"] == "flash2", "flash")
+    fused = table["kernel"].where(table["kernel"].isin(["flash2", "mla"]), "flash")
     small = (table["op"] == "attention_decode") & table["kv_dtype"].isin(["fp8", "int8"])
-    fused = fused.mask(small, "kv8")
+    latent = fused == "mla"
+    fused = fused.mask(small & latent, "mla_kv8").mask(small & ~latent, "kv8")
     return found.where(~attention, fused)
 
 
@@ -182,30 +190,42 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
     if op == "attention_decode":
         sequences, key, heads, d = (column(c) for c in ("batch", "kv_len", "heads", "head_dim"))
         kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
+        window = np.where(column("window", 0.0) > 0, column("window", 0.0), np.inf)
+        idle = np.maximum(key / window - 1.0, 0.0)
+        key = np.minimum(key, window)
         cache = table["kv_dtype"].map(ELEMENT_BYTES).fillna(2.0).to_numpy(dtype=float)
-        moved = sequences * (2.0 * cache * kv_heads * key * d + 2.0 * size * heads * d)
-        flop = 4.0 * sequences * heads * key * d
-        return shapes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved)
+        # With latent attention one compressed head stands for keys and values.
+        latent = np.char.startswith(names, "mla")[codes]
+        moved = sequences * (cache * kv_heads * key * np.where(latent, d, 2.0 * d))
+        moved = moved + sequences * 2.0 * size * heads * d
+        flop = 2.0 * sequences * heads * key * np.where(latent, d + LATENT_VALUES, 2.0 * d)
+        found = shapes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved)
+        return replace(found, idle=idle)
     if op.startswith("attention"):
         query, key, d = column("q_len"), column("kv_len"), column("head_dim")
+        d = np.where(np.char.startswith(names, "mla")[codes], LATENT_HEAD, d)
         heads = column("heads")
         kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
         sequences = column("batch")
         batch = sequences * heads
-        causal = column("causal") > 0
-        seen = np.where(causal, key - query / 2.0, key)
+        window = np.where(column("window", 0.0) > 0, column("window", 0.0), np.inf)
+        seen = keys_seen(query, key, column("causal"), window)
         forward = 4.0 * batch * query * seen * d
         moved = size * sequences * d * (2 * query * heads + 2 * key * kv_heads)
         backward = op == "attention_backward"
-        return shapes(
-            query,
-            key,
-            d,
-            batch,
-            forward * (2.5 if backward else 1.0),
-            moved * (2.0 if backward else 1.0),
-        )
+        flop, moved = (forward * 2.5, moved * 2.0) if backward else (forward, moved)
+        found = shapes(query, np.minimum(key, window), d, batch, flop, moved)
+        return replace(found, idle=np.maximum(key / window - 1.0, 0.0))
     m, n, k, batch = column("m"), column("n"), column("k"), column("batch")
+    if op == "moe_gemm":
+        inner = n / column("moe_tp")
+        # Benchmarks spread tokens evenly: no expert has a second one while another has none.
+        routed = np.maximum(m * column("topk") / column("moe_ep"), 1.0)
+        hit = np.minimum(np.ceil(routed), column("experts") / column("moe_ep"))
+        weights = 3.0 * WEIGHT_BYTES.get(dtype, 2.0) * inner * k * hit
+        moved = weights + routed * (2.0 * size * k + 6.0 * inner)
+        found = shapes(routed / hit, inner, k, hit, 6.0 * routed * inner * k, moved)
+        return replace(found, idle=np.maximum(m * column("topk") / routed - 1.0, 0.0))
     if op == "gemm":
         out = np.where(variants(table) == "wgrad", 4.0, max(size, 2.0))
         moved = (size * m * k + WEIGHT_BYTES.get(dtype, 2.0) * k * n + out * m * n) * batch

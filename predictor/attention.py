@@ -56,7 +56,7 @@ def attention_block(at: Layers) -> None:
     else:
         width = (queries + 2 * keys) * model.head_dim
         biased = model.bias or model.qkv_bias
-        at.linear("attention.qkv", width, at.hidden, size * at.rows * at.hidden, biased)
+        at.linear("attention.qkv", width, at.hidden, size * at.kept_rows * at.hidden, biased)
         at_rope = (queries + keys) * model.head_dim
     _rope(at, at_rope)
     flash = plan.attention != "unfused"
@@ -127,6 +127,9 @@ def _flash(at: Layers, name: str, heads: Heads, windowed: bool) -> None:
     both = d_qk + d_v
     moved = size * tokens * both * (heads.queries + heads.keys * heads.spread)
     saved = size * tokens * both * (heads.queries + heads.keys) + 4.0 * tokens * heads.queries
+    variant = "flash2" if plan.attention == "triton" else plan.attention
+    if model.is_latent and variant == "flash":
+        variant = "mla"
     for suffix, op, phase, work, traffic, kept in (
         ("", "attention_prefill", "forward", flop, moved, saved),
         (".bwd", "attention_backward", "backward", 2.5 * flop, 2.0 * moved, 0.0),
@@ -135,7 +138,7 @@ def _flash(at: Layers, name: str, heads: Heads, windowed: bool) -> None:
             Operator(
                 f"{name}{suffix}",
                 op,
-                plan.attention,
+                variant,
                 phase,
                 at.module,
                 at.dtype,
@@ -148,6 +151,7 @@ def _flash(at: Layers, name: str, heads: Heads, windowed: bool) -> None:
                 at.share,
                 kept,
                 core=True,
+                idle=plan.seq_len / key - 1.0,
             )
         )
 

@@ -192,6 +192,7 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         power=float(si.get("tdp", np.nan)),
         clock=clock,
         year=float(si.get("year", np.nan)),
+        vendor=spec.vendor,
     )
 
 

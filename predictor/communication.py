@@ -169,7 +169,7 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
         inputs, weights = (f"{enter}.{grad}" if late else "" for grad in ("dgrad", weight_grad))
         message = region.message
         add(f"{leave}.gather.bwd", "allgather", "backward", split, output)
-        if not plan.frozen:
+        if plan.tp_regather and not plan.frozen:
             add(f"{enter}.regather", "allgather", "backward", split, inputs, message)
         add(f"{enter}.scatter.bwd", "reducescatter", "backward", split, weights, message)
         add(f"{enter}.reduce.bwd", "allreduce", "backward", plain, weights, message)

@@ -178,6 +178,8 @@ def _divisors(number: int) -> list[int]:
 
 def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Possible (tp, pp), fewest GPUs per replica first and TP before PP, TP inside the node."""
+    if SHARDINGS[values["sharding"]].weights:
+        values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
     powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
     tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
     pps = [values["pp"]] if "pp" in values else _divisors(model.layers)
@@ -374,6 +376,7 @@ _PLAN_NUMBERS = (
     "reduce_bytes",
     "gather_bytes",
     "optimizer_bytes",
+    "logit_bytes",
     "vocab_multiple",
     "expert_load",
     "lora_rank",

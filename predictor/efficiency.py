@@ -24,7 +24,7 @@ from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array, Numeric
 from predictor.links import Curve, LinkModel, default_link, link_class, link_family
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
 either makes older calibrations unreadable."""
 
@@ -52,13 +52,14 @@ class EfficiencyModel:
     A chain of affine maps with rectifiers between them on standardised features (clipped to the
     box `low`..`high` of the training points), after an optional expansion to all products of two.
 
-    accelerator  its name, '*ARCHITECTURE' for one pooled over an architecture, '*' over all
+    accelerator  its name, '*ARCHITECTURE' or '*VENDOR' for one pooled over those, '*' over all
     latency   time of an empty kernel [s]
     limit     y never exceeds this: the least efficient of the training points
     offsets   added to y for a variant (layout, direction) that shares the model
     sigma     log-standard-deviation of held-out residuals
     keys      hashes of the measured shapes, sorted; empty where not kept
-    stacks    log time of each kernel library over the neutral one (the mean of all)
+    stacks    what each kernel library adds to the first biases; the neutral one (the geometric mean
+              of all libraries) adds nothing
     year      mean year of the pooled accelerators; NaN where the latency is an accelerator's own
     tilt      constant and slopes on the standardised features by which few points bent y; empty
               where none did
@@ -80,19 +81,23 @@ class EfficiencyModel:
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
     keys: Array
-    stacks: Mapping[str, float] = field(default_factory=dict)
+    stacks: Mapping[str, Array] = field(default_factory=dict)
     year: float = math.nan
     tilt: Array = field(default_factory=lambda: np.empty(0))
 
-    def inefficiency(self, features: Array) -> Array:
-        """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`."""
+    def inefficiency(self, features: Array, library: str = "") -> Array:
+        """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`.
+
+        library   the kernel library that runs them; one that is not known counts as neutral
+        """
+        shift = self.stacks.get(library)
         z = self.standard(features)
         bend = self.tilt[0] + z @ self.tilt[1:] if self.tilt.size else 0.0
         if self.degree == 2:
             rows, cols = np.triu_indices(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            z = z @ weight + bias
+            z = z @ weight + (bias if index or shift is None else bias + shift)
             if index + 1 < len(self.weights):
                 z = np.maximum(z, 0.0)
         return np.asarray(np.clip(z[:, 0] + bend, 0.0, self.limit))
@@ -135,7 +140,7 @@ _STREAM_SOURCE = "STREAM-like kernels reach 0.83-0.91 of HBM bandwidth, te42kyfo
 DEFAULTS: dict[str, Constant] = {
     "gemm": Constant(0.72, 3e-6, 0.25, _GEMM_SOURCE),
     "bmm": Constant(0.6, 3e-6, 0.3, _GEMM_SOURCE),
-    "moe_gemm": Constant(0.6, 1e-5, 0.3, "grouped fp8 products reach 0.5-0.65 of peak, DeepGEMM"),
+    "moe_gemm": Constant(0.5, 8e-6, 0.35, _GEMM_SOURCE + "; groups fill tiles less"),
     "attention_prefill": Constant(0.55, 5e-6, 0.3, "Dao 2023, fig. 5: 50-73 % of peak forward"),
     "attention_backward": Constant(0.45, 8e-6, 0.3, "Dao 2023, fig. 6: up to 63 % backward"),
     "loss": Constant(0.25, 5e-6, 0.4, "five passes over fp32 logits against one ideal one"),
@@ -212,30 +217,35 @@ class Calibration:
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
-        architecture's, else the one pooled over all, else the constant default. At each step the
-        exact kernel comes before its generic kind, and the exact data type before a related one.
+        architecture's, else its vendor's, else the one pooled over all, else the constant default.
+        At each step the exact data type comes before a related one. A kernel by name
+        ('attention_prefill.flash2') comes before its generic kind wherever one was measured on
+        this architecture: kernels written for an older one do not gain what newer kernels do.
         """
         kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
         dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
-        places = (accelerator.name, f"{ANY}{accelerator.architecture}", ANY)
-        for place in places[:2] if accelerator.is_host else places:
-            for name in kinds:
-                for candidate in dtypes:
-                    model = self.kernels.get((name, candidate, place))
-                    if model is None:
-                        continue
-                    if place == accelerator.name:
-                        return Resolved(model, None, "interpolated", model.sigma)
-                    sigma = max(model.sigma, self._transfer(kinds[-1], place))
-                    return Resolved(model, None, "transferred", sigma)
+        near = (accelerator.name, f"{ANY}{accelerator.architecture}")
+        order = [(name, place) for name in kinds for place in near]
+        if not accelerator.is_host:
+            far = (f"{ANY}{accelerator.vendor}", ANY) if accelerator.vendor else (ANY,)
+            order += [(name, place) for place in far for name in kinds]
+        for name, place in order:
+            for candidate in dtypes:
+                model = self.kernels.get((name, candidate, place))
+                if model is None:
+                    continue
+                if place == accelerator.name:
+                    return Resolved(model, None, "interpolated", model.sigma)
+                sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
+                return Resolved(model, None, "transferred", sigma)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
 
-    def _transfer(self, kind: str, place: str) -> float:
-        """Spread of models that serve an accelerator without data: relatives of its architecture,
-        or all."""
+    def _transfer(self, kind: str, near: bool) -> float:
+        """Spread of models that serve an accelerator without data: relatives of its architecture
+        (near), or all."""
         far = self.transfer_sigma.get(kind, 0.2)
-        return far if place == ANY else self.transfer_sigma.get(f"{kind}/architecture", far)
+        return self.transfer_sigma.get(f"{kind}/architecture", far) if near else far
 
     def link(self, op: str, link: str) -> LinkModel:
         """Parameters of a collective on a link: its own, its family's, or the default."""
@@ -327,7 +337,7 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         weights=tuple(weight for weight, _ in layers),
         biases=tuple(bias for _, bias in layers),
         tilt=cut(features + 1) if entry["bent"] else np.empty(0),
-        stacks=entry["stacks"],
+        stacks={name: cut(widths[1]) for name in entry["stacks"]},
         year=entry["year"] if entry["year"] is not None else math.nan,
         keys=keys[first : first + count],
     )

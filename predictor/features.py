@@ -24,6 +24,9 @@ TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (3
 TYPICAL_TILES = ((256, 128), (128, 128), (64, 64), (16, 64))
 """Tiles whose own cost is a feature, since a library does not always take the best."""
 
+WHOLE_TILES = ((256, 128), (128, 128), (64, 128))
+"""Tiles whose waves without a split of k are features: libraries that do not split use these."""
+
 SPLITS = (1, 2, 4, 8)
 """Into how many parts the depth k of a product may be divided among blocks (split-K)."""
 
@@ -42,6 +45,13 @@ L40S, 1.5 on RTX PRO 6000, 1.6 on A100, 0.93 on H100, 0.67 on B200."""
 CLOCK = 0.45
 """Exponent of the clock over power: dynamic power is clock x voltage squared, and voltage rises a
 little slower than the clock. Of the text-book range 1/3 to 1/2."""
+
+EXPONENTIALS = {"blackwell-ultra": 32.0}
+"""Exponentials per clock of a processor's special function units, where not `USUAL_EXPONENTIALS`:
+Blackwell Ultra doubles them for attention (NVIDIA, "Inside Blackwell Ultra", 2025)."""
+
+USUAL_EXPONENTIALS = 16.0
+"""CUDA programming guide, throughput of native arithmetic instructions: 16 from 5.x to 10.0."""
 
 ROWWISE = ("norm", "softmax", "loss", "embedding")
 """Memory-bound operators that work row by row."""
@@ -67,6 +77,8 @@ class Shapes:
     batch: Array
     flop: Array
     bytes: Array
+    idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
+    cold: bool = False  # weights and cached keys come from memory, as between the layers of a model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +97,7 @@ def kind_of(op: str, variant: str) -> str:
     kernels each for itself, the remaining memory-bound operators by direction."""
     if variant.startswith("bmm"):
         return "bmm"
-    if op == "elementwise" or variant in ("flash2", "kv8"):
+    if op == "elementwise" or variant in ("flash2", "mla", "kv8", "mla_kv8"):
         return f"{op}.{variant}"
     if op in ("norm", "softmax", "loss", "embedding"):
         return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"
@@ -101,16 +113,13 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
             [np.broadcast_to(np.asarray(value, float), shape).ravel() for value in values]
         )
 
-    return Shapes(
-        operators[0].op,
-        operators[0].dtype,
-        names,
-        column([float(names.index(operator.variant)) for operator in operators]),
-        *(
-            column([getattr(operator, name) for operator in operators])
-            for name in ("m", "n", "k", "batch", "flop", "bytes")
-        ),
+    m, n, k, batch, flop, moved, idle = (
+        column([getattr(operator, name) for operator in operators])
+        for name in ("m", "n", "k", "batch", "flop", "bytes", "idle")
     )
+    variant = column([float(names.index(operator.variant)) for operator in operators])
+    op, dtype = operators[0].op, operators[0].dtype
+    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=True)
 
 
 def memory_time(moved: Array, accelerator: Accelerator) -> Array:
@@ -119,11 +128,11 @@ def memory_time(moved: Array, accelerator: Accelerator) -> Array:
     return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
 
 
-def _cold_time(weights: Array, accelerator: Accelerator) -> Array:
+def _cold_time(weights: Array, accelerator: Accelerator, cold: bool) -> Array:
     """Least time to read weights, which come from memory: a layer's are not in the cache when its
     turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
     """
-    stay = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    stay = 0.0 if cold else np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
     return np.asarray(
         weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
     )
@@ -166,7 +175,8 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     nominal, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
     peak = nominal * power_limit(accelerator)
     weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
-    floor = memory_time(shapes.bytes - weights, accelerator) + _cold_time(weights, accelerator)
+    floor = memory_time(shapes.bytes - weights, accelerator)
+    floor = floor + _cold_time(weights, accelerator, shapes.cold)
     ceiling = np.full(np.shape(m), np.inf)
     cost = np.full(np.shape(m), np.inf)
     waves, tail, fill, tile, split = (np.ones(np.shape(m)) for _ in range(5))
@@ -192,6 +202,11 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             split = np.where(better, float(parts), split)
     time = np.maximum(ceiling, floor)
     compute = shapes.flop / nominal
+    whole = []
+    for rows, cols in WHOLE_TILES:
+        filled = np.ceil(m / rows) * np.ceil(n / cols) * batch / sms
+        rounds = np.ceil(filled)
+        whole += [filled / rounds, np.clip(_log(rounds), 0, 4)]
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
@@ -211,19 +226,12 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             np.asarray((n % 8 == 0) & (k % 8 == 0), float),
             np.asarray(m % 8 == 0, float),
             *(np.clip(_log(price / time), -2, 4) for price in prices.values()),
+            # Libraries choose among kernels by the power of two that holds the rows.
+            np.ceil(np.log2(np.clip(m, 8, 1024))),
+            *whole,
         ],
         axis=1,
     )
-    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
-
-
-def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
-    """Products of experts: all arithmetic at the rate under the power cap, or all traffic."""
-    nominal = peak_of(shapes.dtype, accelerator)
-    compute = shapes.flop / nominal
-    floor = memory_time(shapes.bytes, accelerator)
-    time = np.maximum(compute / power_limit(accelerator), floor)
-    features = np.stack([_log(compute / floor), _log(shapes.m), _log(shapes.batch)], axis=1)
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
 
@@ -236,10 +244,15 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     waves = np.ceil(blocks / sms)
     compute = shapes.flop / peak
     time = np.maximum(compute, floor)
+    # The softmax takes an exponential per score; a score costs 4 k FLOP, backward 2.5 times that.
+    work = shapes.flop / (2.5 if shapes.op == "attention_backward" else 1.0)
+    rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
+    exponentials = shapes.flop / (4.0 * shapes.k) / (rate * sms * accelerator.clock)
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
             _log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(_log(exponentials / time), -4, 2),
             np.clip(_log(waves), 0, 4),
             blocks / (waves * sms),
             _log(np.minimum(shapes.m, STEADY)),
@@ -248,8 +261,10 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             # Kernels exist for head sizes in steps of 32; others are padded.
             _log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
             np.asarray(shapes.k % 8 == 0, float),
+            # Keys outside the window are skipped in whole tiles, which takes time too.
+            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
             # Share of the score matrix that is computed: 1/2 when causal.
-            shapes.flop / (shapes.m * shapes.n * shapes.k * shapes.batch),
+            work / (shapes.m * shapes.n * shapes.k * shapes.batch),
             np.clip(_log(shapes.batch / sms), -6, 4),
         ],
         axis=1,
@@ -258,7 +273,8 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
 
 
 def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
-    """Attention of single new tokens: keys and values are read once.
+    """Attention of single new tokens: keys and values are read once; benchmarks read the same ones
+    again, so that small caches stay near.
 
     m    query rows that share a key and value head
     n    keys
@@ -266,6 +282,8 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     batch  sequences x key and value heads
     """
     floor = memory_time(shapes.bytes, accelerator)
+    if shapes.cold:
+        floor = shapes.bytes / accelerator.bandwidth
     compute = shapes.flop / peak_of(shapes.dtype, accelerator)
     time = np.maximum(compute, floor)
     features = np.stack(
@@ -279,10 +297,46 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             _log(np.minimum(shapes.m, 128)),
             _log(shapes.k / 128.0),
             1.0 / (1.0 + shapes.bytes / accelerator.l2),
+            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
         ],
         axis=1,
     )
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
+def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """The two products of a mixture's gated experts, over the experts that have tokens.
+
+    m    tokens of one expert
+    n    inner size of an expert on this device
+    k    hidden size
+    batch  experts with tokens
+    """
+    m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
+    size, nominal = ELEMENT_BYTES[shapes.dtype], peak_of(shapes.dtype, accelerator)
+    weights = 3.0 * WEIGHT_BYTES[shapes.dtype] * n * k * batch
+    floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator)
+    floor = floor + _cold_time(weights, accelerator, shapes.cold)
+    compute = shapes.flop / nominal
+    time = np.maximum(compute / power_limit(accelerator), floor)
+    features = [
+        np.clip(_log(compute / floor), -6, 6),
+        _log(np.minimum(time, 4 * LONG_KERNEL) / 1e-6),
+        np.clip(_log(weights / accelerator.l2), -6, 6),
+        _log(np.clip(m, 1, 4096)),
+        _log(n),
+        _log(k),
+        _log(batch),
+        np.clip(_log(size * m * batch * k / accelerator.l2), -8, 6),
+        # Some libraries walk over the rows of every expert, here or elsewhere.
+        np.broadcast_to(np.log1p(shapes.idle), m.shape),
+        _log(np.clip((1.0 + shapes.idle) * m * batch, 1, 131072)),
+    ]
+    for rows in (16.0, 64.0, 128.0):
+        down = np.ceil(m / rows)
+        blocks = batch * down * np.ceil(2.0 * n / 128.0)
+        features += [m / (down * rows), np.clip(_log(blocks / accelerator.sms), -4, 4)]
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, np.stack(features, axis=1))
 
 
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:

@@ -52,6 +52,7 @@ class Accelerator:
     power: Numeric = np.nan
     clock: Numeric = DEFAULT_CLOCK
     year: Numeric = np.nan
+    vendor: str = ""
 
     @property
     def is_host(self) -> bool:

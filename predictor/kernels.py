@@ -37,6 +37,10 @@ class Timing:
     family: tuple[str, ...]
 
 
+THROTTLED = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
+"""Operators that draw enough power for the cap to bind."""
+
+
 def throttled(
     throttle: Throttle | None, time: Array, flop: Array, peak: Array, watts: Numeric
 ) -> Array:
@@ -54,11 +58,16 @@ def throttled(
 
 
 def shape_times(
-    shapes: Shapes, accelerator: Accelerator, calibration: Calibration, sustained: bool = False
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool = False,
+    library: str = "",
 ) -> tuple[Array, Array, Array, str, str]:
     """Time every row of `shapes`.
 
     sustained   clocks as in back-to-back work under the power cap, not in a short burst
+    library     the kernel library that runs them; '' for the neutral one
 
     Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
     """
@@ -69,7 +78,7 @@ def shape_times(
     sigma = np.full(found.time.shape, resolved.sigma)
     if resolved.model is not None:
         model = resolved.model
-        y = model.inefficiency(found.features) + _offsets(model, shapes)
+        y = model.inefficiency(found.features, library) + _offsets(model, shapes)
         busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
         away = np.minimum(model.distance(found.features), FAR)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * away)
@@ -80,7 +89,7 @@ def shape_times(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
         family = kind
-    if sustained and shapes.op in ("gemm", "attention_prefill", "attention_backward"):
+    if sustained and shapes.op in THROTTLED:
         throttle = calibration.throttles.get(accelerator.architecture)
         if throttle is not None:
             peak = shapes.flop / np.maximum(found.compute, 1e-30)

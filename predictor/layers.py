@@ -69,6 +69,12 @@ class Layers:
         return self.tokens / np.where(self.plan.sequence_parallel > 0, self.plan.tp, 1.0)
 
     @property
+    def kept_rows(self) -> Numeric:
+        """Rows that a column-parallel product keeps of its input: its own part of the sequence
+        where the rest is gathered again, else all that was gathered."""
+        return self.rows if self.plan.tp_regather else self.tokens
+
+    @property
     def hidden(self) -> float:
         """Width of the residual stream."""
         return float(self.model.hidden)
@@ -189,12 +195,21 @@ class Layers:
         self.stream(f"{name}.lora_add.bwd", "elementwise", "add", "backward", m, k, 3 * size)
 
     def norm(self, name: str, rows: Numeric | None = None, width: Numeric | None = None) -> None:
-        """A norm over the residual stream, unless other rows and width are stated."""
+        """A norm over the residual stream, unless other rows and width are stated.
+
+        An RMS norm that nothing fuses is the kernels of its definition in fp32 (Touvron et al.
+        2023, their code): casts both ways, square, mean, product, weight; backward the weight's
+        gradient, two products and a sum for the mean, one for the square, and an addition.
+        """
         rows = self.rows if rows is None else rows
         width = self.hidden if width is None else width
         kind, size = self.model.norm, self.size
-        self.stream(name, "norm", kind, "forward", rows, width, 2 * size, size * rows * width)
-        self.stream(f"{name}.bwd", "norm", f"{kind}_bwd", "backward", rows, width, 3 * size)
+        forward, backward = 2 * size, 3 * size
+        if kind == "rmsnorm" and not self.plan.fused:
+            casts = 2 * (size + 4.0) if size < 4 else 0.0
+            forward, backward = casts + 5 * 4.0 + 2 * size, casts + 10 * 4.0 + 6 * size
+        self.stream(name, "norm", kind, "forward", rows, width, forward, size * rows * width)
+        self.stream(f"{name}.bwd", "norm", f"{kind}_bwd", "backward", rows, width, backward)
 
     def residual(self, name: str) -> None:
         """What a block adds to the residual stream, dropped out before where the plan says so."""

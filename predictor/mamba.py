@@ -21,7 +21,9 @@ def mamba_block(at: Layers) -> None:
     channels = heads * p
     mixed = channels + 2 * groups * state  # what the convolution runs over: x, B and C
     at.norm("mamba.norm")
-    at.linear("mamba.in", model.mamba_in_width / plan.tp, at.hidden, size * at.rows * at.hidden)
+    at.linear(
+        "mamba.in", model.mamba_in_width / plan.tp, at.hidden, size * at.kept_rows * at.hidden
+    )
     for suffix, phase, streams in (("", "forward", 2.0), (".bwd", "backward", 4.0)):
         at.stream(
             f"mamba.conv{suffix}",

@@ -42,11 +42,13 @@ class Memory:
     classes   by class, (3, *batch): first, inner and last stages
     present   whether the plan has a stage of the kind, (3, *batch)
     peak      of the fullest stage, (*batch)
+    reserved  the allocator's part of it: without what driver and libraries take beside it
     """
 
     classes: dict[str, Array]
     present: npt.NDArray[np.bool_]
     peak: Array
+    reserved: Array
 
     def probability_over(self, capacity: Numeric, sigma: float) -> Array:
         """Probability that the peak exceeds `capacity` [bytes], log-normal with `sigma`."""
@@ -265,4 +267,5 @@ def memory(
     subtotal: Array = sum(filled.values(), zero)
     filled["fragmentation"] = (subtotal - filled["context"]) * run.fragmentation
     total = np.where(present, subtotal + filled["fragmentation"], 0.0)
-    return Memory(filled, present, total.max(axis=0))
+    peak = total.max(axis=0)
+    return Memory(filled, present, peak, peak - run.context)

@@ -38,7 +38,7 @@ def _layer(at: Layers) -> None:
         dense = at.on("dense")
         dense.norm("mlp.norm")
         ffn = model.ffn_hidden / at.plan.tp
-        dense.feed_forward("mlp", ffn, dense.size * dense.rows * dense.hidden, model.bias)
+        dense.feed_forward("mlp", ffn, dense.size * dense.kept_rows * dense.hidden, model.bias)
         dense.residual("mlp.residual")
     if model.is_moe:
         mixture_block(at.on("moe"))
@@ -91,8 +91,8 @@ def _ends(at: Layers) -> None:
     _embedding(at.on("embedding"), vocab)
     head = at.on("head")
     head.norm("final.norm")
-    head.linear("head", vocab, head.hidden, size * head.rows * head.hidden, adapted=False)
-    logits = (size + 4) * head.tokens * vocab
+    head.linear("head", vocab, head.hidden, size * head.kept_rows * head.hidden, adapted=False)
+    logits = head.plan.logit_bytes * head.tokens * vocab
     head.stream("loss", "loss", "fwd", "forward", head.tokens, vocab, size + 4, logits)
     head.stream("loss.bwd", "loss", "bwd", "backward", head.tokens, vocab, size + 4)
 

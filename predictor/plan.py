@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
 from predictor.precision import PRECISIONS, Precision
+from predictor.schedules import SCHEDULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,13 @@ RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe")
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
-ATTENTIONS = ("flash", "flash2", "unfused")
-"""The accelerator's best fused kernel; FlashAttention-2; separate kernels."""
+ATTENTIONS = ("flash", "flash2", "triton", "unfused")
+"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
+Triton; separate kernels."""
+
+SPLITS = ("slots", "cost")
+"""How layers fall on stages: equal numbers, embedding and head as slots where that divides; or
+equal arithmetic."""
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
@@ -82,11 +88,15 @@ class TrainingPlan:
     reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
     gather_bytes    bytes of one weight element as the group gathers it
     weight_bytes, optimizer_bytes  stored per parameter
+    logit_bytes     kept per logit when its gradient is there: 16-bit logits, fp32 ones that become
+                    softmax and gradient in place, the 16-bit gradient; more where each is apart
     vocab_multiple  each rank's share of the vocabulary is padded to a multiple of this
     tp_overlap, tp_async_backward, grad_overlap, param_overlap, p2p_overlap   what hides behind
                     computation: all tensor-parallel collectives behind their products; those of
                     the backward pass behind the weight gradients; gradient reduction; weight
                     gathering; pipeline transfers
+    tp_regather     the input of a column-parallel product is gathered again for the weight
+                    gradient (Korthikanti et al. 2022, section 4.2.2), not kept whole
     ep, etp         ranks among which experts are divided, and ranks that split each expert; taken
                     from the ranks of a pipeline stage (tp * cp * dp)
     expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
@@ -115,6 +125,7 @@ class TrainingPlan:
     reduce_bytes: Numeric = 4.0
     gather_bytes: Numeric = 2.0
     optimizer_bytes: Numeric = 12.0
+    logit_bytes: Numeric = 8.0
     vocab_multiple: Numeric = 128.0
     ep: Numeric = 1.0
     etp: Numeric = 1.0
@@ -129,10 +140,13 @@ class TrainingPlan:
     trained: str = "all"
     dispatch: str = "copies"
     rank_order: str = "tp-cp-dp-pp"
+    schedule: str = "1f1b"
+    split: str = "slots"
     dropout: bool = False
     fused: bool = True
     tp_overlap: bool = False
     tp_async_backward: bool = True
+    tp_regather: bool = True
     grad_overlap: bool = True
     param_overlap: bool = True
     p2p_overlap: bool = False
@@ -322,6 +336,11 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         Rule(
             np.asarray(plan.vpp > 1) & np.asarray(plan.pp == 1),
             "vpp {vpp} needs pp of at least 2",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(plan.vpp > (np.inf if SCHEDULES[plan.schedule].chunks else 1)),
+            f"vpp {{vpp}} cannot be with schedule {plan.schedule}: its devices hold one stage",
             ("vpp",),
         ),
         Rule(

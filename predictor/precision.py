@@ -48,6 +48,8 @@ PEAK: dict[str, str] = {
     "sq": "int8",
     "int8_wo": "bf16",
     "int4_wo": "bf16",
+    "w4a16_mxfp4": "bf16",
+    "w4a8_mxfp4_mxfp8": "fp8",
 }
 """Peak rate used by a data type, where the two names differ."""
 
@@ -64,6 +66,9 @@ ELEMENT_BYTES: dict[str, float] = {
     "sq": 1,
     "int8_wo": 2,
     "int4_wo": 2,
+    "w4a16_mxfp4": 2,
+    "w4a8_mxfp4_mxfp8": 1.03125,
+    "mxfp4": 0.53125,  # one 8-bit scale per 32 elements
 }
 """Bytes of one operand element of a product in this data type; of the activations, where weights
 have their own (`WEIGHT_BYTES`)."""
@@ -72,5 +77,7 @@ WEIGHT_BYTES: dict[str, float] = {
     **ELEMENT_BYTES,
     "int8_wo": 1,
     "int4_wo": 0.5156,  # one 16-bit scale per 128 elements
+    "w4a16_mxfp4": 0.53125,  # one 8-bit scale per 32 elements
+    "w4a8_mxfp4_mxfp8": 0.53125,
 }
 """Bytes of one weight element of a product in this data type."""

@@ -28,6 +28,8 @@ class Operator:
     count    executions per unit of `module`
     saved    bytes that one execution keeps from the forward to the backward pass
     core     belongs to the attention core, which selective recomputation repeats
+    idle     keys outside the window per key within it
+    kernels  of one execution, which the host launches one after the other
     """
 
     name: str
@@ -45,6 +47,8 @@ class Operator:
     count: Numeric = 1.0
     saved: Numeric = 0.0
     core: bool = False
+    idle: Numeric = 0.0
+    kernels: Numeric = 1.0
 
 
 def gemm(
@@ -95,7 +99,9 @@ def grouped(
 
     Forward traffic: the weights (3 n k elements where gated, else 2), input and output (m k each),
     and the inner activations written and read between the products. Backward: the weights and the
-    activations again with their gradients, and a 4-byte gradient of each weight.
+    activations again with their gradients, and a 4-byte gradient of each weight. The host launches
+    every product of every expert by itself (Transformer Engine's GroupedLinear: a loop over
+    cuBLAS calls on several streams).
     """
     sides = 3.0 if gated else 2.0
     passes, phase = (1.0, "forward") if direction == "fwd" else (2.0, "backward")
@@ -117,6 +123,7 @@ def grouped(
         bytes=(weights + passes * activations + gradients) * experts,
         count=count,
         saved=saved,
+        kernels=2.0 * passes * experts,
     )
 
 

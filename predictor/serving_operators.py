@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.communication import Group
-from predictor.hardware import Array, Numeric
+from predictor.counts import experts_hit
+from predictor.hardware import Numeric
 from predictor.model import Model
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.primitives import Operator, gemm, streaming
@@ -123,13 +124,6 @@ def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:
     return KV_BYTES[plan.kv] * kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
 
 
-def experts_hit(experts: Numeric, share: Numeric, tokens: Numeric) -> Array:
-    """Of `experts` experts, how many at least one of `tokens` tokens goes to, on average, where
-    each token goes to each with probability `share`."""
-    missed = tokens * np.log1p(-np.minimum(np.asarray(share, float), 1.0 - 1e-12))
-    return np.asarray(-experts * np.expm1(missed))
-
-
 def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Operator]:
     """Kernels of a pass over `tokens` tokens of one attention replica, attention cores and ends
     aside."""
@@ -182,8 +176,7 @@ def _mixture(at: _List, tokens: Numeric) -> None:
     at.linear("moe.router", tokens, float(model.num_experts), h, plan.half)
     at.stream("moe.route", "softmax", "fwd", tokens, float(model.num_experts), 12.0)
     group = tokens * plan.dp
-    share = model.top_k / model.num_experts
-    busy = experts_hit(model.num_experts / plan.ep, share, group)
+    busy = experts_hit(group, float(model.top_k), float(model.num_experts), 1.0 / plan.ep)
     received = group * model.top_k / plan.ep * plan.expert_load
     at.stream("moe.permute", "elementwise", "permute", received, h, size * 2.0)
     width = float(model.expert_width)

@@ -27,9 +27,11 @@ from predictor.plan import (
     RECOMPUTE_MODULES,
     RECOMPUTES,
     SHARDINGS,
+    SPLITS,
     TRAINED,
 )
 from predictor.precision import PRECISIONS
+from predictor.schedules import SCHEDULES
 from predictor.serving_plan import ADMISSIONS, ALLREDUCES, EXECUTIONS, KV_BYTES, POOLS, WEIGHTS
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
@@ -209,10 +211,13 @@ class TrainingPlanSpec(Spec):
     trained: Annotated[str, _one_of(TRAINED)] | None = None
     lora_rank: Count | None = None
     mtp: bool | None = None
+    schedule: Annotated[str, _one_of(tuple(SCHEDULES))] | None = None
+    split: Annotated[str, _one_of(SPLITS)] | None = None
     dropout: bool | None = None
     fused: bool | None = None
     tp_overlap: bool | None = None
     tp_async_backward: bool | None = None
+    tp_regather: bool | None = None
     grad_overlap: bool | None = None
     param_overlap: bool | None = None
     p2p_overlap: bool | None = None
@@ -224,6 +229,7 @@ class TrainingPlanSpec(Spec):
     reduce_bytes: Positive | None = None
     gather_bytes: Positive | None = None
     optimizer_bytes: Positive | None = None
+    logit_bytes: Positive | None = None
     vocab_multiple: Count | None = None
     framework: str | None = None
     era: str | None = None

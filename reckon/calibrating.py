@@ -12,7 +12,7 @@ from calibration.artifact import check_folder, heldout_table, write
 from calibration.kernels import fit_kernels
 from calibration.network import fit_links
 from calibration.profiles import read_measurements
-from calibration.runs import default_run, fit_interval, read_points
+from calibration.runs import adapt_runs, default_run, read_points
 from calibration.tables import gaps
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
@@ -29,7 +29,8 @@ def calibrate(
 
     measurements  folders of `reckon profile`, or kernel tables
     out           folder to write
-    reference     tables of runs: the interval is widened or narrowed to cover them
+    reference     tables of runs: the run parameters are bent to one's own, fitted to those of
+                  several sources
     base          calibration to start from; 'none' starts from the documented defaults
 
     Returns a summary with the held-out errors. Raises InputError for unusable input.
@@ -63,7 +64,7 @@ def calibrate(
     points: list[str] = []
     if reference:
         rows = read_points([Path(path) for path in reference], fitted.run)
-        fitted = fit_interval(fitted, rows)
+        fitted = adapt_runs(fitted, rows)
         points = [point.point_id for point in rows]
     heldout = {"kernels": heldout_table(kernels.heldout), "links": heldout_table(links.heldout)}
     write(fitted, Path(out), heldout)

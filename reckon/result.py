@@ -90,6 +90,11 @@ class Prediction:
         """Seconds by term; they add up to the step time."""
         return {term: self._at(value) for term, value in self.batch.breakdown.items()}
 
+    @property
+    def hidden(self) -> dict[str, float]:
+        """Seconds of communication that run behind computation, by kind; no part of the step."""
+        return {kind: self._at(value) for kind, value in self.batch.hidden.items()}
+
     def mfu(self, hardware: bool = False) -> dict[str, float]:
         """Model (or hardware) FLOPs utilisation by published convention, 0..1."""
         return {name: self._at(self.batch.utilisation(name, hardware)) for name in CONVENTIONS}
@@ -206,6 +211,7 @@ class Prediction:
             "mfu": self.mfu(),
             "hfu": self.mfu(hardware=True),
             "breakdown_s": self.breakdown,
+            "hidden_communication_s": self.hidden,
             "layer_time_s": self.layer_time,
             "memory": {
                 "capacity_gb": self.capacity / GB,

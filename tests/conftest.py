@@ -6,12 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from predictor import catalog
 from predictor.efficiency import Calibration, load
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.plan import TrainingPlan
+
+settings.register_profile("reckon", deadline=None)  # no test asserts a time
+settings.load_profile("reckon")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -2,7 +2,7 @@
 
 Latency is in milliseconds, message sizes in elements (2 bytes for half, 1 for int8); attention
 states new tokens (`isl`) and past tokens (`step`). Several serving libraries measured the same
-shapes; their geometric mean is the neutral software stack.
+shapes; the geometric mean over libraries is the neutral software stack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ ACCELERATORS = {
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000-96GB",
 }
 DTYPES = {"bfloat16": "bf16"} | {
-    name: name for name in ("fp8", "fp8_block", "nvfp4", "sq", "int8_wo", "int4_wo")
+    name: name
+    for name in (
+        "fp8",
+        "fp8_block",
+        "nvfp4",
+        "sq",
+        "int8_wo",
+        "int4_wo",
+        "w4a16_mxfp4",
+        "w4a8_mxfp4_mxfp8",
+    )
 }
 BROKEN_DECODE = ("1.0.0", "1.3.0rc15", "1.3.0rc17")
 """TensorRT-LLM versions whose decode benchmark shares pages and beats the memory's bandwidth."""
@@ -105,13 +115,10 @@ def gemm_bursts_and_sustained(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def attention(path: Path) -> pd.DataFrame:
-    """`context_attention_perf.parquet`: causal prefill without past tokens, 16-bit, full window."""
+    """`context_attention_perf.parquet`: causal prefill without past tokens, 16- and 8-bit."""
     table = _known(pd.read_parquet(path))
-    window = table["window_size"].fillna(0)
     table = table[
-        (table["attn_dtype"] == "bfloat16")
-        & (table["kv_cache_dtype"] == "bfloat16")
-        & (window <= 0)
+        (table["attn_dtype"] == table["kv_cache_dtype"])
         & (table["step"] == 0)
         & (table["isl"] >= 128)
         & table["power"].isna()
@@ -123,17 +130,51 @@ def attention(path: Path) -> pd.DataFrame:
         heads=table["num_heads"].astype(float),
         kv_heads=table["num_key_value_heads"].astype(float),
         head_dim=table["head_dim"].astype(float),
+        window=table["window_size"].fillna(0).clip(lower=0).astype(float),
     )
     table["kv_heads"] = table["kv_heads"].where(table["kv_heads"] > 0, table["heads"])
+    return _prefills(table, ["window"])
+
+
+def _prefills(table: pd.DataFrame, more: list[str]) -> pd.DataFrame:
+    """Rows of causal prefills; `more` columns tell kernels apart."""
     table = table.assign(
         op="attention_prefill",
-        dtype="bf16",
+        dtype=table[next(c for c in ("attn_dtype", "mla_dtype") if c in table)].map(DTYPES),
         kv_len=table["q_len"],
         framework=table["dir_backend"],
         source="aiconfigurator",
     )
     keys = ["batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"]
-    return _by_library(table, keys).assign(causal=1.0)
+    return _by_library(table, keys + more).assign(causal=1.0)
+
+
+ABSORBED = ("flash_attention", "triton")
+"""Kernels of SGLang that attend to the latent cache itself, as in decoding: three to seven times
+the arithmetic, which no prefill or training step takes on where the heads can be formed."""
+
+
+def latent_attention(path: Path) -> pd.DataFrame:
+    """`context_mla_perf.parquet`: causal prefill of multi-head latent attention, 16-bit; its
+    heads have 192 dimensions for keys and 128 for values."""
+    table = _known(pd.read_parquet(path))
+    table = table[
+        (table["kv_cache_dtype"] == "bfloat16")
+        & ~table["kernel_source"].isin(ABSORBED)
+        & (table["step"] == 0)
+        & (table["isl"] >= 128)
+        & table["power"].isna()
+    ]
+    table = table.assign(
+        latency_us=table["latency"].astype(float) * 1e3,
+        batch=table["batch_size"].astype(float),
+        q_len=table["isl"].astype(float),
+        heads=table["num_heads"].astype(float),
+        kv_heads=table["num_heads"].astype(float),
+        head_dim=192.0,
+        kernel="mla",
+    )
+    return _prefills(table, ["kernel"])
 
 
 def _linked(table: pd.DataFrame) -> pd.DataFrame:
@@ -188,31 +229,107 @@ def nccl(path: Path) -> pd.DataFrame:
     return rows.assign(dtype="fp16", num_nodes=1.0, source="aiconfigurator")
 
 
-def decode(path: Path) -> pd.DataFrame:
-    """`generation_attention_perf.parquet`: one new token, full window, 16- and 8-bit caches."""
+def _decodes(path: Path) -> pd.DataFrame:
+    """Rows of one new token, caches that are read as they should be."""
     table = _known(pd.read_parquet(path))
     broken = (table["dir_backend"] == "trtllm") & table["dir_version"].isin(BROKEN_DECODE)
     table = table[~broken & table["power"].isna()]
-    table = table[table["window_size"].fillna(0) <= 0]
-    heads = table["num_heads"].astype(float)
-    kv_heads = table["num_key_value_heads"].astype(float)
-    table = table.assign(
+    return table.assign(
         latency_us=table["latency"].astype(float) * 1e3,
         batch=table["batch_size"].astype(float),
         kv_len=table["step"].astype(float) + 1.0,
-        heads=heads,
-        kv_heads=kv_heads.where(kv_heads > 0, heads),
-        head_dim=table["head_dim"].astype(float),
+        heads=table["num_heads"].astype(float),
         kv_dtype=table["kv_cache_dtype"].map({"bfloat16": "bf16", "fp8": "fp8"}),
         framework=table["dir_backend"],
         source="aiconfigurator",
         op="attention_decode",
         dtype="bf16",
     )
-    return _by_library(table, ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype"])
+
+
+DECODED = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype"]
+
+
+def decode(path: Path) -> pd.DataFrame:
+    """`generation_attention_perf.parquet`: one new token, 16- and 8-bit caches."""
+    table = _decodes(path)
+    kv_heads = table["num_key_value_heads"].astype(float)
+    table = table.assign(
+        kv_heads=kv_heads.where(kv_heads > 0, table["heads"]),
+        head_dim=table["head_dim"].astype(float),
+        window=table["window_size"].fillna(0).clip(lower=0).astype(float),
+    )
+    return _by_library(table, [*DECODED, "window"])
+
+
+def latent_decode(path: Path) -> pd.DataFrame:
+    """`generation_mla_perf.parquet`: one new token against a latent cache of 512 + 64."""
+    table = _decodes(path).assign(kv_heads=1.0, head_dim=576.0, kernel="mla")
+    return _by_library(table, [*DECODED, "kernel"])
+
+
+def latent_products(path: Path) -> pd.DataFrame:
+    """`mla_bmm_perf.parquet`: the batched products that take queries to the latent space of keys
+    (128 -> 512) and values back (512 -> 128), one per head."""
+    table = _known(pd.read_parquet(path))
+    before = table["op_name"] == "mla_gen_pre"
+    table = table.assign(
+        latency_us=table["latency"].astype(float) * 1e3,
+        m=table["num_tokens"].astype(float),
+        n=np.where(before, 512.0, 128.0),
+        k=np.where(before, 128.0, 512.0),
+        batch=table["num_heads"].astype(float),
+        dtype=table["bmm_dtype"].map(DTYPES),
+        framework=table["dir_backend"],
+        source="aiconfigurator",
+        op="gemm",
+    )
+    table = table[table["dtype"].notna() & table["power"].isna() & (table["batch"] > 1)]
+    return _by_library(table, ["m", "n", "k", "batch"]).assign(layout="fwd")
+
+
+MISTUNED = 1.3
+"""A part of the experts that takes this many times as long as all of them ran in a kernel that the
+library's tuning chose by mistake."""
+
+
+def _tuned(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of expert products without those that take longer than less divided ones."""
+    keys = ["accelerator", "dtype", "framework", "m", "n", "k", "experts", "topk"]
+    wide = table.pivot_table("latency_us", [*keys, "moe_tp"], "moe_ep", observed=True)
+    least = wide.cummin(axis=1).ffill(axis=1).groupby(level=keys, observed=True).cummin()
+    bound = pd.Series(least.stack(), name="least").reset_index()
+    joined = table.merge(bound, on=[*keys, "moe_tp", "moe_ep"], how="left")
+    return table[(joined["latency_us"] <= MISTUNED * joined["least"]).to_numpy()]
+
+
+def experts(path: Path) -> pd.DataFrame:
+    """`moe_perf.parquet`: gated experts under balanced routing."""
+    table = _known(pd.read_parquet(path))
+    plain = table["kernel_source"].str.contains("nongated") | table["power"].notna()
+    table = table[(table["distribution"] == "balanced") & ~plain]
+    names = {
+        "num_tokens": "m",
+        "inter_size": "n",
+        "hidden_size": "k",
+        "num_experts": "experts",
+        "topk": "topk",
+        "moe_tp_size": "moe_tp",
+        "moe_ep_size": "moe_ep",
+    }
+    table = table.assign(
+        **{new: table[old].astype(float) for old, new in names.items()},
+        latency_us=table["latency"].astype(float) * 1e3,
+        dtype=table["moe_dtype"].map(DTYPES),
+        framework=table["dir_backend"],
+        source="aiconfigurator",
+        op="moe_gemm",
+    )
+    return _tuned(_by_library(table[table["dtype"].notna()], list(names.values())))
 
 
 def _by_library(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """One row per accelerator, type, shape and library (`framework`): the geometric mean of its
-    kernels and versions."""
-    return _geometric_mean(table, ["accelerator", "op", "dtype", "source", "framework", *keys])
+    """One row per accelerator, type, shape and library (`framework`): of its kernels and versions
+    the fastest, which is what it chooses where it can."""
+    whole = ["accelerator", "op", "dtype", "source", "framework", *keys]
+    return table.groupby(whole, observed=True)["latency_us"].min().reset_index()

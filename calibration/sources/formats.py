@@ -31,6 +31,10 @@ AICONFIGURATOR = {
     "gemm_perf.parquet": _whole(aiconfigurator.gemm),
     "context_attention_perf.parquet": _whole(aiconfigurator.attention),
     "generation_attention_perf.parquet": _whole(aiconfigurator.decode),
+    "context_mla_perf.parquet": _whole(aiconfigurator.latent_attention),
+    "generation_mla_perf.parquet": _whole(aiconfigurator.latent_decode),
+    "mla_bmm_perf.parquet": _whole(aiconfigurator.latent_products),
+    "moe_perf.parquet": _whole(aiconfigurator.experts),
     "nccl_perf.parquet": _whole(aiconfigurator.nccl),
 }
 """How each table of aiconfigurator is read, by its file name."""

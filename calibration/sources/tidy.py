@@ -64,6 +64,16 @@ def training_gemms(path: Path) -> pd.DataFrame:
     return table[columns].assign(layout=layout, batch=1.0).reset_index(drop=True)
 
 
+def products(path: Path) -> pd.DataFrame:
+    """Products that one library timed on its own hardware: aiter's tuned ones on AMD, DeepGEMM's
+    on H20 and H800 (InferSim), and those of the fp32 units (NeuSight, no tensor cores)."""
+    table = _load(path)
+    table = table[(table["op"] == "gemm") & table["source"].isin(["aiter", "infersim", "neusight"])]
+    columns = ["source", "accelerator", "op", "dtype", "m", "n", "k", "batch", "latency_us"]
+    dtype = table["dtype"].replace({"fp8-blockscale": "fp8_block"})
+    return table[columns].assign(dtype=dtype, layout="fwd").reset_index(drop=True)
+
+
 def streaming(path: Path) -> pd.DataFrame:
     """NeuSight: elementwise kernels and layer norms in fp32, on accelerators of the catalog."""
     table = _load(path)

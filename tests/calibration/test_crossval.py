@@ -12,7 +12,9 @@ FOLDER = catalog.calibration_dir("kernels-only")
 
 def test_every_model_of_an_accelerator_has_its_error() -> None:
     table = heldout(FOLDER)
-    assert {"unseen shapes", "accelerator left out", "unseen sizes"} == set(table["fold"])
+    assert {"unseen shapes", "accelerator left out", "unseen sizes", "library left out"} == set(
+        table["fold"]
+    )
     gemm = table[(table["kind"] == "gemm") & (table["dtype"] == "bf16")]
     assert len(gemm[gemm["fold"] == "accelerator left out"]) >= 9
     assert (table["points"] >= 0).all()

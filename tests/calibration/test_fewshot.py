@@ -88,8 +88,7 @@ def test_calibrating_a_new_device_starts_from_its_relatives() -> None:
 
 
 def test_what_a_related_type_lent_is_kept_under_its_own_name(tmp_path: Path) -> None:
-    """Hopper's bf16 products bent to tf32 ones of a new device, written and read back;
-    the constants of the libraries stay, whatever spelling the table has."""
+    """Hopper's bf16 products bent to tf32 ones of a new device, written and read back."""
     from calibration.artifact import write
     from calibration.kernels import fit_kernels
     from predictor.efficiency import Calibration, load
@@ -103,7 +102,5 @@ def test_what_a_related_type_lent_is_kept_under_its_own_name(tmp_path: Path) -> 
     fitted = fit_kernels(table, {"H100-mine": device}, pool=False, base=base)
     key = ("gemm", "tf32", "H100-mine")
     assert (fitted.models[key].kind, fitted.models[key].dtype) == key[:2]
-    hopper = known.kernels["gemm", "bf16", "*hopper"].stacks
-    assert fitted.models[key].stacks == hopper
     write(Calibration("x", kernels={**base.kernels, **fitted.models}), tmp_path / "c")
     assert set(load(tmp_path / "c").kernels) == {*only, key}

@@ -32,7 +32,7 @@ GEMM = pd.DataFrame(
 @pytest.mark.parametrize("ending", [".parquet", ".csv", ".csv.gz"])
 def test_every_ending_holds_the_same_table(cli: Cli, tmp_path: Path, ending: str) -> None:
     GEMM.to_parquet(tmp_path / "gemm_perf.parquet")
-    (tmp_path / "moe_perf.parquet").write_bytes(b"not read")
+    (tmp_path / "wideep_moe_perf.parquet").write_bytes(b"not read")
     out = tmp_path / "out" / f"kernels{ending}"
     out.parent.mkdir()
     status, text, err = cli("import", "aiconfigurator", tmp_path, "--out", out, "--json", "-")
@@ -41,7 +41,7 @@ def test_every_ending_holds_the_same_table(cli: Cli, tmp_path: Path, ending: str
     assert result["written"] == [
         {"accelerator": "H100-SXM5-80GB", "op": "gemm", "dtype": "bf16", "n": 3}
     ]
-    assert result["left_out"] == [{"reason": "tables moe_perf.parquet are not read", "n": 1}]
+    assert result["left_out"] == [{"reason": "tables wideep_moe_perf.parquet are not read", "n": 1}]
     table = read_table(out)
     assert tuple(table) == KERNEL_COLUMNS
     found = check_kernels(table, "t").set_index(["framework", "m"])["latency_us"]

@@ -195,3 +195,26 @@ def test_errors_are_relative() -> None:
     found = errors(np.array([1.1, 0.9]), np.array([1.0, 1.0]))
     assert found.mape == pytest.approx(0.1)
     assert isinstance(Points, type)
+
+
+def test_vendors_do_not_stand_for_each_other() -> None:
+    table = pd.concat(
+        [
+            gemm_table("A100-SXM4-80GB", SIZES[2:], 0.8, 3.0),
+            gemm_table("H100-SXM5-80GB", SIZES[2:], 0.8, 3.0),
+            gemm_table("MI300X-192GB", SIZES[2:], 0.4, 3.0),
+        ],
+        ignore_index=True,
+    )
+    fitted = fit_kernels(table)
+    known = Calibration("x", kernels=fitted.models, transfer_sigma=fitted.transfer_sigma)
+    volta = known.resolve("gemm", "bf16", catalog.accelerator("V100-SXM2-32GB"))
+    assert volta.model is not None
+    assert volta.model.accelerator == f"{ANY}NVIDIA"
+    assert volta.sigma >= fitted.transfer_sigma["gemm"]
+    tpu = known.resolve("gemm", "bf16", catalog.accelerator("TPUv4")).model
+    assert tpu is not None
+    assert tpu.accelerator == ANY
+    for name in ("A100-SXM4-80GB", "H100-SXM5-80GB"):
+        assert fitted.transfer["gemm", "bf16", name].mape < 0.1
+    assert fitted.transfer["gemm", "bf16", "MI300X-192GB"].mape > 0.3

@@ -191,7 +191,7 @@ def test_a_row_is_read_with_the_defaults_of_its_time() -> None:
         ("async TP; bf16; torch.compile", "tp_overlap", True),
         ("EP overlap on, search run; forced-balanced routing", "ep_overlap", True),
         ("kernels: TE + DeepEP; FSDP=8", "dispatch", "once"),
-        ("SDPA flash v2, without torch.compile", "fused", False),
+        ("FSDP+compile; selective AC (per-op)", "fused", True),
     ],
 )
 def test_settings_that_only_notes_state(notes: str, field: str, value: object) -> None:
@@ -201,6 +201,17 @@ def test_settings_that_only_notes_state(notes: str, field: str, value: object) -
     assert untold != value
 
 
+def test_a_row_without_compilation_is_not_fused() -> None:
+    for framework in ("torchtitan", "fms-fsdp"):
+        found = point(framework=framework, notes="SDPA flash v2, without torch.compile")
+        assert not found.request.plan.fused
+
+
+def test_what_the_notes_call_a_guess_gives_way_to_what_they_say() -> None:
+    found = point(notes="H100 variant not stated (torchtitan H100s elsewhere are 96GB HBM2e 500W)")
+    assert found.request.cluster.accelerator.name == "H100-SXM5-96GB-HBM2e-500W"
+
+
 def test_cells_that_notes_imply_are_filled_and_stated_ones_kept() -> None:
     tray = "GPU MODEL NOT STATED: memory percentages imply ~184.3 GiB capacity (GB200/B200 class)"
     found = point(accelerator=math.nan, gpus_per_node=math.nan, num_gpus=4.0, notes=tray)
@@ -208,3 +219,5 @@ def test_cells_that_notes_imply_are_filled_and_stated_ones_kept() -> None:
     assert point(notes=tray).request.cluster.accelerator.name == "H100-SXM5-80GB"
     page = "MODEL NOT STATED on this page (TorchAO MX benchmark; see torchao source)"
     assert point(model=math.nan, notes=page).request.model.name == "llama3-8b"
+    node = 'source states "800Gbps" interconnect (appears to be per node, not per-GPU)'
+    assert point(notes=node).request.cluster.tiers[-1].bandwidth == 100e9 / 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from calibration.sources import aiconfigurator, fgpm, tidy
@@ -23,17 +24,43 @@ def test_message_sizes_are_bytes(shared: Path) -> None:
     assert bus.max() == pytest.approx(222, rel=0.02)
 
 
-def test_versions_are_averaged_and_libraries_kept_apart(shared: Path) -> None:
+def test_versions_are_one_and_libraries_kept_apart(shared: Path) -> None:
     folder = shared / "bulk/kernels/aiconfigurator"
     keys = ["accelerator", "dtype", "framework"]
     gemm = aiconfigurator.gemm(folder / "gemm_perf.parquet")
     assert not gemm.duplicated([*keys, "m", "n", "k"]).any()
     decode = aiconfigurator.decode(folder / "generation_attention_perf.parquet")
-    shape = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype"]
+    shape = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype", "window"]
     assert not decode.duplicated([*keys, *shape]).any()
     for table in (gemm, decode):
         assert (table["latency_us"] > 0.1).all()
         assert {"sglang", "trtllm", "vllm"} == set(table["framework"])
+
+
+def test_experts_that_were_mistuned_are_left_out() -> None:
+    """Half of the experts cannot take longer than all of them."""
+    base = {"accelerator": "a", "dtype": "bf16", "framework": "f", "m": 64.0, "n": 8192.0,
+            "k": 5120.0, "experts": 16.0, "topk": 1.0}  # fmt: skip
+    times = {(1, 1): 942.0, (1, 2): 3582.0, (1, 4): 258.0, (2, 1): 3303.0, (2, 2): 480.0}
+    table = pd.DataFrame(
+        [{**base, "moe_tp": tp, "moe_ep": ep, "latency_us": t} for (tp, ep), t in times.items()]
+    )
+    kept = aiconfigurator._tuned(table)
+    assert sorted(kept["latency_us"]) == [258.0, 480.0, 942.0]
+
+
+def test_experts_and_latent_attention(shared: Path) -> None:
+    folder = shared / "bulk/kernels/aiconfigurator"
+    experts = check_kernels(aiconfigurator.experts(folder / "moe_perf.parquet"), "moe")
+    assert set(kinds(experts)) == {"moe_gemm"}
+    assert {"bf16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4"} <= set(experts["dtype"])
+    decode = aiconfigurator.latent_decode(folder / "generation_mla_perf.parquet")
+    prefill = aiconfigurator.latent_attention(folder / "context_mla_perf.parquet")
+    found = set(kinds(check_kernels(pd.concat([decode, prefill], ignore_index=True), "mla")))
+    assert found == {"attention_decode.mla", "attention_decode.mla_kv8", "attention_prefill.mla"}
+    gb = decode["batch"] * decode["kv_len"] * 576 * 2 / decode["latency_us"] / 1e3
+    b200 = decode[(decode["accelerator"] == "B200-SXM-180GB") & (decode["kv_dtype"] == "bf16")]
+    assert gb[b200.index].max() < 8000  # the memory's bandwidth
 
 
 def test_operators_of_a_training_step_are_there(shared: Path) -> None:

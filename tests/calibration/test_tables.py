@@ -8,6 +8,7 @@ import pytest
 
 from calibration.tables import check_kernels, gaps, kinds, read_table, shapes_of, variants
 from predictor.errors import InputError
+from predictor.features import Shapes
 from predictor.model import Model
 from predictor.operators import Operator, step_operators
 from predictor.plan import TrainingPlan
@@ -44,7 +45,9 @@ def test_a_bad_row_is_named(change: dict, message: str) -> None:
         ({"m": 0}, "m is not stated"),
         ({"k": np.nan}, "k is not stated"),
         ({"dtype": "int3"}, "unknown data type int3"),
-        ({"op": "moe_gemm"}, "kernels of this kind are not predicted yet"),
+        ({"op": "mamba"}, "kernels of this kind are not predicted yet"),
+        ({"op": "moe_gemm"}, "experts is not stated"),
+        ({"op": "moe_gemm", "experts": 8, "topk": 2}, ""),
         ({"op": "attention_prefill"}, "batch is not stated"),
         ({"op": "norm"}, "message_bytes is not stated"),
         ({"op": "norm", "message_bytes": 64.0}, ""),
@@ -121,3 +124,47 @@ def test_a_measured_operator_has_the_predicted_ones_shape(attention: str) -> Non
         expected = columns([operator], ())
         for name in ("m", "n", "k", "flop", "bytes"):
             np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-12)
+
+
+def one(**row: object) -> Shapes:
+    table = check_kernels(pd.DataFrame([{**ROW, **row}]), "t.csv")
+    return shapes_of(table, str(row["op"]), "bf16")
+
+
+def test_experts_of_one_device() -> None:
+    """DeepSeek-V3's experts over 32 devices, 64 tokens: 16 choices fall on a device's 8 experts."""
+    layer: dict[str, object] = {"op": "moe_gemm", "n": 2048, "k": 7168, "experts": 256, "topk": 8}
+    found = one(**layer, m=64, moe_tp=1, moe_ep=32)
+    assert (found.m, found.n, found.k, found.batch) == (2.0, 2048.0, 7168.0, 8.0)
+    assert found.flop == 6 * 16 * 2048 * 7168
+    assert found.bytes == 2 * (3 * 8 * 2048 * 7168) + 16 * (2 * 2 * 7168 + 6 * 2048)
+    assert found.idle == 31.0
+    few = one(**layer, m=4, moe_tp=4, moe_ep=1)  # benchmarks give no expert a second token first
+    assert (few.m, few.n, few.batch, few.idle) == (1.0, 512.0, 32.0, 0.0)
+
+
+def test_a_window_cuts_scores_and_cache() -> None:
+    whole: dict[str, object] = {"batch": 2, "kv_len": 4096, "heads": 8, "kv_heads": 2,
+                                "head_dim": 64, "causal": 1}  # fmt: skip
+    prefill = {"op": "attention_prefill", "q_len": 4096, **whole}
+    full, cut = one(**prefill), one(**prefill, window=1024)
+    assert cut.flop / full.flop == pytest.approx((1024 - 1024**2 / 8192) / 2048)
+    assert (cut.n, full.n) == (1024.0, 4096.0)
+    assert cut.bytes == full.bytes  # every key is read by somebody
+    decode = {"op": "attention_decode", **whole}
+    assert one(**decode, window=1024).flop == one(**decode).flop / 4
+    assert one(**decode, window=1024).n == 1024.0
+    assert one(**decode, window=1024).idle == cut.idle == 3.0
+
+
+def test_a_latent_cache_is_read_once_for_keys_and_values() -> None:
+    row = {"op": "attention_decode", "kernel": "mla", "batch": 4, "kv_len": 1000, "heads": 128,
+           "kv_heads": 1, "head_dim": 576}  # fmt: skip
+    found = one(**row)
+    assert found.variants == ("mla",)
+    assert found.bytes == 4 * (2 * 1000 * 576 + 2 * 2 * 128 * 576)
+    assert found.flop == 2 * 4 * 128 * 1000 * (576 + 512)
+    assert one(**row, kv_dtype="fp8").variants == ("mla_kv8",)
+    prefill = one(op="attention_prefill", kernel="mla", batch=1, q_len=512, kv_len=512, heads=16,
+                  head_dim=192, causal=1)  # fmt: skip
+    assert prefill.flop == 2 * 16 * 512 * 256 * (192 + 128)

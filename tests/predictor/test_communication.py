@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from predictor.communication import (
     step_collectives,
 )
 from predictor.model import Model
-from predictor.operators import LAYER_MODULES
+from predictor.operators import LAYER_MODULES, step_operators
 from predictor.plan import TrainingPlan
 
 Make = Callable[..., TrainingPlan]
@@ -195,3 +196,20 @@ def test_what_overlaps_hides_behind_a_product_that_exists(llama: Model, plan: Ma
         assert behind
         assert {c.behind for c in behind} <= names
         assert all(isinstance(c, Collective) for c in behind)
+
+
+def test_who_keeps_what_was_gathered_does_not_gather_again(gpt3: Model, plan: Make) -> None:
+    """Two all-gathers less in the backward pass, and both inputs of a layer kept whole."""
+    made = plan(sequence_parallel=1.0)
+    keeps = replace(made, tp_regather=False)
+    whole = 2.0 * 2048 * gpt3.hidden
+    again, once = (per_layer(gpt3, p, "tp") for p in (made, keeps))
+    assert again["backward allgather"] - once["backward allgather"] == 2 * whole
+    assert {k: v for k, v in again.items() if k != "backward allgather"} == {
+        k: v for k, v in once.items() if k != "backward allgather"
+    }
+    saved = [
+        sum(float(o.saved) for o in step_operators(gpt3, p) if o.module in LAYER_MODULES)
+        for p in (made, keeps)
+    ]
+    assert saved[1] - saved[0] == 2 * whole * (1 - 1 / 8)

@@ -28,7 +28,7 @@ def test_another_schema_version_is_refused(copy: Path) -> None:
     path = copy / "calibration.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "schema_version": 99}))
-    with pytest.raises(InputError, match="schema version 99, this reckon reads 3"):
+    with pytest.raises(InputError, match="schema version 99, this reckon reads 4"):
         load(copy)
 
 
@@ -70,7 +70,9 @@ def test_shipped_calibrations_say_where_they_come_from() -> None:
         found = load(name)
         assert found.provenance["sources"]
         assert all({"origin", "licence"} <= set(s) for s in found.provenance["sources"])
-        assert not found.fitted_points, "central values are fitted to kernels only"
+    assert not load("kernels-only").fitted_points, "fitted to kernels and collectives alone"
+    assert len(load("default").fitted_points) > 700, "run parameters are fitted to published runs"
+    assert load("default").run.factors.keys() > {"*", "nemo", "torchtitan"}
 
 
 def test_efficiency_stays_within_zero_and_one() -> None:
@@ -111,6 +113,21 @@ def test_a_relatives_efficiency_is_trusted_less() -> None:
     own, other = (found.resolve("gemm", "bf16", a) for a in (known, relative))
     assert (own.pedigree, other.pedigree) == ("interpolated", "transferred")
     assert other.sigma == found.transfer_sigma["gemm/architecture"] > own.sigma
+
+
+def test_a_kernel_by_name_comes_from_the_architecture_before_a_newer_one() -> None:
+    """FlashAttention-2 was measured on GH200; an H100 runs it as that one does, not as its own
+    newest kernel. Nobody measured it on Blackwell, which has its own attention only."""
+    found = load("kernels-only")
+    for kind in ("attention_prefill", "attention_backward"):
+        hopper, blackwell = (
+            found.resolve(f"{kind}.flash2", "bf16", catalog.accelerator(name)).model
+            for name in ("H100-SXM5-80GB", "B200-SXM-180GB")
+        )
+        assert hopper is not None
+        assert (hopper.kind, hopper.accelerator) == (f"{kind}.flash2", "*hopper")
+        assert blackwell is not None
+        assert (blackwell.kind, blackwell.accelerator) == (kind, "B200-SXM-180GB")
 
 
 @pytest.mark.parametrize(

@@ -190,3 +190,20 @@ def test_probability_of_not_fitting_is_half_at_the_brim(llama: Model, plan: Make
     found = memory(llama, plan(), RUN)
     assert found.probability_over(float(found.peak), 0.1) == pytest.approx(0.5)
     assert found.probability_over(2 * float(found.peak), 0.1) < 1e-6
+
+
+def test_logits_of_an_eager_loss_are_kept_more_than_once(llama: Model, plan: Make) -> None:
+    """2048 tokens of 128256 logits on the last stage, an eighth of them on each of eight ranks."""
+    logits = 2048 * 128256 / 8
+    in_place, apart = (
+        classes(llama, plan(pp=1.0, logit_bytes=b, vocab_multiple=1.0))[
+            "embedding and head activations"
+        ]
+        for b in (8.0, 14.0)
+    )
+    assert apart - in_place == pytest.approx(6.0 * logits, rel=1e-9)
+
+
+def test_what_the_allocator_reserves_leaves_out_the_context(llama: Model, plan: Make) -> None:
+    found = memory(llama, plan(), RunParameters(context=3e9))
+    assert found.peak - found.reserved == 3e9

@@ -11,7 +11,6 @@ from predictor.passes import TERMS, body, decode_cores, prefill_cores, steps
 from predictor.serving_operators import (
     decode_attention,
     exchanges,
-    experts_hit,
     kv_token_bytes,
     layer_operators,
     prefill_attention,
@@ -78,14 +77,6 @@ def test_cached_tokens_are_seen_but_not_computed():
     tail = prefill_attention(LLAMA, plan(), 1.0, 100.0, 900.0)[0]
     head = prefill_attention(LLAMA, plan(), 1.0, 900.0)[0]
     assert tail.flop + head.flop == pytest.approx(whole.flop)
-
-
-def test_expected_distinct_experts():
-    # One token goes to two of eight; a second finds each of its two new with probability 3/4.
-    assert experts_hit(8.0, 2 / 8, 1.0) == pytest.approx(2.0)
-    assert experts_hit(8.0, 2 / 8, 2.0) == pytest.approx(3.5)
-    assert experts_hit(8.0, 2 / 8, 1e4) == pytest.approx(8.0)
-    assert experts_hit(8.0, 1.0, 1.0) == pytest.approx(8.0)
 
 
 def test_experts_have_all_tokens_between_them():

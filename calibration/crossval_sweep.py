@@ -1,0 +1,89 @@
+"""What run parameters are worth on model sizes of the nanotron sweep that were left out of them.
+
+python -m calibration.crossval_sweep ../shared [--calibration kernels-only]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from calibration.runs import LAUNCHES, default_run, descend, errors, take_apart
+from calibration.sweep import environment_of, read_sweep, sick
+from predictor.efficiency import Calibration, load
+
+FIELDS = ("tp", "pp", "dp", "nodes", "micro_batch", "model")
+
+
+def score_sweep(path: Path, calibration: Calibration) -> pd.DataFrame:
+    """Log errors of every timed row of the sweep with the launch costs and the level fitted to the
+    other model sizes, healthy rows only. Returns the rows with `error`, `sick` and `nodes`."""
+    sweep = read_sweep(path, calibration.run)
+    timed = np.flatnonzero(sweep.timed)
+    table = sweep.table.iloc[timed].reset_index(drop=True)
+    points = [environment_of(sweep.points[at], bool(sweep.fast[at])) for at in timed]
+    runs = take_apart(calibration, points)
+    table = table.assign(sick=sick(table), nodes=table["num_gpus"] / table["gpus_per_node"])
+    model, ill = table["model"].to_numpy(str), table["sick"].to_numpy(bool)
+    error = np.zeros(len(table))
+    for name in np.unique(model):
+        rest = runs.only((model != name) & ~ill)
+        fitted = descend(rest, default_run(), LAUNCHES["nanotron"])
+        own = model == name
+        error[own] = errors(runs.only(own), fitted) - np.median(errors(rest, fitted))
+    return table.assign(error=error, step_predicted_s=table["step_time_s"] * np.exp(error))
+
+
+def figures(table: pd.DataFrame) -> dict[str, float]:
+    """Rows, mean and median error of a step time."""
+    share = np.abs(np.expm1(table["error"]))
+    return {"rows": len(table), "mean": float(share.mean()), "median": float(share.median())}
+
+
+def rank_correlation(table: pd.DataFrame, least: int = 8) -> float:
+    """Spearman's correlation of predicted and measured tokens per second of plans within a model
+    and a number of nodes, mean over those with `least` plans."""
+    found = []
+    for _, own in table.groupby(["model", "nodes"]):
+        if len(own) >= least:
+            rate = own["global_batch"] / own["step_time_s"]
+            said = own["global_batch"] / own["step_predicted_s"]
+            found.append(float(rate.rank().corr(said.rank())))
+    return float(np.mean(found))
+
+
+def by_field(table: pd.DataFrame) -> Mapping[str, pd.DataFrame]:
+    """Errors against every field of a plan that may drive them."""
+    share = table.assign(share=np.abs(np.expm1(table["error"])))
+    return {
+        name: share.groupby(name).agg(
+            rows=("error", "size"), bias=("error", "mean"), median=("share", "median")
+        )
+        for name in FIELDS
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: print the scores."""
+    parser = argparse.ArgumentParser(description="Score the nanotron sweep, model sizes left out.")
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("--calibration", default="kernels-only")
+    given = parser.parse_args(arguments)
+    path = given.shared / "bulk" / "training" / "nanotron_sweep.csv"
+    table = score_sweep(path, load(given.calibration))
+    for label, own in (("all rows", table), ("without sick machines", table[~table["sick"]])):
+        found = figures(own)
+        print(
+            f"{label}: {found['rows']:.0f} rows, mean {found['mean']:.1%}, median "
+            f"{found['median']:.1%}, rank correlation {rank_correlation(own):.3f}"
+        )
+    for own in by_field(table[~table["sick"]]).values():
+        print(f"\n{own.round(3).to_string()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,415 @@
+"""The parts of a training step: what every piece takes by itself, before anything overlaps.
+
+Nothing here depends on the parameters of a run (`efficiency.RunParameters`), so that these can be
+fitted to many runs without timing a kernel twice. `step.assemble` puts the parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.blocks import blocks
+from predictor.collectives import collective_time, span
+from predictor.communication import (
+    Collective,
+    Group,
+    gradient_collectives,
+    groups,
+    pipeline_collectives,
+    step_collectives,
+)
+from predictor.efficiency import Calibration
+from predictor.errors import InputError
+from predictor.hardware import Array, Cluster, Numeric
+from predictor.kernels import Timing, operator_times
+from predictor.memory import stage_parameters
+from predictor.model import Model
+from predictor.operators import Operator, step_operators, update_operators
+from predictor.pipeline import Stages, stages
+from predictor.plan import LAYER_FIELDS, SHARDINGS, TrainingPlan
+
+COMPUTE_TERMS = ("forward", "backward", "recompute")
+
+PRODUCTS = ("gemm", "moe_gemm")
+"""Operators that are matrix products."""
+
+KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
+"""Kind of communication of a group that does not name its own."""
+
+
+def weight_share(operator: Operator) -> float:
+    """Share of a kernel's time that goes into gradients of weights."""
+    if operator.op == "moe_gemm":
+        return 0.5 if operator.phase == "backward" else 0.0
+    return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
+
+
+def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
+    """Class of a kernel: those whose time in a step differs from that by itself for one reason.
+    Products ('gemm.ARCHITECTURE', for the clock that each sustains), fused attention
+    ('attention', 'attention.triton') and those that stream memory ('stream')."""
+    if operator.op in PRODUCTS:
+        return f"gemm.{architecture}"
+    if operator.op.startswith("attention"):
+        return "attention.triton" if attention == "triton" else "attention"
+    return "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What tells apart the collectives of one step: kind of group, operation, where it runs, what
+    it may hide behind ('' for nothing: a class of kernels, or a phase of the step)."""
+
+    kind: str
+    op: str
+    place: str
+    behind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """Collectives of one step, alike arrays for each slot.
+
+    time     of one execution, by itself [s]
+    window   what it may hide behind, by itself [s]
+    count    executions
+    domains  nodes whose traffic it shares the network between nodes with; 1 inside a node
+    sigma    log-standard-deviation of `time`
+    """
+
+    time: Array
+    window: Array
+    count: Array
+    domains: Array
+    sigma: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """A step in pieces, of one plan or of a batch. Stage arrays have shape (3, *batch).
+
+    at          stages
+    index       position of every plan among those with distinct layers (base)
+    modules     units of each module of the work list on a stage, (3, *batch) (`blocks.blocks`)
+    mean_layer  units of each in the mean layer
+    work        (module, term, class) -> seconds per unit and micro-batch, base shape
+    weights     (module, class) -> what of the backward pass are gradients of weights
+    families    (module, family, class) -> the same seconds by fit, for the interval
+    launches    operators per unit and micro-batch, by module
+    kernels     what operators of several kernels launch beyond their first, alike
+    hops        steps of tensor-parallel rings per unit and micro-batch, by module
+    inside      collectives inside a stage, per unit and micro-batch, base shape
+    between     transfers between stages per micro-batch and virtual stage, batch shape
+    gradients   data-parallel collectives per step, (3, *batch)
+    sigmas      of the families
+    update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
+    repeats     how often the data-parallel collectives repeat in a step
+    host        whether the accelerator is the host itself
+    """
+
+    at: Stages
+    index: npt.NDArray[np.intp]
+    m: Array
+    vpp: Array
+    gpus: Array
+    modules: dict[str, Array]
+    mean_layer: dict[str, Array]
+    work: dict[tuple[str, str, str], Array]
+    weights: dict[tuple[str, str], Array]
+    families: dict[tuple[str, str, str], Array]
+    launches: dict[str, Array]
+    kernels: dict[str, Array]
+    hops: dict[str, Array]
+    inside: dict[tuple[Slot, int], Exchange]
+    between: dict[Slot, Exchange]
+    gradients: dict[tuple[Slot, int], Exchange]
+    sigmas: dict[str, Array]
+    update: Array
+    update_sigma: Array
+    repeats: Array
+    host: Array
+    schedule: str
+
+    def spread(self, value: Array) -> Array:
+        """An array of base shape for every plan of the batch."""
+        return np.asarray(value)[..., self.index] if np.ndim(self.index) else np.asarray(value)
+
+
+def distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
+    """Plans with distinct layer fields, and for every plan the index of its own among them."""
+    shape = plan.shape
+    if not shape:
+        return plan, np.zeros((), dtype=np.intp)
+    table = np.stack(
+        [np.broadcast_to(getattr(plan, name), shape).ravel() for name in LAYER_FIELDS], axis=1
+    )
+    codes = np.zeros(len(table), dtype=np.int64)
+    for column in table.T:
+        values, inverse = np.unique(column, return_inverse=True)
+        codes = codes * len(values) + inverse
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
+    return flat.take(first), inverse.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worklist:
+    """Operators of a layer and the ends, timed; arrays of (operators, base shape)."""
+
+    operators: tuple[Operator, ...]
+    timing: Timing
+
+
+def _domains(group: Group, crowd: Group, cluster: Cluster) -> Array:
+    """Domains of the network's outermost tier that a crowd of ranks crosses where a group of it
+    does, else 1."""
+    place, all_ = span(group, cluster), span(crowd, cluster)
+    outer = (place.tier == len(cluster.tiers) - 1) & (len(cluster.tiers) > 1)
+    return np.where(outer, all_.size / all_.below, 1.0)
+
+
+def _exchange(
+    collective: Collective,
+    ranks: dict[str, Group],
+    window: Numeric,
+    shape: tuple[int, ...],
+    cluster: Cluster,
+    calibration: Calibration,
+    crowd: Group | None = None,
+) -> Exchange:
+    """One collective with the time that its call and its group take; `crowd` communicates at the
+    same time, the group itself if None."""
+    group = ranks[collective.group]
+    time, sigma = collective_time(
+        collective.op, collective.bytes, group, cluster, calibration, collective.copies
+    )
+    values = (
+        time * collective.calls,
+        window,
+        collective.count,
+        _domains(group, crowd or group, cluster),
+        sigma,
+    )
+    filled = (np.broadcast_to(np.asarray(value, float), shape) for value in values)
+    return Exchange(*filled)
+
+
+def _inside(
+    collectives: Iterable[Collective],
+    work: Worklist,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> dict[tuple[Slot, int], Exchange]:
+    """Collectives inside a stage, those that the plan has."""
+    position = {operator.name: index for index, operator in enumerate(work.operators)}
+    ranks = groups(plan)
+    found: dict[tuple[Slot, int], Exchange] = {}
+    taken: dict[Slot, int] = {}
+    for collective in collectives:
+        size = np.asarray(ranks[collective.group].size)
+        if not np.any(np.asarray(collective.count) * (size > 1)):
+            continue
+        window: Numeric = 0.0
+        behind = ""
+        if collective.behind:
+            at = position[collective.behind]
+            window, behind = (
+                work.timing.time[at],
+                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
+            )
+        kind = KIND.get(collective.group, collective.group)
+        slot = Slot(kind, collective.op, collective.module, behind)
+        taken[slot] = taken.get(slot, -1) + 1
+        found[(slot, taken[slot])] = _exchange(
+            collective, ranks, window, plan.shape, cluster, calibration
+        )
+    return found
+
+
+def parts(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+) -> tuple[Parts, Worklist]:
+    """Take a step apart: kernels and collectives timed one by one.
+
+    model, cluster, plan   as `training.predict` takes them
+    calibration            efficiencies of kernels and links; its run parameters are not used
+
+    Operators are timed once per distinct set of the fields on which they depend
+    (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
+    """
+    shape = plan.shape
+    base, index = distinct(plan)
+    operators = step_operators(model, base)
+    accelerator = cluster.accelerator
+    timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
+    work: dict[tuple[str, str, str], Array] = {}
+    families: dict[tuple[str, str, str], Array] = {}
+    weights: dict[tuple[str, str], Array] = {}
+    sigmas: dict[str, Array] = {}
+    launches: dict[str, Array] = {}
+    kernels: dict[str, Array] = {}
+    for position, operator in enumerate(operators):
+        time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
+        own, family = (
+            kernel_class(operator, plan.attention, accelerator.architecture),
+            timing.family[position],
+        )
+        for table, key in (
+            (work, (operator.module, operator.phase, own)),
+            (families, (operator.module, family, own)),
+        ):
+            table[key] = table[key] + time if key in table else time
+        if share := weight_share(operator):
+            late = weights.get((operator.module, own), 0.0)
+            weights[(operator.module, own)] = late + share * time
+        sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
+        for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
+            before = counts.get(operator.module, np.zeros(base.shape))
+            counts[operator.module] = before + operator.count * each
+    listed = Worklist(tuple(operators), timing)
+    inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
+
+    hops = {module: np.zeros(base.shape) for module in launches}
+    for (slot, _), exchange in inside.items():
+        if slot.kind == "tp":
+            rounds = 2.0 if slot.op == "allreduce" else 1.0
+            hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
+
+    at = stages(model, plan)
+    ranks = groups(plan)
+    full = (3, *shape)
+    between = {
+        Slot("pp", c.op, c.phase, c.phase if c.behind else ""): _exchange(
+            c, ranks, 0.0, shape, cluster, calibration
+        )
+        for c in pipeline_collectives(model, plan)
+    }
+    parameters = stage_parameters(model, plan, at)
+    dense, experts = parameters.dense, parameters.expert
+    gradients: dict[tuple[Slot, int], Exchange] = {}
+    for number, c in enumerate(
+        gradient_collectives(plan, dense, experts, at.layers, parameters.tied)
+    ):
+        slot = Slot("dp", c.op, "update", c.behind)
+        # All groups reduce at once: the network carries the whole job.
+        everyone = Group(plan.gpus, 1.0)
+        gradients[(slot, number)] = _exchange(c, ranks, 0.0, full, cluster, calibration, everyone)
+    sharding = SHARDINGS[plan.sharding]
+    updated = dense.trained + experts.trained
+    if sharding.optimizer:
+        updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
+    updates = update_operators(plan, updated)
+    update = operator_times(updates, accelerator, calibration, full)
+    present = at.count > 0
+
+    def whole(value: Numeric) -> Array:
+        return np.broadcast_to(np.asarray(value, float), shape)
+
+    found = Parts(
+        at=at,
+        index=index,
+        m=whole(plan.micro_batches),
+        vpp=whole(plan.vpp),
+        gpus=whole(plan.gpus),
+        modules=blocks(model, plan, at),
+        mean_layer={
+            "layer": np.ones(()),
+            "dense": np.asarray(model.dense_share),
+            "moe": np.asarray(model.moe_share),
+        },
+        work=work,
+        weights=weights,
+        families=families,
+        launches=launches,
+        kernels=kernels,
+        hops=hops,
+        inside=inside,
+        between=between,
+        gradients=gradients,
+        sigmas={family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()},
+        update=np.where(present, update.time.sum(axis=0), 0.0),
+        update_sigma=np.max(np.where(present, update.sigma, 0.0), axis=(0, 1)),
+        repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
+        host=whole(1.0 if accelerator.is_host else 0.0),
+        schedule=plan.schedule,
+    )
+    return found, listed
+
+
+def stack(many: list[Parts]) -> Parts:
+    """Parts of single plans as one batch: what a plan does not have takes no time in it.
+
+    many   each of one plan (shape ()), of any model, machine and category
+
+    Raises InputError where their schedules differ.
+    """
+    schedules = sorted({one.schedule for one in many})
+    if len(schedules) > 1:
+        raise InputError(f"plans of one schedule make a batch, not of {', '.join(schedules)}")
+
+    def join(values: list[Array]) -> Array:
+        return np.stack(values, axis=-1)
+
+    def table(name: str, shape: tuple[int, ...]) -> dict[Any, Array]:
+        keys = {key: None for one in many for key in getattr(one, name)}
+        none = np.zeros(shape)
+        return {key: join([getattr(one, name).get(key, none) for one in many]) for key in keys}
+
+    def exchanges(name: str, shape: tuple[int, ...]) -> dict[Any, Exchange]:
+        keys = {key: None for one in many for key in getattr(one, name)}
+        zero, unit = np.zeros(shape), np.ones(shape)
+        nothing = Exchange(zero, zero, zero, unit, zero)
+        return {
+            key: Exchange(
+                *(
+                    join([getattr(getattr(one, name).get(key, nothing), part.name) for one in many])
+                    for part in fields(Exchange)
+                )
+            )
+            for key in keys
+        }
+
+    def plain(name: str) -> Array:
+        return join([getattr(one, name) for one in many])
+
+    return Parts(
+        at=Stages(*(join([getattr(one.at, part.name) for one in many]) for part in fields(Stages))),
+        index=np.arange(len(many)),
+        modules=table("modules", (3,)),
+        mean_layer=table("mean_layer", ()),
+        work=table("work", ()),
+        weights=table("weights", ()),
+        families=table("families", ()),
+        launches=table("launches", ()),
+        kernels=table("kernels", ()),
+        hops=table("hops", ()),
+        inside=exchanges("inside", ()),
+        between=exchanges("between", ()),
+        gradients=exchanges("gradients", (3,)),
+        sigmas=table("sigmas", ()),
+        schedule=many[0].schedule,
+        **{
+            name: plain(name)
+            for name in ("m", "vpp", "gpus", "update", "update_sigma", "repeats", "host")
+        },
+    )
+
+
+def take(found: Parts, index: npt.NDArray[np.intp]) -> Parts:
+    """Parts of some of the plans of a batch whose base is the batch itself (`stack`)."""
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: cut(part) for key, part in value.items()}
+        if isinstance(value, Exchange | Stages):
+            return type(value)(*(cut(getattr(value, part.name)) for part in fields(value)))
+        return value[..., index] if isinstance(value, np.ndarray) else value
+
+    pieces = {part.name: cut(getattr(found, part.name)) for part in fields(Parts)}
+    return Parts(**{**pieces, "index": np.arange(len(index))})

@@ -176,7 +176,7 @@ def _mixture(at: _List, tokens: Numeric) -> None:
     at.linear("moe.router", tokens, float(model.num_experts), h, plan.half)
     at.stream("moe.route", "softmax", "fwd", tokens, float(model.num_experts), 12.0)
     group = tokens * plan.dp
-    busy = experts_hit(group, model.top_k, model.num_experts, 1.0 / plan.ep)
+    busy = experts_hit(group, float(model.top_k), float(model.num_experts), 1.0 / plan.ep)
     received = group * model.top_k / plan.ep * plan.expert_load
     at.stream("moe.permute", "elementwise", "permute", received, h, size * 2.0)
     width = float(model.expert_width)

@@ -141,6 +141,30 @@ def family_table(folder: Path) -> str:
     return "\n".join(lines)
 
 
+SERVING = {
+    "tpot": "time per token",
+    "static e2e": "static batch, end to end",
+    "prefill or batch-1 ttft": "prompts alone, first token of static batches",
+    "ttft under concurrency": "first token under concurrency",
+    "max throughput": "largest throughput",
+}
+
+
+def serving_table(result: dict) -> str:
+    """Held-out errors of serving by what was measured."""
+    lines = [
+        "| metric | rows | MAPE | median | mean over sources | inside the 80 % interval |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for key, label in SERVING.items():
+        own = result["inference"][key]
+        cells = (own["mape"], own["median_ape"], own["macro_mape"])
+        shown = " | ".join(f"{value:.1%}" for value in cells)
+        lines.append(f"| {label} | {own['n']} | {shown} | {own['coverage']:.0%} |")
+    lines += ["", f"{result['n_predicted']:,} of {result['n_points']:,} rows are predicted."]
+    return "\n".join(lines)
+
+
 def main() -> None:
     points = ROOT / "data" / "reference" / "training.csv"
     result = reckon.validate(points, "default", folds="source")
@@ -151,6 +175,13 @@ def main() -> None:
     text = put(text, "scoreboard", scores)
     text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
     text = put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
+    served = [
+        ROOT.parent / "shared" / name
+        for name in ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz")
+    ]
+    if all(path.exists() for path in served):
+        found = serving_table(reckon.validate(served, "default", folds="source"))
+        text = put(text, "serving", found)
     write_text(readme, put(text, "example", example()))
     print(scores)
 

@@ -285,3 +285,15 @@ def test_a_higher_power_cap_sustains_higher_clocks(plan: Make) -> None:
     made = plan(tp=8.0, pp=1.0)
     device = replace(DGX.accelerator, power=2 * DGX.accelerator.power)
     assert run(made, cluster=replace(DGX, accelerator=device)).step_time < run(made).step_time
+
+
+def test_levels_of_accelerators_do_not_slow_a_host(dgx_a100: Cluster) -> None:
+    """What published runs on accelerators have in common says nothing of a step on a CPU."""
+    host = replace(dgx_a100.accelerator, name="my-cpu", architecture="cpu-x")
+    level = replace(KERNELS.run, factors={"*": 1.3})
+    slow, plain = replace(KERNELS, run=level), replace(KERNELS, run=replace(level, factors={}))
+    plan = TrainingPlan(tp=1.0, pp=1.0, dp=8.0, global_batch=8.0, micro_batch=1.0, seq_len=1024.0)
+    for accelerator, ratio in ((host, 1.0), (dgx_a100.accelerator, 1.3)):
+        cluster = replace(dgx_a100, accelerator=accelerator)
+        one, two = (predict(LLAMA, cluster, plan, c).step_time for c in (slow, plain))
+        assert float(one / two) == pytest.approx(ratio)

@@ -23,7 +23,7 @@ from predictor.parts import kernel_class, parts
 from predictor.pipeline import STAGES
 from predictor.plan import TrainingPlan
 from predictor.schedules import Event, Passes, timeline
-from predictor.step import ANY, KINDS, LAUNCH, TERMS, Step, assemble, environment, stretched
+from predictor.step import KINDS, TERMS, Step, assemble, environment, stretched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,9 +124,8 @@ def predict(
     """
     run = calibration.run
     found, listed = parts(model, cluster, plan, calibration)
-    factors = run.factors
-    if cluster.accelerator.is_host:  # what accelerators' runs have in common says nothing of a host
-        factors = {key: value for key, value in factors.items() if key not in (ANY, LAUNCH)}
+    # Levels of frameworks are those of runs on accelerators, which say nothing of a host.
+    factors = {} if cluster.accelerator.is_host else run.factors
     using = environment(factors, plan.framework, plan.era)
     step = assemble(found, run, using)
     total_sigma = interval(step, using.factor, run)

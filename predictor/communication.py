@@ -71,6 +71,9 @@ def groups(plan: TrainingPlan) -> dict[str, Group]:
     between = plan.pp if inside else 1.0
     neighbour = plan.tp * plan.cp * (1.0 if inside else plan.dp)
     across, last = plan.tp * between, neighbour * np.maximum(plan.pp - 1.0, 1.0)
+    if plan.pipeline.copies > 1:  # replicas of a stage lie over the whole pipeline
+        across = plan.tp * np.maximum(plan.pp / plan.pipeline.copies, 1.0)
+        between = across / plan.tp
     shard, expert = plan.shard_group, plan.ep * plan.etp
     expert_shard = plan.expert_shard_group
     return {

@@ -24,6 +24,7 @@ from predictor.memory import memory
 from predictor.model import Model
 from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, check, stack
 from predictor.precision import PEAK, PRECISIONS
+from predictor.schedules import SCHEDULES, V
 from predictor.specs import TrainingPlanSpec
 
 NODE_FALLBACK = 8
@@ -231,7 +232,12 @@ def complete_training(
     settings, label = framework_settings(framework, values.get("era"))
     filler.values.setdefault("era", "neutral")
     filler.fill("cp", 1, "no context parallelism unless asked for")
+    pipeline = SCHEDULES[values.get("schedule", "1f1b")]
+    if pipeline.fold == V:
+        filler.fill("vpp", 2, "a pipeline that folds has two stages on each device")
     filler.fill("vpp", 1, "no interleaving unless asked for")
+    if model.is_moe and values.get("schedule") in ("dualpipe", "dualpipev"):
+        filler.fill("ep_overlap", True, "forward and backward chunks that run together")
     filler.fill("micro_batch", 1, "one sequence unless stated")
     split = settings.pop("sequence_parallel", False)
     recompute = settings.pop("recompute", FIT)
@@ -371,6 +377,8 @@ _PLAN_NUMBERS = (
     "cp",
     "vpp",
     "dp_shard",
+    "first_layers",
+    "last_layers",
     "weight_bytes",
     "gradient_bytes",
     "reduce_bytes",

@@ -21,6 +21,7 @@ from predictor.operators import LAYER_MODULES, Operator, step_operators
 from predictor.pipeline import Stages, in_flight, stages
 from predictor.plan import SHARDINGS, TrainingPlan
 from predictor.recompute import freed
+from predictor.schedules import LINE
 
 CLASSES = (
     "layer weights and optimizer",
@@ -140,13 +141,14 @@ def adapter_parameters(operators: list[Operator], held: dict[str, Array]) -> Arr
 def stage_parameters(
     model: Model, plan: TrainingPlan, at: Stages, operators: list[Operator] | None = None
 ) -> StageParameters:
-    """Parameters by kind of stage; a tied output projection is a copy where pp > 1.
+    """Parameters by kind of stage, of both stages where a device holds one from each end; a tied
+    output projection is a copy where the ends lie apart.
 
     operators   `step_operators(model, plan)`, if at hand; read where only adapters are trained
     """
     table = plan.vocab_share(model.vocab) * model.hidden
     positions = model.embedding_parameters - model.vocab * model.hidden
-    shared = at.embeds * at.heads * (1.0 if model.tied_embeddings else 0.0)
+    shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
     ends = (
         at.embeds * (table + positions)
         + at.heads * (table + model.norm_parameters)
@@ -166,9 +168,17 @@ def stage_parameters(
     if frozen:
         known = step_operators(model, plan) if operators is None else operators
         adapters = zero + adapter_parameters(known, held)
-    copies = np.where(model.tied_embeddings & (plan.pp > 1), 0.0 if frozen else 1.0, 0.0)
-    tied = copies * np.maximum(at.embeds, at.heads) * table
-    return StageParameters(zero + layers, zero + experts, zero + ends, adapters, tied, frozen)
+    apart = model.tied_embeddings & (plan.pp > 1) & (plan.pipeline.fold == LINE)
+    tied = np.where(apart, 0.0 if frozen else 1.0, 0.0) * np.maximum(at.embeds, at.heads) * table
+    copies = plan.pipeline.copies
+    return StageParameters(
+        layers=zero + copies * layers,
+        experts=zero + copies * experts,
+        ends=zero + copies * ends,
+        adapters=copies * adapters,
+        tied=tied,
+        frozen=frozen,
+    )
 
 
 def state_bytes(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
@@ -254,8 +264,7 @@ def memory(
         "embedding and head weights and optimizer": state_bytes(plan, edges, group),
         "activations": flying * kept,
         "embedding and head activations": at.embeds * ends["embedding"] * flying
-        + held["head"] * ends["head"]
-        + held["mtp"] * ends["mtp"],
+        + plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"]),
         "recomputation workspace": one if plan.recompute == "full" else zero,
         "gathered layers": piece * (gathered * plan.gather_bytes + trained)
         if sharding.weights

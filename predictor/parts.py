@@ -294,7 +294,9 @@ def parts(
     dense, experts = parameters.dense, parameters.expert
     gradients: dict[tuple[Slot, int], Exchange] = {}
     for number, c in enumerate(
-        gradient_collectives(plan, dense, experts, at.layers, parameters.tied)
+        gradient_collectives(
+            plan, dense, experts, plan.pipeline.copies * at.layers, parameters.tied
+        )
     ):
         slot = Slot("dp", c.op, "update", c.behind)
         # All groups reduce at once: the network carries the whole job.

@@ -191,6 +191,8 @@ class TrainingPlanSpec(Spec):
     cp: Count | None = None
     dp: Count | None = None
     dp_shard: Count | None = None
+    first_layers: Count | None = None
+    last_layers: Count | None = None
     ep: Count | None = None
     etp: Count | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None

@@ -299,6 +299,7 @@ def complete_training(
             "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
             "batch; state --tp and --pp"
         )
+    _full_layers(filler, model)
     stated = values.get("recompute", recompute)
     modules = values.get("recompute_modules", "core_attn")
     if stated != FIT:
@@ -354,6 +355,25 @@ def complete_training(
     return TrainingRequest(model, cluster, plan, values.get("tokens"), tuple(filler.assumed))
 
 
+def _full_layers(filler: Filler, model: Model) -> None:
+    """What Megatron's method and number of layers mean for full recomputation: a share of the
+    layers (block), or layers per kept input (uniform)."""
+    values = filler.values
+    given = [name for name in ("recompute_method", "recompute_layers") if name in values]
+    if not given:
+        return
+    if values.get("recompute") != "full":
+        raise InputError(f"{given[0]} is of full recomputation; say --recompute full")
+    number = values.get("recompute_layers", 1)
+    if values.get("recompute_method", "block") == "uniform":
+        filler.fill("recompute_chunk", number, "layers per kept input")
+        return
+    if "pp" not in values:
+        raise InputError("recompute_layers counts layers of a stage; state --pp")
+    share = min(number * values["pp"] * values["vpp"] / model.layers, 1.0)
+    filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
+
+
 def _experts(
     model: Model, values: Mapping[str, Any], tp: int, ranks: int, domain: int
 ) -> tuple[int, int]:
@@ -379,6 +399,9 @@ _PLAN_NUMBERS = (
     "dp_shard",
     "first_layers",
     "last_layers",
+    "recompute_chunk",
+    "offload_activations",
+    "offload_optimizer",
     "weight_bytes",
     "gradient_bytes",
     "reduce_bytes",
@@ -387,6 +410,7 @@ _PLAN_NUMBERS = (
     "logit_bytes",
     "vocab_multiple",
     "expert_load",
+    "routed_nodes",
     "lora_rank",
 )
 

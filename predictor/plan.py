@@ -42,8 +42,23 @@ RECOMPUTES = ("none", "selective", "per_op", "full")
 """What runs twice: nothing; the attention core; everything but attention, of the products every
 other one (torchtitan's per-operator checkpointing); whole layers."""
 
-RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe")
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+)
 """Parts of a layer that selective recomputation may name."""
+
+RECOMPUTE_METHODS = ("block", "uniform")
+"""What full recomputation does with a number of layers: so many of each (virtual) stage run again;
+or all do, and the input of one in so many is kept."""
+
+OFFLOADS = ("cpu", "nvme")
+"""Where what is offloaded stays: in the host's memory, or on its drives."""
 
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
@@ -86,6 +101,9 @@ class TrainingPlan:
     dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
     recompute_modules  what selective recomputation repeats: names, separated by commas
     recompute_share  share of the layers that full recomputation covers
+    recompute_chunk  layers of which full recomputation keeps one input
+    offload_activations, offload_optimizer  share of the layers' activations, and of the optimizer
+                    states with their update, that the host keeps
     gradient_bytes  bytes of one accumulated gradient element
     reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
     gather_bytes    bytes of one weight element as the group gathers it
@@ -103,6 +121,8 @@ class TrainingPlan:
                     from the ranks of a pipeline stage (tp * cp * dp)
     expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
                     the capacity factor where experts are padded to it
+    routed_nodes    nodes on which the experts of a token lie at most (node-limited routing, 4 in
+                    DeepSeek-V3: DeepSeek-AI 2024, section 2.1.2); NaN: any
     ep_overlap      dispatch and combine hide behind the experts of another micro-batch
     lora_rank       inner size of the adapters where only they are trained
     reshard         fully sharded weights are dropped after the forward pass and gathered again
@@ -124,6 +144,9 @@ class TrainingPlan:
     last_layers: Numeric = np.nan
     sequence_parallel: Numeric = 0.0
     recompute_share: Numeric = 1.0
+    recompute_chunk: Numeric = 1.0
+    offload_activations: Numeric = 0.0
+    offload_optimizer: Numeric = 0.0
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
     reduce_bytes: Numeric = 4.0
@@ -134,6 +157,7 @@ class TrainingPlan:
     ep: Numeric = 1.0
     etp: Numeric = 1.0
     expert_load: Numeric = 1.0
+    routed_nodes: Numeric = np.nan
     lora_rank: Numeric = 16.0
     precision: str = "bf16"
     recompute: str = "none"
@@ -142,6 +166,7 @@ class TrainingPlan:
     attention: str = "flash"
     cp_kind: str = "ring"
     trained: str = "all"
+    offload_to: str = "cpu"
     dispatch: str = "copies"
     rank_order: str = "tp-cp-dp-pp"
     schedule: str = "1f1b"
@@ -260,6 +285,7 @@ LAYER_FIELDS = (
     "ep",
     "etp",
     "expert_load",
+    "routed_nodes",
     "lora_rank",
 )
 """The numeric fields on which the operators of a layer depend; the others decide only how layers

@@ -218,6 +218,7 @@ class Prediction:
                 "peak_gb": self.peak_memory / GB,
                 "fits": self.fits,
                 "p_oom": self.p_oom,
+                "host_gb": self._at(self.batch.memory.host) / GB,
                 "stages": self.memory_stages,
             },
             "training": budget,

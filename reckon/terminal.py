@@ -20,6 +20,7 @@ TERM_NAMES = {
     "cp_communication": "context-parallel comm.",
     "ep_communication": "expert-parallel comm.",
     "pp_communication": "pipeline transfers",
+    "offload": "copies to the host",
     "host": "host (launch-bound)",
     "bubble": "pipeline bubble",
     "dp_communication": "data-parallel comm.",

@@ -34,7 +34,7 @@ def test_the_json_is_the_contract(cli: Cli) -> None:
     assert {"inputs", "assumed", "step_time_s", "tokens_per_s", "mfu", "hfu", "breakdown_s",
             "memory", "operators", "calibration"} <= set(found)  # fmt: skip
     assert set(found["step_time_s"]) == {"value", "low", "high"}
-    assert set(found["hidden_communication_s"]) == {"tp", "cp", "ep", "pp", "dp"}
+    assert set(found["hidden_communication_s"]) == {"tp", "cp", "ep", "pp", "dp", "offload"}
     total = sum(found["breakdown_s"].values())
     assert total == pytest.approx(found["step_time_s"]["value"])
     memory = found["memory"]

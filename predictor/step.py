@@ -185,7 +185,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         shown, behind = _exposed(exchange.time, windows[copy.behind], 1.0, 1.0)
         terms["offload"] = terms["offload"] + shown
         hidden["offload"] = hidden["offload"] + behind
-        note("offload", shown, exchange.sigma)
+        note("offload", shown, exchange.sigma.max(axis=0))
 
     device: Array = sum((terms[term] for term in TERMS), np.zeros(full))
     launched: Array = np.zeros(full)

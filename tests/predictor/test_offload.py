@@ -100,6 +100,7 @@ def test_a_batch_of_offloading_plans_is_each_of_them(llama: Model, plan: Make) -
         one = plan(**common, offload_activations=share, offload_optimizer=other)
         alone = predict(llama, DGX, one, KERNELS)
         assert together.step_time[index] == pytest.approx(float(alone.step_time))
+        assert together.high[index] == pytest.approx(float(alone.high))
         assert together.memory.host[index] == pytest.approx(float(alone.memory.host))
 
 

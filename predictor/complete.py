@@ -19,6 +19,7 @@ import numpy as np
 from predictor import catalog
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError, unknown
+from predictor.goodput import Reliability
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
@@ -41,13 +42,19 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRequest:
-    """A complete training request; `tokens` is the budget to train on, if one was given."""
+    """A complete training request.
+
+    tokens   budget to train on, if one was given
+    price    of an accelerator for an hour, in any currency, if one was given
+    """
 
     model: Model
     cluster: Cluster
     plan: TrainingPlan
     tokens: float | None
     assumed: tuple[Assumption, ...]
+    reliability: Reliability
+    price: float | None = None
 
 
 @lru_cache(maxsize=1)
@@ -352,7 +359,45 @@ def complete_training(
                 f"{values['dp']} = {int(plan.gpus)}"
             )
         check(plan, model)
-    return TrainingRequest(model, cluster, plan, values.get("tokens"), tuple(filler.assumed))
+    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
+    if price is not None and tokens is None:
+        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
+    trust = _reliability(filler) if tokens is not None else reliability_of(reliability_defaults())
+    return TrainingRequest(model, cluster, plan, tokens, tuple(filler.assumed), trust, price)
+
+
+@lru_cache(maxsize=1)
+def reliability_defaults() -> Mapping[str, Any]:
+    """How jobs fail and come back, `data/defaults/reliability.yaml`."""
+    return catalog.read_mapping(catalog.data_dir() / "defaults" / "reliability.yaml")
+
+
+def reliability_of(stated: Mapping[str, Any]) -> Reliability:
+    """Reliability from values with units in their keys."""
+    return Reliability(
+        mtbf=3600.0 * stated["mtbf_hours"],
+        sigma=stated["sigma"],
+        restart=stated["restart_s"],
+        storage=1e9 * stated["storage_gbs"],
+        blocking=stated["checkpoint_blocking"],
+        interval=stated.get("checkpoint_interval_s", np.nan),
+    )
+
+
+def _reliability(filler: Filler) -> Reliability:
+    """As stated, and the defaults for the rest; an MTBF that is stated has no spread."""
+    known = reliability_defaults()
+    given = "mtbf_hours" in filler.values
+    rules = {
+        "mtbf_hours": "geometric mean of five published fleets",
+        "restart_s": "five minutes to notice, five to initialise",
+        "storage_gbs": "as published runs write, per accelerator",
+        "checkpoint_blocking": "training waits for checkpoints",
+    }
+    stated = {name: filler.fill(name, known[name], rule) for name, rule in rules.items()}
+    stated["sigma"] = 0.0 if given else known["sigma"]
+    stated["checkpoint_interval_s"] = filler.values.get("checkpoint_interval_s", np.nan)
+    return reliability_of(stated)
 
 
 def _full_layers(filler: Filler, model: Model) -> None:

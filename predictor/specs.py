@@ -205,6 +205,12 @@ class TrainingPlanSpec(Spec):
     global_batch: Count | None = None
     seq_len: Count | None = None
     tokens: Positive | None = None
+    price_per_gpu_hour: Positive | None = None
+    mtbf_hours: Positive | None = None
+    restart_s: Positive | None = None
+    storage_gbs: Positive | None = None
+    checkpoint_blocking: Share | None = None
+    checkpoint_interval_s: Positive | None = None
     sequence_parallel: bool | None = None
     precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
     recompute: Annotated[str, _one_of((*RECOMPUTES, FIT))] | None = None

@@ -79,7 +79,8 @@ def predict_train_command(
     attention: Annotated[Text, _flag("attention", "flash or unfused.", "A")] = None,
     framework: Annotated[Text, _flag("framework", "Whose defaults to assume.", "NAME")] = None,
     era: Annotated[Text, _flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
-    tokens: Annotated[Text, _flag("tokens", "Budget: adds days and GPU-hours.")] = None,
+    tokens: Annotated[Text, _flag("tokens", "Budget: adds days, goodput, GPU-hours.")] = None,
+    price_per_gpu_hour: Annotated[Text, _flag("price-per-gpu-hour", "Adds money.", "X")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),

@@ -52,6 +52,7 @@ FLAGS = [
     *(name for name in LISTS if name not in SERVING_ONLY),
     "sequence_parallel",
     "tokens",
+    "price_per_gpu_hour",
 ]
 """Flags that are keys of a training plan."""
 

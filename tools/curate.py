@@ -723,12 +723,21 @@ def references(shared: Path) -> None:
     )
 
 
+def failures(shared: Path) -> None:
+    """What is known of interruptions, goodput and checkpoints of training jobs."""
+    table = pd.read_csv(shared / "catalog" / "failures_power.csv")
+    table = table[table.category.isin(["failure", "goodput", "checkpoint"])]
+    rows = [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")]
+    write(DATA / "reference" / "failures.csv", rows, table.columns)
+
+
 def main() -> None:
     shared = Path(sys.argv[1])
     accelerators(shared)
     systems(shared)
     models(shared)
     references(shared)
+    failures(shared)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,9 @@ def predict_train_command(
     ] = None,
     calibration: CalibrationName = "default",
     json: Json = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="What would help most, and what is known.")
+    ] = False,
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
@@ -96,7 +99,9 @@ def predict_train_command(
     from reckon.commands import FLAGS, predict_train
 
     flags = {name: given[name] for name in FLAGS if given[name] is not None}
-    raise typer.Exit(predict_train(file, flags, settings or [], calibration, json, allow_oom))
+    raise typer.Exit(
+        predict_train(file, flags, settings or [], calibration, json, allow_oom, explain)
+    )
 
 
 INFER_EXAMPLE = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.complete import TrainingRequest
+from predictor.explain import Explanation, explain
 from predictor.flops import CONVENTIONS
 from predictor.goodput import Goodput, goodput
 from predictor.kernels import BOUNDS
@@ -224,6 +225,11 @@ class Prediction:
                 )
             )
         return sorted(found, key=lambda report: -report.time_s)
+
+    def explain(self) -> Explanation:
+        """Why the step takes as long as it does: terms, longest operators, what would help most,
+        and what is known about each share of the time."""
+        return explain(self.request, self.batch.calibration)
 
     def inputs(self) -> dict[str, Any]:
         """Model, cluster and the complete plan."""

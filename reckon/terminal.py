@@ -79,7 +79,7 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 
 def show_prediction(result: Prediction, top: int = 6) -> None:
-    """Print one prediction."""
+    """Print one prediction, with its `top` longest operators."""
     inputs = result.inputs()
     plan = " ".join(
         f"{name} {inputs[name]:g}"
@@ -133,7 +133,8 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
         [report.name, report.phase, seconds(report.time_s), report.bound, report.pedigree]
         for report in result.operators[:top]
     ]
-    print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
+    if longest:
+        print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
     if result.request.assumed:
         filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
         print("\n" + strong(f"assumed: {filled}", "2"))

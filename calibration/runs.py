@@ -31,7 +31,7 @@ import numpy.typing as npt
 from calibration.artifact import write
 from calibration.points import Point, point_of
 from calibration.spread import Residual, with_spread
-from calibration.sweep import healthy_points
+from calibration.sweep import healthy_points, with_allocation
 from calibration.tables import read_table
 from predictor import catalog
 from predictor.efficiency import Calibration, RunParameters, load, run_parameters
@@ -448,6 +448,14 @@ def adapt_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration
     return fit_runs(calibration, points) if many else bend_runs(calibration, points)
 
 
+def fit_shared(calibration: Calibration, shared: Path) -> Calibration:
+    """A calibration with its run parameters fitted to the runs that ship with it, and what
+    nanotron's allocation adds to its sweep."""
+    fitted = fit_runs(calibration, shared_points(shared, calibration.run))
+    sweep = shared / "bulk" / "training" / "nanotron_sweep.csv"
+    return replace(fitted, run=with_allocation(sweep, fitted.run))
+
+
 def shared_points(shared: Path, run: RunParameters) -> list[Point]:
     """All runs that the shipped calibration is fitted to: the reference table, and the sweeps of
     small models beside it."""
@@ -467,8 +475,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("data/calibrations/default"))
     given = parser.parse_args(arguments)
     base = load(given.base)
-    points = shared_points(given.shared, default_run())
-    fitted = fit_runs(replace(base, name=given.out.name), points)
+    start = replace(base, name=given.out.name, run=default_run())
+    fitted = fit_shared(start, given.shared)
     manifest: dict[str, Any] = json.loads(
         (given.base / "calibration.json").read_text(encoding="utf-8")
     )

@@ -37,6 +37,34 @@ CLASSES = (
 )
 
 
+HELD, FRAGMENTATION, CONTEXT = "held", "fragmentation", "context"
+"""Keys 'held/FRAMEWORK' and so on of `RunParameters.factors`: see `Allocation`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a framework's allocation adds to the tensors of a step.
+
+    held           bytes reserved per byte of activations of several micro-batches in flight: their
+                   tensors come and go between longer-lived ones and leave holes, which those of
+                   one micro-batch after the other do not
+    fragmentation  share of all tensors that the allocator loses
+    context        bytes that framework and libraries take beside it
+    """
+
+    held: float
+    fragmentation: float
+    context: float
+
+
+def allocation(run: RunParameters, framework: str) -> Allocation:
+    """The allocation of a framework: fitted (`calibration.allocation`), else the defaults."""
+    held, fragmentation, context = (
+        run.factors.get(f"{key}/{framework}", 1.0) for key in (HELD, FRAGMENTATION, CONTEXT)
+    )
+    return Allocation(held, fragmentation * run.fragmentation, context * run.context)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """Peak memory; arrays of bytes.
@@ -244,7 +272,7 @@ def memory(
 ) -> Memory:
     """Peak memory per device of a plan or a batch of plans.
 
-    run        context, fragmentation
+    run        context, fragmentation, and what frameworks' allocation differs by
     operators  `step_operators(model, plan)`, if at hand
     """
     operators = step_operators(model, plan) if operators is None else operators
@@ -256,7 +284,9 @@ def memory(
         module: sum((o.saved for o in operators if o.module == module), 0.0)
         for module in ("embedding", "head", "mtp")
     }
+    adds = allocation(run, plan.framework)
     flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
+    kept = kept * np.where(flying > 1.0, adds.held, 1.0)
     sharding = SHARDINGS[plan.sharding]
     # Two gathered layers (one in use, one prefetched; all of them where they are kept for the
     # backward pass) and one layer's unreduced gradients.
@@ -286,12 +316,12 @@ def memory(
         "gathered layers": piece * (gathered * plan.gather_bytes + trained)
         if sharding.weights
         else zero,
-        "context": run.context,
+        "context": adds.context,
     }
     present = np.broadcast_to(at.count > 0, zero.shape)
     filled = {name: zero + np.asarray(value) for name, value in classes.items()}
     subtotal: Array = sum(filled.values(), zero)
-    filled["fragmentation"] = (subtotal - filled["context"]) * run.fragmentation
+    filled["fragmentation"] = (subtotal - filled["context"]) * adds.fragmentation
     total = np.where(present, subtotal + filled["fragmentation"], 0.0)
     peak = total.max(axis=0)
     host = away + sum(
@@ -304,4 +334,4 @@ def memory(
         )
     )
     most = np.where(present, host, 0.0).max(axis=0)
-    return Memory(filled, present, peak, peak - run.context, most)
+    return Memory(filled, present, peak, peak - adds.context, most)

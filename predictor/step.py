@@ -43,7 +43,7 @@ among them."""
 ANY, LAUNCH, HOP, NODES = "*", "launch", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
 'nemo/2024'): frameworks in general; 'launch', 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
-'nodes/FRAMEWORK' (see `Environment`)."""
+'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

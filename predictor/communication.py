@@ -35,7 +35,7 @@ class Collective:
              ('edp', 'eshard', 'ereplicate'), 'ends': the ranks that take part
     bytes    message size in nccl-tests' convention [bytes]
     count    executions per unit of `module`
-    behind   name of the operator it overlaps with; '' if nothing hides it
+    behind   names of the operators it overlaps with, joined by '+'; '' if nothing hides it
     calls    calls per execution, which hide behind that operator together
     copies   of each element in the message, of which those to one domain share the way
     reach    domains to which the copies of an element go at most; NaN: any
@@ -191,14 +191,20 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     if not model.is_moe:
         return []
     sent = plan.recipe.activation * expert_tokens(model, plan) / plan.etp * model.expert_width
-    behind = "moe.experts" if plan.ep_overlap else ""
+    beside = {
+        "forward": ("moe.up", "moe.down"),
+        "backward": tuple(
+            f"moe.{name}.{gradient}"
+            for name in ("up", "down")
+            for gradient in (("dgrad",) if plan.frozen else ("dgrad", "wgrad"))
+        ),
+    }
     copies = float(model.top_k) if plan.dispatch == "once" else 1.0
     found: list[Collective] = []
 
     def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
-        hidden = behind if group == "ep" and phase != "recompute" else ""
-        if hidden and phase == "backward":
-            hidden = f"{hidden}.bwd"
+        hides = plan.ep_overlap and group == "ep" and phase != "recompute"
+        hidden = "+".join(beside[phase]) if hides else ""
         shared = copies if op == "alltoall" else 1.0
         found.append(
             Collective(

@@ -259,7 +259,7 @@ def layer_activations(
     if plan.recompute == "per_op":
         # Kept: what attention saves, and the input of every other product.
         core = total([o for o in layer if o.core])
-        products = total([o for o in layer if o.op in ("gemm", "moe_gemm")])
+        products = total([o for o in layer if o.op == "gemm"])
         return core + 0.5 * products, one
     if plan.recompute == "selective":
         parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]

@@ -36,17 +36,12 @@ from predictor.plan import LAYER_FIELDS, SHARDINGS, TrainingPlan
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
 
-PRODUCTS = ("gemm", "moe_gemm")
-"""Operators that are matrix products."""
-
 KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
 """Kind of communication of a group that does not name its own."""
 
 
 def weight_share(operator: Operator) -> float:
     """Share of a kernel's time that goes into gradients of weights."""
-    if operator.op == "moe_gemm":
-        return 0.5 if operator.phase == "backward" else 0.0
     return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
 
 
@@ -54,7 +49,7 @@ def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
     """Class of a kernel: those whose time in a step differs from that by itself for one reason.
     Products ('gemm.ARCHITECTURE', for the clock that each sustains), fused attention
     ('attention', 'attention.triton') and those that stream memory ('stream')."""
-    if operator.op in PRODUCTS:
+    if operator.op == "gemm":
         return f"gemm.{architecture}"
     if operator.op.startswith("attention"):
         return "attention.triton" if attention == "triton" else "attention"
@@ -227,11 +222,10 @@ def _inside(
         window: Numeric = 0.0
         behind = ""
         if collective.behind:
-            at = position[collective.behind]
-            window, behind = (
-                work.timing.time[at],
-                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
-            )
+            beside = [position[name] for name in collective.behind.split("+")]
+            window = work.timing.time[beside].sum(axis=0)
+            first = work.operators[beside[0]]
+            behind = kernel_class(first, plan.attention, cluster.accelerator.architecture)
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1

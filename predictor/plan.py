@@ -426,6 +426,13 @@ def _pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("pp",),
         ),
     ]
+    found.append(
+        Rule(
+            np.asarray(uneven & (plan.split == "cost")),
+            "first_layers {first_layers} and last_layers {last_layers} cannot be with split cost",
+            ("first_layers", "last_layers"),
+        )
+    )
     for field in ("first_layers", "last_layers"):
         value = getattr(plan, field)
         found.append(

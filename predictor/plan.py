@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,10 @@ CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
 gathered, or heads are exchanged for tokens by all-to-all."""
 
-RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
-"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: Megatron's default,
-and its tp-pp-dp mapping, which keeps pipelines together instead of replicas."""
+RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: tp-cp-dp-pp is
+Megatron's default, tp-cp-pp-dp its tp-pp-dp mapping, which keeps pipelines together instead of
+replicas."""
 
 DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and

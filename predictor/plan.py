@@ -340,7 +340,7 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         for name in positive
     ]
     stages = plan.pp * plan.vpp
-    found += _pipeline_rules(plan, model)
+    found += pipeline_rules(plan, model)
     found += [
         Rule(
             not_multiple(model.heads, plan.tp),
@@ -391,7 +391,7 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
 
 
-def _pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """What the schedule asks of stages and micro-batches, and the stated layers of stages."""
     entry, name = plan.pipeline, plan.schedule
     m, pp, first, last = plan.micro_batches, plan.pp, plan.first_layers, plan.last_layers

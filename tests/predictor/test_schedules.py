@@ -218,6 +218,11 @@ def test_what_cannot_be_played_is_refused(plan: Make) -> None:
     with pytest.raises(InputError, match="not for a batch"):
         predict(LLAMA, DGX, batch, KERNELS).timeline()
     ragged = plan(tp=8.0, pp=4.0, vpp=2.0, dp=1.0, micro_batch=1.0, global_batch=6.0)
+    folded = replace(ragged, schedule="zb-v", global_batch=9.0)
+    assert len(predict(LLAMA, DGX, folded, KERNELS).timeline()) == 3 * 9 * 4 * 2
+    few = replace(ragged, schedule="dualpipe", vpp=1.0)
+    with pytest.raises(InputError, match="dualpipe needs 2 micro-batches per stage"):
+        predict(LLAMA, DGX, few, KERNELS).timeline()
     with pytest.raises(InputError, match="multiples of pp 4, not 6"):
         predict(LLAMA, DGX, ragged, KERNELS).timeline()
     with pytest.raises(InputError, match="vpp 2 cannot be with schedule gpipe"):

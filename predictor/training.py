@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.efficiency import Calibration, RunParameters
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.hardware import Array, Cluster, Numeric
@@ -101,10 +101,10 @@ class TrainingPrediction:
         return np.asarray(tokens / self.tokens_per_s)
 
 
-def interval(step: Step, factor: Numeric, run: RunParameters) -> Array:
-    """sigma² = Σ over families (share of the step × sigma)² + sigma_run²."""
+def interval(step: Step, factor: Numeric, spread: float) -> Array:
+    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
     neutral = step.step_time / factor
-    variance: Array = np.asarray(run.sigma**2)
+    variance: Array = np.asarray(spread**2)
     for family, time in step.families.items():
         variance = variance + (time / neutral * step.sigmas[family]) ** 2
     return np.asarray(np.sqrt(variance))
@@ -129,7 +129,7 @@ def predict(
     factors = {} if cluster.accelerator.is_host else run.factors
     using = environment(factors, plan.framework, plan.era)
     step = assemble(found, run, using)
-    total_sigma = interval(step, using.factor, run)
+    total_sigma = interval(step, using.factor, run.spread(model.is_moe))
 
     need = memory(model, plan, run)
     reach = np.exp(calibration.interval_q * total_sigma)

@@ -237,3 +237,19 @@ def test_what_cannot_be_played_is_refused(plan: Make) -> None:
         check(replace(ragged, schedule="zb-v", vpp=1.0, global_batch=8.0), LLAMA)
     with pytest.raises(InputError, match="split cost cannot be with schedule zb-v"):
         check(replace(ragged, schedule="zb-v", split="cost", global_batch=8.0), LLAMA)
+
+
+@given(
+    p=st.integers(2, 10),
+    less=st.integers(0, 9),
+    first=st.floats(0.5, 1.6),
+    last=st.floats(0.5, 1.6),
+)
+def test_pipelines_that_never_fill(p: int, less: int, first: float, last: float) -> None:
+    """Fewer micro-batches than stages: exact for one, and with equal stages."""
+    m = max(p - less, 1)
+    of = passes([first, *[1.0] * (p - 2), last])
+    near = 1e-9 if m == 1 else 0.13
+    assert closed("1f1b", of, m) == pytest.approx(played("1f1b", of, m), rel=near)
+    equal = passes([1.0] * p)
+    assert closed("1f1b", equal, m) == pytest.approx(played("1f1b", equal, m), rel=1e-9)

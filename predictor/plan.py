@@ -264,8 +264,8 @@ class TrainingPlan:
         """Broadcast shape of the numeric fields: () for a single plan."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
 
-    def take(self, index: npt.NDArray[np.intp]) -> TrainingPlan:
-        """Plans at `index` of a batch, as a new batch."""
+    def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
+        """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
         shape = self.shape
         arrays: dict[str, Any] = {
             name: np.broadcast_to(getattr(self, name), shape)[index] for name in NUMERIC_FIELDS

@@ -63,35 +63,48 @@ class Group:
 
 
 def groups(plan: TrainingPlan) -> dict[str, Group]:
-    """Rank groups in the plan's order of dimensions, TP innermost; the ranks of a stage once more
-    in the order expert TP, EP, replicas of the experts.
+    """Rank groups in the plan's order of dimensions; the ranks of a stage once more in the order
+    expert TP, EP, replicas of the experts.
 
-    Where pipelines lie inside the replicas and cp > 1, the ranks that share a gradient are spaced
-    unevenly; they are taken as spaced evenly over the same distance.
+    Ranks that do not follow one another evenly (those that share a gradient where another
+    dimension lies between dp and cp; the experts' where pipelines lie inside the stage's ranks) are
+    taken as spaced evenly over the same distance.
     """
-    inside = plan.rank_order.index("pp") < plan.rank_order.index("dp")
-    between = plan.pp if inside else 1.0
-    neighbour = plan.tp * plan.cp * (1.0 if inside else plan.dp)
-    across, last = plan.tp * between, neighbour * np.maximum(plan.pp - 1.0, 1.0)
+    order = plan.rank_order.split("-")
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
+    stride: dict[str, Numeric] = {}
+    whole: Numeric = 1.0
+    for name in order:
+        stride[name] = whole
+        whole = whole * sizes[name]
+    # Ranks of a stage that are neighbours, because no pipeline lies between them.
+    within: Numeric = 1.0
+    for name in order[: order.index("pp")]:
+        within = within * sizes[name]
+    reach = np.maximum(stride["cp"] * plan.cp, stride["dp"] * plan.dp)
+    across = reach / (plan.dp * plan.cp)
+    between = np.where(plan.stage_ranks > within, plan.pp, 1.0)
     if plan.pipeline.copies > 1:  # replicas of a stage lie over the whole pipeline
-        across = plan.tp * np.maximum(plan.pp / plan.pipeline.copies, 1.0)
-        between = across / plan.tp
+        across = whole / plan.gradient_group
+        between = np.maximum(plan.pp / plan.pipeline.copies, 1.0)
     shard, expert = plan.shard_group, plan.ep * plan.etp
     expert_shard = plan.expert_shard_group
+    apart = np.where(expert > within, plan.pp, 1.0)
+    last = stride["pp"] * np.maximum(plan.pp - 1.0, 1.0)
     return {
-        "tp": Group(plan.tp, 1.0),
-        "cp": Group(plan.cp, plan.tp),
+        "tp": Group(plan.tp, stride["tp"]),
+        "cp": Group(plan.cp, stride["cp"]),
         "dp": Group(plan.gradient_group, across),
         "shard": Group(shard, across),
         "replicate": Group(plan.gradient_group / shard, across * shard),
-        "etp": Group(plan.etp, 1.0),
-        "ep": Group(plan.ep, plan.etp),
+        "etp": Group(plan.etp, np.where(plan.etp > within, plan.pp, 1.0)),
+        "ep": Group(plan.ep, plan.etp * apart),
         "edp": Group(plan.expert_gradient_group, expert * between),
         "eshard": Group(expert_shard, expert * between),
         "ereplicate": Group(
             plan.expert_gradient_group / expert_shard, expert * between * expert_shard
         ),
-        "pp": Group(np.minimum(plan.pp, 2.0), neighbour),
+        "pp": Group(np.minimum(plan.pp, 2.0), stride["pp"]),
         "ends": Group(np.minimum(plan.pp, 2.0), last),
     }
 

@@ -6,6 +6,7 @@ fitted to many runs without timing a kernel twice. `step.assemble` puts the part
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -143,16 +144,14 @@ def distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     shape = plan.shape
     if not shape:
         return plan, np.zeros((), dtype=np.intp)
-    table = np.stack(
-        [np.broadcast_to(getattr(plan, name), shape).ravel() for name in LAYER_FIELDS], axis=1
-    )
-    codes = np.zeros(len(table), dtype=np.int64)
-    for column in table.T:
-        values, inverse = np.unique(column, return_inverse=True)
+    # What is one number is the same for all.
+    varying = [getattr(plan, name) for name in LAYER_FIELDS if np.ndim(getattr(plan, name))]
+    codes = np.zeros(math.prod(shape), dtype=np.int64)
+    for column in varying:
+        values, inverse = np.unique(np.broadcast_to(column, shape).ravel(), return_inverse=True)
         codes = codes * len(values) + inverse
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
-    return flat.take(first), inverse.reshape(shape)
+    return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,11 @@ from predictor.model import Model
 from predictor.plan import SHARDINGS, TrainingPlan
 from predictor.recompute import region_repeats
 
+PASSES = "passes"
+"""What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
+computation of both passes, shared among them (DeepSeek-AI 2024, section 3.2.1; Megatron Core's
+overlap_moe_expert_parallel_comm)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collective:
@@ -35,7 +40,7 @@ class Collective:
              ('edp', 'eshard', 'ereplicate'), 'ends': the ranks that take part
     bytes    message size in nccl-tests' convention [bytes]
     count    executions per unit of `module`
-    behind   names of the operators it overlaps with, joined by '+'; '' if nothing hides it
+    behind   name of the operator it overlaps with, or `PASSES`; '' if nothing hides it
     calls    calls per execution, which hide behind that operator together
     copies   of each element in the message, of which those to one domain share the way
     reach    domains to which the copies of an element go at most; NaN: any
@@ -204,20 +209,11 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     if not model.is_moe:
         return []
     sent = plan.recipe.activation * expert_tokens(model, plan) / plan.etp * model.expert_width
-    beside = {
-        "forward": ("moe.up", "moe.down"),
-        "backward": tuple(
-            f"moe.{name}.{gradient}"
-            for name in ("up", "down")
-            for gradient in (("dgrad",) if plan.frozen else ("dgrad", "wgrad"))
-        ),
-    }
     copies = float(model.top_k) if plan.dispatch == "once" else 1.0
     found: list[Collective] = []
 
     def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
-        hides = plan.ep_overlap and group == "ep" and phase != "recompute"
-        hidden = "+".join(beside[phase]) if hides else ""
+        hidden = PASSES if plan.ep_overlap and group == "ep" else ""
         shared = copies if op == "alltoall" else 1.0
         found.append(
             Collective(

@@ -18,6 +18,7 @@ from predictor import offload
 from predictor.blocks import blocks
 from predictor.collectives import collective_time, span
 from predictor.communication import (
+    PASSES,
     Collective,
     Group,
     gradient_collectives,
@@ -220,11 +221,14 @@ def _inside(
             continue
         window: Numeric = 0.0
         behind = ""
-        if collective.behind:
-            beside = [position[name] for name in collective.behind.split("+")]
-            window = work.timing.time[beside].sum(axis=0)
-            first = work.operators[beside[0]]
-            behind = kernel_class(first, plan.attention, cluster.accelerator.architecture)
+        if collective.behind == PASSES:
+            behind = PASSES
+        elif collective.behind:
+            at = position[collective.behind]
+            window, behind = (
+                work.timing.time[at],
+                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
+            )
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1

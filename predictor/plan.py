@@ -125,7 +125,7 @@ class TrainingPlan:
                     the capacity factor where experts are padded to it
     routed_nodes    nodes on which the experts of a token lie at most (node-limited routing, 4 in
                     DeepSeek-V3: DeepSeek-AI 2024, section 2.1.2); NaN: any
-    ep_overlap      dispatch and combine hide behind the experts of another micro-batch
+    ep_overlap      dispatch and combine hide behind both passes of another micro-batch
     lora_rank       inner size of the adapters where only they are trained
     reshard         fully sharded weights are dropped after the forward pass and gathered again
     mtp             the model's extra prediction layers are trained too

@@ -74,6 +74,23 @@ def test_the_way_to_experts_hides_by_a_share_of_its_own(plan: Make) -> None:
     assert total == pytest.approx(float(shown.breakdown["ep_communication"]))
 
 
+def test_the_way_to_experts_hides_behind_both_passes(plan: Make) -> None:
+    """With a share of 1 and no contention, what shows is what exceeds all computation of a
+    micro-batch; with half of it, what exceeds half."""
+    made = plan(tp=1.0, pp=1.0, dp=64.0, ep=64.0, micro_batch=1.0, ep_overlap=True)
+    found, _ = parts(catalog.model("qwen3-235b-a22b"), DGX, made, KERNELS)
+    plain, whole, half = (
+        assemble(found, replace(KERNELS.run, overlap={"ep": share}), PLAIN)
+        for share in (0.0, 1.0, 0.5)
+    )
+    total = float(plain.breakdown["ep_communication"])
+    passes = float(plain.breakdown["forward"] + plain.breakdown["backward"])
+    for step, share in ((whole, 1.0), (half, 0.5)):
+        shown = float(step.breakdown["ep_communication"])
+        assert shown == pytest.approx(max(total - share * passes, 0.0))
+        assert shown + float(step.hidden["ep"]) == pytest.approx(total)
+
+
 def test_gradients_of_weights_are_told_apart(plan: Make) -> None:
     """A zero-bubble schedule can put them off."""
     _, listed = parts(MIXTRAL, DGX, plan(tp=1.0, pp=8.0, dp=8.0, ep=8.0), KERNELS)

@@ -148,7 +148,8 @@ def power_limit(accelerator: Accelerator) -> Numeric:
     """
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
     width = half / (accelerator.sms * accelerator.clock)
-    full = ENERGY * (width / 1024.0) ** -NARROWING * half
+    usual = ENERGY * (width / 1024.0) ** -NARROWING
+    full = np.where(np.isnan(accelerator.energy), usual, accelerator.energy) * half
     share = np.minimum(accelerator.power / full, 1.0) ** CLOCK
     return np.where(np.isnan(share), 1.0, share)
 

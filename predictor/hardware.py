@@ -7,7 +7,8 @@ of one broadcast shape, so that a sweep over machines is one call.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,13 @@ class Accelerator:
     power          cap [W]; NaN where unknown
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
+    registers, shared   of one processor [bytes]; NaN where unknown
+    register_bandwidth, shared_bandwidth   of all processors [bytes/s]
+    instruction    rows and columns of the output of one matrix instruction
+    energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
+                   (`features.power_limit`)
+    doubt          log-standard-deviation of its kernels beyond that of whatever serves them: 0 for
+                   machines that exist
     """
 
     name: str
@@ -53,6 +61,19 @@ class Accelerator:
     clock: Numeric = DEFAULT_CLOCK
     year: Numeric = np.nan
     vendor: str = ""
+    registers: Numeric = np.nan
+    shared: Numeric = np.nan
+    register_bandwidth: Numeric = np.nan
+    shared_bandwidth: Numeric = np.nan
+    instruction: tuple[float, float] = (16.0, 8.0)
+    energy: Numeric = np.nan
+    doubt: Numeric = 0.0
+
+    @property
+    def varying(self) -> list[Array]:
+        """Its numbers that are arrays; none for a single machine."""
+        every = [getattr(self, name) for name in _numbers(self)]
+        return [value for value in (*every, *self.peak.values()) if np.ndim(value)]
 
     @property
     def is_host(self) -> bool:
@@ -107,3 +128,65 @@ class Cluster:
     accelerator: Accelerator
     accelerators_per_node: int
     tiers: tuple[Tier, ...]
+
+    @property
+    def varying(self) -> list[Array]:
+        """Numbers of accelerators and tiers that are arrays; none for a single machine."""
+        found = self.accelerator.varying
+        for tier in self.tiers:
+            found += [value for name in _numbers(tier) if np.ndim(value := getattr(tier, name))]
+        return found
+
+
+M = TypeVar("M", Accelerator, Tier)
+
+
+def _numbers(machine: Accelerator | Tier) -> list[str]:
+    return [one.name for one in fields(machine) if str(one.type) == "Numeric"]
+
+
+def _each(machine: M, change: Any) -> M:
+    """The same with `change` applied to every number that is an array."""
+    found: dict[str, Any] = {
+        name: change(value)
+        for name in _numbers(machine)
+        if np.ndim(value := getattr(machine, name))
+    }
+    if isinstance(machine, Accelerator):
+        found["peak"] = {
+            dtype: change(rate) if np.ndim(rate) else rate for dtype, rate in machine.peak.items()
+        }
+    return replace(machine, **found) if found else machine
+
+
+def accelerators_at(
+    machine: Accelerator, shape: tuple[int, ...], index: npt.NDArray[np.intp]
+) -> Accelerator:
+    """Accelerators at `index` of a batch flattened from `shape`."""
+    if not machine.varying:
+        return machine
+    return _each(machine, lambda value: np.broadcast_to(value, shape).ravel()[index])
+
+
+def clusters_at(cluster: Cluster, shape: tuple[int, ...], index: npt.NDArray[np.intp]) -> Cluster:
+    """Clusters at `index` of a batch flattened from `shape`."""
+    if not cluster.varying:
+        return cluster
+    chosen = tuple(
+        _each(tier, lambda value: np.broadcast_to(value, shape).ravel()[index])
+        for tier in cluster.tiers
+    )
+    machine = accelerators_at(cluster.accelerator, shape, index)
+    return replace(cluster, accelerator=machine, tiers=chosen)
+
+
+def batch_shape(cluster: Cluster, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a batch of plans of `shape` on a batch of machines."""
+    return np.broadcast_shapes(shape, *(np.shape(value) for value in cluster.varying))
+
+
+def repeated(machine: Accelerator, shape: tuple[int, ...], times: int) -> Accelerator:
+    """Accelerators of a batch of `shape` once for each of `times` operators, flattened."""
+    if not machine.varying:
+        return machine
+    return _each(machine, lambda value: np.tile(np.broadcast_to(value, shape).ravel(), times))

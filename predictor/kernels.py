@@ -8,8 +8,9 @@ import numpy as np
 
 from predictor.efficiency import Calibration, EfficiencyModel, Throttle, shape_keys
 from predictor.features import Ideal, Shapes, columns, ideal, kind_of
-from predictor.hardware import Accelerator, Array, Numeric
+from predictor.hardware import Accelerator, Array, Numeric, repeated
 from predictor.operators import Operator
+from predictor.roofline import on_chip_time
 
 BOUNDS = ("compute", "memory", "launch")
 """What limits an operator, as indices of `Timing.bound`."""
@@ -95,6 +96,8 @@ def shape_times(
             peak = shapes.flop / np.maximum(found.compute, 1e-30)
             half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
             busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
+    busy = np.maximum(busy, on_chip_time(shapes, accelerator))
+    sigma = np.hypot(sigma, accelerator.doubt)
     bound = np.where(latency > busy, 2, np.where(_compute_bound(found), 0, 1))
     return latency + busy, sigma, bound, pedigree, family
 
@@ -138,7 +141,8 @@ def operator_times(
         together.setdefault(key, []).append(index)
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
-        part = shape_times(shapes, accelerator, calibration, sustained)
+        machine = repeated(accelerator, shape, len(indices))
+        part = shape_times(shapes, machine, calibration, sustained)
         rows = (len(indices), *shape)
         time[indices] = part[0].reshape(rows)
         sigma[indices] = part[1].reshape(rows)

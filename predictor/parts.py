@@ -25,7 +25,7 @@ from predictor.communication import (
 )
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Array, Cluster, Numeric, clusters_at
 from predictor.kernels import Timing, operator_times
 from predictor.memory import stage_parameters
 from predictor.model import Model
@@ -140,21 +140,27 @@ class Parts:
         return np.asarray(value)[..., self.index] if np.ndim(self.index) else np.asarray(value)
 
 
-def distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
-    """Plans with distinct layer fields, and for every plan the index of its own among them."""
+def distinct(
+    plan: TrainingPlan, cluster: Cluster
+) -> tuple[TrainingPlan, Cluster, npt.NDArray[np.intp]]:
+    """Plans with distinct layer fields and machines, and for every plan the index of its own among
+    them."""
     shape = plan.shape
     if not shape:
-        return plan, np.zeros((), dtype=np.intp)
-    table = np.stack(
-        [np.broadcast_to(getattr(plan, name), shape).ravel() for name in LAYER_FIELDS], axis=1
-    )
-    codes = np.zeros(len(table), dtype=np.int64)
+        return plan, cluster, np.zeros((), dtype=np.intp)
+    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *cluster.varying]
+    table = np.stack([np.broadcast_to(value, shape).ravel() for value in told], axis=1)
+    codes, many = np.zeros(len(table), dtype=np.int64), 1
     for column in table.T:
         values, inverse = np.unique(column, return_inverse=True)
-        codes = codes * len(values) + inverse
+        if len(values) > 1:
+            if many * len(values) > 2**62:  # count what there is before numbers run out
+                known, codes = np.unique(codes, return_inverse=True)
+                many = int(known.size)
+            codes, many = codes * len(values) + inverse, many * len(values)
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
-    return flat.take(first), inverse.reshape(shape)
+    return flat.take(first), clusters_at(cluster, shape, first), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,10 +250,10 @@ def parts(
     (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
     """
     shape = plan.shape
-    base, index = distinct(plan)
+    base, machine, index = distinct(plan, cluster)
     operators = step_operators(model, base)
     accelerator = cluster.accelerator
-    timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
+    timing = operator_times(operators, machine.accelerator, calibration, base.shape, sustained=True)
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
     weights: dict[tuple[str, str], Array] = {}
@@ -273,7 +279,7 @@ def parts(
             before = counts.get(operator.module, np.zeros(base.shape))
             counts[operator.module] = before + operator.count * each
     listed = Worklist(tuple(operators), timing)
-    inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
+    inside = _inside(step_collectives(model, base), listed, base, machine, calibration)
 
     hops = {module: np.zeros(base.shape) for module in launches}
     for (slot, _), exchange in inside.items():

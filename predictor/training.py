@@ -14,7 +14,7 @@ import numpy.typing as npt
 from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Array, Cluster, Numeric, batch_shape
 from predictor.kernels import BOUNDS, Timing
 from predictor.memory import Memory, memory
 from predictor.model import Model
@@ -115,7 +115,8 @@ def predict(
     """Predict one training step of a plan, or of every plan of a batch.
 
     model        a decoder
-    cluster      accelerators and their network
+    cluster      accelerators and their network; their numbers may be arrays that broadcast with
+                 the plan's: one machine for each plan
     plan         numeric fields are floats or arrays of one shape
     calibration  what has been fitted (`efficiency.load`)
 
@@ -123,6 +124,8 @@ def predict(
     is `plan.check`'s business, whether it fits is part of the result.
     """
     run = calibration.run
+    if cluster.varying:
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
     found, listed = parts(model, cluster, plan, calibration)
     # Levels of frameworks are those of runs on accelerators, which say nothing of a host.
     factors = {} if cluster.accelerator.is_host else run.factors

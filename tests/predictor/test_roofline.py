@@ -1,0 +1,66 @@
+"""The hierarchical roofline: bytes by hand, and the laws of a roofline."""
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor import technology as tech
+from predictor.features import Shapes
+from predictor.hardware import Accelerator
+from predictor.roofline import LEVELS, hierarchy, on_chip_time
+
+
+def shapes(m: float, n: float, k: float, dtype: str = "bf16") -> Shapes:
+    m, n, k = (np.array([value], float) for value in (m, n, k))
+    moved = 2 * (m * k + k * n + m * n)
+    return Shapes("gemm", dtype, ("fwd",), np.zeros(1), m, n, k, np.ones(1), 2 * m * n * k, moved)
+
+
+def h100(**keys: object) -> Accelerator:
+    given = {"node": "N5", "area_mm2": 814, "memory": "HBM3", "stacks": 5, **keys}
+    return tech.derive(tech.budget(given)).accelerator
+
+
+def test_bytes_of_every_level_by_hand() -> None:
+    machine = h100()
+    found = hierarchy(shapes(8192, 8192, 8192), machine)
+    rows, columns = found.tile[:, 0]
+    reads = 2 * 8192**3 * (1 / rows + 1 / columns) + 2 * 8192**2
+    assert found.times[3, 0] == pytest.approx(reads / machine.l2_bandwidth)
+    # Hopper's instruction yields 64 x 256: it reads 2 k (1/64 + 1/256) bytes per output.
+    shared = 2 * 8192**3 * (1 / 64 + 1 / 256) + 2 * 8192**2
+    assert found.times[2, 0] == pytest.approx(shared / machine.shared_bandwidth)
+
+
+def test_large_products_compute_and_single_rows_read_weights() -> None:
+    machine = h100()
+    assert hierarchy(shapes(8192, 8192, 8192), machine).names == ["compute"]
+    decode = hierarchy(shapes(1, 8192, 8192), machine)
+    assert decode.names == ["memory"]
+    assert decode.time[0] == pytest.approx(2 * (8192**2 + 2 * 8192) / machine.bandwidth, rel=1e-3)
+
+
+@pytest.mark.parametrize("level", range(1, len(LEVELS)))
+def test_a_starved_level_binds(level: int) -> None:
+    from dataclasses import replace
+
+    machine = h100()
+    name = ("", "register_bandwidth", "shared_bandwidth", "l2_bandwidth", "bandwidth")[level]
+    starved = replace(machine, **{name: getattr(machine, name) / 1000})
+    found = hierarchy(shapes(8192, 8192, 8192), starved)
+    assert found.names == [LEVELS[level]]
+    assert found.time[0] > hierarchy(shapes(8192, 8192, 8192), machine).time[0]
+
+
+def test_tiles_fit_the_processor() -> None:
+    from dataclasses import replace
+
+    small = replace(h100(), registers=32 * 1024.0, shared=16 * 1024.0)
+    rows, columns = hierarchy(shapes(4096, 4096, 4096), small).tile[:, 0]
+    assert 4 * rows * columns <= small.registers
+    assert 2 * 32 * 2 * (rows + columns) <= small.shared
+
+
+def test_measured_accelerators_are_not_touched() -> None:
+    assert on_chip_time(shapes(64, 64, 64), catalog.accelerator("h100")) == 0.0
+    assert np.all(on_chip_time(shapes(64, 64, 64), h100()) > 0)

@@ -6,7 +6,7 @@ fitted to many runs without timing a kernel twice. `step.assemble` puts the part
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -141,14 +141,16 @@ class Parts:
 
 
 def distinct(
-    plan: TrainingPlan, cluster: Cluster
-) -> tuple[TrainingPlan, Cluster, npt.NDArray[np.intp]]:
-    """Plans with distinct layer fields and machines, and for every plan the index of its own among
-    them."""
+    plan: TrainingPlan, others: Sequence[Array] = ()
+) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
+    """Plans with distinct layer fields, and for every plan the index of its own among them.
+
+    others   what else tells plans apart: numbers of their machines (`Cluster.varying`)
+    """
     shape = plan.shape
     if not shape:
-        return plan, cluster, np.zeros((), dtype=np.intp)
-    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *cluster.varying]
+        return plan, np.zeros((), dtype=np.intp)
+    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
     table = np.stack([np.broadcast_to(value, shape).ravel() for value in told], axis=1)
     codes, many = np.zeros(len(table), dtype=np.int64), 1
     for column in table.T:
@@ -160,7 +162,7 @@ def distinct(
             codes, many = codes * len(values) + inverse, many * len(values)
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
-    return flat.take(first), clusters_at(cluster, shape, first), inverse.reshape(shape)
+    return flat.take(first), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -340,8 +342,9 @@ def parts(
     shape = plan.shape
     accelerator = cluster.accelerator
     if layers is None:
-        base, machines, index = distinct(plan, cluster)
-        layers = layer_parts(model, machines, base, calibration), index
+        base, index = distinct(plan, cluster.varying)
+        _, first = np.unique(index, return_index=True)
+        layers = layer_parts(model, clusters_at(cluster, shape, first), base, calibration), index
     own, index = layers
 
     at = stages(model, plan)

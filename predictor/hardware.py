@@ -45,8 +45,9 @@ class Accelerator:
     instruction    rows and columns of the output of one matrix instruction
     energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
                    (`features.power_limit`)
-    doubt          log-standard-deviation of its kernels beyond that of whatever serves them: 0 for
-                   machines that exist
+    relative       for a machine that does not exist: the nearest one that does, whose efficiencies
+                   are carried over (`kernels.shape_times`)
+    doubt          log-standard-deviation that this adds to its kernels
     """
 
     name: str
@@ -68,6 +69,7 @@ class Accelerator:
     instruction: tuple[float, float] = (16.0, 8.0)
     energy: Numeric = np.nan
     doubt: Numeric = 0.0
+    relative: Accelerator | None = None
 
     @property
     def varying(self) -> list[Array]:

@@ -153,13 +153,12 @@ def distinct(
     told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
     table = np.stack([np.broadcast_to(value, shape).ravel() for value in told], axis=1)
     codes, many = np.zeros(len(table), dtype=np.int64), 1
-    for column in table.T:
+    for column in table.T[(table != table[:1]).any(axis=0)]:
         values, inverse = np.unique(column, return_inverse=True)
-        if len(values) > 1:
-            if many * len(values) > 2**62:  # count what there is before numbers run out
-                known, codes = np.unique(codes, return_inverse=True)
-                many = int(known.size)
-            codes, many = codes * len(values) + inverse, many * len(values)
+        if many * len(values) > 2**62:  # count what there is before numbers run out
+            known, codes = np.unique(codes, return_inverse=True)
+            many = int(known.size)
+        codes, many = codes * len(values) + inverse, many * len(values)
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
     return flat.take(first), inverse.reshape(shape)

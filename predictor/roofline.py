@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.features import TILES, Shapes, peak_of, power_limit
+from predictor.features import TILES, Shapes, ideal, peak_of, power_limit
 from predictor.hardware import Accelerator, Array
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 
@@ -101,9 +101,9 @@ def hierarchy(shapes: Shapes, accelerator: Accelerator) -> Hierarchy:
     return Hierarchy(best, best.max(axis=0), np.argmax(best, axis=0), chosen)
 
 
-def on_chip_time(shapes: Shapes, accelerator: Accelerator) -> Array | float:
-    """Least time that registers and shared memory take for products [s]; 0 where they are not
-    known, as of accelerators whose efficiencies were measured."""
-    if shapes.op != "gemm" or np.any(np.isnan(accelerator.shared_bandwidth)):
-        return 0.0
-    return np.asarray(hierarchy(shapes, accelerator).times[1:3].max(axis=0))
+def least_time(shapes: Shapes, accelerator: Accelerator) -> Array:
+    """Roofline of any operator [s]: all levels for products where registers and shared memory are
+    known, else arithmetic, cache and memory."""
+    if shapes.op == "gemm" and not np.any(np.isnan(accelerator.shared_bandwidth)):
+        return hierarchy(shapes, accelerator).time
+    return ideal(shapes, accelerator).time

@@ -88,9 +88,11 @@ class LinkTechnology:
 class Processor:
     """A processor design: FLOP per clock of its matrix unit and vector unit, rates of data types
     over the 16-bit one, registers and shared memory [bytes] and their bytes per clock, the output
-    tile of a matrix instruction. Its name is the architecture that calibrations know it by."""
+    tile of a matrix instruction. Its name is the architecture that calibrations know it by;
+    relative is the accelerator that its efficiencies are taken from."""
 
     name: str
+    relative: str
     year: float
     node: str
     width: Numeric
@@ -241,6 +243,7 @@ def processor(name: str) -> Processor:
     rows, columns = row["instruction"]
     return Processor(
         str(name).lower(),
+        row["relative"],
         float(row["year"]),
         row["node"],
         float(row["width"]),
@@ -494,6 +497,7 @@ def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = 
         shared_bandwidth=design.shared_rate * count * clock,
         instruction=design.instruction,
         energy=sustained,
+        relative=relative(processor(design.name)),
         doubt=known["doubt"],
     )
     return Derived(
@@ -504,6 +508,20 @@ def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = 
         np.asarray(clock),
         np.asarray(design_clock),
         np.where(np.asarray(slow) < 1.0, "power", "area"),
+    )
+
+
+def relative(design: Processor) -> Accelerator:
+    """The accelerator that stands behind a processor design, registers and shared memory known."""
+    found = catalog.accelerator(design.relative)
+    cycles = found.sms * np.asarray(found.clock)
+    return replace(
+        found,
+        registers=design.registers,
+        shared=design.shared,
+        register_bandwidth=design.register_rate * cycles,
+        shared_bandwidth=design.shared_rate * cycles,
+        instruction=design.instruction,
     )
 
 

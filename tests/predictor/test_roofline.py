@@ -1,13 +1,18 @@
 """The hierarchical roofline: bytes by hand, and the laws of a roofline."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from predictor import catalog
 from predictor import technology as tech
+from predictor.efficiency import load
 from predictor.features import Shapes
 from predictor.hardware import Accelerator
-from predictor.roofline import LEVELS, hierarchy, on_chip_time
+from predictor.kernels import shape_times
+from predictor.roofline import LEVELS, hierarchy
 
 
 def shapes(m: float, n: float, k: float, dtype: str = "bf16") -> Shapes:
@@ -42,8 +47,6 @@ def test_large_products_compute_and_single_rows_read_weights() -> None:
 
 @pytest.mark.parametrize("level", range(1, len(LEVELS)))
 def test_a_starved_level_binds(level: int) -> None:
-    from dataclasses import replace
-
     machine = h100()
     name = ("", "register_bandwidth", "shared_bandwidth", "l2_bandwidth", "bandwidth")[level]
     starved = replace(machine, **{name: getattr(machine, name) / 1000})
@@ -53,14 +56,31 @@ def test_a_starved_level_binds(level: int) -> None:
 
 
 def test_tiles_fit_the_processor() -> None:
-    from dataclasses import replace
-
     small = replace(h100(), registers=32 * 1024.0, shared=16 * 1024.0)
     rows, columns = hierarchy(shapes(4096, 4096, 4096), small).tile[:, 0]
     assert 4 * rows * columns <= small.registers
     assert 2 * 32 * 2 * (rows + columns) <= small.shared
 
 
-def test_measured_accelerators_are_not_touched() -> None:
-    assert on_chip_time(shapes(64, 64, 64), catalog.accelerator("h100")) == 0.0
-    assert np.all(on_chip_time(shapes(64, 64, 64), h100()) > 0)
+def test_a_machine_like_its_relative_takes_as_long() -> None:
+    known, real = load("default"), tech.relative(tech.processor("hopper"))
+    twin = replace(real, relative=real, doubt=0.2)
+    rows = shapes(4096, 8192, 8192)
+    time, sigma, *_ = shape_times(rows, twin, known)
+    own, narrower, *_ = shape_times(rows, real, known)
+    assert time == pytest.approx(own)
+    assert sigma == pytest.approx(np.hypot(narrower, 0.2))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["bandwidth", "l2_bandwidth", "shared_bandwidth", "register_bandwidth", "l2"]),
+    st.floats(1.0, 8.0),
+    st.integers(1, 16384),
+    st.integers(64, 16384),
+)
+def test_more_of_any_level_never_slows(field: str, more: float, m: int, n: int) -> None:
+    known, machine = load("default"), h100()
+    better = replace(machine, **{field: getattr(machine, field) * more})
+    slow, fast = (shape_times(shapes(m, n, 4096), one, known)[0] for one in (machine, better))
+    assert fast <= slow * (1 + 1e-12)

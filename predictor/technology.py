@@ -12,13 +12,14 @@ Numeric fields are floats or arrays of one broadcast shape, in SI; files carry u
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor import catalog
 from predictor.errors import InputError, unknown
@@ -144,6 +145,7 @@ class Derived:
     watts   of the package at full rate, by what draws them [W]
     clock   [Hz], and the one that it would run at with unlimited power
     binds   'area' where more power would not help, else 'power'
+    possible   whether edge, area and power suffice
     """
 
     budget: Budget
@@ -153,6 +155,7 @@ class Derived:
     clock: Array
     design_clock: Array
     binds: Array
+    possible: npt.NDArray[np.bool_]
 
     @property
     def accelerator(self) -> Accelerator:
@@ -193,6 +196,11 @@ def _find(kind: str, name: object, table: Mapping[str, Any]) -> Any:
 
 def node(name: str) -> Node:
     """A logic node by name: N12, N10, N7, N5, N4, N3, N2, N1.6, N1.4, N1."""
+    return _node(name, catalog.data_dir())
+
+
+@lru_cache(maxsize=64)
+def _node(name: str, _: Path) -> Node:
     row = _find("logic node", name, read_table("nodes"))
     return Node(
         row["name"],
@@ -208,6 +216,11 @@ def node(name: str) -> Node:
 
 def memory_technology(name: str) -> MemoryTechnology:
     """A memory technology by name: GDDR6 ... HBM2E, HBM3, HBM4, HBM5."""
+    return _memory_technology(name, catalog.data_dir())
+
+
+@lru_cache(maxsize=64)
+def _memory_technology(name: str, _: Path) -> MemoryTechnology:
     row = _find("memory technology", name, read_table("memories"))
     return MemoryTechnology(
         row["name"],
@@ -222,6 +235,11 @@ def memory_technology(name: str) -> MemoryTechnology:
 
 def link_technology(name: str, scope: str) -> LinkTechnology:
     """A link technology by name; scope 'scale-up' (NVLink2 ...) or 'scale-out' (HDR ... GDR)."""
+    return _link_technology(name, scope, catalog.data_dir())
+
+
+@lru_cache(maxsize=64)
+def _link_technology(name: str, scope: str, _: Path) -> LinkTechnology:
     table = {k: row for k, row in read_table("networks").items() if row["class"] == scope}
     row = _find(f"{scope} network", name, table)
     return LinkTechnology(
@@ -238,6 +256,11 @@ def link_technology(name: str, scope: str) -> LinkTechnology:
 
 def processor(name: str) -> Processor:
     """A processor design by name: volta, ampere, hopper, blackwell."""
+    return _processor(name, catalog.data_dir())
+
+
+@lru_cache(maxsize=64)
+def _processor(name: str, _: Path) -> Processor:
     table = _read_yaml(catalog.data_dir() / "technology" / "processors.yaml")
     row = _find("processor", name, table)
     rows, columns = row["instruction"]
@@ -407,11 +430,17 @@ def devices(given: Budget, known: Mapping[str, float]) -> Array:
     return np.asarray(np.where(np.isnan(given.devices), np.floor(room), given.devices))
 
 
-def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = "") -> Derived:
+def derive(
+    given: Budget,
+    known: Mapping[str, float] | None = None,
+    name: str = "",
+    strict: bool = True,
+) -> Derived:
     """The machine that a budget pays for.
 
     given   floats or arrays; one processor design and pair of links
     known   `assumptions`
+    strict  else impossible machines of a batch are only marked (`Derived.possible`)
 
     Raises InputError where memory interfaces do not find room on the edge, nothing is left for
     processors, or memory and links alone draw more than the power.
@@ -420,7 +449,8 @@ def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = 
     of, design, memory = given.node, given.processor, given.memory
     stacks = devices(given, known)
     room = known["memory_edge_share"] * perimeter(given.area, given.dies)
-    _refuse(
+    laws = Laws(strict)
+    laws.refuse(
         stacks * memory.edge > room * 1.01,
         lambda at: (
             f"technology: {at(stacks):g} devices of {memory.name} need "
@@ -440,13 +470,14 @@ def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = 
     unit = known["unit_mm2_per_kflop"] * 1e-3 * design.width
     each = (known["processor_mm2"] + unit) * MM2 / of.density
     count = np.floor(known["enabled_share"] * left / each)
-    _refuse(
+    laws.refuse(
         count < 1,
         lambda at: (
             f"technology: interfaces and cache leave {at(left) / MM2:.0f} mm2 of "
             f"{at(given.area) / MM2:.0f}, too little for a processor"
         ),
     )
+    count = np.maximum(count, 1.0)
     areas["processors"] = np.asarray(left)
     capacity = np.where(np.isnan(given.device_memory), memory.capacity, given.device_memory)
     bandwidth = stacks * memory.bandwidth
@@ -460,14 +491,14 @@ def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = 
         + 2.0 * np.asarray(given.scale_out.bandwidth) * given.scale_out.energy,
     }
     rest = given.power - sum(watts.values())
-    _refuse(
+    laws.refuse(
         rest <= 0,
         lambda at: (
             f"technology: memory and links alone draw {at(sum(watts.values())):.0f} W of "
             f"the {at(given.power):.0f} W"
         ),
     )
-    slow = np.minimum(rest / full, 1.0) ** (1.0 / known["clock_exponent"])
+    slow = np.minimum(np.maximum(rest / full, 1e-6), 1.0) ** (1.0 / known["clock_exponent"])
     clock = design_clock * slow
     watts["processors"] = full * slow ** known["clock_exponent"]
     half = count * design.width * clock
@@ -508,6 +539,7 @@ def derive(given: Budget, known: Mapping[str, float] | None = None, name: str = 
         np.asarray(clock),
         np.asarray(design_clock),
         np.where(np.asarray(slow) < 1.0, "power", "area"),
+        ~np.broadcast_to(laws.broken, np.shape(clock)),
     )
 
 
@@ -525,12 +557,23 @@ def relative(design: Processor) -> Accelerator:
     )
 
 
-def _refuse(broken: Any, message: Any) -> None:
-    """Raise InputError for the first machine of a batch for which `broken` holds."""
-    mask = np.asarray(broken)
-    if mask.any():
-        at = np.unravel_index(int(np.argmax(mask)), mask.shape)
-        raise InputError(message(lambda v: float(np.broadcast_to(v, mask.shape)[at])))
+class Laws:
+    """What a machine must obey: the first that is broken raises InputError, or is marked."""
+
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+        self.broken = np.asarray(False)
+
+    def refuse(self, broken: Any, message: Callable[[Callable[[Any], float]], str]) -> None:
+        """Refuse machines for which `broken` holds.
+
+        message   makes the line from a function that yields a quantity of the first of them
+        """
+        mask = np.asarray(broken)
+        if self.strict and mask.any():
+            at = np.unravel_index(int(np.argmax(mask)), mask.shape)
+            raise InputError(message(lambda value: float(np.broadcast_to(value, mask.shape)[at])))
+        self.broken = self.broken | mask
 
 
 def tiers(given: Budget) -> tuple[Tier, ...]:

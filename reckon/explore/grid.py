@@ -20,9 +20,10 @@ from predictor.technology import KEYS
 MOST_POINTS = 1_000_000
 """Points that one grid may span."""
 
-LINKS = ("scale_up_gbs", "scale_out_gbs", "domain")
+NUMBERS = ("scale_up_gbs", "scale_out_gbs", "domain")
+LINKS = (*NUMBERS, "network")
 """Keys of a catalog machine beside those of its accelerator: rates of the innermost and outermost
-network, and accelerators that the innermost joins."""
+network, accelerators that the innermost joins, and another system whose networks it takes."""
 
 SECTIONS = ("model", "plan", "machine", "technology")
 

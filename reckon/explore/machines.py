@@ -12,6 +12,7 @@ import numpy.typing as npt
 from predictor import catalog
 from predictor.cost import Cost, catalog_cost, cost_assumptions, machine_cost
 from predictor.errors import InputError
+from predictor.features import energy_of
 from predictor.hardware import Accelerator, Array, Cluster, Tier
 from predictor.specs import AcceleratorSpec
 from predictor.technology import (
@@ -23,9 +24,15 @@ from predictor.technology import (
     read_table,
     stack,
 )
-from reckon.explore.grid import LINKS
+from reckon.explore.grid import LINKS, NUMBERS
 
-RESOURCES = ("compute", "memory bandwidth", "scale-up network", "scale-out network")
+RESOURCES = (
+    "compute",
+    "on-chip memory",
+    "memory bandwidth",
+    "scale-up network",
+    "scale-out network",
+)
 """What a machine has more or less of; a bottleneck is the one whose doubling helps most."""
 
 
@@ -130,8 +137,11 @@ def changed(system: Any, changes: Mapping[str, Any]) -> Cluster:
     cluster = catalog.system(system)
     if not changes:
         return cluster
+    if "network" in changes:
+        other = catalog.system(changes["network"])
+        cluster = replace(cluster, tiers=other.tiers)
     numbers = {}
-    for key in LINKS:
+    for key in NUMBERS:
         if key in changes:
             try:
                 numbers[key] = float(changes[key])
@@ -151,7 +161,8 @@ def changed(system: Any, changes: Mapping[str, Any]) -> Cluster:
         cluster = replace(cluster, accelerator=replace(made, relative=real, doubt=0.1))
     tiers = list(cluster.tiers)
     if "domain" in numbers:
-        tiers[0] = replace(tiers[0], size=numbers["domain"])
+        same = [tier for tier in tiers if tier.link == tiers[0].link and np.isfinite(tier.size)]
+        tiers = [replace(same[-1], size=numbers["domain"]), *tiers[len(same) :]]
     if "scale_up_gbs" in numbers:
         link = tiers[0].link
         tiers = [
@@ -187,8 +198,8 @@ def join(clusters: Sequence[Cluster]) -> Cluster:
 
 
 def boosted(cluster: Cluster, resource: str, factor: float = 2.0) -> Cluster:
-    """The same machine with `factor` times of one of `RESOURCES`. Compute stands for all that a
-    processor does per second: arithmetic, registers, shared memory, cache, and power for it."""
+    """The same machine with `factor` times of one of `RESOURCES`: compute is arithmetic and the
+    power for it; on-chip memory the rates of registers, shared memory and cache."""
     own = cluster.accelerator
     tiers = list(cluster.tiers)
     if resource == "scale-up network":
@@ -202,18 +213,21 @@ def boosted(cluster: Cluster, resource: str, factor: float = 2.0) -> Cluster:
     elif resource == "scale-out network":
         tiers[-1] = replace(tiers[-1], bandwidth=tiers[-1].bandwidth * factor)
     else:
-        base = own.relative or own
+        own = replace(own, relative=own.relative or own)
         if resource == "compute":
             own = replace(
                 own,
                 peak={dtype: rate * factor for dtype, rate in own.peak.items()},
+                power=own.power * factor,
+                energy=energy_of(own),
+            )
+        elif resource == "on-chip memory":
+            own = replace(
+                own,
                 l2_bandwidth=own.l2_bandwidth * factor,
                 register_bandwidth=own.register_bandwidth * factor,
                 shared_bandwidth=own.shared_bandwidth * factor,
-                power=own.power * factor,
-                clock=own.clock * factor,
-                relative=base,
             )
         else:
-            own = replace(own, bandwidth=own.bandwidth * factor, relative=base)
+            own = replace(own, bandwidth=own.bandwidth * factor)
     return replace(cluster, accelerator=own, tiers=tuple(tiers))

@@ -38,8 +38,7 @@ FIRST = 512
 """Most promising plans of every block, timed before anything is dropped by the bound."""
 
 OBJECTIVES = {"time": 0.0, "cost": 1.0}
-"""Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest per
-token of one batch size."""
+"""Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest."""
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -125,6 +124,10 @@ class SearchResult:
         """One plan of the ranking."""
         batch = self.blocks[self.block[position]].plan(self.row[position : position + 1])
         return single(batch)
+
+    def weight(self, position: int) -> float:
+        """What the step time of a plan is multiplied by to rank it."""
+        return float(self.gpus[position] ** OBJECTIVES[self.objective])
 
     def mapping(self, position: int) -> dict[str, Any]:
         """One plan as a mapping of its fields."""

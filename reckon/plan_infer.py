@@ -14,7 +14,7 @@ import numpy as np
 from predictor import catalog
 from predictor.complete import Filler
 from predictor.complete_serving import choose_cluster
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration, RunParameters, load
 from predictor.errors import InputError
 from predictor.events import pass_table, poisson, serve, spread_lengths
 from predictor.hardware import Array, Cluster
@@ -106,6 +106,7 @@ class InferenceSearch:
     input_len: float
     headroom: float
     spare: int
+    run: RunParameters
     found: Engines
     fleets: list[Fleet]
     simulated: dict[str, Any] | None = None
@@ -300,6 +301,7 @@ def search_infer(
         float(given["input_len"][0]),
         headroom,
         spare,
+        known.run,
         found,
         fleets,
         simulated,

@@ -58,6 +58,7 @@ catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/search.py
 
 wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -16,7 +16,7 @@ $(VENV)/$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt "torch==2.13.0"
 	$(PIP) --constraint constraints.txt hatchling editables
-	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,test,dev]"
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,report,test,dev]"
 	touch $@
 
 demo: setup              ## profile this machine, calibrate, check, predict clusters
@@ -58,6 +58,7 @@ catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/search.py
 
 wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .

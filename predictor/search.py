@@ -7,7 +7,7 @@ the Pareto front, nor the best with any of its values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from predictor.memory import memory
 from predictor.model import Model
 from predictor.parts import LayerParts, layer_parts, parts
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS, Rule, TrainingPlan, rules
-from predictor.space import Block, Index, Range, Space, space_of
+from predictor.space import AXES, Block, Index, Range, Space, space_of
 from predictor.step import assemble, stretched
 from predictor.training import environment_of, interval
 from predictor.units import GIB
@@ -38,8 +38,7 @@ FIRST = 512
 """Most promising plans of every block, timed before anything is dropped by the bound."""
 
 OBJECTIVES = {"time": 0.0, "cost": 1.0}
-"""Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest per
-token of one batch size."""
+"""Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest."""
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -125,6 +124,10 @@ class SearchResult:
         """One plan of the ranking."""
         batch = self.blocks[self.block[position]].plan(self.row[position : position + 1])
         return single(batch)
+
+    def weight(self, position: int) -> float:
+        """What the step time of a plan is multiplied by to rank it."""
+        return float(self.gpus[position] ** OBJECTIVES[self.objective])
 
     def mapping(self, position: int) -> dict[str, Any]:
         """One plan as a mapping of its fields."""
@@ -318,7 +321,7 @@ class _Search:
             if block.group not in layers and used[block.group].size:
                 layers[block.group] = self._layers(block, used[block.group])
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
-        state = _Found(self.keep, self.power)
+        state = _Found(self.keep, self.power, self.blocks)
         order = sorted(
             (number for number, rows in enumerate(self.rows) if rows.size),
             key=lambda number: float(bounds[number].min()),
@@ -333,7 +336,9 @@ class _Search:
             if prune:
                 state.settle()
                 gpus = _gpus(self.blocks[number], self.rows[number][left])
-                left = left[state.matters(bounds[number][left], self.peak[number][left], gpus)]
+                rows = self.rows[number][left]
+                columns = bounds[number][left], self.peak[number][left], gpus
+                left = left[state.matters(number, rows, *columns)]
             for part in _chunks(left):
                 self._evaluate(number, part, layers, state)
         return self._result(state)
@@ -457,8 +462,10 @@ class _Search:
 class _Found:
     """Plans timed so far, and what a further one has to beat."""
 
-    def __init__(self, keep: int, power: float) -> None:
-        self.keep, self.power = keep, power
+    def __init__(self, keep: int, power: float, blocks: list[Block]) -> None:
+        self.keep, self.power, self.blocks = keep, power, blocks
+        self.varied = varied(blocks)
+        self.with_value: dict[tuple[str, Any], float] = {}
         self.pieces: list[tuple[Any, ...]] = []
         self.best = np.empty(0)
         self.front: tuple[Array, Array, Array] = (np.empty(0), np.empty(0), np.empty(0))
@@ -479,6 +486,12 @@ class _Found:
             return
         self.settled = len(self.pieces)
         time, peak, gpus = (np.concatenate([piece[at] for piece in new]) for at in (2, 4, 5))
+        for number, rows, step, *_, count in new:
+            score = step * count**self.power
+            for key, own in self._values(int(number[0]), rows):
+                if own.any():
+                    low = float(score[own].min())
+                    self.with_value[key] = min(low, self.with_value.get(key, np.inf))
         self.best = np.sort(np.concatenate([self.best, time * gpus**self.power]))[: self.keep]
         self.worst = float(self.best[-1]) if len(self.best) >= self.keep else np.inf
         columns = [
@@ -493,14 +506,40 @@ class _Found:
             held = np.minimum.accumulate(self.front[1][own][order])
             self.stairs.append((float(count), self.front[0][own][order], held))
 
-    def matters(self, bound: Array, peak: Array, gpus: Array) -> Any:
-        """Mask of plans that may be among the best or on the front."""
-        among = bound * gpus**self.power <= self.worst
+    def _values(self, number: int, rows: Index) -> Iterator[tuple[tuple[str, Any], Any]]:
+        """Every value of a field that plans of a block have, and the mask of those that have it."""
+        block = self.blocks[number]
+        for name in self.varied:
+            column = block.rows.get(name)
+            if column is None:
+                yield (name, getattr(block.fixed, name)), np.ones(len(rows), dtype=bool)
+                continue
+            for value in np.unique(column[rows]):
+                yield (name, float(value)), column[rows] == value
+
+    def matters(self, number: int, rows: Index, bound: Array, peak: Array, gpus: Array) -> Any:
+        """Mask of plans of a block that may be among the best, the best with one of their values,
+        or on the front."""
+        score = bound * gpus**self.power
+        among = score <= self.worst
+        for key, own in self._values(number, rows):
+            among |= own & (score <= self.with_value.get(key, np.inf))
         beaten = np.zeros(len(bound), dtype=bool)
         for count, times, held in self.stairs:
             at = np.searchsorted(times, bound, side="left") - 1
             beaten |= (at >= 0) & (held[np.maximum(at, 0)] <= peak) & (gpus >= count)
         return among | ~beaten
+
+
+def varied(blocks: list[Block]) -> list[str]:
+    """Fields of a plan that the plans of some blocks differ in, or may."""
+    numbers = [axis.field for axis in AXES if axis.field != "gpus"]
+    categories = [
+        name
+        for name in CATEGORY_FIELDS
+        if len({getattr(block.fixed, name) for block in blocks}) > 1
+    ]
+    return [*numbers, *categories]
 
 
 def frontier(time: Array, peak: Array, gpus: Array) -> Index:

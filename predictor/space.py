@@ -24,7 +24,7 @@ from predictor.model import Model
 from predictor.parts import STEP_CATEGORIES, distinct
 from predictor.plan import CP_KINDS, NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
 from predictor.schedules import SCHEDULES
-from predictor.specs import TrainingPlanSpec, parse
+from predictor.specs import Spec, TrainingPlanSpec, parse
 
 Columns = dict[str, Array]
 Index = npt.NDArray[np.intp]
@@ -279,11 +279,18 @@ CHOICES: tuple[Choice, ...] = (
 framework's defaults, unless a request lists several values."""
 
 
-def read_given(fields: Mapping[str, Any], where: str = "request") -> dict[str, Any]:
+def read_given(
+    fields: Mapping[str, Any],
+    where: str = "request",
+    form: type[Spec] = TrainingPlanSpec,
+    numbers: Sequence[str] = (*NUMERIC_FIELDS, "gpus"),
+) -> dict[str, Any]:
     """Values that a request states, checked: field -> tuple of values, or a range.
 
-    fields   keys of a training plan (`specs.TrainingPlanSpec`) with a value, a list, a text with
-             commas, or 'LOW..HIGH' or 'LOW..HIGH:STEP'
+    fields   keys of a plan with a value, a list, a text with commas, or 'LOW..HIGH' or
+             'LOW..HIGH:STEP'
+    form     of the plan
+    numbers  fields that may be ranges
 
     Raises InputError for unknown keys and values that cannot be.
     """
@@ -292,7 +299,7 @@ def read_given(fields: Mapping[str, Any], where: str = "request") -> dict[str, A
         if value is None:
             continue
         if isinstance(value, str) and ".." in value:
-            found[name] = _range(name, value, where)
+            found[name] = _range(name, value, where, numbers)
             continue
         commas = isinstance(value, str) and "," in value and name != "recompute_modules"
         values = value.split(",") if isinstance(value, str) and commas else value
@@ -303,7 +310,7 @@ def read_given(fields: Mapping[str, Any], where: str = "request") -> dict[str, A
         checked = []
         for one in values:
             text = one.strip() if isinstance(one, str) else one
-            spec = parse(TrainingPlanSpec, {name: text}, where)
+            spec = parse(form, {name: text}, where)
             checked.append(getattr(spec, name))
         found[name] = tuple(dict.fromkeys(checked)) if _hashable(checked) else tuple(checked)
     return found
@@ -313,10 +320,10 @@ def _hashable(values: list[Any]) -> bool:
     return not any(isinstance(value, dict) for value in values)
 
 
-def _range(name: str, text: str, where: str) -> Range:
+def _range(name: str, text: str, where: str, numbers: Sequence[str]) -> Range:
     ends, _, step = text.partition(":")
     low, _, high = ends.partition("..")
-    if name not in NUMERIC_FIELDS and name != "gpus":
+    if name not in numbers:
         raise InputError(f"{where}: {name}: a range {text!r} needs a field that is a number")
     try:
         found = Range(float(low), float(high), float(step) if step else None)

@@ -43,6 +43,7 @@ class Accelerator:
     registers, shared   of one processor [bytes]; NaN where unknown
     register_bandwidth, shared_bandwidth   of all processors [bytes/s]
     instruction    rows and columns of the output of one matrix instruction
+    cluster        thread blocks that load an operand from the cache once for all of them
     energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
                    (`features.power_limit`)
     relative       for a machine that does not exist: the nearest one that does, whose efficiencies
@@ -67,6 +68,7 @@ class Accelerator:
     register_bandwidth: Numeric = np.nan
     shared_bandwidth: Numeric = np.nan
     instruction: tuple[float, float] = (16.0, 8.0)
+    cluster: float = 1.0
     energy: Numeric = np.nan
     doubt: Numeric = 0.0
     relative: Accelerator | None = None

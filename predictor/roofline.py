@@ -90,7 +90,7 @@ def hierarchy(shapes: Shapes, accelerator: Accelerator) -> Hierarchy:
                 arithmetic,
                 traffic(*unit) / accelerator.register_bandwidth,
                 (traffic(*warp) + out) / accelerator.shared_bandwidth,
-                (traffic(rows, columns) + out) / accelerator.l2_bandwidth,
+                (traffic(rows * accelerator.cluster, columns) + out) / accelerator.l2_bandwidth,
                 (np.where(stays, operands, np.maximum(again, operands)) + out)
                 / accelerator.bandwidth,
             )
@@ -106,4 +106,5 @@ def least_time(shapes: Shapes, accelerator: Accelerator) -> Array:
     known, else arithmetic, cache and memory."""
     if shapes.op == "gemm" and not np.any(np.isnan(accelerator.shared_bandwidth)):
         return hierarchy(shapes, accelerator).time
-    return ideal(shapes, accelerator).time
+    passed = shapes.bytes / accelerator.l2_bandwidth  # all of it goes through the cache
+    return np.asarray(np.maximum(ideal(shapes, accelerator).time, passed))

@@ -89,8 +89,9 @@ class LinkTechnology:
 class Processor:
     """A processor design: FLOP per clock of its matrix unit and vector unit, rates of data types
     over the 16-bit one, registers and shared memory [bytes] and their bytes per clock, the output
-    tile of a matrix instruction. Its name is the architecture that calibrations know it by;
-    relative is the accelerator that its efficiencies are taken from."""
+    tile of a matrix instruction, and blocks that load an operand from the cache once for all. Its
+    name is the architecture that calibrations know it by; relative is the accelerator that its
+    efficiencies are taken from."""
 
     name: str
     relative: str
@@ -104,6 +105,7 @@ class Processor:
     shared_rate: Numeric
     register_rate: Numeric
     instruction: tuple[float, float]
+    cluster: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +279,7 @@ def _processor(name: str, _: Path) -> Processor:
         float(row["shared_bytes_per_clock"]),
         float(row["register_bytes_per_clock"]),
         (float(rows), float(columns)),
+        float(row.get("cluster", 1)),
     )
 
 
@@ -516,7 +519,7 @@ def derive(
         memory=stacks * capacity,
         bandwidth=bandwidth,
         l2=areas["cache"] * of.sram * known["sram_array_efficiency"],
-        l2_bandwidth=np.maximum(rate, bandwidth),
+        l2_bandwidth=rate,
         sms=count,
         power=sum(watts.values()),
         clock=clock,
@@ -527,6 +530,7 @@ def derive(
         register_bandwidth=design.register_rate * count * clock,
         shared_bandwidth=design.shared_rate * count * clock,
         instruction=design.instruction,
+        cluster=design.cluster,
         energy=sustained,
         relative=relative(processor(design.name)),
         doubt=known["doubt"],
@@ -554,6 +558,7 @@ def relative(design: Processor) -> Accelerator:
         register_bandwidth=design.register_rate * cycles,
         shared_bandwidth=design.shared_rate * cycles,
         instruction=design.instruction,
+        cluster=design.cluster,
     )
 
 

@@ -13,6 +13,7 @@ import typer
 
 from predictor.errors import InputError
 from reckon import __version__
+from reckon.explore_cli import register as register_explore
 from reckon.flags import CalibrationName, Json, Settings, Text, flag
 from reckon.plan_cli import plan_app
 
@@ -239,6 +240,9 @@ def show(
     from reckon.commands import show as run
 
     raise typer.Exit(run(kind, name, yaml, json))
+
+
+register_explore(app)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Every point of a grid, predicted: machines and plans as arrays through the predictor's functions."""
+"""Every point of a grid, predicted: machines and plans as arrays through the predictor."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from predictor import catalog
 from predictor.errors import InputError, nearest
@@ -36,14 +37,14 @@ class GridSpec(Spec):
     model: str | dict[str, Any]
     system: str | dict[str, Any] | None = None
     technology: dict[str, Any] | None = None
-    machine: dict[str, Any] = {}
-    plan: dict[str, Any] = {}
-    sweep: dict[str, Any] = {}
+    machine: dict[str, Any] = Field(default_factory=dict)
+    plan: dict[str, Any] = Field(default_factory=dict)
+    sweep: dict[str, Any] = Field(default_factory=dict)
     plans: Literal["fixed", "best"] = "fixed"
     launches: bool = True
-    optimise: dict[str, Any] = {}
-    assumptions: dict[str, Any] = {}
-    cost: dict[str, Any] = {}
+    optimise: dict[str, Any] = Field(default_factory=dict)
+    assumptions: dict[str, Any] = Field(default_factory=dict)
+    cost: dict[str, Any] = Field(default_factory=dict)
     calibration: str = "default"
 
 

@@ -225,9 +225,11 @@ def _result(steps: list[Step], parameters: Mapping[str, Any], facts: dict[str, A
     ]
     source = f"Published: {target['source']}"
     figures = [
-        Figure("Speed-up of the same training, change by change", "machine", "times the first machine",
-               speed, log_y=True, source=source),
-        Figure("What each change gains", "change", "times the machine before", bars, log_y=True),
-        Figure(f"By resource: the factors multiply to {total:.1f}", "resource", "times", whole, log_y=True),
+        Figure("Speed-up of the same training, change by change", "machine",
+               "times the first machine", speed, log_y=True, source=source),
+        Figure("What each change gains", "change", "times the machine before", bars, log_y=True,
+               order=labels[1:]),
+        Figure(f"By resource: the factors multiply to {total:.1f}", "resource", "times",
+               whole, log_y=True),
     ]  # fmt: skip
     return Result(figures, {"Change by change": table, "By resource": factors}, facts)

@@ -115,6 +115,7 @@ def run(parameters: Mapping[str, Any]) -> Result:
                 ],
                 log_y=True,
                 stacked=True,
+                order=labels,
             )
         )
     tables = {"Bound of every product": table}
@@ -146,8 +147,8 @@ def run(parameters: Mapping[str, Any]) -> Result:
         facts[f"{key}_binds"] = ", ".join(sorted(set(rested["binds last"])))
     for phase, own in table.groupby("phase", sort=False):
         told = [
-            f"{machine}: {', '.join(f'{n} by {b}' for b, n in part['bound'].value_counts().items())}"
-            for machine, part in own.groupby("accelerator", sort=False)
+            f"{machine}: " + ", ".join(f"{n} by {b}" for b, n in part.value_counts().items())
+            for machine, part in own.groupby("accelerator", sort=False)["bound"]
         ]
         facts[f"bound_{phase.split(',')[0].replace(' ', '_')}"] = "; ".join(told)
     plain = (table["bound"] == "compute") == (table["plain roofline"] == "compute")

@@ -118,50 +118,32 @@ def run(parameters: Mapping[str, Any]) -> Result:
 
 def _figures(table: pd.DataFrame, device: float) -> list[Figure]:
     source = "Published: Korthikanti et al. 2022 (arXiv 2205.05198), figures 1 and 7."
-    labels = [
-        f"{m}<br>{r.replace(' + ', '<br>+ ')}"
-        for m, r in zip(table["model"], table["recomputation"], strict=True)
-    ]
-    told = table["published_gib"].notna()
+    labels = [list(table["model"]), list(table["recomputation"])]
+
+    def points(column: str, values: pd.Series) -> Series:
+        told = table[column].notna()
+        where = [list(table["model"][told]), list(table["recomputation"][told])]
+        return Series("published", where, list(values[told]), "point", group=3)
+
+    state = "weights_and_optimizer_gib"
     total = table["published_gib"] + table["published_weights_gib"]
     stack = [
-        Series(
-            "weights, gradients, optimizer", labels, list(table["weights_and_optimizer_gib"]), "bar"
-        ),
+        Series("weights, gradients, optimizer", labels, list(table[state]), "bar"),
         Series("activations", labels, list(table["activations_gib"]), "bar"),
-        Series(
-            "published total",
-            [text for text, known in zip(labels, told, strict=True) if known],
-            list(total[told]),
-            "point",
-            group=3,
-        ),
+        points("published_gib", total),
     ]
-    lines = []
-    for number, mode in enumerate(MODES):
-        own = table[table["recomputation"] == mode]
-        lines.append(
-            Series(mode, list(own["model"]), list(own["percent_of_none"]), "bar", group=number)
-        )
-    for mode in MODES:
-        own = table[table["recomputation"] == mode].dropna(subset=["published_percent"])
-        if mode == "full":
-            lines.append(
-                Series(
-                    "published, full",
-                    list(own["model"]),
-                    list(own["published_percent"]),
-                    "point",
-                    group=7,
-                )
-            )
+    lines = [
+        Series("predicted", labels, list(table["percent_of_none"]), "bar"),
+        points("published_percent", table["published_percent"]),
+    ]
     return [
         Figure(
             "Memory of the fullest stage", "model and recomputation", "GiB per GPU", stack,
             stacked=True, source=source, line_at=(device, f"A100: {device:g} GiB"),
         ),
         Figure(
-            "Activations, as a share of those of tensor parallelism alone", "model", "per cent",
+            "Activations, as a share of those of tensor parallelism alone",
+            "model and recomputation", "per cent",
             lines, source=source,
         ),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ page is written.
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,7 +49,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure: axis titles carry the unit; `source` says where its published points are from."""
+    """A figure: axis titles carry the unit; `source` says where its published points are from.
+
+    order   of the categories on the x axis, where the series' own does not do
+    """
 
     title: str
     x: str
@@ -57,6 +61,7 @@ class Figure:
     log_x: bool = False
     log_y: bool = False
     stacked: bool = False
+    order: Sequence[str] = ()
     source: str = ""
     line_at: tuple[float, str] | None = None
 
@@ -127,6 +132,8 @@ def draw(figure: Figure) -> Any:
         legend={"orientation": "v", "font": {"size": 12}},
     )
     made.update_xaxes(title=figure.x, type="log" if figure.log_x else None)
+    if figure.order:
+        made.update_xaxes(categoryorder="array", categoryarray=list(figure.order))
     made.update_yaxes(title=figure.y, type="log" if figure.log_y else None)
     if not figure.log_y:
         made.update_yaxes(rangemode="tozero")
@@ -142,7 +149,7 @@ def write_html(path: Path, title: str, reading: str, result: Result) -> None:
     parts = []
     for number, figure in enumerate(result.figures):
         drawn = draw(figure).to_html(
-            full_html=False, include_plotlyjs=number == 0, config={"displaylogo": False}
+            full_html=False, include_plotlyjs=number == 0, config={"displayModeBar": False}
         )
         note = f'<p class="source">{html.escape(figure.source)}</p>' if figure.source else ""
         parts.append(drawn + note)
@@ -162,7 +169,9 @@ def write_html(path: Path, title: str, reading: str, result: Result) -> None:
 
 def rounded(table: pd.DataFrame) -> pd.DataFrame:
     """The table with numbers to four significant digits, as text."""
-    return table.map(lambda v: f"{v:,.4g}" if isinstance(v, float) else v)
+    return table.map(
+        lambda v: ("" if math.isnan(v) else f"{v:,.4g}") if isinstance(v, float) else v
+    )
 
 
 def paragraphs(text: str) -> str:
@@ -170,7 +179,8 @@ def paragraphs(text: str) -> str:
     found = []
     for block in re.split(r"\n\s*\n", text.strip()):
         safe = html.escape(block)
-        safe = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", safe)
+        safe = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", safe, flags=re.DOTALL)
+        safe = re.sub(r"`(.+?)`", r"<code>\1</code>", safe)
         if block.startswith("## "):
             found.append(f"<h2>{safe[3:]}</h2>")
         elif block.startswith("- "):

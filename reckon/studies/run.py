@@ -1,4 +1,4 @@
-"""Runs a study by name: its file says which kind it is, its parameters, published values, reading."""
+"""Runs a study by name: its file says which kind it is, its parameters and its reading."""
 
 from __future__ import annotations
 

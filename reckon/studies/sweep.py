@@ -21,7 +21,11 @@ def curves(table: pd.DataFrame, series: Sequence[str]) -> Iterator[tuple[str, pd
         yield "predicted", table
         return
     for values, own in table.groupby(list(series), sort=False):
-        yield ", ".join(str(value) for value in values), own
+        told = zip(series, values, strict=True)
+        yield (
+            ", ".join(v if isinstance(v, str) else f"{k.split('.')[-1]} {v}" for k, v in told),
+            own,
+        )
 
 
 def saturation(
@@ -94,7 +98,12 @@ def bound_figure(table: pd.DataFrame, x: str, x_title: str, series: Sequence[str
     order = list(dict.fromkeys(table[x]))
     mean = table.groupby(x)[gains].mean().loc[order]
     lines = [
-        Series(column.removeprefix("gain of twice the "), order, list(mean[column]), group=number)
+        Series(
+            column.removeprefix("gain of twice the "),
+            order,
+            list(100 * (mean[column] - 1)),
+            group=number,
+        )
         for number, column in enumerate(gains)
     ]
     others = ", ".join(name.partition(".")[2] for name in series)
@@ -103,7 +112,7 @@ def bound_figure(table: pd.DataFrame, x: str, x_title: str, series: Sequence[str
         if others
         else "What twice of each resource would gain",
         x_title,
-        "times faster",
+        "per cent faster",
         lines,
     )
 
@@ -129,7 +138,7 @@ def run(parameters: Mapping[str, Any]) -> Result:
         "gain_low": f"{rested['gain first to last'].min():.1f}",
         "gain_high": f"{rested['gain first to last'].max():.1f}",
         "saturates": "; ".join(
-            f"{c}: {s}" for c, s in zip(rested["curve"], rested["saturates at"], strict=True)
+            f"{place}: {count}" for place, count in rested["saturates at"].value_counts().items()
         ),
         "binds_first": ", ".join(sorted(set(rested["binds first"]))),
         "binds_last": ", ".join(sorted(set(rested["binds last"]))),

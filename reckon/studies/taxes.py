@@ -119,13 +119,14 @@ def run(parameters: Mapping[str, Any]) -> Result:
         table[f"speed-up without {tax}"] = table["total"] / (table["total"] - table[tax])
     table["speed-up without all"] = table["total"] / table["rest"]
     labels = list(table["run"])
+    places = [label.replace(", ", "<br>") for label in labels]
     shares = [
-        Series(tax, labels, list(100 * table[tax] / table["total"]), "bar",
-               text=[f"{100 * v:.0f} %" for v in table[tax] / table["total"]])
-        for tax in (*TAXES, "rest")
+        Series(tax, places, list(100 * table[tax] / table["total"]), "bar",
+               text=[f"{100 * v:.0f} %" for v in table[tax] / table["total"]], group=number)
+        for number, tax in zip((0, 1, 2, 7), (*TAXES, "rest"), strict=True)
     ]  # fmt: skip
     gains = [
-        Series(tax, labels, list(table[f"speed-up without {tax}"]), "bar",
+        Series(tax, places, list(table[f"speed-up without {tax}"]), "bar",
                text=[f"{v:.2f}x" for v in table[f"speed-up without {tax}"]])
         for tax in TAXES
     ]  # fmt: skip

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint setup validate scoreboard calibration runs engines catalogs bench wheel clean
+.PHONY: demo test lint setup validate scoreboard calibration runs engines catalogs studies bench wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -55,6 +55,10 @@ engines: setup           ## refit the serving engines to published runs of infer
 catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 	@test -d $(SHARED) || { echo "make catalogs needs $(SHARED)"; exit 2; }
 	$(BIN)/python tools/curate.py $(SHARED)
+	$(BIN)/python tools/curate_technology.py $(SHARED)
+
+studies: setup           ## run the shipped studies; readings, tables and figures in studies/
+	for name in $$($(BIN)/reckon study list); do $(BIN)/reckon study $$name --out studies || exit; done
 
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py

@@ -121,6 +121,7 @@ class Budget:
     in_node     of them, in one node
     oversubscription   of the scale-out network
     device_memory   capacity of a device [bytes]; NaN: the technology's
+    edge        outer perimeter of the dies [m]; NaN: of square dies side by side
     """
 
     node: Node
@@ -137,6 +138,7 @@ class Budget:
     in_node: Numeric = 8.0
     oversubscription: Numeric = 1.0
     device_memory: Numeric = np.nan
+    edge: Numeric = np.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,6 +326,7 @@ KEYS = (
     "dies",
     "power_w",
     "l2_share",
+    "perimeter_mm",
     "scale_up",
     "scale_out",
     "domain",
@@ -380,6 +383,7 @@ def budget(content: Mapping[str, Any], known: Mapping[str, float] | None = None)
         _positive(content, "per_node", min(8.0, _positive(content, "domain", 8.0))),
         _positive(content, "oversubscription", 1.0),
         _positive(content, "stack_gb", np.nan) * 2**30,
+        _positive(content, "perimeter_mm", np.nan) * MM,
     )
     if "memory_bandwidth_gbs" in content:
         whole = _positive(content, "memory_bandwidth_gbs") * 1e9
@@ -427,10 +431,16 @@ def perimeter(area: Numeric, dies: Numeric) -> Array:
     return np.asarray((2.0 * dies + 2.0) * side)
 
 
+def memory_edge(given: Budget, known: Mapping[str, float]) -> Array:
+    """Edge of the dies that memory interfaces may take [m]."""
+    edge = np.where(np.isnan(given.edge), perimeter(given.area, given.dies), given.edge)
+    return np.asarray(known["memory_edge_share"] * edge)
+
+
 def devices(given: Budget, known: Mapping[str, float]) -> Array:
     """Devices of memory: as stated, else as many as the edge has room for."""
-    room = known["memory_edge_share"] * perimeter(given.area, given.dies) / given.memory.edge
-    return np.asarray(np.where(np.isnan(given.devices), np.floor(room), given.devices))
+    whole = np.floor(memory_edge(given, known) / given.memory.edge)
+    return np.asarray(np.where(np.isnan(given.devices), whole, given.devices))
 
 
 def derive(
@@ -451,7 +461,7 @@ def derive(
     known = assumptions() if known is None else known
     of, design, memory = given.node, given.processor, given.memory
     stacks = devices(given, known)
-    room = known["memory_edge_share"] * perimeter(given.area, given.dies)
+    room = memory_edge(given, known)
     laws = Laws(strict)
     laws.refuse(
         stacks * memory.edge > room * 1.01,
@@ -545,6 +555,23 @@ def derive(
         np.where(np.asarray(slow) < 1.0, "power", "area"),
         ~np.broadcast_to(laws.broken, np.shape(clock)),
     )
+
+
+def system_of(content: Mapping[str, Any], where: str) -> Cluster:
+    """The system of a file with the keys `technology` (a budget), and, if wanted, `name` and
+    `assumptions`.
+
+    Raises InputError as `budget` and `derive` do.
+    """
+    for key in content:
+        if key not in ("name", "technology", "assumptions"):
+            raise unknown(f"{where}: key", key, ("name", "technology", "assumptions"))
+    for key in ("technology", "assumptions"):
+        if not isinstance(content.get(key, {}), Mapping):
+            raise InputError(f"{where}: {key}: expected keys and values")
+    known = assumptions(content.get("assumptions"))
+    given = budget(content["technology"], known)
+    return derive(given, known, str(content.get("name", ""))).cluster
 
 
 def relative(design: Processor) -> Accelerator:

@@ -205,8 +205,8 @@ class _Run:
             ids = np.concatenate([ids for ids, _, _ in members])
             which = np.concatenate([rows for _, rows, _ in members])
             repeat = np.repeat(np.arange(len(members)), [len(ids) for ids, _, _ in members])
-            plans = [plan for _, _, plan in members]
-            joined = stack(plans) if training else stack_serving(plans)
+            kept: list[Any] = [plan for _, _, plan in members]
+            joined: Any = stack(kept) if training else stack_serving(kept)
             for start in range(0, len(ids), CHUNK):
                 part = slice(start, start + CHUNK)
                 self._evaluate(model, made, which[part], joined.take(repeat[part]), ids[part])

@@ -109,7 +109,7 @@ def catalog_machines(
             refused[position] = str(error)
             continue
         own = cluster.accelerator
-        key = (own.name, own.architecture, tuple(own.peak), own.relative is None)
+        key: tuple[Any, ...] = (own.name, own.architecture, tuple(own.peak), own.relative is None)
         key += tuple((tier.link, tier.size, tier.in_switch) for tier in cluster.tiers)
         groups.setdefault(key, []).append((position, cluster))
     found = []

@@ -72,10 +72,9 @@ def optimise(grid: Grid) -> Optimum:
 
     def plan_for(machine: Derived) -> Any:
         if not training:
-            form = parse(ServingPlanSpec, spec.plan, "plan")
-            return complete_serving(
-                form, calibration.run, model=model, cluster=machine.cluster
-            ).plan
+            asked = parse(ServingPlanSpec, spec.plan, "plan")
+            served = complete_serving(asked, calibration.run, model=model, cluster=machine.cluster)
+            return served.plan
         if spec.plans == "best":
             found = search_train(model, machine.cluster, spec.plan, calibration, Limits(), keep=1)
             return found.plan(0)
@@ -93,7 +92,7 @@ def optimise(grid: Grid) -> Optimum:
             cost = machine_cost(machine, prices)
             per = cost.per_second if objective == "tokens_per_usd" else cost.watts
             rate = rate / np.asarray(plan.gpus) / per
-        return np.where(machine.possible & columns["fits"], rate, 0.0)
+        return np.where(machine.possible & columns["fits"].astype(bool), rate, 0.0)
 
     def made(values: Array) -> Derived:
         budgets = [

@@ -3,6 +3,7 @@ of which multiply to the whole."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,8 +45,7 @@ class Step:
     factor: str
     tokens_per_s: float
     mfu: float
-    low: float
-    high: float
+    sigma: float
     memory: float
     capacity: float
     plan: TrainingPlan
@@ -99,7 +99,8 @@ def run(parameters: Mapping[str, Any]) -> Result:
             ends.append(_predicted("", "", model, machines[at], own, calibration))
         facts["tuned"] = f"{ends[1].tokens_per_s / ends[0].tokens_per_s:.1f}"
         facts["tuned_first"] = brief(ends[0].plan)
-    return _result(steps, parameters, facts)
+    reach = calibration.interval_q * math.hypot(steps[0].sigma, steps[-1].sigma)
+    return _result(steps, parameters, facts, math.exp(reach))
 
 
 def _batch(plan: TrainingPlan) -> dict[str, Any]:
@@ -144,15 +145,17 @@ def _predicted(
         factor,
         float(found.tokens_per_s),
         float(found.utilisation("megatron")),
-        float(found.tokens_per_step / found.high),
-        float(found.tokens_per_step / found.low),
+        # What a run adds is shared by all machines, and cancels in their ratio.
+        math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
         peak / GIB,
         capacity / GIB,
         plan,
     )
 
 
-def _result(steps: list[Step], parameters: Mapping[str, Any], facts: dict[str, Any]) -> Result:
+def _result(
+    steps: list[Step], parameters: Mapping[str, Any], facts: dict[str, Any], reach: float
+) -> Result:
     rate = np.array([step.tokens_per_s for step in steps])
     gains = np.concatenate([[1.0], rate[1:] / rate[:-1]])
     total = float(rate[-1] / rate[0])
@@ -187,8 +190,8 @@ def _result(steps: list[Step], parameters: Mapping[str, Any], facts: dict[str, A
     target = parameters["published"]
     facts |= {
         "total": f"{total:.1f}",
-        "low": f"{steps[-1].low / steps[0].high:.0f}",
-        "high": f"{steps[-1].high / steps[0].low:.0f}",
+        "low": f"{total / reach:.0f}",
+        "high": f"{total * reach:.0f}",
         "published": f"{target['value']:g}",
         "error": f"{100 * (total / target['value'] - 1):+.0f} %",
         "product": " x ".join(

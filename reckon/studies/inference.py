@@ -150,7 +150,7 @@ def run(parameters: Mapping[str, Any]) -> Result:
             f"{machine}: " + ", ".join(f"{n} by {b}" for b, n in part.value_counts().items())
             for machine, part in own.groupby("accelerator", sort=False)["bound"]
         ]
-        facts[f"bound_{phase.split(',')[0].replace(' ', '_')}"] = "; ".join(told)
+        facts[f"bound_{str(phase).split(',')[0].replace(' ', '_')}"] = "; ".join(told)
     plain = (table["bound"] == "compute") == (table["plain roofline"] == "compute")
     facts["agree"] = f"{int(plain.sum())} of {len(plain)}"
     return Result(drawn, tables, facts)

@@ -60,8 +60,11 @@ def run(parameters: Mapping[str, Any]) -> Result:
         baseline = 0.0
         model = catalog.model(own["model"])
         for mode, changes in MODES.items():
+            sizes: dict[str, Any] = {
+                key: float(value) for key, value in own.items() if key != "model"
+            }
             plan = TrainingPlan(
-                **{key: float(value) for key, value in own.items() if key != "model"},
+                **sizes,
                 dp=1.0,
                 precision="fp16",
                 attention="unfused",

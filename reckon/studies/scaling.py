@@ -73,7 +73,7 @@ def run(parameters: Mapping[str, Any]) -> Result:
 
     def lines(column: str, factor: float = 1.0) -> list[Series]:
         found = [
-            Series(name, list(own["gpus"]), list(own[column] * factor), group=number)
+            Series(str(name), list(own["gpus"]), list(own[column] * factor), group=number)
             for number, (name, own) in enumerate(table.groupby("run", sort=False))
         ]
         for point in told:

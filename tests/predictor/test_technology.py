@@ -1,7 +1,10 @@
 """Machines from budgets: the three that exist come out, and the laws hold for those that do not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,6 +116,8 @@ def test_stacks_find_room_on_the_edge() -> None:
     assert float(tech.devices(tech.budget({**A100, "area_mm2": 826}), tech.assumptions())) == 5
     free = tech.budget({k: v for k, v in A100.items() if k != "stacks"})
     assert float(tech.devices(free, tech.assumptions())) == 6  # the sites of GA100
+    longer = tech.budget({**A100, "stacks": 9, "perimeter_mm": 200})
+    assert tech.derive(longer).accelerator.bandwidth == pytest.approx(9 * 409.6e9)
 
 
 @pytest.mark.parametrize(
@@ -165,3 +170,16 @@ def test_cost_adds_up_and_grows_with_what_is_bought() -> None:
     # An H100 is said to cost some 3,000 USD to build, and sells for 25,000 to 35,000.
     built = free.capital - sum(free.parts[p] for p in ("scale-up network", "scale-out network"))
     assert 1500 < built - free.parts["host"] < 5000
+
+
+def test_a_budget_is_a_system_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(yaml.safe_dump({"name": "next", "technology": H100}))
+    made = catalog.system(str(path))
+    assert made.accelerator.name == "next"
+    assert made.accelerator.peak == machine().accelerator.peak
+    assert [tier.link for tier in made.tiers] == ["nvlink4", "infiniband-ndr"]
+    with pytest.raises(InputError, match="did you mean 'technology'"):
+        catalog.system({"technology": H100, "technologie": {}})
+    with pytest.raises(InputError, match="expected keys and values"):
+        catalog.system({"technology": 3})

@@ -99,7 +99,9 @@ def run(parameters: Mapping[str, Any]) -> Result:
             ends.append(_predicted("", "", model, machines[at], own, calibration))
         facts["tuned"] = f"{ends[1].tokens_per_s / ends[0].tokens_per_s:.1f}"
         facts["tuned_first"] = brief(ends[0].plan)
-    reach = calibration.interval_q * math.hypot(steps[0].sigma, steps[-1].sigma)
+    # Of what runs add beyond their kernels, half is taken to be shared by both ends: counted once.
+    spread = math.hypot(steps[0].sigma, steps[-1].sigma, calibration.run.sigma)
+    reach = calibration.interval_q * spread
     return _result(steps, parameters, facts, math.exp(reach))
 
 
@@ -145,7 +147,6 @@ def _predicted(
         factor,
         float(found.tokens_per_s),
         float(found.utilisation("megatron")),
-        # What a run adds is shared by all machines, and cancels in their ratio.
         math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
         peak / GIB,
         capacity / GIB,

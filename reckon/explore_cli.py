@@ -89,6 +89,10 @@ def _optimise(grid: Any, json: str | None) -> int:
             print(f"  {name:32} {value:,.4g}")
         gain = found.score / found.before - 1.0 if found.before else float("nan")
         print(f"  {objective:32} {found.score:,.4g}  ({gain:+.1%} over the budget as stated)")
+        if grid.spec.workload == "training":
+            from predictor.search import brief
+
+            print(f"  by the plan {brief(found.plan)}")
         for name, area in content["machine"]["area_mm2"].items():
             print(f"  {name:32} {area:,.0f} mm2")
     return 0

@@ -192,6 +192,7 @@ def search_train(
     objective: str = "time",
     keep: int = 100,
     prune: bool = True,
+    around: TrainingPlan | None = None,
 ) -> SearchResult:
     """Find the best plans of a space.
 
@@ -201,6 +202,7 @@ def search_train(
     objective  'time' or 'cost'
     keep       how many of the best plans are certain to be timed
     prune      leave out what the bound rules out; else every plan that fits is timed
+    around     a single plan from which everything is taken that is neither searched nor stated
 
     Raises InputError: a value cannot be; conditions that exclude each other, named; nothing fits,
     with the least memory that would.
@@ -208,7 +210,7 @@ def search_train(
     limits = limits or Limits()
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    space = space_of(model, cluster, fields, calibration.run)
+    space = space_of(model, cluster, fields, calibration.run, around)
     found = _Search(space, calibration, limits, objective, keep)
     found.narrow()
     return found.time(prune)

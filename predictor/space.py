@@ -426,11 +426,13 @@ class Space:
 
     setting   model, cluster and what is stated
     choices   categories that may be, and `Choice.sensible` of them
+    around    a plan from which the rest is taken, instead of the framework's defaults
     assumed   what was filled in without being searched
     """
 
     setting: Setting
     choices: tuple[tuple[list[dict[str, Any]], Callable[..., Mask]], ...]
+    around: TrainingPlan | None
     assumed: tuple[Assumption, ...]
     run: RunParameters
 
@@ -487,8 +489,10 @@ class Space:
         return rows, source
 
     def _fixed(self, categories: tuple[dict[str, Any], ...]) -> TrainingPlan:
-        at = self.setting
-        return template(at.model, at.cluster, at.given, _merged(categories), self.run)[0]
+        at, merged = self.setting, _merged(categories)
+        if self.around is not None:
+            return replace(self.around, dp_shard=np.nan, **merged)
+        return template(at.model, at.cluster, at.given, merged, self.run)[0]
 
 
 def template(
@@ -526,12 +530,17 @@ def _only(rows: Columns, chosen: Any) -> Columns:
 
 
 def space_of(
-    model: Model, cluster: Cluster, fields: Mapping[str, Any], run: RunParameters
+    model: Model,
+    cluster: Cluster,
+    fields: Mapping[str, Any],
+    run: RunParameters,
+    around: TrainingPlan | None = None,
 ) -> Space:
     """The space of a request.
 
     fields   as `read_given` takes them; `global_batch` and `seq_len` are needed, `gpus` is a
              number, a list or a range
+    around   a single plan from which everything is taken that is neither searched nor stated
 
     Raises InputError: a needed field is missing, a value cannot be.
     """
@@ -539,7 +548,10 @@ def space_of(
     for field in ("seq_len", "global_batch"):
         if field not in given or isinstance(given[field], Range):
             raise InputError(f"give --{field.replace('_', '-')} as a number or a list of numbers")
-    defaults, assumed = template(model, cluster, given, {}, run)
+    if around is None:
+        defaults, assumed = template(model, cluster, given, {}, run)
+    else:
+        defaults, assumed = around, ()
     at = Setting(model, cluster, given, defaults)
     choices = [(_offered(choice, at), choice.sensible) for choice in CHOICES]
     offered = {name for values, _ in choices for entry in values for name in entry}
@@ -551,4 +563,4 @@ def space_of(
             raise InputError(f"{name} takes one value in a search, not {len(values)}")
         choices.append(([{name: value} for value in values], _everywhere))
     kept = tuple(a for a in assumed if a.field not in offered | numbers | {"gpus", "dp"})
-    return Space(at, tuple(choices), kept, run)
+    return Space(at, tuple(choices), around, kept, run)

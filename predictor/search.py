@@ -72,7 +72,8 @@ class Limits:
             if getattr(self, name) is not None:
                 for other in needed:
                     if getattr(self, other) is None:
-                        raise InputError(f"a budget in {name} needs --{other}")
+                        flag = {"price": "price-per-gpu-hour"}.get(other, other)
+                        raise InputError(f"a budget in {name} needs --{flag}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +394,7 @@ class _Search:
             number,
             rows,
             step.step_time,
-            interval(step, using.factor, run),
+            interval(step, using.factor, run.spread(self.model.is_moe)),
             self.peak[number][part],
             np.broadcast_to(np.asarray(plan.gpus, float), rows.shape),
         )
@@ -535,7 +536,9 @@ class _Found:
 
 def varied(blocks: list[Block]) -> list[str]:
     """Fields of a plan that the plans of some blocks differ in, or may."""
-    numbers = [axis.field for axis in AXES if axis.field != "gpus"]
+    searched = {axis.field for axis in AXES if axis.field != "gpus"}
+    numbers = [n for n in NUMERIC_FIELDS if n in searched or any(n in b.rows for b in blocks)]
+    numbers = [name for name in numbers if name not in ("global_batch", "seq_len")]
     categories = [
         name
         for name in CATEGORY_FIELDS

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint setup validate scoreboard calibration runs engines catalogs studies bench wheel clean
+.PHONY: demo test lint setup validate plans scoreboard calibration runs engines catalogs studies bench wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -35,6 +35,11 @@ lint: setup
 validate: setup          ## the published tables, whole
 	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
 	$(BIN)/reckon validate data/reference/training.csv --folds source
+
+plans: setup             ## how good searched plans are: published winners, a measured sweep
+	$(BIN)/python -m calibration.winners data/reference/training.csv
+	@test -d $(SHARED) || { echo "the measured sweep needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.crossval_plans $(SHARED)
 
 scoreboard: setup        ## regenerate the accuracy tables of the README
 	$(BIN)/python tools/scoreboard.py

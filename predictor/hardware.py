@@ -40,6 +40,7 @@ class Accelerator:
     power          cap [W]; NaN where unknown
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
+    host_bandwidth  of the link to the host, each way [bytes/s]; NaN where unknown
     registers, shared   of one processor [bytes]; NaN where unknown
     register_bandwidth, shared_bandwidth   of all processors [bytes/s]
     instruction    rows and columns of the output of one matrix instruction
@@ -63,6 +64,7 @@ class Accelerator:
     clock: Numeric = DEFAULT_CLOCK
     year: Numeric = np.nan
     vendor: str = ""
+    host_bandwidth: Numeric = np.nan
     registers: Numeric = np.nan
     shared: Numeric = np.nan
     register_bandwidth: Numeric = np.nan

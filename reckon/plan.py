@@ -45,6 +45,9 @@ FIELDS = (
 )  # fmt: skip
 """Flags that say what to search."""
 
+OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimizer": [0, 1]}
+"""What `--offload` adds to the search."""
+
 LIMITS = tuple(field.name for field in fields(Limits))
 """Flags that bound it."""
 
@@ -339,6 +342,8 @@ def run_train(
 
     content = dict(catalog.read_mapping(Path(file))) if file else {}
     stated = {**content, **fields, **settings_of(settings)}
+    if "price_per_gpu_hour" in stated:
+        stated["price"] = stated.pop("price_per_gpu_hour")
     bounds = {name: stated.pop(name) for name in LIMITS if name in stated} | limits
     goal = objective or stated.pop("objective", None)
     model, cluster, rest = where(stated)

@@ -48,12 +48,15 @@ def plan_train_command(
     money: Annotated[
         float | None, flag("money", "At most so much, in the price's unit.", "X")
     ] = None,
-    price: Annotated[float | None, flag("price", "Of a GPU-hour.", "X")] = None,
+    price: Annotated[float | None, flag("price-per-gpu-hour", "Adds money.", "X")] = None,
     memory_fraction: Annotated[
         float | None, flag("memory-fraction", "Of the memory (default 0.95).", "X")
     ] = None,
     tp_in_node: Annotated[
         bool, typer.Option("--tp-in-node", help="Tensor parallel inside the node only.")
+    ] = False,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="Also search offloading to the host.")
     ] = False,
     objective: Annotated[Text, flag("objective", "time or cost.", "O")] = None,
     compare: Annotated[
@@ -66,9 +69,10 @@ def plan_train_command(
 ) -> None:
     """The fastest (or cheapest) layout of a training run, the Pareto front, and why."""
     given = locals()
-    from reckon.plan import FIELDS, LIMITS, run_train
+    from reckon.plan import FIELDS, LIMITS, OFFLOADED, run_train
 
     fields = {name: given[name] for name in FIELDS if given[name] is not None}
+    fields |= OFFLOADED if offload else {}
     limits = {name: given[name] for name in LIMITS if given[name] is not None}
     raise typer.Exit(
         run_train(
@@ -113,7 +117,7 @@ def plan_infer_command(
     kv_precision: Annotated[Text, flag("kv-precision", "bf16,fp8 cache.", "P")] = None,
     framework: Annotated[Text, flag("framework", "Engine: vllm,sglang ...", "NAME")] = None,
     era: Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
-    price: Annotated[Text, flag("price", "Of a GPU-hour: X, or SYSTEM=X,...", "X")] = None,
+    price: Annotated[Text, flag("price-per-gpu-hour", "X, or SYSTEM=X,...", "X")] = None,
     objective: Annotated[Text, flag("objective", "gpus or cost.", "O")] = None,
     simulate: Annotated[int | None, flag("simulate", "Check the best with N requests.")] = None,
     settings: Settings = None,

@@ -224,10 +224,10 @@ def prices(text: str | float | None, clusters: Sequence[Cluster]) -> dict[str, f
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"--price {text!r}: write X, or SYSTEM=X,SYSTEM=Y") from None
+        raise InputError(f"--price-per-gpu-hour {text!r}: write X, or SYSTEM=X,SYSTEM=Y") from None
     for cluster in clusters:
         if cluster.name not in table:
-            raise InputError(f"--price {text!r} says nothing of {cluster.name}")
+            raise InputError(f"--price-per-gpu-hour {text!r} says nothing of {cluster.name}")
     return table
 
 
@@ -273,7 +273,7 @@ def search_infer(
     if goal not in OBJECTIVES:
         raise InputError(f"objective {goal!r} is not one of {', '.join(OBJECTIVES)}")
     if goal == "cost" and table is None:
-        raise InputError("--objective cost needs a --price")
+        raise InputError("--objective cost needs a --price-per-gpu-hour")
     if headroom < 0 or spare < 0:
         raise InputError("--headroom and --spare cannot be below 0")
     given = read_given(plan, "request", ServingPlanSpec, FIELDS)

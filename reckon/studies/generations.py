@@ -39,8 +39,8 @@ STEP_KEYS = ("name", "factor", "system", "machine", "plan", "search")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One machine on the way: its speed and the plan that it runs; memory and capacity in GiB, sigma
-    the log-standard-deviation without what runs add beyond their kernels."""
+    """One machine on the way: its speed and the plan that it runs; memory and capacity in GiB,
+    sigma the log-standard-deviation without what runs add beyond their kernels."""
 
     name: str
     factor: str

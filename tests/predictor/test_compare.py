@@ -48,7 +48,7 @@ def test_a_plan_is_timed_as_it_was_in_the_search(found: SearchResult) -> None:
         assert sum(own.breakdown.values()) == pytest.approx(own.step_time)
         alone = predict(LLAMA, DGX, found.plan(at), KERNELS)
         # The errors of the families and the run's own make up the spread of the prediction.
-        whole = math.sqrt(sum(v**2 for v in own.errors.values()) + KERNELS.run.sigma**2)
+        whole = math.sqrt(sum(v**2 for v in own.errors.values()) + KERNELS.run.spread(False) ** 2)
         assert whole == pytest.approx(float(alone.sigma), rel=1e-9)
 
 

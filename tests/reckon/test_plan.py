@@ -122,8 +122,8 @@ def test_a_fleet_is_printed_and_checked_by_simulation(cli: Cli) -> None:
 def test_fleets_follow_the_hours_of_a_table(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "load.csv"
     table.write_text("hour,requests_per_s\n0,1\n1,60\n2,20\n")
-    status, out, _ = cli(*INFER, "--load", str(table), "--price", "dgx-h100=2.5,dgx-a100=1.2",
-                         "--headroom", "0.2", "--json", "-")  # fmt: skip
+    status, out, _ = cli(*INFER, "--load", str(table), "--headroom", "0.2", "--json", "-",
+                         "--price-per-gpu-hour", "dgx-h100=2.5,dgx-a100=1.2")  # fmt: skip
     found = json.loads(out)
     assert status == 0
     costs = [fleet["cost_per_hour"] for fleet in found["fleets"]]
@@ -143,9 +143,9 @@ def test_fleets_follow_the_hours_of_a_table(cli: Cli, tmp_path: Path) -> None:
         ([], "--rate"),
         (["--rate", "-1"], "0 or more"),
         (["--rate", "5", "--tpot-ms", "0.1"], "closest takes"),
-        (["--rate", "5", "--price", "cheap"], "--price"),
-        (["--rate", "5", "--price", "dgx-h100=2"], "says nothing of"),
-        (["--rate", "5", "--objective", "cost"], "needs a --price"),
+        (["--rate", "5", "--price-per-gpu-hour", "cheap"], "--price-per-gpu-hour"),
+        (["--rate", "5", "--price-per-gpu-hour", "dgx-h100=2"], "says nothing of"),
+        (["--rate", "5", "--objective", "cost"], "needs a --price-per-gpu-hour"),
         (["--load", "nowhere.csv"], "cannot read nowhere.csv"),
         (["--rate", "5", "--ttft-percentile", "100"], "between 0 and 1"),
     ],

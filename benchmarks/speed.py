@@ -23,6 +23,7 @@ from predictor.plan import TrainingPlan
 from predictor.serving_parameters import load_parameters
 from predictor.serving_plan import ServingPlan
 from predictor.training import predict
+from reckon.explore import explore
 from reckon.terminal import grid
 
 RUN = (
@@ -112,6 +113,21 @@ def main() -> None:
         wall(lambda: predict(model, cluster, batch, known), 3),
         "a loop over them (from 200)",
         loop,
+    )
+    budget = {"node": "N5", "area_mm2": 814, "power_w": 700, "memory": "HBM3", "stacks": 5}
+    fixed = {"gpus": 1024, "tp": 8, "pp": 8, "global_batch": 1024, "seq_len": 2048}
+    swept = {
+        "technology.power_w": {"from": 400, "to": 900, "steps": 100},
+        "technology.l2_share": {"from": 0.01, "to": 0.2, "steps": 50},
+        "plan.micro_batch": [1, 2, 4, 8],
+        "plan.pp": [1, 2, 4, 8, 16],
+    }
+    points = {"model": "gpt3-175b", "technology": budget, "plan": fixed, "sweep": swept}
+    add(
+        "100,000 machines x plans (5,000 x 20)",
+        wall(lambda: explore(points, bottlenecks=False), 1),
+        "a minute",
+        60.0,
     )
     rng = np.random.default_rng(0)
     m, n, k = (rng.integers(1, 16384, 100_000).astype(float) for _ in range(3))

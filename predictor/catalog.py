@@ -205,10 +205,15 @@ DEFAULT_SMS = 128.0
 
 
 def system(ref: Ref | Cluster) -> Cluster:
-    """Load a system (accelerators behind a tiered network) from a name, a file or a mapping."""
+    """Load a system (accelerators behind a tiered network) from a name, a file or a mapping; a
+    file or mapping may hold a machine's budget under the key `technology` (`technology.KEYS`)."""
     if isinstance(ref, Cluster):
         return ref
     content, where = _resolve("systems", ref)
+    if "technology" in content:  # a machine that does not exist yet, from its budget
+        from predictor.technology import system_of
+
+        return system_of(content, where)
     return _system(parse(SystemSpec, content, where), where)
 
 

@@ -138,18 +138,25 @@ def _cold_time(weights: Array, accelerator: Accelerator, cold: bool) -> Array:
     )
 
 
-def power_limit(accelerator: Accelerator) -> Numeric:
-    """Share of the peak rate that the power cap leaves to matrix products, 0..1; 1 if unknown.
+def energy_of(accelerator: Accelerator) -> Numeric:
+    """Energy per 16-bit FLOP of sustained products [J]; NaN if unknown.
 
-    Energy per FLOP falls with the width of a processor's matrix unit in FLOP per clock, since
-    wider ones reuse their operands more, and the clock follows the power of a kernel to `CLOCK`.
-    `ENERGY` and `NARROWING` are from what capped accelerators sustain: 1.6 pJ per bf16 FLOP at
-    1024 FLOP per clock (L40S, RTX PRO 6000), 0.9 at 4096 (H100), 0.7 at 8192 (B200).
+    It falls with the width of a processor's matrix unit in FLOP per clock, since wider ones reuse
+    their operands more. `ENERGY` and `NARROWING` are from what capped accelerators sustain: 1.6 pJ
+    per bf16 FLOP at 1024 FLOP per clock (L40S, RTX PRO 6000), 0.9 at 4096 (H100), 0.7 at 8192
+    (B200).
     """
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
     width = half / (accelerator.sms * accelerator.clock)
-    full = ENERGY * (width / 1024.0) ** -NARROWING * half
-    share = np.minimum(accelerator.power / full, 1.0) ** CLOCK
+    usual = ENERGY * (width / 1024.0) ** -NARROWING
+    return np.where(np.isnan(accelerator.energy), usual, accelerator.energy)
+
+
+def power_limit(accelerator: Accelerator) -> Numeric:
+    """Share of the peak rate that the power cap leaves to matrix products, 0..1; 1 if unknown: the
+    clock follows the power of a kernel (`energy_of` times its rate) to `CLOCK`."""
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    share = np.minimum(accelerator.power / (energy_of(accelerator) * half), 1.0) ** CLOCK
     return np.where(np.isnan(share), 1.0, share)
 
 

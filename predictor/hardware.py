@@ -7,7 +7,8 @@ of one broadcast shape, so that a sweep over machines is one call.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,15 @@ class Accelerator:
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
     host_bandwidth  of the link to the host, each way [bytes/s]; NaN where unknown
+    registers, shared   of one processor [bytes]; NaN where unknown
+    register_bandwidth, shared_bandwidth   of all processors [bytes/s]
+    instruction    rows and columns of the output of one matrix instruction
+    cluster        thread blocks that load an operand from the cache once for all of them
+    energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
+                   (`features.power_limit`)
+    relative       for a machine that does not exist: the nearest one that does, whose efficiencies
+                   are carried over (`kernels.shape_times`)
+    doubt          log-standard-deviation that this adds to its kernels
     """
 
     name: str
@@ -55,6 +65,21 @@ class Accelerator:
     year: Numeric = np.nan
     vendor: str = ""
     host_bandwidth: Numeric = np.nan
+    registers: Numeric = np.nan
+    shared: Numeric = np.nan
+    register_bandwidth: Numeric = np.nan
+    shared_bandwidth: Numeric = np.nan
+    instruction: tuple[float, float] = (16.0, 8.0)
+    cluster: float = 1.0
+    energy: Numeric = np.nan
+    doubt: Numeric = 0.0
+    relative: Accelerator | None = None
+
+    @property
+    def varying(self) -> list[Array]:
+        """Its numbers that are arrays; none for a single machine."""
+        every = [getattr(self, name) for name in _numbers(self)]
+        return [value for value in (*every, *self.peak.values()) if np.ndim(value)]
 
     @property
     def is_host(self) -> bool:
@@ -109,3 +134,65 @@ class Cluster:
     accelerator: Accelerator
     accelerators_per_node: int
     tiers: tuple[Tier, ...]
+
+    @property
+    def varying(self) -> list[Array]:
+        """Numbers of accelerators and tiers that are arrays; none for a single machine."""
+        found = self.accelerator.varying
+        for tier in self.tiers:
+            found += [value for name in _numbers(tier) if np.ndim(value := getattr(tier, name))]
+        return found
+
+
+M = TypeVar("M", Accelerator, Tier)
+
+
+def _numbers(machine: Accelerator | Tier) -> list[str]:
+    return [one.name for one in fields(machine) if str(one.type) == "Numeric"]
+
+
+def _each(machine: M, change: Any) -> M:
+    """The same with `change` applied to every number that is an array."""
+    found: dict[str, Any] = {
+        name: change(value)
+        for name in _numbers(machine)
+        if np.ndim(value := getattr(machine, name))
+    }
+    if isinstance(machine, Accelerator):
+        found["peak"] = {
+            dtype: change(rate) if np.ndim(rate) else rate for dtype, rate in machine.peak.items()
+        }
+    return replace(machine, **found) if found else machine
+
+
+def accelerators_at(
+    machine: Accelerator, shape: tuple[int, ...], index: npt.NDArray[np.intp]
+) -> Accelerator:
+    """Accelerators at `index` of a batch flattened from `shape`."""
+    if not machine.varying:
+        return machine
+    return _each(machine, lambda value: np.broadcast_to(value, shape).ravel()[index])
+
+
+def clusters_at(cluster: Cluster, shape: tuple[int, ...], index: npt.NDArray[np.intp]) -> Cluster:
+    """Clusters at `index` of a batch flattened from `shape`."""
+    if not cluster.varying:
+        return cluster
+    chosen = tuple(
+        _each(tier, lambda value: np.broadcast_to(value, shape).ravel()[index])
+        for tier in cluster.tiers
+    )
+    machine = accelerators_at(cluster.accelerator, shape, index)
+    return replace(cluster, accelerator=machine, tiers=chosen)
+
+
+def batch_shape(cluster: Cluster, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a batch of plans of `shape` on a batch of machines."""
+    return np.broadcast_shapes(shape, *(np.shape(value) for value in cluster.varying))
+
+
+def repeated(machine: Accelerator, shape: tuple[int, ...], times: int) -> Accelerator:
+    """Accelerators of a batch of `shape` once for each of `times` operators, flattened."""
+    if not machine.varying:
+        return machine
+    return _each(machine, lambda value: np.tile(np.broadcast_to(value, shape).ravel(), times))

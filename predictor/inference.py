@@ -6,12 +6,12 @@ each other and share passes (`serving.py`). One code path serves a plan and a ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor.efficiency import Calibration
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Array, Cluster, Numeric, batch_shape
 from predictor.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.model import Model
 from predictor.passes import TERMS, Pass, adapted, body, decode_cores, prefill_cores, steps
@@ -140,6 +140,8 @@ def predict_inference(
     Raises InputError for data types that the accelerator lacks and models that are not served.
     """
     unserved(model)
+    if cluster.varying:
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
     plan = adapted(plan, cluster.accelerator)
     own = parameters.of(plan.framework, plan.era)
     shape = plan.shape

@@ -8,8 +8,9 @@ import numpy as np
 
 from predictor.efficiency import Calibration, EfficiencyModel, Throttle, shape_keys
 from predictor.features import Ideal, Shapes, columns, ideal, kind_of
-from predictor.hardware import Accelerator, Array, Numeric
+from predictor.hardware import Accelerator, Array, Numeric, repeated
 from predictor.operators import Operator
+from predictor.roofline import least_time
 
 BOUNDS = ("compute", "memory", "launch")
 """What limits an operator, as indices of `Timing.bound`."""
@@ -57,24 +58,30 @@ def throttled(
     return np.asarray(time * np.exp(throttle.gamma * excess / (1.0 + time / throttle.fade)))
 
 
-def shape_times(
+@dataclass(frozen=True, slots=True, eq=False)
+class _Busy:
+    """Kernels without and with their latency [s], log-standard-deviation, and how that is known."""
+
+    found: Ideal
+    busy: Array
+    latency: Numeric
+    sigma: Array
+    pedigree: str
+    family: str
+
+
+def _busy(
     shapes: Shapes,
     accelerator: Accelerator,
     calibration: Calibration,
-    sustained: bool = False,
-    library: str = "",
-) -> tuple[Array, Array, Array, str, str]:
-    """Time every row of `shapes`.
-
-    sustained   clocks as in back-to-back work under the power cap, not in a short burst
-    library     the kernel library that runs them; '' for the neutral one
-
-    Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
-    """
+    sustained: bool,
+    library: str,
+) -> _Busy:
     found = ideal(shapes, accelerator)
     kind = kind_of(shapes.op, shapes.variants[0])
     resolved = calibration.resolve(kind, shapes.dtype, accelerator)
     pedigree = resolved.pedigree
+    latency: Numeric
     sigma = np.full(found.time.shape, resolved.sigma)
     if resolved.model is not None:
         model = resolved.model
@@ -95,8 +102,38 @@ def shape_times(
             peak = shapes.flop / np.maximum(found.compute, 1e-30)
             half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
             busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
-    bound = np.where(latency > busy, 2, np.where(_compute_bound(found), 0, 1))
-    return latency + busy, sigma, bound, pedigree, family
+    return _Busy(found, busy, latency, sigma, pedigree, family)
+
+
+def shape_times(
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool = False,
+    library: str = "",
+) -> tuple[Array, Array, Array, str, str]:
+    """Time every row of `shapes`.
+
+    sustained   clocks as in back-to-back work under the power cap, not in a short burst
+    library     the kernel library that runs them; '' for the neutral one
+
+    A machine that does not exist takes what its relative takes, times the ratio of their rooflines
+    (`roofline.least_time`): the relative's efficiency of the same shape is carried over.
+
+    Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
+    """
+    relative = accelerator.relative
+    if relative is None:
+        one = _busy(shapes, accelerator, calibration, sustained, library)
+        found, busy, sigma, pedigree = one.found, one.busy, one.sigma, one.pedigree
+    else:
+        one = _busy(shapes, relative, calibration, sustained, library)
+        found, pedigree = ideal(shapes, accelerator), "transferred"
+        usual = np.maximum(least_time(shapes, relative), 1e-30)
+        busy = one.busy * least_time(shapes, accelerator) / usual
+        sigma = np.hypot(one.sigma, accelerator.doubt)
+    bound = np.where(one.latency > busy, 2, np.where(_compute_bound(found), 0, 1))
+    return one.latency + busy, sigma, bound, pedigree, one.family
 
 
 def _compute_bound(found: Ideal) -> Array:
@@ -138,7 +175,8 @@ def operator_times(
         together.setdefault(key, []).append(index)
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
-        part = shape_times(shapes, accelerator, calibration, sustained)
+        machine = repeated(accelerator, shape, len(indices))
+        part = shape_times(shapes, machine, calibration, sustained)
         rows = (len(indices), *shape)
         time[indices] = part[0].reshape(rows)
         sigma[indices] = part[1].reshape(rows)

@@ -16,7 +16,7 @@ from predictor.collectives import collective_time
 from predictor.communication import Group
 from predictor.efficiency import Calibration
 from predictor.features import peak_of
-from predictor.hardware import Accelerator, Array, Cluster, Numeric
+from predictor.hardware import Accelerator, Array, Cluster, Numeric, accelerators_at
 from predictor.kernels import BOUNDS, operator_times
 from predictor.model import Model
 from predictor.primitives import Operator
@@ -165,7 +165,9 @@ def _kernels(
         ends = [np.asarray(v, float) for v in own]
         if weights is not None:
             ends = [end for v in ends for end in (v[0], v[-1])]
-        first, index = _distinct([*(np.asarray(v, float) for v in shared), *ends], shape)
+        told = [*(np.asarray(v, float) for v in shared), *accelerator.varying, *ends]
+        first, index = _distinct(told, shape)
+        accelerator = accelerators_at(accelerator, shape, first)
         flat = plan.take(first)
         count = len(first)
         quantities: list[Numeric] = [

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.efficiency import Calibration
+from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Array, Cluster, Numeric, batch_shape
 from predictor.kernels import BOUNDS, Timing
 from predictor.memory import Memory, memory
 from predictor.model import Model
@@ -23,7 +23,7 @@ from predictor.parts import kernel_class, parts
 from predictor.pipeline import STAGES
 from predictor.plan import TrainingPlan, enforce, pipeline_rules
 from predictor.schedules import LINE, Event, Passes, timeline
-from predictor.step import KINDS, TERMS, Step, assemble, environment, stretched
+from predictor.step import KINDS, TERMS, Environment, Step, assemble, environment, stretched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,13 +110,21 @@ def interval(step: Step, factor: Numeric, spread: float) -> Array:
     return np.asarray(np.sqrt(variance))
 
 
+def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
+    """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
+    accelerators, which say nothing of a host."""
+    factors = {} if cluster.accelerator.is_host else run.factors
+    return environment(factors, plan.framework, plan.era)
+
+
 def predict(
     model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
 ) -> TrainingPrediction:
     """Predict one training step of a plan, or of every plan of a batch.
 
     model        a decoder
-    cluster      accelerators and their network
+    cluster      accelerators and their network; their numbers may be arrays that broadcast with
+                 the plan's: one machine for each plan
     plan         numeric fields are floats or arrays of one shape
     calibration  what has been fitted (`efficiency.load`)
 
@@ -124,10 +132,10 @@ def predict(
     is `plan.check`'s business, whether it fits is part of the result.
     """
     run = calibration.run
+    if cluster.varying:
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
     found, listed = parts(model, cluster, plan, calibration)
-    # Levels of frameworks are those of runs on accelerators, which say nothing of a host.
-    factors = {} if cluster.accelerator.is_host else run.factors
-    using = environment(factors, plan.framework, plan.era)
+    using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
     total_sigma = interval(step, using.factor, run.spread(model.is_moe))
 

@@ -23,6 +23,8 @@ __version__ = "0.1.0"
 _LAZY = {
     "predict_train": "reckon.predict",
     "predict_infer": "reckon.serving",
+    "search": "reckon.plan",
+    "search_infer": "reckon.plan_infer",
     "Prediction": "reckon.result",
     "ServingResult": "reckon.serving_result",
     "validate": "reckon.validating",

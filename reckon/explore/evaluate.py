@@ -1,0 +1,410 @@
+"""Every point of a grid, predicted: machines and plans as arrays through the predictor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from predictor import catalog
+from predictor.complete import complete_training
+from predictor.complete_serving import complete_serving
+from predictor.efficiency import Calibration, load
+from predictor.errors import InputError
+from predictor.hardware import Array, Cluster, clusters_at
+from predictor.inference import predict_inference
+from predictor.model import Model
+from predictor.plan import CATEGORY_FIELDS, TrainingPlan, stack
+from predictor.search import Limits, search_train
+from predictor.serving_parameters import ServingParameters, load_parameters
+from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
+from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
+from predictor.training import predict
+from predictor.units import GIB
+from reckon.explore.grid import Grid, combinations, read_grid
+from reckon.explore.machines import (
+    RESOURCES,
+    Machines,
+    boosted,
+    catalog_machines,
+    technology_machines,
+)
+
+CHUNK = 4096
+"""Points that are evaluated together: some 0.3 GB of arrays."""
+
+LATENCY, LEAST_GAIN = "latency", 1.03
+"""A machine of which no resource, doubled, gains so much is bound by what has no rate: launches,
+hops, and work of the host."""
+
+PLAN_COLUMNS = ("tp", "pp", "cp", "vpp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
+
+Columns = dict[str, npt.NDArray[Any]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explored:
+    """A grid's points, one row each: the swept fields, and what is predicted.
+
+    refused   points that cannot be: swept fields, and the reason
+    """
+
+    grid: Grid
+    table: pd.DataFrame
+    refused: list[tuple[dict[str, Any], str]]
+
+
+def explore(
+    ref: Grid | str | Path | Mapping[str, Any],
+    progress: Progress | None = None,
+    bottlenecks: bool = True,
+) -> Explored:
+    """Predict every point of a grid.
+
+    ref          a grid, its YAML file or its mapping
+    progress     called with points done and points in all
+    bottlenecks  also find which resource, doubled, helps each point most
+
+    Raises InputError where the grid cannot be read, or no point is possible.
+    """
+    grid = ref if isinstance(ref, Grid) else read_grid(ref)
+    return _Run(grid, progress, bottlenecks).run()
+
+
+def label(value: Any) -> Any:
+    """A swept value as a cell: mappings by their name."""
+    if isinstance(value, Mapping):
+        return str(value.get("name", json.dumps(value, sort_keys=True)))
+    return value
+
+
+class _Run:
+    """One exploration on its way."""
+
+    def __init__(self, grid: Grid, progress: Progress | None, bottlenecks: bool) -> None:
+        self.grid, self.spec = grid, grid.spec
+        self.progress, self.bottlenecks = progress, bottlenecks
+        self.index = grid.index()
+        self.calibration = load(self.spec.calibration)
+        if not self.spec.launches:
+            run = replace(self.calibration.run, host_per_kernel=0.0)
+            self.calibration = replace(self.calibration, run=run)
+        self.parameters = load_parameters(self.spec.calibration)
+        self.refused: dict[int, str] = {}
+        self.pieces: list[tuple[npt.NDArray[np.intp], Columns]] = []
+        self.done = 0
+
+    def run(self) -> Explored:
+        points = np.arange(self.grid.size)
+        machine_of, machines, refused = self._machines()
+        for position, reason in refused.items():
+            for point in np.flatnonzero(machine_of == position):
+                self.refused[int(point)] = reason
+        models = self._codes([key for key in self.index if key.split(".")[0] == "model"])
+        for code, model_keys in enumerate(models[1]):
+            model = self._model(model_keys)
+            for made in machines:
+                place = np.full(int(machine_of.max()) + 1, -1)
+                place[made.rows] = np.arange(len(made.rows))
+                there = points[(models[0] == code) & (place[machine_of] >= 0)]
+                if there.size:
+                    self._plans(model, made, there, place[machine_of[there]])
+        if not self.pieces:
+            reason = next(iter(self.refused.values()), "the grid is empty")
+            raise InputError(f"no point of the grid is possible: {reason}")
+        return Explored(self.grid, self._table(), self._reasons())
+
+    def _codes(self, keys: Sequence[str]) -> tuple[npt.NDArray[np.intp], list[dict[str, Any]]]:
+        """Distinct combinations of some axes: their number for every point, and their values."""
+        codes = np.zeros(self.grid.size, dtype=np.intp)
+        for key in keys:
+            codes = codes * len(self.grid.axes[key]) + self.index[key]
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        values = [
+            {key: self.grid.axes[key][self.index[key][point]] for key in keys} for point in first
+        ]
+        return inverse.reshape(-1), values
+
+    def _machines(
+        self,
+    ) -> tuple[npt.NDArray[np.intp], list[Machines], dict[int, str]]:
+        sections = ("technology", "machine", "system")
+        keys = [key for key in self.index if key.split(".")[0] in sections]
+        codes, values = self._codes(keys)
+        if self.spec.technology is not None:
+            contents = [
+                {**self.spec.technology, **{k.partition(".")[2]: v for k, v in each.items()}}
+                for each in values
+            ]
+            made, refused = technology_machines(contents, self.spec.assumptions, self.spec.cost)
+        else:
+            systems = [
+                (
+                    each.get("system", self.spec.system),
+                    {
+                        **self.spec.machine,
+                        **{k.partition(".")[2]: v for k, v in each.items() if k != "system"},
+                    },
+                )
+                for each in values
+            ]
+            made, refused = catalog_machines(systems, self.spec.cost)
+        return codes, made, refused
+
+    def _model(self, values: Mapping[str, Any]) -> Model:
+        ref = values.get("model", self.spec.model)
+        changes = {k.partition(".")[2]: v for k, v in values.items() if k != "model"}
+        if not changes:
+            return catalog.model(ref)
+        base = catalog.spec_of("models", ref).model_dump(exclude_defaults=True)
+        return catalog.model({**base, **changes})
+
+    def _plans(
+        self,
+        model: Model,
+        made: Machines,
+        points: npt.NDArray[np.intp],
+        machine: npt.NDArray[np.intp],
+    ) -> None:
+        """Points of one model on alike machines: their plans, then their times."""
+        keys = [key for key in self.index if key.startswith("plan.")]
+        codes, values = self._codes(keys)
+        best = self.spec.plans == "best"
+        training = self.spec.workload == "training"
+        groups: dict[tuple[Any, ...], list[tuple[npt.NDArray[Any], npt.NDArray[Any], Any]]] = {}
+        for code in np.unique(codes[points]):
+            own = codes[points] == code
+            fields = {
+                **self.spec.plan,
+                **{k.partition(".")[2]: v for k, v in values[code].items()},
+            }
+            which = machine[own]
+            for single in np.unique(which) if best and training else [None]:
+                rows = (
+                    np.flatnonzero(own) if single is None else np.flatnonzero(own)[which == single]
+                )
+                cluster = self._one(made, int(machine[rows[0]]))
+                try:
+                    plans = self._plan(model, cluster, fields, best)
+                except InputError as error:
+                    for point in points[rows]:
+                        self.refused[int(point)] = str(error)
+                    continue
+                for plan in plans:
+                    kinds = CATEGORY_FIELDS if training else SERVING_CATEGORIES
+                    key = tuple(getattr(plan, name) for name in kinds)
+                    groups.setdefault(key, []).append((points[rows], machine[rows], plan))
+        for members in groups.values():
+            ids = np.concatenate([ids for ids, _, _ in members])
+            which = np.concatenate([rows for _, rows, _ in members])
+            repeat = np.repeat(np.arange(len(members)), [len(ids) for ids, _, _ in members])
+            kept: list[Any] = [plan for _, _, plan in members]
+            joined: Any = stack(kept) if training else stack_serving(kept)
+            for start in range(0, len(ids), CHUNK):
+                part = slice(start, start + CHUNK)
+                self._evaluate(model, made, which[part], joined.take(repeat[part]), ids[part])
+
+    @staticmethod
+    def _one(made: Machines, row: int) -> Cluster:
+        """A single machine of a batch, its numbers plain."""
+        if not made.cluster.varying:
+            return made.cluster
+        shape = (len(made.rows),)
+        picked = clusters_at(made.cluster, shape, np.array([row]))
+        return _plain(picked)
+
+    def _plan(
+        self, model: Model, cluster: Cluster, fields: dict[str, Any], best: bool
+    ) -> Sequence[TrainingPlan | ServingPlan]:
+        """The plan that the fields state, completed; or candidates for the best one."""
+        run = self.calibration.run
+        if self.spec.workload == "serving":
+            options = combinations(fields) if best else [fields]
+            return [
+                complete_serving(
+                    parse(ServingPlanSpec, one, "plan"), run, model=model, cluster=cluster
+                ).plan
+                for one in options
+            ]
+        if best:
+            found = search_train(model, cluster, fields, self.calibration, Limits(), keep=1)
+            return [found.plan(0)]
+        spec = parse(TrainingPlanSpec, fields, "plan")
+        return [complete_training(spec, run, model=model, cluster=cluster).plan]
+
+    def _evaluate(
+        self,
+        model: Model,
+        made: Machines,
+        which: npt.NDArray[np.intp],
+        plan: Any,
+        ids: npt.NDArray[np.intp],
+    ) -> None:
+        cluster = clusters_at(made.cluster, (len(made.rows),), which)
+        training = self.spec.workload == "training"
+        columns = (
+            train_columns(model, cluster, plan, self.calibration)
+            if training
+            else serve_columns(model, cluster, plan, self.calibration, self.parameters)
+        )
+        if self.bottlenecks:
+            slow = columns["step_time_s" if training else "e2e_s"]
+            gains = {}
+            for resource in RESOURCES:
+                more = boosted(cluster, resource)
+                fast = (
+                    predict(model, more, plan, self.calibration).step_time
+                    if training
+                    else predict_inference(
+                        model, more, plan, self.calibration, self.parameters
+                    ).latencies.e2e
+                )
+                gains[resource] = slow / fast
+                columns[f"gain of twice the {resource}"] = gains[resource]
+            table = np.stack(list(gains.values()))
+            names = np.array(RESOURCES)[np.argmax(table, axis=0)]
+            columns["bottleneck"] = np.where(table.max(axis=0) < LEAST_GAIN, LATENCY, names)
+        count = len(ids)
+        columns |= _machine_columns(cluster, count)
+        if made.derived is not None:
+            derived = made.derived
+            columns["power_w"] = _spread(derived.power, len(made.rows))[which]
+            columns["clock_ghz"] = _spread(derived.clock, len(made.rows))[which] / 1e9
+            columns["machine limited by"] = _spread(derived.binds, len(made.rows))[which]
+        if made.cost is not None:
+            per_second = _spread(made.cost.per_second, len(made.rows))[which]
+            watts = _spread(made.cost.watts, len(made.rows))[which]
+            gpus = np.broadcast_to(np.asarray(plan.gpus, float), (count,))
+            rate = columns["tokens_per_s" if training else "output_tokens_per_s"]
+            columns["usd_per_gpu"] = _spread(made.cost.capital, len(made.rows))[which]
+            columns["tokens_per_usd"] = rate / gpus / per_second
+            columns["tokens_per_joule"] = rate / gpus / watts
+        self.pieces.append((ids, {k: np.broadcast_to(v, (count,)) for k, v in columns.items()}))
+        self.done += count
+        if self.progress is not None:
+            self.progress(self.done, self.grid.size)
+
+    def _table(self) -> pd.DataFrame:
+        frames = [pd.DataFrame({"point": ids, **columns}) for ids, columns in self.pieces]
+        table = pd.concat(frames, ignore_index=True)
+        if self.spec.plans == "best" and self.spec.workload == "serving":
+            fitting = table[table["fits"]]
+            kept = fitting if len(fitting) else table
+            table = kept.sort_values("output_tokens_per_s", ascending=False, kind="stable")
+            table = table.drop_duplicates("point")
+        table = table.sort_values("point", kind="stable").reset_index(drop=True)
+        for position, (key, values) in enumerate(self.grid.axes.items()):
+            cells = [label(value) for value in values]
+            column = [cells[at] for at in self.index[key][table["point"].to_numpy()]]
+            if key in table:
+                table = table.drop(columns=key)
+            table.insert(position, key, column)
+        return table.drop(columns="point")
+
+    def _reasons(self) -> list[tuple[dict[str, Any], str]]:
+        return [
+            (
+                {
+                    key: label(values[self.index[key][point]])
+                    for key, values in self.grid.axes.items()
+                },
+                reason,
+            )
+            for point, reason in sorted(self.refused.items())
+        ]
+
+
+def _plain(cluster: Cluster) -> Cluster:
+    """A cluster of arrays of one element with plain numbers."""
+    from dataclasses import fields
+
+    def numbers(part: Any) -> dict[str, Any]:
+        return {
+            one.name: float(np.ravel(value)[0])
+            for one in fields(part)
+            if str(one.type) == "Numeric" and np.ndim(value := getattr(part, one.name))
+        }
+
+    own = cluster.accelerator
+    peak = {dtype: float(np.ravel(rate)[0]) for dtype, rate in own.peak.items()}
+    accelerator = replace(own, peak=peak, **numbers(own))
+    tiers = tuple(replace(tier, **numbers(tier)) for tier in cluster.tiers)
+    return replace(cluster, accelerator=accelerator, tiers=tiers)
+
+
+def _spread(value: Any, count: int) -> npt.NDArray[Any]:
+    return np.broadcast_to(np.asarray(value), (count,))
+
+
+def _machine_columns(cluster: Cluster, count: int) -> Columns:
+    own = cluster.accelerator
+    found: dict[str, Any] = {
+        f"{dtype}_tflops": np.asarray(own.peak[dtype]) / 1e12
+        for dtype in ("bf16", "fp8", "fp4")
+        if dtype in own.peak
+    }
+    found |= {
+        "processors": own.sms,
+        "memory_gib": np.asarray(own.memory) / GIB,
+        "memory_bandwidth_gbs": np.asarray(own.bandwidth) / 1e9,
+        "l2_mb": np.asarray(own.l2) / 1e6,
+        "scale_up_gbs": np.asarray(cluster.tiers[0].bandwidth) / 1e9,
+        "scale_out_gbs": np.asarray(cluster.tiers[-1].bandwidth) / 1e9,
+    }
+    return {name: _spread(np.asarray(value, float), count) for name, value in found.items()}
+
+
+def train_columns(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+) -> dict[str, Array]:
+    """What a grid says of a training run; arrays of the plans' shape."""
+    found = predict(model, cluster, plan, calibration)
+    columns: dict[str, Any] = {
+        "step_time_s": found.step_time,
+        "low_s": found.low,
+        "high_s": found.high,
+        "tokens_per_s": found.tokens_per_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s / np.asarray(plan.gpus),
+        "mfu": found.utilisation("megatron"),
+        "peak_memory_gib": found.memory.peak / GIB,
+        "fits": found.memory.peak <= np.asarray(cluster.accelerator.memory),
+        "gpus": plan.gpus,
+    }
+    columns |= {name: getattr(plan, name) for name in PLAN_COLUMNS}
+    columns |= {name: getattr(plan, name) for name in ("precision", "recompute", "sharding")}
+    columns |= {f"{term}_s": value for term, value in found.breakdown.items()}
+    return {name: np.asarray(value) for name, value in columns.items()}
+
+
+def serve_columns(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    parameters: ServingParameters,
+) -> dict[str, Array]:
+    """What a grid says of a served model; arrays of the plans' shape."""
+    found = predict_inference(model, cluster, plan, calibration, parameters)
+    low, high = found.interval("e2e", found.latencies.e2e)
+    columns: dict[str, Any] = {
+        "ttft_ms": 1e3 * found.latencies.ttft,
+        "tpot_ms": 1e3 * found.latencies.tpot,
+        "e2e_s": found.latencies.e2e,
+        "low_s": low,
+        "high_s": high,
+        "output_tokens_per_s": found.output_tokens_per_s,
+        "peak_memory_gib": found.memory.total / GIB,
+        "fits": found.memory.fits > 0,
+        "gpus": plan.gpus,
+    }
+    names = ("tp", "pp", "dp", "ep", "batch", "input_len", "output_len", "weights", "kv")
+    columns |= {name: getattr(plan, name) for name in names}
+    columns |= {f"{term}_s": value for term, value in found.breakdown.items()}
+    return {name: np.asarray(value) for name, value in columns.items()}

@@ -1,0 +1,158 @@
+"""Grids: what they refuse, and that an array of machines is the machines one by one."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from predictor.step import TERMS
+from reckon.cli import main
+from reckon.explore import explore, read_grid
+from reckon.explore.machines import RESOURCES
+from reckon.explore.optimise import optimise
+
+H100 = {"node": "N5", "area_mm2": 814, "power_w": 700, "memory": "HBM3", "stacks": 5}
+TRAINING: dict[str, Any] = {
+    "model": "llama2-13b",
+    "technology": H100,
+    "plan": {"gpus": 64, "tp": 8, "pp": 1, "global_batch": 64, "seq_len": 2048},
+    "launches": False,
+}
+SERVING: dict[str, Any] = {
+    "workload": "serving",
+    "model": "llama2-13b",
+    "system": "dgx-h100",
+    "plan": {"tp": 2, "batch": 8, "input_len": 512, "output_len": 64},
+}
+
+
+def test_points_are_all_combinations_and_equal_single_grids() -> None:
+    swept = {"technology.node": ["N7", "N5", "N3"], "technology.l2_share": [0.02, 0.05],
+             "plan.micro_batch": [1, 2]}  # fmt: skip
+    fixed = {**TRAINING, "technology": {**H100, "processor": "hopper"}}
+    table = explore({**fixed, "sweep": swept}).table
+    assert len(table) == 12
+    assert list(table.columns[:3]) == list(swept)
+    for at in (0, 5, 11):
+        row = table.iloc[at]
+        one = {
+            **fixed,
+            "technology": {
+                **fixed["technology"],
+                "node": row["technology.node"],
+                "l2_share": float(row["technology.l2_share"]),
+            },
+            "plan": {**fixed["plan"], "micro_batch": int(row["plan.micro_batch"])},
+        }
+        alone = explore(one).table.iloc[0]
+        for column in ("step_time_s", "low_s", "tokens_per_usd", "power_w", "mfu"):
+            assert row[column] == pytest.approx(alone[column], rel=1e-12)
+        assert row["bottleneck"] == alone["bottleneck"]
+
+
+def test_breakdowns_add_up_and_gains_are_no_losses() -> None:
+    table = explore({**TRAINING, "sweep": {"plan.micro_batch": [1, 2, 4]}}).table
+    total = table[[f"{term}_s" for term in TERMS]].sum(axis=1)
+    assert np.allclose(total, table["step_time_s"])
+    for resource in RESOURCES:
+        assert (table[f"gain of twice the {resource}"] >= 1 - 1e-9).all()
+
+
+def test_any_field_of_model_and_machine_can_be_swept() -> None:
+    content = {
+        **SERVING,
+        "sweep": {
+            "model.layers": [20, 40],
+            "machine.memory_bandwidth_gbs": {"from": 2000, "to": 8000, "steps": 3, "scale": "log"},
+            "plan.batch": [1, 8],
+        },
+    }
+    table = explore(content).table
+    assert len(table) == 12
+    by_width = table[(table["model.layers"] == 40) & (table["plan.batch"] == 1)]
+    assert (np.diff(by_width["e2e_s"]) < 0).all()
+    shallow = table[table["model.layers"] == 20]["e2e_s"].to_numpy()
+    assert (shallow < table[table["model.layers"] == 40]["e2e_s"].to_numpy()).all()
+
+
+def test_the_best_plan_is_no_slower_than_a_fixed_one() -> None:
+    loose = {**TRAINING, "plan": {"gpus": 64, "global_batch": 64, "seq_len": 2048}}
+    swept = {"sweep": {"technology.node": ["N7", "N3"]}}
+    technology = {"technology": {**H100, "processor": "hopper"}}
+    fixed = explore({**TRAINING, **technology, **swept}).table
+    best = explore({**loose, **technology, **swept, "plans": "best"}).table
+    assert (best["step_time_s"] <= fixed["step_time_s"] * 1.001).all()
+    assert best["fits"].all()
+
+
+def test_the_best_serving_candidate_is_taken() -> None:
+    plan = {**SERVING["plan"], "batch": [1, 8, 32]}
+    best = explore({**SERVING, "plan": plan, "plans": "best"}).table
+    assert len(best) == 1
+    every = explore({**SERVING, "sweep": {"plan.batch": [1, 8, 32]}}).table
+    assert best["output_tokens_per_s"].iloc[0] == every["output_tokens_per_s"].max()
+
+
+def test_impossible_machines_are_listed_not_dropped() -> None:
+    found = explore({**TRAINING, "sweep": {"technology.stacks": [4, 5, 9]}})
+    assert list(found.table["technology.stacks"]) == [4, 5]
+    assert found.refused[0][0] == {"technology.stacks": 9}
+    assert "mm of the edge" in found.refused[0][1]
+
+
+def test_optimised_shares_are_no_worse_and_within_bounds() -> None:
+    over = {"technology.l2_share": [0.005, 0.4], "technology.stacks": [2, 6]}
+    content = {
+        **SERVING, "system": None, "technology": H100,
+        "optimise": {"over": over, "objective": "tokens_per_usd"},
+    }  # fmt: skip
+    found = optimise(read_grid({k: v for k, v in content.items() if v is not None}))
+    assert found.score >= found.before
+    for name, (low, high) in over.items():
+        assert low <= found.values[name] <= high
+    assert found.values["technology.stacks"] % 1 == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sweep": {"technology.nodes": ["N5"]}}, "did you mean 'node'"),
+        ({"sweep": {"plan.tp": 8}}, "needs a list"),
+        ({"sweep": {"plan.tp": {"from": 1}}}, "from, to, steps"),
+        ({"sweep": {"weather": [1]}}, "SECTION.FIELD"),
+        ({"sweep": {"machine.l2_mb": [1]}}, "needs a system"),
+        ({"technology": None}, "either a system or a technology"),
+        ({"colour": 1}, "unknown key 'colour'"),
+        ({"assumptions": {"pj": 1}}, "unknown assumption 'pj'"),
+        ({"cost": {"margin": 1}}, "did you mean 'gross_margin'"),
+        ({"sweep": {"technology.node": ["N6"]}}, "unknown logic node 'N6'"),
+        ({"optimise": {"over": {"technology.node": [1, 2]}}}, "field to optimise"),
+        ({"optimise": {"over": {"technology.l2_share": [2, 1]}}}, "write [low, high]"),
+        ({"optimise": {"over": {}}}, "FIELD: [low, high]"),
+    ],
+)
+def test_bad_grids_end_in_one_line_and_status_2(
+    change: dict, words: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    content = {k: v for k, v in {**TRAINING, **change}.items() if v is not None}
+    path = tmp_path / "grid.yaml"
+    path.write_text(yaml.safe_dump(content))
+    assert main(["explore", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_the_verb_writes_parquet_csv_and_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text(yaml.safe_dump({**TRAINING, "sweep": {"plan.micro_batch": [1, 2]}}))
+    parquet, csv = tmp_path / "g.parquet", tmp_path / "g.csv"
+    assert main(["explore", str(path), "--out", str(parquet), "--out", str(csv)]) == 0
+    assert "bottleneck" in capsys.readouterr().out
+    assert len(pd.read_parquet(parquet)) == len(pd.read_csv(csv)) == 2
+    assert main(["explore", str(path), "--out", str(tmp_path / "g.xls")]) == 2

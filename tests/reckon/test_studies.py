@@ -1,0 +1,159 @@
+"""The studies: each runs from its file, and what it says obeys its laws."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from predictor import catalog
+from reckon.cli import main
+from reckon.studies import names, study
+from reckon.studies.page import Figure, Result, Series, paragraphs, write_html
+from reckon.studies.run import KINDS
+
+
+def tables(name: str) -> dict[str, pd.DataFrame]:
+    return study(name).result.tables
+
+
+def test_six_ship_and_each_kind_has_one() -> None:
+    kinds = [
+        catalog.read_mapping(catalog.data_dir() / "studies" / f"{name}.yaml")["kind"]
+        for name in names()
+    ]
+    assert sorted(kinds) == sorted(KINDS)
+
+
+def test_memory_meets_every_published_activation() -> None:
+    table = tables("memory")["Memory by model"]
+    told = table.dropna(subset=["published_gib"])
+    assert len(told) == 8
+    assert (told["error"].abs() < 1e-3).all()
+    percent = table.dropna(subset=["published_percent"])
+    assert len(percent) == 20
+    assert ((percent["percent_of_none"] - percent["published_percent"]).abs() < 0.2).all()
+
+
+def test_generations_meet_the_published_total_and_factors_multiply_back() -> None:
+    found = tables("generations")
+    steps, factors = found["Change by change"], found["By resource"]
+    total = steps["speedup"].iloc[-1]
+    assert total == pytest.approx(35, rel=0.2)
+    assert steps["gain"].prod() == pytest.approx(total, rel=1e-9)
+    assert factors["gain"].prod() == pytest.approx(total, rel=1e-9)
+    assert factors["share_of_log"].sum() == pytest.approx(1.0)
+    assert (steps["gain"] > 0.99).all()  # no change makes it slower
+    assert (steps["memory_gib"] <= steps["capacity_gib"]).all()
+
+
+def test_training_over_nodes_rises_saturates_and_names_what_binds() -> None:
+    found = tables("nodes")
+    every, rested = found["Every point"], found["Saturation"]
+    keys = ["technology.memory", "technology.scale_up", "technology.scale_out"]
+    for _, own in every.groupby(keys):
+        rate = own["tokens_per_s"].to_numpy()
+        assert (np.diff(rate) > 0).all()
+        assert rate[-1] / rate[-2] < rate[1] / rate[0]  # flatter at the end than at the start
+    assert every["bottleneck"].ne("").all()
+    assert (rested["binds first"] == "compute").all()
+    slow = rested[rested["curve"] == "HBM2E, NVLink3, HDR"].iloc[0]
+    fast = rested[rested["curve"] == "HBM2E, NVLink6, GDR"].iloc[0]
+    assert slow["gain first to last"] < fast["gain first to last"]
+    assert "network" in slow["binds last"]
+
+
+def test_latency_over_memory_falls_saturates_and_something_else_takes_over() -> None:
+    found = tables("inference")
+    for key, axis in (("memories", "plan.tp"), ("bandwidths", "technology.node")):
+        for _, own in found[f"Latency, {key}"].groupby(axis):
+            latency = own["e2e_s"].to_numpy()
+            assert (np.diff(latency) <= 1e-12).all()
+            assert latency[-2] / latency[-1] < 1.1 < latency[0] / latency[1]
+            assert own["bottleneck"].iloc[0] == "memory bandwidth"
+            assert own["bottleneck"].iloc[-1] != "memory bandwidth"
+    # The later, the more accelerators share the reading.
+    rested = found["Saturation, memories"].set_index("curve")
+    order = ["GDDR6", "HBM2", "HBM2E", "HBM3", "HBM3E", "HBM4", "HBM4E", "HBM5"]
+    places = [order.index(rested.loc[f"tp {tp}", "saturates at"]) for tp in (1, 2, 8)]
+    assert places == sorted(places, reverse=True)
+
+
+def test_decoding_one_sequence_reads_memory_and_long_prompts_do_not() -> None:
+    table = tables("inference")["Bound of every product"]
+    decode = table[table["phase"] == "decode, 1 sequence"]
+    assert (decode["bound"] == "memory").all()
+    prompt = table[
+        (table["phase"] == "prompt, 2048 tokens") & ~table["product"].isin(["scores", "context"])
+    ]
+    assert (prompt["bound"] != "memory").all()
+
+
+def test_scaling_loses_with_size_and_faster_processors_lose_more() -> None:
+    table = tables("scaling")["Scaling"]
+    for _, own in table.groupby("run"):
+        assert (np.diff(own["per_gpu_over_first"]) < 0).all()
+        assert (np.diff(own["tokens_per_s"]) > 0).all()
+        assert (np.diff(own["communication_share"]) > 0).all()
+    at = table[table["gpus"] == 2048].set_index("run")
+    h100, a100 = (at.loc[f"Llama-2 7B FSDP, {name}, weak"] for name in ("H100", "A100"))
+    assert h100["mfu"] < a100["mfu"]
+    assert h100["per_gpu_over_first"] < a100["per_gpu_over_first"]
+
+
+def test_taxes_are_parts_of_the_whole() -> None:
+    table = tables("taxes")["Taxes"]
+    taxes = ["launch", "bulk-synchronous waiting", "data locality"]
+    assert (table[taxes] >= 0).all(axis=None)
+    assert (table["rest"] > 0).all()
+    assert np.allclose(table[[*taxes, "rest"]].sum(axis=1), table["total"])
+
+
+def test_unknown_studies_and_damaged_ones_end_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["study", "memry", "--out", str(tmp_path)]) == 2
+    assert "memory" in capsys.readouterr().err
+    for content, words in (
+        ({"title": "x", "kind": "nodes", "parameters": {}}, "unknown"),
+        ({"title": "x", "kind": "taxes", "parameters": {}}, "'runs' is missing"),
+        ({"title": "x", "kind": "taxes"}, "'parameters' is missing"),
+        ({"title": "x", "kind": "memory", "parameters": 3}, "expected keys and values"),
+    ):
+        path = tmp_path / "s.yaml"
+        path.write_text(yaml.safe_dump(content))
+        assert main(["study", str(path), "--out", str(tmp_path), "--no-html"]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+
+
+def test_the_verb_writes_reading_and_tables(tmp_path: Path) -> None:
+    assert main(["study", "taxes", "--out", str(tmp_path), "--no-html"]) == 0
+    text = (tmp_path / "taxes.md").read_text()
+    assert text.startswith("# f. Three taxes")
+    assert "{" not in text
+    assert len(pd.read_csv(tmp_path / "taxes.csv")) == 4
+
+
+def test_the_page_opens_offline(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="plotly is not installed (reckon[report])")
+    lines = [Series("a < b", [1, 2], [3.0, 4.0], low=[2.0, 3.0], high=[4.0, 5.0])]
+    figure = Figure("A title", "time, s", "speed, m/s", lines, source="Published: somewhere")
+    path = tmp_path / "page.html"
+    result = Result([figure, figure], {"Table": pd.DataFrame({"x": [1.0, np.nan]})})
+    write_html(path, "A & B", "**Bold\ntext**\n\n- one\n- two", result)
+    page = path.read_text()
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=", page)  # nothing is fetched
+    assert page.count("Plotly.newPlot(") >= 2
+    assert "A &amp; B" in page
+    assert "Published: somewhere" in page
+    assert "time, s" in page
+    assert "<b>Bold\ntext</b>" in page
+
+
+def test_readings_become_paragraphs() -> None:
+    assert paragraphs("a\n\n- b\n- c") == "<p>a</p><ul><li>b</li><li>c</li></ul>"
+    assert paragraphs("x < `y`") == "<p>x &lt; <code>y</code></p>"

@@ -20,7 +20,7 @@ from predictor import catalog
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError, unknown
 from predictor.goodput import Reliability
-from predictor.hardware import Accelerator, Cluster
+from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.memory import memory
 from predictor.model import Model
 from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, check, stack
@@ -29,6 +29,12 @@ from predictor.schedules import SCHEDULES, V
 from predictor.specs import TrainingPlanSpec
 
 NODE_FALLBACK = 8
+
+PCIE_RATE = 32e9
+"""A PCIe 4 x16 link, one direction [bytes/s] (PCI Express 4.0 base specification)."""
+
+NODE_NETWORK = 12.5e9
+"""What joins nodes of which the catalog knows nothing: one 100 Gb/s port [bytes/s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +113,30 @@ class Filler:
 
 def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
     """The first catalog system with an accelerator and node size, else one of another node size
-    resized, else InputError."""
+    resized, else a PCIe node (`alone`)."""
     matches = [
         name
         for name, row in catalog.rows("systems").items()
         if row["accelerator"] == accelerator.name
     ]
     if not matches:
-        raise InputError(
-            f"no catalog system has {accelerator.name}; give --system, a name or a .yaml file"
-        )
+        return alone(accelerator, per_node)
     for name in matches:
         row = catalog.rows("systems")[name]
         if per_node in (None, int(row["accelerators_per_node"])):
             return catalog.system(name)
     found = catalog.system(matches[0])
     return resize_node(found, int(per_node or NODE_FALLBACK))
+
+
+def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
+    """A node of accelerators that no catalog system has: joined by their PCIe links (that of a
+    PCIe 4 x16 where the catalog has none), and by a `NODE_NETWORK` per node."""
+    size = int(per_node or NODE_FALLBACK)
+    host = accelerator.host_bandwidth
+    inside = Tier("pcie4", float(size), host if np.isfinite(host) else PCIE_RATE)
+    outside = Tier("ethernet", math.inf, NODE_NETWORK / size)
+    return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, (inside, outside))
 
 
 def resize_node(cluster: Cluster, per_node: int) -> Cluster:

@@ -63,6 +63,7 @@ def _waits_zero_bubble(d: Numeric, f: Array, b: Array, w: Array) -> Array:
                 (2.0 * d - 1.0) * f - (d - 1.0) * b,
                 (2.0 * d - 1.0) * f + b - 2.0 * d * w,
                 2.0 * d * f - d * b - w,
+                2.0 * d * f - (2.0 * d + 1.0) * w,
             )
         )
     )

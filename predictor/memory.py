@@ -259,7 +259,7 @@ def layer_activations(
     if plan.recompute == "per_op":
         # Kept: what attention saves, and the input of every other product.
         core = total([o for o in layer if o.core])
-        products = total([o for o in layer if o.op in ("gemm", "moe_gemm")])
+        products = total([o for o in layer if o.op == "gemm"])
         return core + 0.5 * products, one
     if plan.recompute == "selective":
         parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]
@@ -299,9 +299,11 @@ def memory(
     edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)
     adapters = Held(parameters.adapters, parameters.adapters)
     group, expert_group = plan.shard_group, plan.expert_shard_group
-    # What the host has of each layer is on the device while it is in use, and on its way.
-    layered = np.minimum(flying * kept, RESIDENT * kept / np.maximum(held["layer"], 1.0))
-    away = plan.offload_activations * (flying * kept - layered)
+    away = zero
+    if np.any(np.asarray(plan.offload_activations) > 0):
+        # What the host has of each layer is on the device while in use, and on its way.
+        layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
+        away = plan.offload_activations * (flying * kept - layered)
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group)
         + state_bytes(plan, adapters, group),
@@ -324,14 +326,10 @@ def memory(
     filled["fragmentation"] = (subtotal - filled["context"]) * adds.fragmentation
     total = np.where(present, subtotal + filled["fragmentation"], 0.0)
     peak = total.max(axis=0)
-    host = away + sum(
-        host_states(plan, part, ranks)
-        for part, ranks in (
-            (layers, group),
-            (adapters, group),
-            (edges, group),
-            (parameters.expert, expert_group),
-        )
-    )
+    host = away
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        for part in (layers, adapters, edges):
+            host = host + host_states(plan, part, group)
+        host = host + host_states(plan, parameters.expert, expert_group)
     most = np.where(present, host, 0.0).max(axis=0)
     return Memory(filled, present, peak, peak - adds.context, most)

@@ -12,7 +12,6 @@ from predictor.hardware import Numeric
 from predictor.layers import Layers
 from predictor.model import Model
 from predictor.plan import TrainingPlan
-from predictor.primitives import grouped
 
 
 def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
@@ -70,46 +69,17 @@ def mixture_block(at: Layers) -> None:
     at.residual("moe.residual")
 
 
-def _activation_again(at: Layers, received: Numeric, inner: Numeric) -> None:
-    """The experts' activation once more, where it alone is not kept."""
-    gated = at.model.gated
-    kind, streams = ("swiglu", 3.0) if gated else (at.model.activation, 2.0)
-    at.stream(
-        "moe.activation.again",
-        "elementwise",
-        kind,
-        "recompute",
-        received,
-        inner,
-        streams * at.size,
-    )
-
-
 def _experts(at: Layers, received: Numeric, width: float) -> None:
-    """The products of the experts on this rank, of those that have tokens."""
+    """Both products of the experts on this rank, of those that have tokens, and the activation
+    between them. Frameworks run them as products of dense layers, one for each expert
+    (Transformer Engine's GroupedLinear: cuBLAS on several streams), not as engines of inference
+    do."""
     model, plan, size = at.model, at.plan, at.size
     inner = model.expert_ffn_hidden / plan.etp
     busy = np.minimum(model.num_experts / plan.ep, received)
-    per_expert = received / busy
-    sides = 3.0 if model.gated else 2.0
-    saved = size * received * (width + sides * inner)
-    named = plan.recompute_parts if plan.recompute == "selective" else ()
-    if "moe_act" in named and "moe" not in named:
-        _activation_again(at, received, inner)
-    for name, direction, kept in (("moe.experts", "fwd", saved), ("moe.experts.bwd", "bwd", 0.0)):
-        at.operators.append(
-            grouped(
-                name,
-                direction,
-                at.module,
-                at.linear_dtype,
-                per_expert,
-                inner,
-                width,
-                busy,
-                gated=model.gated,
-                size=size,
-                count=at.share,
-                saved=kept,
-            )
-        )
+    rows = received / busy
+    sides = 2.0 if model.gated else 1.0
+    kept = size * received
+    at.linear("moe.up", sides * inner, width, kept * width, rows=rows, groups=busy, adapted=False)
+    at.activation("moe.activation", inner, rows=received)
+    at.linear("moe.down", width, inner, kept * inner, rows=rows, groups=busy, adapted=False)

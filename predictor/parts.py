@@ -6,6 +6,7 @@ fitted to many runs without timing a kernel twice. `step.assemble` puts the part
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +18,7 @@ from predictor import offload
 from predictor.blocks import blocks
 from predictor.collectives import collective_time, span
 from predictor.communication import (
+    PASSES,
     Collective,
     Group,
     gradient_collectives,
@@ -36,17 +38,12 @@ from predictor.plan import LAYER_FIELDS, SHARDINGS, TrainingPlan
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
 
-PRODUCTS = ("gemm", "moe_gemm")
-"""Operators that are matrix products."""
-
 KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
 """Kind of communication of a group that does not name its own."""
 
 
 def weight_share(operator: Operator) -> float:
     """Share of a kernel's time that goes into gradients of weights."""
-    if operator.op == "moe_gemm":
-        return 0.5 if operator.phase == "backward" else 0.0
     return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
 
 
@@ -54,7 +51,7 @@ def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
     """Class of a kernel: those whose time in a step differs from that by itself for one reason.
     Products ('gemm.ARCHITECTURE', for the clock that each sustains), fused attention
     ('attention', 'attention.triton') and those that stream memory ('stream')."""
-    if operator.op in PRODUCTS:
+    if operator.op == "gemm":
         return f"gemm.{architecture}"
     if operator.op.startswith("attention"):
         return "attention.triton" if attention == "triton" else "attention"
@@ -148,16 +145,14 @@ def distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     shape = plan.shape
     if not shape:
         return plan, np.zeros((), dtype=np.intp)
-    table = np.stack(
-        [np.broadcast_to(getattr(plan, name), shape).ravel() for name in LAYER_FIELDS], axis=1
-    )
-    codes = np.zeros(len(table), dtype=np.int64)
-    for column in table.T[np.ptp(table, axis=0) > 0]:
-        values, inverse = np.unique(column, return_inverse=True)
+    # What is one number is the same for all.
+    varying = [getattr(plan, name) for name in LAYER_FIELDS if np.ndim(getattr(plan, name))]
+    codes = np.zeros(math.prod(shape), dtype=np.int64)
+    for column in varying:
+        values, inverse = np.unique(np.broadcast_to(column, shape).ravel(), return_inverse=True)
         codes = codes * len(values) + inverse
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
-    return flat.take(first), inverse.reshape(shape)
+    return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +221,9 @@ def _inside(
             continue
         window: Numeric = 0.0
         behind = ""
-        if collective.behind:
+        if collective.behind == PASSES:
+            behind = PASSES
+        elif collective.behind:
             at = position[collective.behind]
             window, behind = (
                 work.timing.time[at],

@@ -39,6 +39,56 @@ class Stages:
     index: Array
 
 
+def _inner(layers: float, p: Array, first: Array, last: Array) -> Array:
+    """Layers of the fullest inner stage, 0 where there is none."""
+    several = np.maximum(p - 2, 0)
+    rest = layers - first - last
+    return np.where(several > 0, np.ceil(rest / np.maximum(several, 1)), 0)
+
+
+def _slots(model: Model, plan: TrainingPlan, p: Array) -> tuple[Array, Array]:
+    """Layers of the first and the last stage where embedding and heads are slots."""
+    layers, fold = float(model.layers), plan.pipeline.fold
+    chunks = p * plan.vpp
+    slots = np.select([(layers + extra) % chunks == 0 for extra in (0, 2, 3)], [0.0, 2.0, 3.0], -1)
+    per = np.where(slots >= 0, (layers + np.maximum(slots, 0.0)) / p, np.floor(layers / p))
+    # The first device of a V has the slots of both ends.
+    first = per - (np.maximum(slots, 0.0) if fold == V else slots > 0)
+    last = per - (0.0 if fold == V else np.maximum(slots - 1.0, 0.0))
+    if np.isnan(plan.first_layers).all() and np.isnan(plan.last_layers).all():
+        # Two uneven stages have no inner one: the first takes the remainder (of a V, the second).
+        if fold == V:
+            return first, np.where(p == 2, layers - first, last)
+        return np.where(p == 2, layers - last, first), last
+    return _stated(plan, layers, p, first, last)
+
+
+def _stated(
+    plan: TrainingPlan, layers: float, p: Array, first: Array, last: Array
+) -> tuple[Array, Array]:
+    """The same with what a plan states; an end that it does not state is as the inner stages."""
+    known = ~np.isnan(plan.first_layers), ~np.isnan(plan.last_layers)
+    stated = np.nan_to_num(plan.first_layers), np.nan_to_num(plan.last_layers)
+    others = np.maximum(p - known[0] - known[1] * 1.0, 1.0)
+    even = np.floor((layers - stated[0] - stated[1]) / others)
+    none = ~(known[0] | known[1])
+    first = np.where(none, first, np.where(known[0], stated[0], even))
+    last = np.where(none, last, np.where(known[1], stated[1], even))
+    return np.where((p == 2) & ~known[0], layers - last, first), last
+
+
+def _equal_cost(model: Model, p: Array) -> tuple[Array, Array, Array]:
+    """Layers of the first, an inner and the last stage where each is filled until it passes its
+    share of the arithmetic."""
+    layers = float(model.layers)
+    head = model.vocab * model.hidden * layers / model.matrix_parameters(active=True)
+    share = (layers + head) / p
+    first = np.minimum(np.floor(share) + 1.0, layers)
+    before = np.minimum(np.floor(share * (p - 1.0)) + 1.0, layers)
+    last = layers - before
+    return first, _inner(layers, p, first, last), last
+
+
 def stages(model: Model, plan: TrainingPlan) -> Stages:
     """Divide the layers among the stages.
 
@@ -51,41 +101,14 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     first and the last stage hold, and the others share the rest.
     """
     layers = float(model.layers)
-    shape = plan.shape
-    p = np.broadcast_to(np.asarray(plan.pp, float), shape)
-    chunks = np.broadcast_to(np.asarray(plan.pp * plan.vpp, float), shape)
-    slots = np.select([(layers + extra) % chunks == 0 for extra in (0, 2, 3)], [0.0, 2.0, 3.0], -1)
-    per = np.where(slots >= 0, (layers + np.maximum(slots, 0.0)) / p, np.floor(layers / p))
-    fold = plan.pipeline.fold
-    # The first device of a V has the slots of both ends.
-    first = per - (np.maximum(slots, 0.0) if fold == V else slots > 0)
-    last = per - (0.0 if fold == V else np.maximum(slots - 1.0, 0.0))
-    stated, tail = np.isfinite(plan.first_layers), np.isfinite(plan.last_layers)
-    first = np.where(stated, plan.first_layers, first)
-    last = np.where(tail, plan.last_layers, last)
-    inner_stages = np.maximum(p - 2, 0)
-    # With one end stated, the other one is a stage like the inner ones.
-    others = inner_stages + (stated & ~tail) + (tail & ~stated)
-    left = layers - np.where(stated, first, 0.0) - np.where(tail, last, 0.0)
-    even = np.floor(left / np.maximum(others, 1.0))
-    first, last = np.where(tail & ~stated, even, first), np.where(stated & ~tail, even, last)
-    rest = layers - np.where(p > 1, first + last, 0)
-    inner = np.where(inner_stages > 0, np.ceil(rest / np.maximum(inner_stages, 1)), 0)
-    # Two uneven stages have no inner one: the first takes the remainder (the second, of a V).
-    if fold == V:
-        last = np.where((p == 2) & ~tail, layers - first, last)
-    first = np.where((p == 2) & ~stated, layers - last, first)
+    p = np.broadcast_to(np.asarray(plan.pp, float), plan.shape)
     if plan.split == "cost":
-        head = model.vocab * model.hidden * layers / model.matrix_parameters(active=True)
-        share = (layers + head) / p
-        first = np.minimum(np.floor(share) + 1.0, layers)
-        before = np.minimum(np.floor(share * (p - 1.0)) + 1.0, layers)
-        last = layers - before
-        inner = np.where(
-            inner_stages > 0, np.ceil((before - first) / np.maximum(inner_stages, 1)), 0
-        )
-    one = p == 1
-    zero = np.zeros_like(per)
+        first, inner, last = _equal_cost(model, p)
+    else:
+        first, last = _slots(model, plan, p)
+        inner = _inner(layers, p, first, last)
+    one, fold = p == 1, plan.pipeline.fold
+    zero = np.zeros_like(p)
     first, last = np.asarray(first, float), np.where(one, layers, last)
     embeds = [zero + 1, zero, np.where(one, 1.0, 0.0)]
     heads = [zero, zero, zero + 1]
@@ -98,7 +121,7 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
         embeds = [np.where(several, 0.5, 1.0), zero, np.where(several, 0.5, 1.0)]
         heads = [np.where(several, 0.5, 0.0), zero, np.where(several, 0.5, 1.0)]
     return Stages(
-        count=np.stack([np.where(one, 0.0, 1.0), inner_stages, zero + 1]),
+        count=np.stack([np.where(one, 0.0, 1.0), np.maximum(p - 2, 0), zero + 1]),
         layers=np.stack([first, inner, last]),
         embeds=np.stack(embeds),
         heads=np.stack(heads),

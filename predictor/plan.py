@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -75,9 +76,10 @@ CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
 gathered, or heads are exchanged for tokens by all-to-all."""
 
-RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
-"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: Megatron's default,
-and its tp-pp-dp mapping, which keeps pipelines together instead of replicas."""
+RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: tp-cp-dp-pp is
+Megatron's default, tp-cp-pp-dp its tp-pp-dp mapping, which keeps pipelines together instead of
+replicas."""
 
 DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
@@ -123,7 +125,7 @@ class TrainingPlan:
                     the capacity factor where experts are padded to it
     routed_nodes    nodes on which the experts of a token lie at most (node-limited routing, 4 in
                     DeepSeek-V3: DeepSeek-AI 2024, section 2.1.2); NaN: any
-    ep_overlap      dispatch and combine hide behind the experts of another micro-batch
+    ep_overlap      dispatch and combine hide behind both passes of another micro-batch
     lora_rank       inner size of the adapters where only they are trained
     reshard         fully sharded weights are dropped after the forward pass and gathered again
     mtp             the model's extra prediction layers are trained too
@@ -262,8 +264,8 @@ class TrainingPlan:
         """Broadcast shape of the numeric fields: () for a single plan."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
 
-    def take(self, index: npt.NDArray[np.intp]) -> TrainingPlan:
-        """Plans at `index` of a batch, as a new batch."""
+    def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
+        """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
         shape = self.shape
         arrays: dict[str, Any] = {
             name: np.broadcast_to(getattr(self, name), shape)[index] for name in NUMERIC_FIELDS
@@ -338,7 +340,7 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         for name in positive
     ]
     stages = plan.pp * plan.vpp
-    found += _pipeline_rules(plan, model)
+    found += pipeline_rules(plan, model)
     found += [
         Rule(
             not_multiple(model.heads, plan.tp),
@@ -389,7 +391,7 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
 
 
-def _pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """What the schedule asks of stages and micro-batches, and the stated layers of stages."""
     entry, name = plan.pipeline, plan.schedule
     m, pp, first, last = plan.micro_batches, plan.pp, plan.first_layers, plan.last_layers
@@ -426,6 +428,13 @@ def _pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("pp",),
         ),
     ]
+    found.append(
+        Rule(
+            np.asarray(uneven & (plan.split == "cost")),
+            "first_layers {first_layers} and last_layers {last_layers} cannot be with split cost",
+            ("first_layers", "last_layers"),
+        )
+    )
     for field in ("first_layers", "last_layers"):
         value = getattr(plan, field)
         found.append(

@@ -44,14 +44,6 @@ def _queries_keys_values(operator: Operator, model: Model) -> float:
     return (2.0 * model.qk_dim + model.v_dim) / (2.0 * model.qk_dim + 2.0 * model.v_dim)
 
 
-def _activated(operator: Operator, model: Model) -> Numeric:
-    """Experts keep their input (k), what the first products put out (n, twice where gated) and the
-    activation of it (n), which comes again."""
-    if operator.name != "moe.experts":
-        return 0.0
-    return operator.n / (operator.k + (3.0 if model.gated else 2.0) * operator.n)
-
-
 SHARED = ("shared.up", "shared.activation", "shared.down")
 
 PARTS: dict[str, Part] = {
@@ -78,8 +70,7 @@ PARTS: dict[str, Part] = {
         lambda o, _: float(o.module == "moe" and o.name not in (*OUTSIDE, "moe.router")),
         ("shared.up", "moe"),
     ),
-    # The activation is part of the experts' kernel; `mixture` lists its second run by itself.
-    "moe_act": Part(lambda _: False, _activated),
+    "moe_act": Part(lambda o: o.name == "moe.activation", lambda o, _: float(o.name == "moe.down")),
     "shared_experts": Part(
         lambda o: o.name in SHARED,
         lambda o, _: float(o.name in SHARED),
@@ -97,7 +88,7 @@ def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
         named = any(PARTS[name].repeats(operator) for name in plan.recompute_parts)
         return 1.0 if named else None
     if plan.recompute == "per_op" and not operator.core:
-        return 0.5 if operator.op in ("gemm", "moe_gemm") else 1.0
+        return 0.5 if operator.op == "gemm" else 1.0
     return None
 
 

@@ -112,15 +112,25 @@ def _around(kind: int, inner_before: Array, value: Array, count: Array) -> tuple
     return np.asarray(before), np.asarray(first + inner + last - before - own)
 
 
+def _slowest_behind(kind: int, inner_before: Array, value: Array, count: Array) -> Array:
+    """The largest pass of the stages behind one; 0 behind the last."""
+    if kind == 2:
+        return np.zeros_like(value[2])
+    left = count[1] - (inner_before + 1.0 if kind == 1 else 0.0)
+    return np.asarray(np.maximum(np.where(left > 0, value[1], 0.0), value[2]))
+
+
 def _one_forward_one_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
     """1F1B, plain or interleaved.
 
     Stage k works m t_k. It waits for the first micro-batch to pass the stages before it, and they
     finish after it: sum t of those. With n stages behind it, which take S = sum t of those, it has
     n forward passes to do before the first backward pass can arrive and n backward passes before
-    the last one, and idles for the rest: max(0, S - n f_k) + max(0, S - n b_k). The pipeline takes
-    as long as the stage for which this adds up to most; virtual stages divide all but m t_k. With
-    equal stages this is (m + (p - 1) / vpp) t (Narayanan et al. 2021, section 2.2.2).
+    the last one, and idles for the rest: max(0, S - n f_k) + max(0, S - n b_k). With m - 1 < n
+    micro-batches after the first one it has only these to do, and the last one comes (m - 1) of the
+    slowest stage behind it after the first. The pipeline takes as long as the stage for which this
+    adds up to most; virtual stages divide all but m t_k. With equal stages this is
+    (m + (p - 1) / vpp) t (Narayanan et al. 2021, section 2.2.2).
     """
     f, inputs, weights = _sequences(passes)
     b = inputs + weights
@@ -129,8 +139,10 @@ def _one_forward_one_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array
     bounds = []
     for kind, inner, position in _places(count):
         before, behind = _around(kind, inner, t, count)
-        n = stages - 1.0 - position
-        idle = np.maximum(behind - n * f[kind], 0.0) + np.maximum(behind - n * b[kind], 0.0)
+        n = np.minimum(stages - 1.0 - position, m * vpp - 1.0)
+        pace = _slowest_behind(kind, inner, t, count)
+        last = np.minimum(behind - n * b[kind], (m * vpp - 1.0) * (pace - b[kind]))
+        idle = np.maximum(behind - n * f[kind], 0.0) + np.maximum(last, 0.0)
         bound = m * t[kind] + (before + idle) / vpp
         bounds.append(np.where(passes.present[kind], bound, 0.0))
     return np.asarray(np.max(np.stack(np.broadcast_arrays(*bounds)), axis=0))

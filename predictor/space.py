@@ -22,7 +22,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Cluster
 from predictor.model import Model
 from predictor.parts import STEP_CATEGORIES, distinct
-from predictor.plan import CATEGORY_FIELDS, CP_KINDS, NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
+from predictor.plan import CATEGORY_FIELDS, CP_KINDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.schedules import SCHEDULES, V
 from predictor.specs import Spec, TrainingPlanSpec, parse
 
@@ -285,10 +285,14 @@ def _piped(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
     return np.asarray((rows["pp"] > 1) & own & (m >= schedule.least * rows["pp"]))
 
 
+PLACEMENTS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+"""Orders of ranks that Megatron-LM offers; the others only where asked for: dimensions that talk
+more lie further in."""
+
 CHOICES: tuple[Choice, ...] = (
     Choice(_recomputes, _everywhere),
     Choice(_each("cp_kind", CP_KINDS), _split_sequences),
-    Choice(_each("rank_order", RANK_ORDERS), _both_dimensions),
+    Choice(_each("rank_order", PLACEMENTS), _both_dimensions),
     Choice(_overlaps, _inside),
     Choice(_each("sharding", ("none", "zero1", "zero2", "fsdp", "hsdp")), _sharded),
     Choice(_schedules, _piped),

@@ -180,6 +180,18 @@ def _all_of(choices: tuple[str, ...]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _order(value: Any) -> str:
+    """An order of dimensions; Megatron's `ep` among them says nothing here, where experts fill the
+    ranks of a stage."""
+    names = [name for name in str(value).lower().split("-") if name != "ep"]
+    if "-".join(names) not in RANK_ORDERS:
+        raise ValueError(
+            f"{value!r} is not an order of tp, cp, dp and pp from the inside outwards, e.g. "
+            f"{RANK_ORDERS[0]}"
+        )
+    return "-".join(names)
+
+
 class TrainingPlanSpec(Spec):
     """A training request as a user writes it; what is left out is completed and reported."""
 
@@ -224,7 +236,7 @@ class TrainingPlanSpec(Spec):
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
-    rank_order: Annotated[str, _one_of(RANK_ORDERS)] | None = None
+    rank_order: Annotated[str, BeforeValidator(_order)] | None = None
     dispatch: Annotated[str, _one_of(DISPATCHES)] | None = None
     trained: Annotated[str, _one_of(TRAINED)] | None = None
     lora_rank: Count | None = None

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from predictor.communication import PASSES
 from predictor.efficiency import RunParameters
 from predictor.hardware import Array, Numeric
-from predictor.parts import COMPUTE_TERMS, Exchange, Parts
+from predictor.parts import COMPUTE_TERMS, Exchange, Parts, Slot
 from predictor.schedules import Passes, pipeline_time
 
 TERMS = (
@@ -160,7 +161,11 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), sigma)
 
     hidden = {kind: np.zeros(full) for kind in KINDS}
+    beside: list[tuple[Slot, Exchange]] = []
     for (slot, _), exchange in parts.inside.items():
+        if slot.behind == PASSES:
+            beside.append((slot, exchange))
+            continue
         share = run.overlap.get(slot.kind, 0.0) if slot.behind else 0.0
         window = stretch.get(slot.behind, 1.0) * exchange.window
         shown, behind = _exposed(_wire(exchange, using), window, share, run.contention)
@@ -172,6 +177,21 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         layer = layer + parts.mean_layer.get(slot.place, 0.0) * shown * exchange.count
 
     windows = {"forward": terms["forward"], "backward": terms["backward"] + terms["recompute"]}
+    for slot, exchange in beside:
+        # Each takes its part of the window that they share.
+        wire = _wire(exchange, using) * exchange.count
+        whole = np.sum([_wire(other, using) * other.count for _, other in beside], axis=0)
+        part = on_stages(slot.place, wire) / np.maximum(on_stages(slot.place, whole), 1e-30)
+        shown, behind = _exposed(
+            on_stages(slot.place, wire),
+            part * (windows["forward"] + windows["backward"]),
+            run.overlap.get(slot.kind, 0.0),
+            run.contention,
+        )
+        term = f"{slot.kind}_communication"
+        terms[term] = terms[term] + shown
+        hidden[slot.kind] = hidden[slot.kind] + behind
+        note(slot.op, shown, spread(exchange.sigma))
     for pipe, exchange in parts.between.items():
         time = _wire(exchange, using) * exchange.count * parts.vpp
         share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0

@@ -21,8 +21,8 @@ from predictor.model import Model
 from predictor.operators import Operator
 from predictor.parts import kernel_class, parts
 from predictor.pipeline import STAGES
-from predictor.plan import TrainingPlan
-from predictor.schedules import Event, Passes, timeline
+from predictor.plan import TrainingPlan, enforce, pipeline_rules
+from predictor.schedules import LINE, Event, Passes, timeline
 from predictor.step import KINDS, TERMS, Environment, Step, assemble, environment, stretched
 
 
@@ -81,14 +81,15 @@ class TrainingPrediction:
     def timeline(self) -> list[Event]:
         """The pipeline of a single plan, event by event [s], before the framework's factor.
 
-        Raises InputError for a batch of plans, and where interleaved micro-batches do not fill
-        whole groups of stages.
+        Raises InputError for a batch of plans, where interleaved micro-batches do not fill whole
+        groups of stages, and where the schedule asks for more of them.
         """
         plan = self.plan
         if plan.shape:
             raise InputError("a timeline is played for one plan, not for a batch")
+        enforce(pipeline_rules(plan, self.model), plan)
         m, pp, vpp = (int(value) for value in (plan.micro_batches, plan.pp, plan.vpp))
-        if vpp > 1 and m % pp:
+        if plan.pipeline.fold == LINE and vpp > 1 and m % pp:
             raise InputError(
                 f"interleaving needs micro-batches in multiples of pp {pp}, not {m}; change "
                 "--global-batch or --micro-batch"

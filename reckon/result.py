@@ -15,7 +15,8 @@ from predictor.goodput import Goodput, goodput
 from predictor.kernels import BOUNDS
 from predictor.pipeline import STAGES
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS
-from predictor.training import TrainingPrediction
+from predictor.schedules import Event
+from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
 
 if TYPE_CHECKING:
@@ -225,6 +226,14 @@ class Prediction:
                 )
             )
         return sorted(found, key=lambda report: -report.time_s)
+
+    def timeline(self) -> list[Event]:
+        """The pipeline of one step event by event: device, direction, micro-batch, chunk, start and
+        end [s], before the framework's factor."""
+        batch, request = self.batch, self.request
+        if self.index is not None:  # one of many; what is played is one
+            batch = predict(request.model, request.cluster, request.plan, batch.calibration)
+        return batch.timeline()
 
     def explain(self) -> Explanation:
         """Why the step takes as long as it does: terms, longest operators, what would help most,

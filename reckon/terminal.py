@@ -149,7 +149,7 @@ def _run_rows(result: Prediction) -> list[list[str]]:
     hours = run["effective_gpu_hours"]["value"]
     rows = [
         ["training", with_interval(days, "days"), f"{run['gpu_hours']['value']:,.0f} GPU-hours"],
-        ["with failures", with_interval(calendar, "days"), f"{hours:,.0f} GPU-hours"],
+        ["calendar", with_interval(calendar, "days"), f"{hours:,.0f} GPU-hours"],
         [
             "goodput",
             f"{run['goodput']['value']:.1%}, interrupted every {seconds(run['mtbf_hours'] * 3600)}",

@@ -283,6 +283,36 @@ EXTRA_SYSTEMS = [
     },
 ]
 
+STANDARD_NODES = (
+    ("HGX-H800", "H800-SXM5-80GB", 8, "nvlink4", 200, 1, "infiniband-ndr", 50),
+    ("HGX-H20", "H20-96GB", 8, "nvlink4", 450, 1, "infiniband-ndr", 50),
+    ("MI250X-4x", "MI250X-128GB", 4, "xgmi3", 350, 0, "slingshot", 25),
+    ("MI250-4x", "MI250-128GB", 4, "xgmi3", 300, 0, "infiniband-hdr", 25),
+    ("MI300A-4x", "MI300A-128GB", 4, "xgmi4", 384, 0, "slingshot", 25),
+    ("MI325X-8x", "MI325X-256GB", 8, "xgmi4", 448, 0, "roce", 50),
+    ("MI350X-8x", "MI350X-288GB", 8, "xgmi4", 537.6, 0, "roce", 50),
+)
+"""Nodes as they are sold with accelerators that the shared table has no node of: name, accelerator,
+how many, their link with its bandwidth [GB/s, one direction] (the accelerator's own, in the shared
+table) and whether its switch reduces, network and its bandwidth per accelerator [GB/s]."""
+
+EXTRA_SYSTEMS += [
+    {
+        "name": name,
+        "accelerator": accelerator,
+        "accelerators_per_node": size,
+        "tier1_link": link,
+        "tier1_size": size,
+        "tier1_bandwidth_gbs": bandwidth,
+        "tier1_in_switch": in_switch,
+        "tier2_link": network,
+        "tier2_bandwidth_gbs": rate,
+        "source": "link of the accelerator's datasheet; node and network as commonly sold "
+        "(from memory)",
+    }
+    for name, accelerator, size, link, bandwidth, in_switch, network, rate in STANDARD_NODES
+]
+
 HYBRID_COLUMNS = (
     "expert_hidden",
     "attention_layers",

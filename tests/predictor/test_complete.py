@@ -148,7 +148,6 @@ def test_a_mixture_gets_the_least_recomputation_that_fits() -> None:
         ({"seq_len": None}, r"give --seq-len"),
         ({"framework": "megatron"}, r"unknown framework 'megatron'; did you mean"),
         ({"framework": "megatron-lm", "era": "lately"}, r"era 'lately' is not a date"),
-        ({"accelerator": "T4-16GB", "system": None}, r"no catalog system has T4-16GB"),
         ({"gpus": 0}, r"gpus: .*greater than or equal to 1"),
         ({"gpus": "many"}, r"gpus: .*got 'many'"),
         ({"precision": "bf15"}, r"'bf15' is not one of .*did you mean 'bf16'"),
@@ -183,3 +182,13 @@ def test_a_pipeline_that_folds_has_two_stages_per_device() -> None:
         complete(offload_optimizer=2)
     with pytest.raises(InputError, match="'disk' is not one of cpu, nvme"):
         complete(offload_to="disk")
+
+
+def test_an_accelerator_without_a_catalog_system_gets_a_node_of_pcie() -> None:
+    """T4: PCIe 3 x16, 15.75 GB/s; eight share one 100 Gb/s port."""
+    request = complete(accelerator="T4-16GB", system=None, precision="fp16", gpus=64)
+    inside, outside = request.cluster.tiers
+    assert (inside.link, inside.size) == ("pcie4", 8)
+    assert inside.bandwidth in (pytest.approx(15.75e9), pytest.approx(32e9))
+    assert outside.bandwidth == pytest.approx(12.5e9 / 8)
+    assert any(a.field == "system" and "PCIe node" in str(a.value) for a in request.assumed)

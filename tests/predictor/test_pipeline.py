@@ -147,10 +147,12 @@ def test_stated_layers_of_the_ends_hold(given: dict, expected: tuple, plan: Make
 
 def test_layers_that_cannot_be_stated(plan: Make) -> None:
     model = catalog.model("llama3-8b")
+    changes: dict
     for changes, message in (
         ({"pp": 1.0, "first_layers": 8.0}, "with pp of at least 2"),
         ({"pp": 2.0, "first_layers": 8.0, "last_layers": 8.0}, "do not leave a layer"),
         ({"pp": 4.0, "first_layers": 30.0}, "30 and last_layers unstated do not leave a layer"),
+        ({"pp": 4.0, "last_layers": 6.0, "split": "cost"}, "6 cannot be with split cost"),
         ({"pp": 4.0, "last_layers": 2.5}, "last_layers 2.5 must be a whole number"),
     ):
         with pytest.raises(InputError, match=message):

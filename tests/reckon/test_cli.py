@@ -214,7 +214,7 @@ def test_a_mixture_of_experts_shows_its_terms(cli: Cli) -> None:
     assert status == 0
     assert "ep 8" in out
     assert "expert-parallel comm." in out
-    assert "moe.experts.bwd" in out
+    assert "moe.up" in out
 
 
 def test_every_term_has_a_name_to_show() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 import reckon
 from predictor import catalog
+from predictor.efficiency import load
 from predictor.plan import TrainingPlan
-from reckon.predict import expand, predict_train
+from reckon.predict import expand, predict_train, sweep
 from reckon.result import Prediction
 
 PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
@@ -92,3 +93,12 @@ def test_an_accelerator_can_be_swapped() -> None:
     slower = replace(h100, accelerator=catalog.accelerator("H100-PCIe-80GB"))
     fast, slow = (reckon.predict_train("llama3-8b", c, PLAN).step_time for c in (h100, slower))
     assert slow.value > fast.value
+
+
+def test_one_of_many_can_be_played() -> None:
+    fields = {"model": "llama3-8b", "system": "dgx-h100", **PLAN, "pp": [1, 2]}
+    for found in sweep(fields, load("default"), "test").predictions:
+        pp = int(found.request.plan.pp)
+        events = found.timeline()
+        assert {event.stage for event in events} == set(range(pp))
+        assert events[-1].end < found.step_time.value

@@ -296,18 +296,27 @@ STEP_CATEGORIES = (
 )
 """Categories of a plan that change nothing inside a layer."""
 
+COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_overlap", "dispatch")
+"""Categories that change a layer's collectives alone, none of its kernels."""
+
 
 def layer_parts(
-    model: Model, cluster: Cluster, base: TrainingPlan, calibration: Calibration
+    model: Model,
+    cluster: Cluster,
+    base: TrainingPlan,
+    calibration: Calibration,
+    timing: Timing | None = None,
 ) -> LayerParts:
     """Time the layers and ends of plans, kernel by kernel and collective by collective.
 
     cluster  one, or one for each plan of the batch
     base     a plan, or a batch that differs in `plan.LAYER_FIELDS` or machines (`distinct`)
+    timing   of the kernels, where it is known from plans that differ in `COLLECTIVE_CATEGORIES`
     """
     operators = step_operators(model, base)
     accelerator = cluster.accelerator
-    timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
+    if timing is None:
+        timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
     weights: dict[tuple[str, str], Array] = {}

@@ -18,9 +18,16 @@ from predictor.complete import Assumption, scale_up
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Array, Cluster
+from predictor.kernels import Timing
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.parts import LayerParts, layer_parts, parts
+from predictor.parts import (
+    COLLECTIVE_CATEGORIES,
+    STEP_CATEGORIES,
+    LayerParts,
+    layer_parts,
+    parts,
+)
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS, Rule, TrainingPlan, rules
 from predictor.space import AXES, Block, Index, Range, Space, space_of
 from predictor.step import assemble, stretched
@@ -34,8 +41,9 @@ per cent, and a plan at the brim runs out of memory half of the time."""
 CHUNK = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
 
-FIRST = 512
-"""Most promising plans of every block, timed before anything is dropped by the bound."""
+FIRST, LEADING = 512, 32
+"""Most promising plans of a block, and most promising blocks: timed before anything is dropped by
+the bound."""
 
 OBJECTIVES = {"time": 0.0, "cost": 1.0}
 """Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest."""
@@ -315,14 +323,19 @@ class _Search:
     def time(self, prune: bool) -> SearchResult:
         """Time what is left, most promising blocks and plans first."""
         layers: dict[int, tuple[LayerParts, Index, Array]] = {}
-        used: dict[int, Index] = {}
+        used: dict[tuple[Any, ...], Index] = {}
+        kernels: dict[tuple[Any, ...], Timing] = {}
         for block, rows in zip(self.blocks, self.rows, strict=True):
+            key = _kernels(block)
             own = np.unique(block.index[rows])
-            used[block.group] = np.union1d(used.get(block.group, own), own)
+            used[key] = np.union1d(used.get(key, own), own)
         bounds: list[Array] = []
         for block, rows in zip(self.blocks, self.rows, strict=True):
-            if block.group not in layers and used[block.group].size:
-                layers[block.group] = self._layers(block, used[block.group])
+            key = _kernels(block)
+            if block.group not in layers and rows.size:
+                found = self._layers(block, used[key], kernels.get(key))
+                layers[block.group] = found
+                kernels[key] = found[0].listed.timing
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
         state = _Found(self.keep, self.power, self.blocks)
         order = sorted(
@@ -330,12 +343,12 @@ class _Search:
             key=lambda number: float(bounds[number].min()),
         )
         rest: dict[int, Index] = {}
-        for number in order:
+        for number in order[:LEADING]:
             ascending = np.argsort(bounds[number], kind="stable")
             rest[number] = ascending[FIRST:]
             self._evaluate(number, ascending[:FIRST], layers, state)
         for number in order:
-            left = rest[number]
+            left = rest.get(number, np.arange(self.rows[number].size))
             if prune:
                 state.settle()
                 gpus = _gpus(self.blocks[number], self.rows[number][left])
@@ -346,10 +359,13 @@ class _Search:
                 self._evaluate(number, part, layers, state)
         return self._result(state)
 
-    def _layers(self, block: Block, used: Index) -> tuple[LayerParts, Index, Array]:
+    def _layers(
+        self, block: Block, used: Index, timing: Timing | None = None
+    ) -> tuple[LayerParts, Index, Array]:
         """Layers of a group of blocks, timed; their place by the index of the block; and the time
         of the mean layer's kernels, forward and backward [s]."""
-        found = layer_parts(self.model, self.cluster, block.base.take(used), self.calibration)
+        base = block.base.take(used)
+        found = layer_parts(self.model, self.cluster, base, self.calibration, timing)
         place = np.zeros(block.base.shape[0], dtype=np.intp)
         place[used] = np.arange(len(used))
         share = {
@@ -566,6 +582,14 @@ def frontier(time: Array, peak: Array, gpus: Array) -> Index:
         found.append(own[kept[kept >= len(times)] - len(times)])
         times, peaks = joined_time[kept], joined_peak[kept]
     return np.concatenate([np.empty(0, np.intp), *found])
+
+
+def _kernels(block: Block) -> tuple[Any, ...]:
+    """What blocks have in common that run the same kernels in the same layers: their categories,
+    those of collectives and of the rest of the step aside, and the numbers of distinct layers."""
+    apart = (*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES)
+    categories = tuple(getattr(block.fixed, n) for n in CATEGORY_FIELDS if n not in apart)
+    return *categories, block.base.shape
 
 
 def _gpus(block: Block, part: Index) -> Array:

@@ -22,7 +22,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Cluster
 from predictor.model import Model
 from predictor.parts import STEP_CATEGORIES, distinct
-from predictor.plan import CP_KINDS, NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
+from predictor.plan import CATEGORY_FIELDS, CP_KINDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.schedules import SCHEDULES, V
 from predictor.specs import Spec, TrainingPlanSpec, parse
 
@@ -285,10 +285,14 @@ def _piped(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
     return np.asarray((rows["pp"] > 1) & own & (m >= schedule.least * rows["pp"]))
 
 
+PLACEMENTS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+"""Orders of ranks that Megatron-LM offers; the others only where asked for: dimensions that talk
+more lie further in."""
+
 CHOICES: tuple[Choice, ...] = (
     Choice(_recomputes, _everywhere),
     Choice(_each("cp_kind", CP_KINDS), _split_sequences),
-    Choice(_each("rank_order", RANK_ORDERS), _both_dimensions),
+    Choice(_each("rank_order", PLACEMENTS), _both_dimensions),
     Choice(_overlaps, _inside),
     Choice(_each("sharding", ("none", "zero1", "zero2", "fsdp", "hsdp")), _sharded),
     Choice(_schedules, _piped),
@@ -470,20 +474,28 @@ class Space:
         grid = self.grid()
         inner = [c for c in self.choices if not _fields(c[0]) <= set(STEP_CATEGORIES)]
         outer = [c for c in self.choices if _fields(c[0]) <= set(STEP_CATEGORIES)]
+        varied: dict[tuple[str, ...], tuple[Columns, TrainingPlan, Index]] = {}
         for number, categories in enumerate(_combinations(inner)):
-            rows = _only(grid, self._mask(grid, inner, categories))
-            if not len(rows["tp"]):
-                continue
             fixed = self._fixed(categories)
-            rows, _ = self._varied(rows, fixed, inner=True)
-            base, index = distinct(_batch(fixed, rows))
+            axes = self._axes(fixed, inner=True)
+            key = tuple(axis.field for axis in axes)
+            if key not in varied:
+                whole, _ = self._varied(grid, axes)
+                varied[key] = (whole, *distinct(_batch(fixed, whole)))
+            whole, base, index = varied[key]
+            there = np.flatnonzero(self._mask(whole, inner, categories))
+            if not there.size:
+                continue
+            rows, index = _only(whole, there), index[there]
+            own = {name: getattr(fixed, name) for name in CATEGORY_FIELDS}
+            base = replace(base, **own)
             for others in _combinations(outer):
                 there = np.flatnonzero(self._mask(rows, outer, others))
                 if not there.size:
                     continue
-                whole = replace(fixed, **_merged(others))
-                varied, source = self._varied(_only(rows, there), whole, inner=False)
-                yield Block(whole, varied, number, index[there][source], base)
+                both = replace(fixed, **_merged(others))
+                last, source = self._varied(_only(rows, there), self._axes(both, inner=False))
+                yield Block(both, last, number, index[there][source], base)
 
     def _mask(
         self, rows: Columns, choices: Sequence[Any], chosen: tuple[dict[str, Any], ...]
@@ -495,15 +507,22 @@ class Space:
                 mask &= sensible(self.setting, rows, own)
         return mask
 
-    def _varied(self, rows: Columns, fixed: TrainingPlan, inner: bool) -> tuple[Columns, Index]:
-        """Rows with the axes that belong to categories of the layers, or of the rest."""
+    def _axes(self, fixed: TrainingPlan, inner: bool) -> list[Axis]:
+        """Axes that vary with categories of the layers, or of the rest."""
+        return [
+            axis
+            for axis in AXES
+            if axis.when is not None
+            and (axis.when[0] not in STEP_CATEGORIES) == inner
+            and getattr(fixed, axis.when[0]) == axis.when[1]
+        ]
+
+    def _varied(self, rows: Columns, axes: list[Axis]) -> tuple[Columns, Index]:
+        """Rows extended by some axes, and for each the one that it came from."""
         source = np.arange(len(rows["tp"]))
-        for axis in AXES:
-            if axis.when is None or (axis.when[0] in STEP_CATEGORIES) == inner:
-                continue
-            if getattr(fixed, axis.when[0]) == axis.when[1]:
-                rows, came = extend(rows, axis, self.setting)
-                source = source[came]
+        for axis in axes:
+            rows, came = extend(rows, axis, self.setting)
+            source = source[came]
         return rows, source
 
     def _fixed(self, categories: tuple[dict[str, Any], ...]) -> TrainingPlan:

@@ -149,7 +149,7 @@ def distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
         [np.broadcast_to(getattr(plan, name), shape).ravel() for name in LAYER_FIELDS], axis=1
     )
     codes = np.zeros(len(table), dtype=np.int64)
-    for column in table.T:
+    for column in table.T[np.ptp(table, axis=0) > 0]:
         values, inverse = np.unique(column, return_inverse=True)
         codes = codes * len(values) + inverse
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
@@ -232,19 +232,47 @@ def _inside(
     return found
 
 
-def parts(
-    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
-) -> tuple[Parts, Worklist]:
-    """Take a step apart: kernels and collectives timed one by one.
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerParts:
+    """What of a step depends on `plan.LAYER_FIELDS` and on the categories of its layers alone;
+    arrays of base shape, fields as of `Parts`.
 
-    model, cluster, plan   as `training.predict` takes them
-    calibration            efficiencies of kernels and links; its run parameters are not used
-
-    Operators are timed once per distinct set of the fields on which they depend
-    (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
+    base    one plan of each distinct set of those fields
+    listed  the operators behind it
     """
-    shape = plan.shape
-    base, index = distinct(plan)
+
+    base: TrainingPlan
+    listed: Worklist
+    work: dict[tuple[str, str, str], Array]
+    weights: dict[tuple[str, str], Array]
+    families: dict[tuple[str, str, str], Array]
+    launches: dict[str, Array]
+    kernels: dict[str, Array]
+    hops: dict[str, Array]
+    inside: dict[tuple[Slot, int], Exchange]
+    sigmas: dict[str, Array]
+
+
+STEP_CATEGORIES = (
+    "sharding",
+    "schedule",
+    "split",
+    "grad_overlap",
+    "param_overlap",
+    "p2p_overlap",
+    "reshard",
+    "grad_clip",
+)
+"""Categories of a plan that change nothing inside a layer."""
+
+
+def layer_parts(
+    model: Model, cluster: Cluster, base: TrainingPlan, calibration: Calibration
+) -> LayerParts:
+    """Time the layers and ends of plans, kernel by kernel and collective by collective.
+
+    base   a plan, or a batch that differs in `plan.LAYER_FIELDS` (`distinct`)
+    """
     operators = step_operators(model, base)
     accelerator = cluster.accelerator
     timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
@@ -257,7 +285,7 @@ def parts(
     for position, operator in enumerate(operators):
         time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
         own, family = (
-            kernel_class(operator, plan.attention, accelerator.architecture),
+            kernel_class(operator, base.attention, accelerator.architecture),
             timing.family[position],
         )
         for table, key in (
@@ -274,12 +302,40 @@ def parts(
             counts[operator.module] = before + operator.count * each
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
-
     hops = {module: np.zeros(base.shape) for module in launches}
     for (slot, _), exchange in inside.items():
         if slot.kind == "tp":
             rounds = 2.0 if slot.op == "allreduce" else 1.0
             hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
+    spreads = {family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()}
+    return LayerParts(
+        base, listed, work, weights, families, launches, kernels, hops, inside, spreads
+    )
+
+
+def parts(
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    layers: tuple[LayerParts, npt.NDArray[np.intp]] | None = None,
+) -> tuple[Parts, Worklist]:
+    """Take a step apart: kernels and collectives timed one by one.
+
+    model, cluster, plan   as `training.predict` takes them
+    calibration            efficiencies of kernels and links; its run parameters are not used
+    layers                 what `layer_parts` found for plans with these layers, and for every plan
+                           the index of its own among them; found here if None
+
+    Operators are timed once per distinct set of the fields on which they depend
+    (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
+    """
+    shape = plan.shape
+    accelerator = cluster.accelerator
+    if layers is None:
+        base, index = distinct(plan)
+        layers = layer_parts(model, cluster, base, calibration), index
+    own, index = layers
 
     at = stages(model, plan)
     ranks = groups(plan)
@@ -323,23 +379,23 @@ def parts(
             "dense": np.asarray(model.dense_share),
             "moe": np.asarray(model.moe_share),
         },
-        work=work,
-        weights=weights,
-        families=families,
-        launches=launches,
-        kernels=kernels,
-        hops=hops,
-        inside=inside,
+        work=own.work,
+        weights=own.weights,
+        families=own.families,
+        launches=own.launches,
+        kernels=own.kernels,
+        hops=own.hops,
+        inside=own.inside,
         between=between,
         gradients=gradients,
-        sigmas={family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()},
+        sigmas=own.sigmas,
         update=np.where(present, update.time.sum(axis=0), 0.0),
         update_sigma=np.max(np.where(present, update.sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
         schedule=plan.schedule,
     )
-    return found, listed
+    return found, own.listed
 
 
 def stack(many: list[Parts]) -> Parts:

@@ -23,7 +23,7 @@ from predictor.parts import kernel_class, parts
 from predictor.pipeline import STAGES
 from predictor.plan import TrainingPlan
 from predictor.schedules import Event, Passes, timeline
-from predictor.step import KINDS, TERMS, Step, assemble, environment, stretched
+from predictor.step import KINDS, TERMS, Environment, Step, assemble, environment, stretched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +109,13 @@ def interval(step: Step, factor: Numeric, run: RunParameters) -> Array:
     return np.asarray(np.sqrt(variance))
 
 
+def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
+    """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
+    accelerators, which say nothing of a host."""
+    factors = {} if cluster.accelerator.is_host else run.factors
+    return environment(factors, plan.framework, plan.era)
+
+
 def predict(
     model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
 ) -> TrainingPrediction:
@@ -124,9 +131,7 @@ def predict(
     """
     run = calibration.run
     found, listed = parts(model, cluster, plan, calibration)
-    # Levels of frameworks are those of runs on accelerators, which say nothing of a host.
-    factors = {} if cluster.accelerator.is_host else run.factors
-    using = environment(factors, plan.framework, plan.era)
+    using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
     total_sigma = interval(step, using.factor, run)
 

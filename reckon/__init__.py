@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 _LAZY = {
     "predict_train": "reckon.predict",
     "predict_infer": "reckon.serving",
+    "search": "reckon.plan",
     "Prediction": "reckon.result",
     "ServingResult": "reckon.serving_result",
     "validate": "reckon.validating",

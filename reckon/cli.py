@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from predictor.errors import InputError
 from reckon import __version__
+from reckon.flags import CalibrationName, Json, Settings, Text, flag
+from reckon.plan_cli import plan_app
 
 app = typer.Typer(
     add_completion=False,
@@ -24,19 +26,12 @@ app = typer.Typer(
 )
 predict_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(predict_app, name="predict", help="Predict a run.")
+app.add_typer(plan_app, name="plan", help="Find the best plan.")
 
 EXAMPLE = (
     "Example: reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 "
     "--tp 8 --pp 4 --global-batch 1024 --seq-len 8192"
 )
-
-Text = str | None
-Json = Annotated[
-    Text, typer.Option("--json", metavar="FILE", help="Whole result as JSON (- = stdout).")
-]
-CalibrationName = Annotated[
-    str, typer.Option("--calibration", metavar="NAME|DIR", help="What to predict with.")
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -49,41 +44,34 @@ def main_callback(
         raise typer.Exit
 
 
-def _flag(name: str, help_text: str, metavar: str = "N") -> Any:
-    return typer.Option(f"--{name}", metavar=metavar, help=help_text)
-
-
 @predict_app.command("train", epilog=EXAMPLE)
 def predict_train_command(
     file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
-    model: Annotated[Text, _flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
-    system: Annotated[Text, _flag("system", "Catalog name or .yaml.", "NAME")] = None,
-    accelerator: Annotated[Text, _flag("accelerator", "Instead of a system.", "NAME")] = None,
-    gpus: Annotated[Text, _flag("gpus", "Accelerators in all.")] = None,
-    tp: Annotated[Text, _flag("tp", "Tensor parallel.")] = None,
-    pp: Annotated[Text, _flag("pp", "Pipeline parallel.")] = None,
-    vpp: Annotated[Text, _flag("vpp", "Virtual stages per device.")] = None,
-    cp: Annotated[Text, _flag("cp", "Context parallel.")] = None,
-    ep: Annotated[Text, _flag("ep", "Expert parallel.")] = None,
-    dp: Annotated[Text, _flag("dp", "Data parallel (default: what remains).")] = None,
-    micro_batch: Annotated[Text, _flag("micro-batch", "Sequences per micro-batch.")] = None,
-    global_batch: Annotated[Text, _flag("global-batch", "Sequences per step.")] = None,
-    seq_len: Annotated[Text, _flag("seq-len", "Tokens per sequence.")] = None,
-    precision: Annotated[Text, _flag("precision", "fp32 tf32 fp16 bf16 fp8 ...", "P")] = None,
-    recompute: Annotated[Text, _flag("recompute", "none selective per_op full fit.", "R")] = None,
-    sharding: Annotated[Text, _flag("sharding", "none zero1 zero2 zero3 fsdp hsdp.", "S")] = None,
+    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
+    system: Annotated[Text, flag("system", "Catalog name or .yaml.", "NAME")] = None,
+    accelerator: Annotated[Text, flag("accelerator", "Instead of a system.", "NAME")] = None,
+    gpus: Annotated[Text, flag("gpus", "Accelerators in all.")] = None,
+    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
+    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
+    vpp: Annotated[Text, flag("vpp", "Virtual stages per device.")] = None,
+    cp: Annotated[Text, flag("cp", "Context parallel.")] = None,
+    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    dp: Annotated[Text, flag("dp", "Data parallel (default: what remains).")] = None,
+    micro_batch: Annotated[Text, flag("micro-batch", "Sequences per micro-batch.")] = None,
+    global_batch: Annotated[Text, flag("global-batch", "Sequences per step.")] = None,
+    seq_len: Annotated[Text, flag("seq-len", "Tokens per sequence.")] = None,
+    precision: Annotated[Text, flag("precision", "fp32 tf32 fp16 bf16 fp8 ...", "P")] = None,
+    recompute: Annotated[Text, flag("recompute", "none selective per_op full fit.", "R")] = None,
+    sharding: Annotated[Text, flag("sharding", "none zero1 zero2 zero3 fsdp hsdp.", "S")] = None,
     sequence_parallel: Annotated[
         bool | None,
         typer.Option("--sequence-parallel/--no-sequence-parallel", help="Megatron's flag."),
     ] = None,
-    attention: Annotated[Text, _flag("attention", "flash or unfused.", "A")] = None,
-    framework: Annotated[Text, _flag("framework", "Whose defaults to assume.", "NAME")] = None,
-    era: Annotated[Text, _flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
-    tokens: Annotated[Text, _flag("tokens", "Budget: adds days and GPU-hours.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),
-    ] = None,
+    attention: Annotated[Text, flag("attention", "flash or unfused.", "A")] = None,
+    framework: Annotated[Text, flag("framework", "Whose defaults to assume.", "NAME")] = None,
+    era: Annotated[Text, flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
+    tokens: Annotated[Text, flag("tokens", "Budget: adds days and GPU-hours.")] = None,
+    settings: Settings = None,
     calibration: CalibrationName = "default",
     json: Json = None,
     allow_oom: Annotated[
@@ -107,33 +95,30 @@ INFER_EXAMPLE = (
 @predict_app.command("infer", epilog=INFER_EXAMPLE)
 def predict_infer_command(
     file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
-    model: Annotated[Text, _flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
-    system: Annotated[Text, _flag("system", "Catalog name or .yaml.", "NAME")] = None,
-    accelerator: Annotated[Text, _flag("accelerator", "Instead of a system.", "NAME")] = None,
-    gpus: Annotated[Text, _flag("gpus", "Accelerators in all.")] = None,
-    tp: Annotated[Text, _flag("tp", "Tensor parallel.")] = None,
-    pp: Annotated[Text, _flag("pp", "Pipeline parallel.")] = None,
-    dp: Annotated[Text, _flag("dp", "Replicas of the attention (dense: of all).")] = None,
-    ep: Annotated[Text, _flag("ep", "Expert parallel.")] = None,
-    batch: Annotated[Text, _flag("batch", "Requests that start together.")] = None,
-    concurrency: Annotated[Text, _flag("concurrency", "Or clients, one request each.")] = None,
+    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
+    system: Annotated[Text, flag("system", "Catalog name or .yaml.", "NAME")] = None,
+    accelerator: Annotated[Text, flag("accelerator", "Instead of a system.", "NAME")] = None,
+    gpus: Annotated[Text, flag("gpus", "Accelerators in all.")] = None,
+    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
+    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
+    dp: Annotated[Text, flag("dp", "Replicas of the attention (dense: of all).")] = None,
+    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    batch: Annotated[Text, flag("batch", "Requests that start together.")] = None,
+    concurrency: Annotated[Text, flag("concurrency", "Or clients, one request each.")] = None,
     saturated: Annotated[
         bool | None, typer.Option("--saturated", help="Or as many requests as fit.")
     ] = None,
-    rate: Annotated[Text, _flag("rate", "Or requests per second, at random.", "X")] = None,
-    simulate: Annotated[Text, _flag("simulate", "Also serve N requests one by one.")] = None,
-    input_len: Annotated[Text, _flag("input-len", "Tokens of a prompt.")] = None,
-    output_len: Annotated[Text, _flag("output-len", "Tokens of an answer.")] = None,
+    rate: Annotated[Text, flag("rate", "Or requests per second, at random.", "X")] = None,
+    simulate: Annotated[Text, flag("simulate", "Also serve N requests one by one.")] = None,
+    input_len: Annotated[Text, flag("input-len", "Tokens of a prompt.")] = None,
+    output_len: Annotated[Text, flag("output-len", "Tokens of an answer.")] = None,
     precision: Annotated[
-        Text, _flag("precision", "bf16 fp8 fp8_block sq int8_wo int4_wo ...", "P")
+        Text, flag("precision", "bf16 fp8 fp8_block sq int8_wo int4_wo ...", "P")
     ] = None,
-    kv_precision: Annotated[Text, _flag("kv-precision", "bf16, fp8 or int8 cache.", "P")] = None,
-    framework: Annotated[Text, _flag("framework", "Engine: vllm sglang ...", "NAME")] = None,
-    era: Annotated[Text, _flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),
-    ] = None,
+    kv_precision: Annotated[Text, flag("kv-precision", "bf16, fp8 or int8 cache.", "P")] = None,
+    framework: Annotated[Text, flag("framework", "Engine: vllm sglang ...", "NAME")] = None,
+    era: Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
+    settings: Settings = None,
     calibration: CalibrationName = "default",
     json: Json = None,
     allow_oom: Annotated[
@@ -220,13 +205,13 @@ def import_command(
         Path, typer.Option("--out", metavar="FILE", help="A .parquet, .csv or .csv.gz to write.")
     ],
     accelerator: Annotated[
-        Text, _flag("accelerator", "Where the file does not name it.", "NAME")
+        Text, flag("accelerator", "Where the file does not name it.", "NAME")
     ] = None,
-    op: Annotated[Text, _flag("op", "Collective, where the file does not say.", "NAME")] = None,
-    system: Annotated[Text, _flag("system", "To take the links from.", "NAME")] = None,
-    link: Annotated[Text, _flag("link", "Or the link itself, e.g. nvlink4.", "NAME")] = None,
+    op: Annotated[Text, flag("op", "Collective, where the file does not say.", "NAME")] = None,
+    system: Annotated[Text, flag("system", "To take the links from.", "NAME")] = None,
+    link: Annotated[Text, flag("link", "Or the link itself, e.g. nvlink4.", "NAME")] = None,
     link_gbs: Annotated[
-        float | None, _flag("link-gbs", "Its GB/s per GPU and direction.", "X")
+        float | None, flag("link-gbs", "Its GB/s per GPU and direction.", "X")
     ] = None,
     in_switch: Annotated[
         bool, typer.Option("--in-switch", help="Its switch reduces (NVLS, SHARP).")

@@ -70,7 +70,7 @@ def _split_lists(flags: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _settings(pairs: list[str]) -> dict[str, Any]:
+def settings_of(pairs: list[str]) -> dict[str, Any]:
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -93,7 +93,7 @@ def predict_train(
     from reckon.predict import sweep
 
     content = catalog.read_mapping(Path(file)) if file else {}
-    fields = {**content, **_split_lists(flags), **_settings(settings)}
+    fields = {**content, **_split_lists(flags), **settings_of(settings)}
     found = sweep(fields, load(calibration), file or "command line")
     if json:
         from reckon.files import write_json
@@ -134,7 +134,7 @@ def predict_infer(
     from reckon.serving import engine_parameters, sweep_serving
 
     content = catalog.read_mapping(Path(file)) if file else {}
-    fields = {**content, **_split_lists(flags), **_settings(settings)}
+    fields = {**content, **_split_lists(flags), **settings_of(settings)}
     known = load(calibration)
     found = sweep_serving(fields, known, engine_parameters(calibration), file or "command line")
     if json:

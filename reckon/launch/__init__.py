@@ -6,6 +6,9 @@ read_launch(name, text, model)  what a launch line, a script or a configuration 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from predictor.efficiency import RunParameters
 from predictor.errors import unknown
 from predictor.model import Model
@@ -32,14 +35,20 @@ def emit(name: str, request: Request, run: RunParameters) -> Emitted:
     return dialect.emit(_known(name), request, run)
 
 
-def read_launch(name: str, given: str, model: Model | None = None) -> Launch:
+def read_launch(
+    name: str,
+    given: str,
+    model: Model | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Launch:
     """Read a launch line, or the file that `given` names.
 
     model   given beside the line; it counts instead of the line's dimensions
+    beside  keys of a plan that count instead of what the line says
 
     Raises InputError.
     """
-    return dialect.read(_known(name), given, model)
+    return dialect.read(_known(name), given, model, beside)
 
 
 def _known(name: str) -> Dialect:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ class Launch:
     understood  flags that were read, with their values
     ignored     flags that say nothing of speed or memory
     unknown     flags that may, and are not known here
+    overridden  fields that are given beside the line: what it says, and what counts
     notes       what was found out, or could not be followed
     """
 
@@ -77,6 +78,7 @@ class Launch:
     understood: dict[str, Any]
     ignored: list[str]
     unknown: list[str]
+    overridden: dict[str, tuple[Any, Any]]
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,6 +90,10 @@ class Launch:
             "understood": self.understood,
             "ignored": self.ignored,
             "unknown": self.unknown,
+            "overridden": {
+                name: {"line": line, "given": given}
+                for name, (line, given) in self.overridden.items()
+            },
             "notes": self.notes,
         }
 
@@ -146,11 +152,18 @@ def text_of(given: str) -> tuple[str, Path]:
         raise InputError(f"cannot read {path}: {error}") from None
 
 
-def read(dialect: Dialect, given: str, model: Model | None = None) -> Launch:
+def read(
+    dialect: Dialect,
+    given: str,
+    model: Model | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Launch:
     """Read a launch line.
 
     given   the line, a script, or the name of a file with either
     model   where the line need not state one; its dimensions count instead of the line's
+    beside  keys of a plan that are given beside the line: they count instead of what it says, and
+            what the line leaves to be derived follows from them
 
     Raises InputError where nothing is understood, values are impossible or contradict each other.
     """
@@ -165,16 +178,29 @@ def read(dialect: Dialect, given: str, model: Model | None = None) -> Launch:
         said |= entry.read(flags, said, dialect.whole)
     stated, found_out = _stated(said, model)
     notes += found_out
-    facts: Facts = facts_of(stated) if stated else {}
+    named = {own: field for field, own in SPELLED.items()}
+    own = {named.get(k, k) if dialect.serving else k: v for k, v in (beside or {}).items()}
+    facts: Facts = {**(facts_of(stated) if stated else {}), **own}
+    overridden: dict[str, tuple[Any, Any]] = {}
     for entry in dialect.entries:
         known |= set(entry.flags)
-        facts |= entry.read(flags, facts, dialect.whole)
+        found = entry.read(flags, facts, dialect.whole)
+        if any(flag in flags for flag in entry.flags):
+            overridden |= {
+                k: (v, own[k]) for k, v in found.items() if k in own and not same(v, own[k])
+            }
+        said |= found
+        facts |= {k: v for k, v in found.items() if k not in own}
     understood = {f: v for f, v in flags.items() if f in known}
     rest = [f for f in flags if f not in known]
     if not understood:
         told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
         raise InputError(f"--from-{dialect.name}: no flag of {dialect.name} is in it{told}")
-    fields = {SPELLED.get(k, k): v for k, v in facts.items() if not k.startswith((PREFIX, "@"))}
+    fields = {
+        SPELLED.get(k, k): facts[k]
+        for k in said
+        if not k.startswith((PREFIX, "@")) and k not in own
+    }
     if dialect.framework:
         fields.setdefault("framework", dialect.framework)
     ignored = [f for f in rest if f.startswith(dialect.ignored)]
@@ -185,6 +211,7 @@ def read(dialect: Dialect, given: str, model: Model | None = None) -> Launch:
         understood,
         ignored,
         [f for f in rest if f not in ignored],
+        overridden,
         notes,
     )
 

@@ -89,7 +89,8 @@ def _nodes(facts: Facts) -> Flags:
     return {NODES: gpus // per_node, PER_NODE: per_node}
 
 
-def _processes(flags: Flags, facts: Facts) -> Facts:
+def processes(flags: Flags) -> Facts:
+    """Accelerators in all, where the launcher's numbers say it."""
     if PROCESSES in flags and PER_NODE not in flags:
         return {"gpus": whole_number(PROCESSES, flags[PROCESSES])}
     if NODES in flags and PER_NODE in flags:
@@ -98,5 +99,5 @@ def _processes(flags: Flags, facts: Facts) -> Facts:
     return {}
 
 
-WORLD = Derived((NODES, PER_NODE, PROCESSES), _nodes, _processes)
+WORLD = Derived((NODES, PER_NODE, PROCESSES), _nodes, lambda flags, facts: processes(flags))
 """Accelerators in all: nodes times processes per node, one process each."""

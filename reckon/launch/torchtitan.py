@@ -11,7 +11,7 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
-from reckon.launch.launcher import NODES, PER_NODE, PROCESSES, choose
+from reckon.launch.launcher import NODES, PER_NODE, PROCESSES, choose, processes
 from reckon.launch.shell import options, read_script
 from reckon.launch.structured import flatten, read_toml, scalar, toml
 from reckon.launch.table import (
@@ -90,10 +90,8 @@ def _data_means(flags: Flags, facts: Facts) -> Facts:
     copies = whole_number(REPLICATE, flags.get(REPLICATE, 1))
     shard = whole_number(SHARD, flags.get(SHARD, -1))
     ranks = int(facts["tp"] * facts["pp"] * facts["cp"])
-    if NODES in flags and PER_NODE in flags:
-        facts = {**facts, "gpus": int(flags[NODES]) * int(flags[PER_NODE])}
-    elif PROCESSES in flags:
-        facts = {**facts, "gpus": int(flags[PROCESSES])}
+    if "gpus" not in facts:
+        facts = {**facts, **processes(flags)}
     found: Facts = {"gpus": facts["gpus"]} if "gpus" in facts else {}
     if shard == -1:
         if "gpus" not in facts:
@@ -258,7 +256,7 @@ def _checkpoints_says(facts: Facts) -> Flags:
         return {AC: "selective", ACS: "op"}
     if kind == "full" and share < 1:
         return {AC: "selective", ACS: str(max(round(1 / share), 1))}
-    return {AC: kind} if kind in ("none", "full") else {}
+    return {AC: "full" if kind == "full" else "none"}
 
 
 def _checkpoints_means(flags: Flags, facts: Facts) -> Facts:

@@ -26,6 +26,7 @@ _LAZY = {
     "search": "reckon.plan",
     "Prediction": "reckon.result",
     "ServingResult": "reckon.serving_result",
+    "sweep": "reckon.sweeping",
     "validate": "reckon.validating",
     "calibrate": "reckon.calibrating",
     "profile": "reckon.profiling",

@@ -148,6 +148,22 @@ def predict_infer_command(
     )
 
 
+@app.command(epilog="Example: reckon sweep grid.yaml --out swept --workers 8")
+def sweep(
+    grid: Annotated[Text, typer.Argument(metavar="GRID.yaml", help="Fields with lists.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Parquet dataset to fill.")],
+    workers: Annotated[int | None, flag("workers", "Processes (default: all cores).")] = None,
+    cluster: Annotated[Text, flag("cluster", "Dask scheduler instead.", "tcp://HOST:PORT")] = None,
+    chunk: Annotated[int | None, flag("chunk", "Cells of a file.")] = None,
+    calibration: CalibrationName = "default",
+    json: Json = None,
+) -> None:
+    """Predict every combination of a grid, in parallel; run again to resume or to add."""
+    from reckon.sweeping import run
+
+    raise typer.Exit(run(str(grid), str(out), calibration, workers, cluster, chunk, json))
+
+
 @app.command(epilog="Example: reckon validate data/reference/training.csv --json out.json")
 def validate(
     tables: Annotated[list[Path], typer.Argument(metavar="POINTS...", help="Published tables.")],

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint setup validate scoreboard calibration runs engines catalogs bench wheel clean
+.PHONY: demo test lint setup validate plans scoreboard calibration runs engines catalogs bench wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -16,7 +16,7 @@ $(VENV)/$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt "torch==2.13.0"
 	$(PIP) --constraint constraints.txt hatchling editables
-	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,test,dev]"
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,report,test,dev]"
 	touch $@
 
 demo: setup              ## profile this machine, calibrate, check, predict clusters
@@ -35,6 +35,11 @@ lint: setup
 validate: setup          ## the published tables, whole
 	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
 	$(BIN)/reckon validate data/reference/training.csv --folds source
+
+plans: setup             ## how good searched plans are: published winners, a measured sweep
+	$(BIN)/python -m calibration.winners data/reference/training.csv
+	@test -d $(SHARED) || { echo "the measured sweep needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.crossval_plans $(SHARED)
 
 scoreboard: setup        ## regenerate the accuracy tables of the README
 	$(BIN)/python tools/scoreboard.py
@@ -58,6 +63,7 @@ catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/search.py
 
 wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .

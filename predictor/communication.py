@@ -38,6 +38,7 @@ class Collective:
     behind   name of the operator it overlaps with; '' if nothing hides it
     calls    calls per execution, which hide behind that operator together
     copies   of each element in the message, of which those to one domain share the way
+    reach    domains to which the copies of an element go at most; NaN: any
     """
 
     name: str
@@ -50,6 +51,7 @@ class Collective:
     behind: str = ""
     calls: Numeric = 1.0
     copies: Numeric = 1.0
+    reach: Numeric = np.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +73,9 @@ def groups(plan: TrainingPlan) -> dict[str, Group]:
     between = plan.pp if inside else 1.0
     neighbour = plan.tp * plan.cp * (1.0 if inside else plan.dp)
     across, last = plan.tp * between, neighbour * np.maximum(plan.pp - 1.0, 1.0)
+    if plan.pipeline.copies > 1:  # replicas of a stage lie over the whole pipeline
+        across = plan.tp * np.maximum(plan.pp / plan.pipeline.copies, 1.0)
+        between = across / plan.tp
     shard, expert = plan.shard_group, plan.ep * plan.etp
     expert_shard = plan.expert_shard_group
     return {
@@ -195,7 +200,20 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         if hidden and phase == "backward":
             hidden = f"{hidden}.bwd"
         shared = copies if op == "alltoall" else 1.0
-        found.append(Collective(name, op, phase, "moe", group, size, count, hidden, copies=shared))
+        found.append(
+            Collective(
+                name,
+                op,
+                phase,
+                "moe",
+                group,
+                size,
+                count,
+                hidden,
+                copies=shared,
+                reach=plan.routed_nodes,
+            )
+        )
 
     for phase, again, share in _passes(plan, "moe"):
         counts = 8.0 * model.num_experts * plan.ep

@@ -95,15 +95,16 @@ def timed_again(result: SearchResult, positions: Sequence[int] | Index) -> list[
     return [found[position] for position in at.tolist()]
 
 
-def ratio(one: Timed, other: Timed, calibration: Calibration) -> Ratio:
-    """Step time of one plan over that of another.
+def ratio(one: Timed, other: Timed, calibration: Calibration, weight: float = 1.0) -> Ratio:
+    """Step time of one plan over that of another, times `weight` (their accelerators', where plans
+    are ranked by cost).
 
     sigma² = Σ over families (share x sigma of one - share x sigma of the other)² + 2 plan_sigma²
     """
     names = {*one.errors, *other.errors}
     shared = sum((one.errors.get(f, 0.0) - other.errors.get(f, 0.0)) ** 2 for f in names)
     reach = math.exp(calibration.interval_q * math.sqrt(shared + 2.0 * PLAN_SIGMA**2))
-    value = one.step_time / other.step_time
+    value = weight * one.step_time / other.step_time
     return Ratio(value, value / reach, value * reach)
 
 
@@ -114,6 +115,16 @@ def differences(one: Timed, other: Timed) -> list[tuple[str, float]]:
         for term in {**one.breakdown, **other.breakdown}
     ]
     return sorted(found, key=lambda pair: -abs(pair[1]))
+
+
+def over_best(result: SearchResult, positions: Sequence[int]) -> list[Ratio]:
+    """Step times (or costs, as plans are ranked) of some plans over the best one's."""
+    winner, *rest = timed_again(result, [0, *positions])
+    base = result.weight(0)
+    return [
+        ratio(one, winner, result.calibration, result.weight(at) / base)
+        for at, one in zip(positions, rest, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +160,18 @@ def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
             chosen.append((field, column[position], position))
     if not chosen:
         return []
-    winner, *rest = timed_again(result, [0, *(position for _, _, position in chosen)])
+    positions = [position for _, _, position in chosen]
+    winner, *rest = timed_again(result, [0, *positions])
+    ratios = over_best(result, positions)
     found = [
         Alternative(
             field,
             value,
             position,
-            ratio(other, winner, result.calibration),
+            own,
             max(differences(other, winner), key=lambda pair: pair[1]),
         )
-        for (field, value, position), other in zip(chosen, rest, strict=True)
+        for (field, value, position), own, other in zip(chosen, ratios, rest, strict=True)
     ]
     return sorted(found, key=lambda one: one.ratio.value)
 
@@ -166,7 +179,6 @@ def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
 def ties(result: SearchResult, most: int = 200) -> list[tuple[int, Ratio]]:
     """Positions of plans among the first `most` of which it cannot be said that the winner is
     faster, and the ratio of their step time to the winner's."""
-    positions = range(min(most, len(result)))
-    winner, *rest = timed_again(result, list(positions))
-    found = [(at, ratio(one, winner, result.calibration)) for at, one in enumerate(rest, start=1)]
-    return [(at, own) for at, own in found if own.tie]
+    positions = list(range(1, min(most, len(result))))
+    pairs = zip(positions, over_best(result, positions), strict=True)
+    return [(at, own) for at, own in pairs if own.tie]

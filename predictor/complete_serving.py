@@ -66,7 +66,8 @@ def alone(accelerator: Accelerator) -> Cluster:
     return Cluster(f"PCIe node of {accelerator.name}", accelerator, 8, (PCIE,))
 
 
-def _cluster(filler: Filler) -> Cluster:
+def choose_cluster(filler: Filler) -> Cluster:
+    """The system that a request names, or of its accelerator, a workstation where there is none."""
     values = filler.values
     if "system" not in values and "accelerator" in values:
         own = catalog.accelerator(values["accelerator"])
@@ -117,7 +118,7 @@ def complete_serving(
             raise InputError("give --model (reckon show models)")
         model = catalog.model(values["model"])
     unserved(model)
-    cluster = cluster if cluster is not None else _cluster(filler)
+    cluster = cluster if cluster is not None else choose_cluster(filler)
     accelerator = cluster.accelerator
     for field in ("input_len", "output_len"):
         if field not in values:

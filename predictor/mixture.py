@@ -70,6 +70,21 @@ def mixture_block(at: Layers) -> None:
     at.residual("moe.residual")
 
 
+def _activation_again(at: Layers, received: Numeric, inner: Numeric) -> None:
+    """The experts' activation once more, where it alone is not kept."""
+    gated = at.model.gated
+    kind, streams = ("swiglu", 3.0) if gated else (at.model.activation, 2.0)
+    at.stream(
+        "moe.activation.again",
+        "elementwise",
+        kind,
+        "recompute",
+        received,
+        inner,
+        streams * at.size,
+    )
+
+
 def _experts(at: Layers, received: Numeric, width: float) -> None:
     """The products of the experts on this rank, of those that have tokens."""
     model, plan, size = at.model, at.plan, at.size
@@ -78,6 +93,9 @@ def _experts(at: Layers, received: Numeric, width: float) -> None:
     per_expert = received / busy
     sides = 3.0 if model.gated else 2.0
     saved = size * received * (width + sides * inner)
+    named = plan.recompute_parts if plan.recompute == "selective" else ()
+    if "moe_act" in named and "moe" not in named:
+        _activation_again(at, received, inner)
     for name, direction, kept in (("moe.experts", "fwd", saved), ("moe.experts.bwd", "bwd", 0.0)):
         at.operators.append(
             grouped(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import offload
 from predictor.blocks import blocks
 from predictor.collectives import collective_time, span
 from predictor.communication import (
@@ -25,9 +26,9 @@ from predictor.communication import (
 )
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Accelerator, Array, Cluster, Numeric
 from predictor.kernels import Timing, operator_times
-from predictor.memory import stage_parameters
+from predictor.memory import layer_activations, stage_parameters
 from predictor.model import Model
 from predictor.operators import Operator, step_operators, update_operators
 from predictor.pipeline import Stages, stages
@@ -106,6 +107,7 @@ class Parts:
     inside      collectives inside a stage, per unit and micro-batch, base shape
     between     transfers between stages per micro-batch and virtual stage, batch shape
     gradients   data-parallel collectives per step, (3, *batch)
+    offload     copies to the host and back per micro-batch, (3, *batch)
     sigmas      of the families
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step
@@ -128,6 +130,7 @@ class Parts:
     inside: dict[tuple[Slot, int], Exchange]
     between: dict[Slot, Exchange]
     gradients: dict[tuple[Slot, int], Exchange]
+    offload: dict[Slot, Exchange]
     sigmas: dict[str, Array]
     update: Array
     update_sigma: Array
@@ -186,7 +189,13 @@ def _exchange(
     same time, the group itself if None."""
     group = ranks[collective.group]
     time, sigma = collective_time(
-        collective.op, collective.bytes, group, cluster, calibration, collective.copies
+        collective.op,
+        collective.bytes,
+        group,
+        cluster,
+        calibration,
+        collective.copies,
+        collective.reach,
     )
     values = (
         time * collective.calls,
@@ -230,6 +239,23 @@ def _inside(
             collective, ranks, window, plan.shape, cluster, calibration
         )
     return found
+
+
+def _copies(
+    model: Model, plan: TrainingPlan, at: Stages, accelerator: Accelerator
+) -> dict[Slot, Exchange]:
+    """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
+    if not np.any(np.asarray(plan.offload_activations) > 0):
+        return {}
+    kept, _ = layer_activations(model, step_operators(model, plan), plan, blocks(model, plan, at))
+    times = offload.activation_times(plan, accelerator, kept)
+    one = np.ones(kept.shape)
+    return {
+        Slot("offload", "copy", phase, phase): Exchange(
+            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one
+        )
+        for phase, time in zip(("forward", "backward"), times, strict=True)
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,7 +376,9 @@ def parts(
     dense, experts = parameters.dense, parameters.expert
     gradients: dict[tuple[Slot, int], Exchange] = {}
     for number, c in enumerate(
-        gradient_collectives(plan, dense, experts, at.layers, parameters.tied)
+        gradient_collectives(
+            plan, dense, experts, plan.pipeline.copies * at.layers, parameters.tied
+        )
     ):
         slot = Slot("dp", c.op, "update", c.behind)
         # All groups reduce at once: the network carries the whole job.
@@ -362,6 +390,10 @@ def parts(
         updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
     updates = update_operators(plan, updated)
     update = operator_times(updates, accelerator, calibration, full)
+    update_time, update_sigma = update.time.sum(axis=0), update.sigma
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
+        update_sigma = np.maximum(update_sigma, offload.SIGMA)
     present = at.count > 0
 
     def whole(value: Numeric) -> Array:
@@ -388,9 +420,10 @@ def parts(
         inside=own.inside,
         between=between,
         gradients=gradients,
+        offload=_copies(model, plan, at, accelerator),
         sigmas=own.sigmas,
-        update=np.where(present, update.time.sum(axis=0), 0.0),
-        update_sigma=np.max(np.where(present, update.sigma, 0.0), axis=(0, 1)),
+        update=np.where(present, update_time, 0.0),
+        update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
         schedule=plan.schedule,
@@ -448,6 +481,7 @@ def stack(many: list[Parts]) -> Parts:
         inside=exchanges("inside", ()),
         between=exchanges("between", ()),
         gradients=exchanges("gradients", (3,)),
+        offload=exchanges("offload", (3,)),
         sigmas=table("sigmas", ()),
         schedule=many[0].schedule,
         **{

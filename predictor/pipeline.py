@@ -13,19 +13,23 @@ import numpy as np
 from predictor.hardware import Array
 from predictor.model import Model
 from predictor.plan import TrainingPlan
-from predictor.schedules import SCHEDULES
+from predictor.schedules import BOTH, V
 
 STAGES = ("first", "inner", "last")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """How the model falls on the stages; every field has shape (3, *batch).
+    """How the model falls on the devices of a pipeline; every field has shape (3, *batch).
 
-    count   stages of the kind (with one stage in all, it is 'last' and has both ends)
-    layers  layers on a stage of the kind (the fullest one, of inner stages)
-    embeds, heads   1 where the stage holds the embedding, the output projection
-    index   position of the kind's earliest stage
+    count   devices of the kind (with one in all, it is 'last' and has both ends)
+    layers  layers that a micro-batch passes on a device of the kind (the fullest one, of inner
+            ones)
+    embeds, heads   1 where it passes the embedding, the output projection
+    index   position of the kind's earliest device
+
+    Where a pipeline folds in a V, the first device has both ends. Where it runs from both ends,
+    figures are means of the two stages that a device holds.
     """
 
     count: Array
@@ -43,7 +47,8 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     divides layers + 3, a head for a second token takes another on the last stage (DeepSeek-V3 and
     Kimi-K2: 61 + 3). Else the remainder goes to the inner stages. With `split` 'cost' each stage
     is filled until it passes its share of the arithmetic, in which the output projection counts
-    as so many layers (nanotron's get_block_compute_costs).
+    as so many layers (nanotron's get_block_compute_costs). Layers that the plan states for the
+    first and the last stage hold, and the others share the rest.
     """
     layers = float(model.layers)
     shape = plan.shape
@@ -51,13 +56,25 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     chunks = np.broadcast_to(np.asarray(plan.pp * plan.vpp, float), shape)
     slots = np.select([(layers + extra) % chunks == 0 for extra in (0, 2, 3)], [0.0, 2.0, 3.0], -1)
     per = np.where(slots >= 0, (layers + np.maximum(slots, 0.0)) / p, np.floor(layers / p))
-    first = per - (slots > 0)
-    last = per - np.maximum(slots - 1.0, 0.0)
+    fold = plan.pipeline.fold
+    # The first device of a V has the slots of both ends.
+    first = per - (np.maximum(slots, 0.0) if fold == V else slots > 0)
+    last = per - (0.0 if fold == V else np.maximum(slots - 1.0, 0.0))
+    stated, tail = np.isfinite(plan.first_layers), np.isfinite(plan.last_layers)
+    first = np.where(stated, plan.first_layers, first)
+    last = np.where(tail, plan.last_layers, last)
     inner_stages = np.maximum(p - 2, 0)
+    # With one end stated, the other one is a stage like the inner ones.
+    others = inner_stages + (stated & ~tail) + (tail & ~stated)
+    left = layers - np.where(stated, first, 0.0) - np.where(tail, last, 0.0)
+    even = np.floor(left / np.maximum(others, 1.0))
+    first, last = np.where(tail & ~stated, even, first), np.where(stated & ~tail, even, last)
     rest = layers - np.where(p > 1, first + last, 0)
     inner = np.where(inner_stages > 0, np.ceil(rest / np.maximum(inner_stages, 1)), 0)
-    # Two uneven stages have no inner one: the first takes the remainder.
-    first = np.where(p == 2, layers - last, first)
+    # Two uneven stages have no inner one: the first takes the remainder (the second, of a V).
+    if fold == V:
+        last = np.where((p == 2) & ~tail, layers - first, last)
+    first = np.where((p == 2) & ~stated, layers - last, first)
     if plan.split == "cost":
         head = model.vocab * model.hidden * layers / model.matrix_parameters(active=True)
         share = (layers + head) / p
@@ -69,11 +86,22 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
         )
     one = p == 1
     zero = np.zeros_like(per)
+    first, last = np.asarray(first, float), np.where(one, layers, last)
+    embeds = [zero + 1, zero, np.where(one, 1.0, 0.0)]
+    heads = [zero, zero, zero + 1]
+    if fold == V:
+        heads = [zero + 1, zero, np.where(one, 1.0, 0.0)]
+    elif fold == BOTH:
+        several = ~one
+        mean = (first + last) / 2.0
+        first, last = np.where(several, mean, first), np.where(several, mean, last)
+        embeds = [np.where(several, 0.5, 1.0), zero, np.where(several, 0.5, 1.0)]
+        heads = [np.where(several, 0.5, 0.0), zero, np.where(several, 0.5, 1.0)]
     return Stages(
         count=np.stack([np.where(one, 0.0, 1.0), inner_stages, zero + 1]),
-        layers=np.stack([first, inner, np.where(one, layers, last)]),
-        embeds=np.stack([zero + 1, zero, np.where(one, 1.0, 0.0)]),
-        heads=np.stack([zero, zero, zero + 1]),
+        layers=np.stack([first, inner, last]),
+        embeds=np.stack(embeds),
+        heads=np.stack(heads),
         index=np.stack([zero, np.minimum(1.0, p - 1), p - 1]),
     )
 
@@ -81,5 +109,5 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
 def in_flight(plan: TrainingPlan, at: Stages) -> Array:
     """Layers' worth of activations that a stage holds at its peak, (3, *batch)."""
     behind = plan.pp - at.index
-    held = SCHEDULES[plan.schedule].held(behind, plan.pp, plan.micro_batches, plan.vpp)
+    held = plan.pipeline.held(behind, plan.pp, plan.micro_batches, plan.vpp)
     return np.asarray(held * at.layers)

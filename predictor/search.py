@@ -38,8 +38,7 @@ FIRST = 512
 """Most promising plans of every block, timed before anything is dropped by the bound."""
 
 OBJECTIVES = {"time": 0.0, "cost": 1.0}
-"""Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest per
-token of one batch size."""
+"""Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest."""
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -73,7 +72,8 @@ class Limits:
             if getattr(self, name) is not None:
                 for other in needed:
                     if getattr(self, other) is None:
-                        raise InputError(f"a budget in {name} needs --{other}")
+                        flag = {"price": "price-per-gpu-hour"}.get(other, other)
+                        raise InputError(f"a budget in {name} needs --{flag}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,10 @@ class SearchResult:
         """One plan of the ranking."""
         batch = self.blocks[self.block[position]].plan(self.row[position : position + 1])
         return single(batch)
+
+    def weight(self, position: int) -> float:
+        """What the step time of a plan is multiplied by to rank it."""
+        return float(self.gpus[position] ** OBJECTIVES[self.objective])
 
     def mapping(self, position: int) -> dict[str, Any]:
         """One plan as a mapping of its fields."""
@@ -189,6 +193,7 @@ def search_train(
     objective: str = "time",
     keep: int = 100,
     prune: bool = True,
+    around: TrainingPlan | None = None,
 ) -> SearchResult:
     """Find the best plans of a space.
 
@@ -198,6 +203,7 @@ def search_train(
     objective  'time' or 'cost'
     keep       how many of the best plans are certain to be timed
     prune      leave out what the bound rules out; else every plan that fits is timed
+    around     a single plan from which everything is taken that is neither searched nor stated
 
     Raises InputError: a value cannot be; conditions that exclude each other, named; nothing fits,
     with the least memory that would.
@@ -205,7 +211,7 @@ def search_train(
     limits = limits or Limits()
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    space = space_of(model, cluster, fields, calibration.run)
+    space = space_of(model, cluster, fields, calibration.run, around)
     found = _Search(space, calibration, limits, objective, keep)
     found.narrow()
     return found.time(prune)
@@ -388,7 +394,7 @@ class _Search:
             number,
             rows,
             step.step_time,
-            interval(step, using.factor, run),
+            interval(step, using.factor, run.spread(self.model.is_moe)),
             self.peak[number][part],
             np.broadcast_to(np.asarray(plan.gpus, float), rows.shape),
         )
@@ -530,7 +536,9 @@ class _Found:
 
 def varied(blocks: list[Block]) -> list[str]:
     """Fields of a plan that the plans of some blocks differ in, or may."""
-    numbers = [axis.field for axis in AXES if axis.field != "gpus"]
+    searched = {axis.field for axis in AXES if axis.field != "gpus"}
+    numbers = [n for n in NUMERIC_FIELDS if n in searched or any(n in b.rows for b in blocks)]
+    numbers = [name for name in numbers if name not in ("global_batch", "seq_len")]
     categories = [
         name
         for name in CATEGORY_FIELDS

@@ -23,8 +23,8 @@ from predictor.hardware import Array, Cluster
 from predictor.model import Model
 from predictor.parts import STEP_CATEGORIES, distinct
 from predictor.plan import CP_KINDS, NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
-from predictor.schedules import SCHEDULES
-from predictor.specs import TrainingPlanSpec, parse
+from predictor.schedules import SCHEDULES, V
+from predictor.specs import Spec, TrainingPlanSpec, parse
 
 Columns = dict[str, Array]
 Index = npt.NDArray[np.intp]
@@ -260,12 +260,30 @@ def _inside(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
     return np.asarray((rows["tp"] > 1) & (rows["tp"] <= scale_up(at.cluster)))
 
 
-def _piped(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
-    return np.asarray(rows["pp"] > 1)
-
-
 WORSE = ("gpipe",)
 """Schedules that hold more than 1F1B and are no faster; searched only where asked for."""
+
+PAIRED = ("dualpipe", "dualpipev")
+"""Schedules in which forward and backward chunks run together."""
+
+
+def _schedules(at: Setting) -> list[dict[str, Any]]:
+    """All but those that are worse than 1F1B. DualPipe runs a forward and a backward chunk
+    together, so that one hides the exchanges of the other."""
+    names = [name for name in SCHEDULES if name not in WORSE]
+    if not at.model.is_moe or "ep_overlap" in at.given:
+        return [{"schedule": name} for name in names]
+    usual = at.defaults.ep_overlap
+    return [{"schedule": name, "ep_overlap": usual or name in PAIRED} for name in names]
+
+
+def _piped(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+    """Pipelines that fold have two stages on a device; others have one, or take turns."""
+    schedule = SCHEDULES[entry["schedule"]]
+    own = rows["vpp"] == 2 if schedule.fold == V else schedule.chunks | (rows["vpp"] == 1)
+    m = rows["global_batch"] / (rows["dp"] * rows["micro_batch"])
+    return np.asarray((rows["pp"] > 1) & own & (m >= schedule.least * rows["pp"]))
+
 
 CHOICES: tuple[Choice, ...] = (
     Choice(_recomputes, _everywhere),
@@ -273,17 +291,24 @@ CHOICES: tuple[Choice, ...] = (
     Choice(_each("rank_order", RANK_ORDERS), _both_dimensions),
     Choice(_overlaps, _inside),
     Choice(_each("sharding", ("none", "zero1", "zero2", "fsdp", "hsdp")), _sharded),
-    Choice(_each("schedule", tuple(name for name in SCHEDULES if name not in WORSE)), _piped),
+    Choice(_schedules, _piped),
 )
 """Categories that a search tries. The others (precision, attention, overlaps, ...) follow from the
 framework's defaults, unless a request lists several values."""
 
 
-def read_given(fields: Mapping[str, Any], where: str = "request") -> dict[str, Any]:
+def read_given(
+    fields: Mapping[str, Any],
+    where: str = "request",
+    form: type[Spec] = TrainingPlanSpec,
+    numbers: Sequence[str] = (*NUMERIC_FIELDS, "gpus"),
+) -> dict[str, Any]:
     """Values that a request states, checked: field -> tuple of values, or a range.
 
-    fields   keys of a training plan (`specs.TrainingPlanSpec`) with a value, a list, a text with
-             commas, or 'LOW..HIGH' or 'LOW..HIGH:STEP'
+    fields   keys of a plan with a value, a list, a text with commas, or 'LOW..HIGH' or
+             'LOW..HIGH:STEP'
+    form     of the plan
+    numbers  fields that may be ranges
 
     Raises InputError for unknown keys and values that cannot be.
     """
@@ -292,7 +317,7 @@ def read_given(fields: Mapping[str, Any], where: str = "request") -> dict[str, A
         if value is None:
             continue
         if isinstance(value, str) and ".." in value:
-            found[name] = _range(name, value, where)
+            found[name] = _range(name, value, where, numbers)
             continue
         commas = isinstance(value, str) and "," in value and name != "recompute_modules"
         values = value.split(",") if isinstance(value, str) and commas else value
@@ -303,7 +328,7 @@ def read_given(fields: Mapping[str, Any], where: str = "request") -> dict[str, A
         checked = []
         for one in values:
             text = one.strip() if isinstance(one, str) else one
-            spec = parse(TrainingPlanSpec, {name: text}, where)
+            spec = parse(form, {name: text}, where)
             checked.append(getattr(spec, name))
         found[name] = tuple(dict.fromkeys(checked)) if _hashable(checked) else tuple(checked)
     return found
@@ -313,10 +338,10 @@ def _hashable(values: list[Any]) -> bool:
     return not any(isinstance(value, dict) for value in values)
 
 
-def _range(name: str, text: str, where: str) -> Range:
+def _range(name: str, text: str, where: str, numbers: Sequence[str]) -> Range:
     ends, _, step = text.partition(":")
     low, _, high = ends.partition("..")
-    if name not in NUMERIC_FIELDS and name != "gpus":
+    if name not in numbers:
         raise InputError(f"{where}: {name}: a range {text!r} needs a field that is a number")
     try:
         found = Range(float(low), float(high), float(step) if step else None)
@@ -419,11 +444,13 @@ class Space:
 
     setting   model, cluster and what is stated
     choices   categories that may be, and `Choice.sensible` of them
+    around    a plan from which the rest is taken, instead of the framework's defaults
     assumed   what was filled in without being searched
     """
 
     setting: Setting
     choices: tuple[tuple[list[dict[str, Any]], Callable[..., Mask]], ...]
+    around: TrainingPlan | None
     assumed: tuple[Assumption, ...]
     run: RunParameters
 
@@ -433,7 +460,7 @@ class Space:
         pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
         table = np.array(list(pairs), dtype=float)
         rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
-        for axis in AXES:
+        for axis in (*AXES, *_stated(given)):
             if axis.when is None:
                 rows, _ = extend(rows, axis, self.setting)
         return rows
@@ -441,8 +468,8 @@ class Space:
     def blocks(self) -> Iterator[Block]:
         """Every plan once, in batches of one set of categories."""
         grid = self.grid()
-        inner = [c for c in self.choices if not set(c[0][0]) <= set(STEP_CATEGORIES)]
-        outer = [c for c in self.choices if set(c[0][0]) <= set(STEP_CATEGORIES)]
+        inner = [c for c in self.choices if not _fields(c[0]) <= set(STEP_CATEGORIES)]
+        outer = [c for c in self.choices if _fields(c[0]) <= set(STEP_CATEGORIES)]
         for number, categories in enumerate(_combinations(inner)):
             rows = _only(grid, self._mask(grid, inner, categories))
             if not len(rows["tp"]):
@@ -480,8 +507,10 @@ class Space:
         return rows, source
 
     def _fixed(self, categories: tuple[dict[str, Any], ...]) -> TrainingPlan:
-        at = self.setting
-        return template(at.model, at.cluster, at.given, _merged(categories), self.run)[0]
+        at, merged = self.setting, _merged(categories)
+        if self.around is not None:
+            return replace(self.around, dp_shard=np.nan, **merged)
+        return template(at.model, at.cluster, at.given, merged, self.run)[0]
 
 
 def template(
@@ -506,6 +535,11 @@ def template(
     return replace(found.plan, dp_shard=np.nan), found.assumed
 
 
+def _fields(entries: list[dict[str, Any]]) -> set[str]:
+    """Fields that the entries of a choice set."""
+    return {name for entry in entries for name in entry}
+
+
 def _merged(categories: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     return {name: value for entry in categories for name, value in entry.items()}
 
@@ -518,13 +552,29 @@ def _only(rows: Columns, chosen: Any) -> Columns:
     return {name: column[chosen] for name, column in rows.items()}
 
 
+def _stated(given: Given) -> list[Axis]:
+    """Axes of numbers that no table has, of which a request states several values."""
+    known = {axis.field for axis in AXES} | {"global_batch", "seq_len"}
+    return [
+        Axis(name, (), lambda at, own=name: [float(v) for v in at.given[own]])
+        for name, values in given.items()
+        if name in NUMERIC_FIELDS and name not in known and not isinstance(values, Range)
+        if len(values) > 1
+    ]
+
+
 def space_of(
-    model: Model, cluster: Cluster, fields: Mapping[str, Any], run: RunParameters
+    model: Model,
+    cluster: Cluster,
+    fields: Mapping[str, Any],
+    run: RunParameters,
+    around: TrainingPlan | None = None,
 ) -> Space:
     """The space of a request.
 
     fields   as `read_given` takes them; `global_batch` and `seq_len` are needed, `gpus` is a
              number, a list or a range
+    around   a single plan from which everything is taken that is neither searched nor stated
 
     Raises InputError: a needed field is missing, a value cannot be.
     """
@@ -532,16 +582,21 @@ def space_of(
     for field in ("seq_len", "global_batch"):
         if field not in given or isinstance(given[field], Range):
             raise InputError(f"give --{field.replace('_', '-')} as a number or a list of numbers")
-    defaults, assumed = template(model, cluster, given, {}, run)
+    if around is None:
+        defaults, assumed = template(model, cluster, given, {}, run)
+    else:
+        defaults, assumed = around, ()
     at = Setting(model, cluster, given, defaults)
     choices = [(_offered(choice, at), choice.sensible) for choice in CHOICES]
-    offered = {name for values, _ in choices for entry in values for name in entry}
+    offered = {name for values, _ in choices for name in _fields(values)}
     numbers = {axis.field for axis in AXES} | {"global_batch", "seq_len"}
     for name, values in given.items():
         if isinstance(values, Range) or name in offered or name in numbers or len(values) < 2:
             continue
-        if name in NUMERIC_FIELDS or name not in TrainingPlan.__dataclass_fields__:
+        if name in NUMERIC_FIELDS:
+            continue
+        if name not in TrainingPlan.__dataclass_fields__:
             raise InputError(f"{name} takes one value in a search, not {len(values)}")
         choices.append(([{name: value} for value in values], _everywhere))
     kept = tuple(a for a in assumed if a.field not in offered | numbers | {"gpus", "dp"})
-    return Space(at, tuple(choices), kept, run)
+    return Space(at, tuple(choices), around, kept, run)

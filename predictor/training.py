@@ -100,10 +100,10 @@ class TrainingPrediction:
         return np.asarray(tokens / self.tokens_per_s)
 
 
-def interval(step: Step, factor: Numeric, run: RunParameters) -> Array:
-    """sigma² = Σ over families (share of the step × sigma)² + sigma_run²."""
+def interval(step: Step, factor: Numeric, spread: float) -> Array:
+    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
     neutral = step.step_time / factor
-    variance: Array = np.asarray(run.sigma**2)
+    variance: Array = np.asarray(spread**2)
     for family, time in step.families.items():
         variance = variance + (time / neutral * step.sigmas[family]) ** 2
     return np.asarray(np.sqrt(variance))
@@ -133,7 +133,7 @@ def predict(
     found, listed = parts(model, cluster, plan, calibration)
     using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
-    total_sigma = interval(step, using.factor, run)
+    total_sigma = interval(step, using.factor, run.spread(model.is_moe))
 
     need = memory(model, plan, run)
     reach = np.exp(calibration.interval_q * total_sigma)

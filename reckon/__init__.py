@@ -24,6 +24,7 @@ _LAZY = {
     "predict_train": "reckon.predict",
     "predict_infer": "reckon.serving",
     "search": "reckon.plan",
+    "search_infer": "reckon.plan_infer",
     "Prediction": "reckon.result",
     "ServingResult": "reckon.serving_result",
     "sweep": "reckon.sweeping",

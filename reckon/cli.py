@@ -70,18 +70,24 @@ def predict_train_command(
     attention: Annotated[Text, flag("attention", "flash or unfused.", "A")] = None,
     framework: Annotated[Text, flag("framework", "Whose defaults to assume.", "NAME")] = None,
     era: Annotated[Text, flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
-    tokens: Annotated[Text, flag("tokens", "Budget: adds days and GPU-hours.")] = None,
+    tokens: Annotated[Text, flag("tokens", "Budget: adds days, goodput, GPU-hours.")] = None,
+    price_per_gpu_hour: Annotated[Text, flag("price-per-gpu-hour", "Adds money.", "X")] = None,
     settings: Settings = None,
     calibration: CalibrationName = "default",
     json: Json = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="What would help most, and what is known.")
+    ] = False,
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
     emit: Annotated[Text, flag("emit", "Launch line: megatron torchtitan ...", "NAME")] = None,
     from_megatron: Annotated[Text, flag("from-megatron", "Read such a line.", "LINE|FILE")] = None,
-    from_torchtitan: Annotated[Text, flag("from-torchtitan", "Or a job.", "LINE|FILE")] = None,
-    from_nemo: Annotated[Text, flag("from-nemo", "Or overrides.", "LINE|FILE")] = None,
-    from_deepspeed: Annotated[Text, flag("from-deepspeed", "Or JSON.", "LINE|FILE")] = None,
+    from_torchtitan: Annotated[
+        Text, flag("from-torchtitan", "Or -nemo, -deepspeed.", "LINE|FILE")
+    ] = None,
+    from_nemo: Annotated[Text, typer.Option("--from-nemo", hidden=True)] = None,
+    from_deepspeed: Annotated[Text, typer.Option("--from-deepspeed", hidden=True)] = None,
 ) -> None:
     """Step time, memory and bottlenecks of a training run. Comma lists give a row each."""
     given = locals()
@@ -90,7 +96,9 @@ def predict_train_command(
     flags = {name: given[name] for name in FLAGS if given[name] is not None}
     lines = {name: given[name] for name in given if name.startswith("from_") and given[name]}
     raise typer.Exit(
-        predict_train(file, flags, settings or [], calibration, json, allow_oom, lines, emit)
+        predict_train(
+            file, flags, settings or [], calibration, json, allow_oom, explain, lines, emit
+        )
     )
 
 

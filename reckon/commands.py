@@ -9,6 +9,7 @@ from predictor import catalog
 from predictor.errors import InputError
 
 if TYPE_CHECKING:
+    from predictor.explain import Explanation
     from reckon.predict import Sweep
     from reckon.serving import ServingSweep
 
@@ -57,6 +58,7 @@ FLAGS = [
     *(name for name in LISTS if name not in SERVING_ONLY),
     "sequence_parallel",
     "tokens",
+    "price_per_gpu_hour",
 ]
 """Flags that are keys of a training plan."""
 
@@ -98,6 +100,7 @@ def predict_train(
     calibration: str,
     json: str | None,
     allow_oom: bool,
+    explain: bool = False,
     lines: dict[str, str] | None = None,
     emit: str | None = None,
 ) -> int:
@@ -106,7 +109,10 @@ def predict_train(
 
     fields, launch = launched(lines, _requested(file, flags, settings))
     found = sweep(fields, load(calibration), file or "command line")
-    return _finish(found, "training-sweep", json, allow_oom, launch, emit)
+    if explain and found.varying:
+        raise InputError("--explain is of one plan; give no comma lists beside it")
+    why = found.predictions[0].explain() if explain else None
+    return _finish(found, "training-sweep", json, allow_oom, launch, emit, why)
 
 
 def predict_infer(
@@ -146,9 +152,10 @@ def _finish(
     allow_oom: bool,
     launch: dict[str, Any],
     emit: str | None,
+    why: Explanation | None = None,
 ) -> int:
     """Show predictions of one verb, or write them; returns the exit status."""
-    extra = dict(launch)
+    extra = {**launch, **({"explain": why.to_dict()} if why else {})}
     if emit:
         from reckon.launching import emitted
 
@@ -169,12 +176,12 @@ def _finish(
         )
         write_json(json, {**content, **extra})
     if json != "-" and not emit:
-        _show(found)
+        _show(found, why)
     fits = any(result.fits for result in found.predictions)
     return 0 if fits or allow_oom else 2
 
 
-def _show(found: Sweep | ServingSweep) -> None:
+def _show(found: Sweep | ServingSweep, why: Explanation | None) -> None:
     from reckon.predict import Sweep
 
     if isinstance(found, Sweep):
@@ -183,7 +190,11 @@ def _show(found: Sweep | ServingSweep) -> None:
         if found.varying:
             show_sweep(found)
         else:
-            show_prediction(found.predictions[0])
+            show_prediction(found.predictions[0], top=0 if why else 6)
+        if why:
+            from reckon.explaining import show_explanation
+
+            show_explanation(why)
         return
     from reckon.serving_terminal import show_serving, show_serving_sweep
 

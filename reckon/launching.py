@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor import catalog
-from predictor.complete import TrainingRequest
+from predictor.complete import TrainingRequest, reliability_defaults, reliability_of
 from predictor.complete_serving import ServingRequest
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
@@ -123,7 +123,7 @@ def emitted_plan(
     tokens  the budget, if there is one
     """
     request = (
-        TrainingRequest(model, cluster, plan, tokens, ())
+        TrainingRequest(model, cluster, plan, tokens, (), reliability_of(reliability_defaults()))
         if isinstance(plan, TrainingPlan)
         else ServingRequest(model, cluster, plan, ())
     )

@@ -17,6 +17,7 @@ from predictor.compare import (
     Timed,
     alternatives,
     differences,
+    over_best,
     ratio,
     ties,
     timed,
@@ -27,7 +28,7 @@ from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model
-from predictor.search import Limits, SearchResult, brief, mapping, search_train
+from predictor.search import OBJECTIVES, Limits, SearchResult, brief, mapping, search_train
 from predictor.specs import TrainingPlanSpec, parse
 from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
@@ -43,6 +44,9 @@ FIELDS = (
     "framework", "era",
 )  # fmt: skip
 """Flags that say what to search."""
+
+OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimizer": [0, 1]}
+"""What `--offload` adds to the search."""
 
 LIMITS = tuple(field.name for field in fields(Limits))
 """Flags that bound it."""
@@ -102,9 +106,8 @@ class TrainingSearch:
         return alternatives(self.result)
 
     def ratios(self, positions: list[int]) -> list[Ratio]:
-        """Step times over the winner's."""
-        again = timed_again(self.result, positions)
-        return [ratio(one, self.winner, self.result.calibration) for one in again]
+        """Step times (or costs, as plans are ranked) over the winner's."""
+        return over_best(self.result, positions)
 
     def prediction(self, position: int) -> TrainingPrediction:
         """Everything that is predicted for one plan."""
@@ -289,8 +292,8 @@ def hold_against(
     whole = predict(result.model, result.cluster, request.plan, result.calibration)
     (mine,) = timed(result.model, result.cluster, request.plan, result.calibration)
     (best,) = timed_again(result, [0])
-    power = {"time": 0.0, "cost": 1.0}[result.objective]
-    score = mine.step_time * float(np.asarray(request.plan.gpus)) ** power
+    weight = float(np.asarray(request.plan.gpus)) ** OBJECTIVES[result.objective]
+    score = mine.step_time * weight
     limit = result.limits.memory_fraction * float(result.cluster.accelerator.memory)
     return Own(
         plan=mapping(request.plan),
@@ -298,7 +301,7 @@ def hold_against(
         step_time=mine.step_time,
         memory=float(whole.memory.peak),
         fits=float(whole.memory.peak) <= limit,
-        slower=ratio(mine, best, result.calibration),
+        slower=ratio(mine, best, result.calibration, weight / result.weight(0)),
         rank=int(np.sum(result.score < score * (1 - 1e-12))) + 1,
         spends=differences(mine, best),
     )
@@ -339,6 +342,8 @@ def run_train(
 
     content = dict(catalog.read_mapping(Path(file))) if file else {}
     stated = {**content, **fields, **settings_of(settings)}
+    if "price_per_gpu_hour" in stated:
+        stated["price"] = stated.pop("price_per_gpu_hour")
     bounds = {name: stated.pop(name) for name in LIMITS if name in stated} | limits
     goal = objective or stated.pop("objective", None)
     model, cluster, rest = where(stated)

@@ -48,12 +48,15 @@ def plan_train_command(
     money: Annotated[
         float | None, flag("money", "At most so much, in the price's unit.", "X")
     ] = None,
-    price: Annotated[float | None, flag("price", "Of a GPU-hour.", "X")] = None,
+    price: Annotated[float | None, flag("price-per-gpu-hour", "Adds money.", "X")] = None,
     memory_fraction: Annotated[
         float | None, flag("memory-fraction", "Of the memory (default 0.95).", "X")
     ] = None,
     tp_in_node: Annotated[
         bool, typer.Option("--tp-in-node", help="Tensor parallel inside the node only.")
+    ] = False,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="Also search offloading to the host.")
     ] = False,
     objective: Annotated[Text, flag("objective", "time or cost.", "O")] = None,
     compare: Annotated[
@@ -66,12 +69,69 @@ def plan_train_command(
 ) -> None:
     """The fastest (or cheapest) layout of a training run, the Pareto front, and why."""
     given = locals()
-    from reckon.plan import FIELDS, LIMITS, run_train
+    from reckon.plan import FIELDS, LIMITS, OFFLOADED, run_train
 
     fields = {name: given[name] for name in FIELDS if given[name] is not None}
+    fields |= OFFLOADED if offload else {}
     limits = {name: given[name] for name in LIMITS if given[name] is not None}
     raise typer.Exit(
         run_train(
             file, fields, settings or [], limits, objective, compare, top, report, calibration, json
         )
+    )
+
+
+INFER_EXAMPLE = (
+    "Example: reckon plan infer --model llama3-70b --system dgx-h100,dgx-h200 --rate 20 "
+    "--input-len 1024 --output-len 256 --ttft-ms 1000 --tpot-ms 40 --precision bf16,fp8"
+)
+
+
+@plan_app.command("infer", epilog=INFER_EXAMPLE)
+def plan_infer_command(
+    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
+    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
+    system: Annotated[Text, flag("system", "To choose among.", "NAME,...")] = None,
+    accelerator: Annotated[Text, flag("accelerator", "Instead of systems.", "NAME,...")] = None,
+    rate: Annotated[float | None, flag("rate", "Requests per second.", "X")] = None,
+    load: Annotated[Text, flag("load", "Or a table: hour, requests_per_s.", "CSV")] = None,
+    input_len: Annotated[Text, flag("input-len", "Tokens of a prompt.")] = None,
+    output_len: Annotated[Text, flag("output-len", "Tokens of an answer.")] = None,
+    ttft_ms: Annotated[float | None, flag("ttft-ms", "Promised first token.", "X")] = None,
+    tpot_ms: Annotated[float | None, flag("tpot-ms", "Promised time per token.", "X")] = None,
+    ttft_percentile: Annotated[
+        float | None, flag("ttft-percentile", "Of requests that meet it (90).", "P")
+    ] = None,
+    tpot_percentile: Annotated[
+        float | None, flag("tpot-percentile", "Of requests that meet it (90).", "P")
+    ] = None,
+    headroom: Annotated[
+        float | None, flag("headroom", "Load to carry beyond, 0.2: 20 %.", "X")
+    ] = None,
+    spare: Annotated[int | None, flag("spare", "Engines beyond those needed.")] = None,
+    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
+    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
+    dp: Annotated[Text, flag("dp", "Attention replicas of a mixture.")] = None,
+    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    precision: Annotated[Text, flag("precision", "bf16,fp8,int4_wo ...", "P")] = None,
+    kv_precision: Annotated[Text, flag("kv-precision", "bf16,fp8 cache.", "P")] = None,
+    framework: Annotated[Text, flag("framework", "Engine: vllm,sglang ...", "NAME")] = None,
+    era: Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
+    price: Annotated[Text, flag("price-per-gpu-hour", "X, or SYSTEM=X,...", "X")] = None,
+    objective: Annotated[Text, flag("objective", "gpus or cost.", "O")] = None,
+    simulate: Annotated[int | None, flag("simulate", "Check the best with N requests.")] = None,
+    settings: Settings = None,
+    top: Annotated[int, flag("top", "Fleets to list.")] = 10,
+    report: Annotated[Text, flag("report", REPORT_HELP, "FILE")] = None,
+    calibration: CalibrationName = "default",
+    json: Json = None,
+) -> None:
+    """The fewest GPUs, or the least money, for a load within promised latencies."""
+    given = locals()
+    from reckon.plan_infer import OPTIONS, STATED, run_infer
+
+    fields = {name: given[name] for name in STATED if given[name] is not None}
+    options = {name: given[name] for name in OPTIONS if given[name] is not None}
+    raise typer.Exit(
+        run_infer(file, fields, settings or [], options, top, report, calibration, json)
     )

@@ -47,6 +47,21 @@ def test_days_follow_from_the_budget() -> None:
     assert reckon.predict_train("llama3-8b", "dgx-h100", PLAN).training_days() is None
 
 
+def test_a_run_loses_time_to_failures_and_costs_money() -> None:
+    plan = {**PLAN, "tokens": 1e12, "price_per_gpu_hour": 2.5}
+    found = reckon.predict_train("llama3-8b", "dgx-h100", plan)
+    days, calendar, run = found.training_days(), found.effective_days(), found.run()
+    share = run["goodput"]["value"]
+    assert calendar.value == pytest.approx(days.value / share)
+    assert calendar.low < days.value / share < calendar.high
+    assert calendar.high / calendar.value >= days.high / days.value
+    assert run["cost"]["value"] == pytest.approx(2.5 * 24 * 64 * calendar.value)
+    assert run["interruptions"] == pytest.approx(calendar.value * 24 / run["mtbf_hours"])
+    assert reckon.predict_train("llama3-8b", "dgx-h100", PLAN).run() is None
+    sure = reckon.predict_train("llama3-8b", "dgx-h100", {**plan, "mtbf_hours": 1e12})
+    assert sure.run()["goodput"]["value"] == pytest.approx(1.0, abs=1e-3)
+
+
 def test_utilisation_differs_by_convention() -> None:
     mfu = reckon.predict_train("llama3-8b", "dgx-h100", PLAN).mfu()
     assert mfu["6nd"] < mfu["palm"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import InputError
+from predictor.plan import OFFLOADS
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import choose
@@ -123,6 +124,24 @@ def _zero_means(flags: Flags, facts: Facts) -> Facts:
     return found
 
 
+OFFLOADED = tuple(f"zero_optimization.offload_optimizer.{key}" for key in ("device", "ratio"))
+
+
+def _offload_says(facts: Facts) -> Flags:
+    share = facts.get("offload_optimizer", 0)
+    return dict(zip(OFFLOADED, (facts["offload_to"], share), strict=True)) if share else {}
+
+
+def _offload_means(flags: Flags, facts: Facts) -> Facts:
+    device = str(flags.get(OFFLOADED[0], "none"))
+    if device == "none":
+        return {"offload_optimizer": facts.get("offload_optimizer", 0)}
+    if device not in OFFLOADS:
+        raise InputError(f"{OFFLOADED[0]} {device}: known are none, {', '.join(OFFLOADS)}")
+    share = number(OFFLOADED[1], flags.get(OFFLOADED[1], 1))
+    return {"offload_optimizer": share, "offload_to": device}
+
+
 SIZES = {2: ("bf16", "fp16"), 4: ("fp32",)}
 
 
@@ -183,6 +202,7 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
     Derived((STAGE, OVERLAP, MICS), _zero_says, _zero_means),
+    Derived(OFFLOADED, _offload_says, _offload_means),
     _type("communication_data_type", "reduce_bytes"),
     _type("data_types.grad_accum_dtype", "gradient_bytes"),
     Derived(

@@ -324,13 +324,15 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     "draft_cost": lambda plan, model: plan.drafted > 0,
     "recompute_modules": lambda plan, model: plan.recompute == "selective",
     "recompute_share": lambda plan, model: plan.recompute == "full",
+    "recompute_chunk": lambda plan, model: plan.recompute == "full",
+    "offload_to": lambda plan, model: plan.offload_optimizer + plan.offload_activations > 0,
     "cp_kind": lambda plan, model: plan.cp > 1,
     "sequence_parallel": lambda plan, model: plan.tp > 1,
     "schedule": lambda plan, model: plan.pp > 1,
     "split": lambda plan, model: plan.pp > 1,
     "mtp": lambda plan, model: model.mtp_layers > 0,
     "lora_rank": lambda plan, model: plan.frozen,
-    **dict.fromkeys(("dispatch", "expert_load"), lambda plan, model: model.is_moe),
+    **dict.fromkeys(("dispatch", "expert_load", "routed_nodes"), lambda plan, model: model.is_moe),
     "ep_overlap": lambda plan, model: model.is_moe,
 }
 """Where fields that do not always matter do."""

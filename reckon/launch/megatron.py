@@ -83,7 +83,9 @@ def _recompute_says(facts: Facts) -> Flags:
     share = facts.get("recompute_share", 1)
     found: Flags = {"--recompute-granularity": "full", "--recompute-method": "uniform",
                     "--recompute-num-layers": 1}  # fmt: skip
-    if share < 1:
+    if share == 1:
+        found["--recompute-num-layers"] = facts.get("recompute_chunk", 1)
+    else:
         each = facts["model.layers"] / (facts["pp"] * facts["vpp"])
         found["--recompute-method"] = "block"
         found["--recompute-num-layers"] = math.ceil(share * each - 1e-9)
@@ -101,13 +103,16 @@ def _recompute_means(flags: Flags, facts: Facts) -> Facts:
     if kind == "selective":
         modules = str(flags.get("--recompute-modules", "core_attn")).strip("[]").replace(",", " ")
         names = [name.strip("'\"") for name in modules.split()]
-        kept = [name for name in names if name != "moe_act"]
-        return {"recompute": "selective", "recompute_modules": ",".join(kept or ["core_attn"])}
+        return {"recompute": "selective", "recompute_modules": ",".join(names or ["core_attn"])}
     if kind != "full":
         raise InputError(f"--recompute-granularity {kind}: known are full, selective")
+    if facts.get("recompute", kind) != kind:  # another is given beside the line
+        return {"recompute": kind}
+    layers = whole_number("--recompute-num-layers", flags.get("--recompute-num-layers", 1))
     if str(flags.get("--recompute-method", "uniform")).lower() != "block":
-        return {"recompute": "full", "recompute_share": 1}
-    layers = number("--recompute-num-layers", flags.get("--recompute-num-layers", 1))
+        found: Facts = {"recompute": "full", "recompute_share": 1}
+        chunk = {"recompute_method": "uniform", "recompute_layers": layers} if layers > 1 else {}
+        return found | chunk
     if "model.layers" not in facts:
         raise InputError("--recompute-method block needs --num-layers, or --model")
     each = facts["model.layers"] / (facts.get("pp", 1) * facts.get("vpp", 1))
@@ -254,6 +259,41 @@ def _budget_means(flags: Flags, facts: Facts) -> Facts:
     return {}
 
 
+OFFLOAD_FLAGS = ("--optimizer-cpu-offload", "--optimizer-offload-fraction")
+
+
+def _offload_says(facts: Facts) -> Flags:
+    """Optimizer states that the host keeps and updates."""
+    share = facts.get("offload_optimizer", 0)
+    if not share or facts["offload_to"] != "cpu":
+        return {}
+    return {OFFLOAD_FLAGS[0]: True, OFFLOAD_FLAGS[1]: share}
+
+
+def _offload_means(flags: Flags, facts: Facts) -> Facts:
+    if not truth(OFFLOAD_FLAGS[0], flags.get(OFFLOAD_FLAGS[0], False)):
+        return {"offload_optimizer": 0}
+    return {"offload_optimizer": number(OFFLOAD_FLAGS[1], flags.get(OFFLOAD_FLAGS[1], 1))}
+
+
+GROUP_FLAGS = ("--moe-router-group-topk", "--moe-router-num-groups")
+
+
+def _groups_says(facts: Facts) -> Flags:
+    """Groups of experts, one on each node that they lie on (node-limited routing)."""
+    most = facts.get("routed_nodes")
+    if not most or not facts.get("model.num_experts"):
+        return {}
+    nodes = facts["ep"] * facts["etp"] // facts["@per_node"]
+    return {GROUP_FLAGS[0]: most, GROUP_FLAGS[1]: max(nodes, most)}
+
+
+def _groups_means(flags: Flags, facts: Facts) -> Facts:
+    if GROUP_FLAGS[0] not in flags:
+        return {}
+    return {"routed_nodes": whole_number(GROUP_FLAGS[0], flags[GROUP_FLAGS[0]])}
+
+
 def _mtp_says(facts: Facts) -> Flags:
     layers = facts.get("model.mtp_layers")
     return {"--mtp-num-layers": layers} if layers and facts.get("mtp", True) else {}
@@ -297,6 +337,8 @@ PLAN: tuple[Entry, ...] = (
             {"split": "slots"} if all(truth("", flags.get(f, False)) for f in SPLIT_FLAGS) else {}
         ),
     ),
+    Number("--decoder-first-pipeline-num-layers", "first_layers"),
+    Number("--decoder-last-pipeline-num-layers", "last_layers"),
     Number("--context-parallel-size", "cp", absent=1),
     Where(
         Cases(
@@ -415,6 +457,8 @@ PLAN: tuple[Entry, ...] = (
         lambda facts: bool(facts.get("model.num_experts")),
     ),
     Derived(LOAD_FLAGS, _load_says, _load_means, off=((LOAD_FLAGS[0], False),)),
+    Derived(OFFLOAD_FLAGS, _offload_says, _offload_means, off=((OFFLOAD_FLAGS[0], False),)),
+    Derived(GROUP_FLAGS, _groups_says, _groups_means),
     Derived(("--mtp-num-layers",), _mtp_says, _mtp_means, off=(("--mtp-num-layers", 0),)),
     Derived(
         ("--clip-grad",),
@@ -454,7 +498,7 @@ IGNORED = (
     "--fp8-amax", "--fp8-margin", "--fp8-interval", "--moe-router-load-balancing-type",
     "--moe-aux-loss", "--moe-z-loss", "--moe-router-score", "--moe-router-bias",
     "--moe-router-enable", "--moe-router-dtype", "--moe-router-pre", "--moe-router-topk-scaling",
-    "--moe-router-num-groups", "--moe-router-group", "--mtp-loss", "--test-mode",
+    "--mtp-loss", "--test-mode",
     "--override-opt_param", "--override-opt-param", "--spec", "--loss", "--no-gradient",
     "--ddp-bucket", "--enable-experimental", "--mscale", "--original-max", "--beta",
 )  # fmt: skip

@@ -135,7 +135,8 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
 
 
 SCHEDULES = {"1F1B": "1f1b", "Interleaved1F1B": "1f1b", "GPipe": "gpipe",
-             "InterleavedZeroBubble": "zb-h1"}  # fmt: skip
+             "InterleavedZeroBubble": "zb-h1", "ZBVZeroBubble": "zb-v",
+             "DualPipeV": "dualpipev"}  # fmt: skip
 
 
 def _stages_says(facts: Facts) -> Flags:
@@ -159,7 +160,7 @@ def _stages_means(flags: Flags, facts: Facts) -> Facts:
         return {"vpp": 1}
     if name not in SCHEDULES:
         raise InputError(f"{SCHEDULE} {name}: known are {', '.join(SCHEDULES)}")
-    vpp = 2 if name == "Interleaved1F1B" else 1
+    vpp = 2 if name in ("Interleaved1F1B", "ZBVZeroBubble", "DualPipeV") else 1
     if LAYERS in flags:
         if "model.layers" not in facts:
             raise InputError(f"{LAYERS}: needs a model; give --model")

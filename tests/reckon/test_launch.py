@@ -29,7 +29,9 @@ ANY: dict[str, list[Any]] = {
     "seq_len": [2048, 4096, 8192],
     "precision": ["bf16", "bf16", "fp16", "fp8", "fp8_block", "mxfp8"],
     "recompute": ["none", "selective", "full"],
-    "recompute_modules": ["core_attn", "core_attn,mlp", "layernorm,moe"],
+    "recompute_modules": ["core_attn", "core_attn,mlp", "layernorm,moe", "moe_act,shared_experts"],
+    "offload_optimizer": [None, None, 0.5, 1],
+    "routed_nodes": [None, 2],
     "sharding": ["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"],
     "cp_kind": ["ring", "allgather", "ulysses"],
     "attention": ["flash", "unfused"],
@@ -54,7 +56,7 @@ TORCHTITAN: dict[str, list[Any]] = {
     "recompute": ["none", "per_op", "full"],
     "sharding": ["fsdp", "zero3", "hsdp"],
     "cp_kind": ["ring", "allgather"],
-    "schedule": ["1f1b", "gpipe", "zb-h1"],
+    "schedule": ["1f1b", "gpipe", "zb-h1", "zb-v", "dualpipev"],
     "tp_overlap": [True, False],
     "reshard": [True, False],
     "fused": [True, False],
@@ -87,15 +89,21 @@ def random_training(
         fields |= {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "gpus": tp * pp * cp * dp}
         fields["global_batch"] = fields["micro_batch"] * dp * rng.choice([1, 2, 8, 16])
         fields["framework"] = framework
+        if fields.get("schedule") in ("zb-v", "dualpipev"):
+            fields["vpp"] = 2
         if pp > 1 and fields.get("schedule", "1f1b") == "1f1b":
             fields["vpp"] = rng.choice([1, 1, 2, 4]) if framework != "torchtitan" else 1
+        if pp > 2 and fields.get("vpp", 1) == 1 and framework == "megatron-lm":
+            fields |= rng.choice([{}, {"first_layers": 1}, {"first_layers": 2, "last_layers": 1}])
         if fields["sharding"] == "hsdp":
             fields["dp_shard"] = rng.choice([n for n in (2, 4, 8, dp) if dp % n == 0])
         if fields["precision"] == "fp16":
             fields |= {"gradient_bytes": 2, "reduce_bytes": 2}
         if fields["recompute"] == "full" and framework != "torchtitan":
             layers = model.layers / (pp * fields.get("vpp", 1))
-            if layers == int(layers):
+            if layers == int(layers) and rng.random() < 0.3:
+                fields |= {"recompute_method": "uniform", "recompute_layers": rng.choice([1, 2])}
+            elif layers == int(layers):
                 fields["recompute_share"] = rng.randrange(1, int(layers) + 1) / layers
         if model.is_moe:
             fields["ep"] = rng.choice([n for n in (1, 2, 4) if (tp * cp * dp) % n == 0])
@@ -638,7 +646,9 @@ def test_a_deepspeed_command_with_its_configuration(tmp_path: Path) -> None:
     expected = {"gpus": 32, "tp": 2, "seq_len": 4096, "global_batch": 512, "micro_batch": 4,
                 "sharding": "zero3", "precision": "bf16", "grad_clip": True}  # fmt: skip
     assert {name: launch.fields.get(name) for name in expected} == expected
-    assert launch.unknown == ["zero_optimization.offload_optimizer.device"]
+    assert launch.fields["offload_optimizer"] == 1
+    assert launch.fields["offload_to"] == "cpu"
+    assert launch.unknown == []
     assert any("'auto'" in note for note in launch.notes)
 
 

@@ -114,6 +114,7 @@ def emitted_plan(
     run: RunParameters,
     what: str,
     tokens: float | None = None,
+    rate: float | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Print the launch line of a plan that a search chose.
@@ -121,11 +122,13 @@ def emitted_plan(
     run     memory parameters of the calibration it was searched with
     what    what the plan promises, for the terminal
     tokens  the budget, if there is one
+    rate    requests per second that one engine is to carry
+    quiet   print nothing on stdout
     """
     request = (
         TrainingRequest(model, cluster, plan, tokens, (), reliability_of(reliability_defaults()))
         if isinstance(plan, TrainingPlan)
-        else ServingRequest(model, cluster, plan, ())
+        else ServingRequest(model, cluster, plan, (), rate)
     )
     written = emit(name, request, run)
     report(written, f"{model.name} on {float(plan.gpus):g} accelerators, {what}", quiet)

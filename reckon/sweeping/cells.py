@@ -148,6 +148,8 @@ def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputEr
         stated = {name: rest.pop(name) for name in CLUSTER if name in rest}
         spec = parse(TrainingPlanSpec, stated, "cell")
         cluster = complete_cluster(Filler(spec.model_dump()))
+        if "price_per_gpu_hour" in rest:
+            rest["price"] = rest.pop("price_per_gpu_hour")
         limits = {name: rest.pop(name) for name in LIMITS if name in rest}
         goal = rest.pop("objective", None)
         found = search(model, cluster, rest, calibration, objective=goal, keep=2, **limits)

@@ -872,3 +872,24 @@ def test_a_searched_plan_is_emitted(
     assert told.out == found["text"]
     assert "megatron: llama3-8b on 64 accelerators, the best" in told.err
     assert "--train-samples 244140625" in told.out
+
+
+def test_searches_emit_their_best(cli: Cli) -> None:
+    status, out, err = cli(
+        "plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", 16,
+        "--global-batch", 64, "--seq-len", 4096, "--framework", "megatron-lm", "--schedule", "1f1b",
+        "--emit", "megatron",
+    )  # fmt: skip
+    assert status == 0
+    assert "--nnodes 2" in out
+    assert "the best of" in err
+    assert read_launch("megatron", out).fields["gpus"] == 16
+    status, out, err = cli(
+        "plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100", "--rate", 20,
+        "--input-len", 512, "--output-len", 128, "--ttft-ms", 1000, "--tpot-ms", 40,
+        "--framework", "vllm", "--emit", "vllm",
+    )  # fmt: skip
+    assert status == 0
+    assert out.startswith("vllm serve meta-llama/Meta-Llama-3-8B")
+    assert "engines" in err
+    assert read_launch("vllm", out).fields["rate"] <= 20

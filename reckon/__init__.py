@@ -27,6 +27,7 @@ _LAZY = {
     "search_infer": "reckon.plan_infer",
     "Prediction": "reckon.result",
     "ServingResult": "reckon.serving_result",
+    "sweep": "reckon.sweeping",
     "validate": "reckon.validating",
     "calibrate": "reckon.calibrating",
     "profile": "reckon.profiling",

@@ -82,14 +82,24 @@ def predict_train_command(
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
+    emit: Annotated[Text, flag("emit", "Launch line: megatron torchtitan ...", "NAME")] = None,
+    from_megatron: Annotated[Text, flag("from-megatron", "Read such a line.", "LINE|FILE")] = None,
+    from_torchtitan: Annotated[
+        Text, flag("from-torchtitan", "Or -nemo, -deepspeed.", "LINE|FILE")
+    ] = None,
+    from_nemo: Annotated[Text, typer.Option("--from-nemo", hidden=True)] = None,
+    from_deepspeed: Annotated[Text, typer.Option("--from-deepspeed", hidden=True)] = None,
 ) -> None:
     """Step time, memory and bottlenecks of a training run. Comma lists give a row each."""
     given = locals()
     from reckon.commands import FLAGS, predict_train
 
     flags = {name: given[name] for name in FLAGS if given[name] is not None}
+    lines = {name: given[name] for name in given if name.startswith("from_") and given[name]}
     raise typer.Exit(
-        predict_train(file, flags, settings or [], calibration, json, allow_oom, explain)
+        predict_train(
+            file, flags, settings or [], calibration, json, allow_oom, explain, lines, emit
+        )
     )
 
 
@@ -131,13 +141,36 @@ def predict_infer_command(
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
+    emit: Annotated[Text, flag("emit", "Launch line: vllm sglang trtllm.", "NAME")] = None,
+    from_vllm: Annotated[Text, flag("from-vllm", "Read such a line.", "LINE|FILE")] = None,
+    from_sglang: Annotated[Text, flag("from-sglang", "Or of SGLang.", "LINE|FILE")] = None,
+    from_trtllm: Annotated[Text, flag("from-trtllm", "Or TensorRT-LLM.", "LINE|FILE")] = None,
 ) -> None:
     """Time to first token, time per token, throughput, memory. Comma lists give a row each."""
     given = locals()
     from reckon.commands import INFER_FLAGS, predict_infer
 
     flags = {name: given[name] for name in INFER_FLAGS if given[name] is not None}
-    raise typer.Exit(predict_infer(file, flags, settings or [], calibration, json, allow_oom))
+    lines = {name: given[name] for name in given if name.startswith("from_") and given[name]}
+    raise typer.Exit(
+        predict_infer(file, flags, settings or [], calibration, json, allow_oom, lines, emit)
+    )
+
+
+@app.command(epilog="Example: reckon sweep grid.yaml --out swept --workers 8")
+def sweep(
+    grid: Annotated[Text, typer.Argument(metavar="GRID.yaml", help="Fields with lists.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Parquet dataset to fill.")],
+    workers: Annotated[int | None, flag("workers", "Processes (default: all cores).")] = None,
+    cluster: Annotated[Text, flag("cluster", "Dask scheduler instead.", "tcp://HOST:PORT")] = None,
+    chunk: Annotated[int | None, flag("chunk", "Cells of a file.")] = None,
+    calibration: CalibrationName = "default",
+    json: Json = None,
+) -> None:
+    """Predict every combination of a grid, in parallel; run again to resume or to add."""
+    from reckon.sweeping import run
+
+    raise typer.Exit(run(str(grid), str(out), calibration, workers, cluster, chunk, json))
 
 
 @app.command(epilog="Example: reckon validate data/reference/training.csv --json out.json")

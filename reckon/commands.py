@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from predictor import catalog
 from predictor.errors import InputError
+
+if TYPE_CHECKING:
+    from predictor.explain import Explanation
+    from reckon.predict import Sweep
+    from reckon.serving import ServingSweep
 
 LISTS = [
     "model",
@@ -81,6 +87,12 @@ def settings_of(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
+def _requested(file: str | None, flags: dict[str, Any], settings: list[str]) -> dict[str, Any]:
+    """Keys of a request from a file, flags and further settings; later ones count."""
+    content = catalog.read_mapping(Path(file)) if file else {}
+    return {**content, **_split_lists(flags), **settings_of(settings)}
+
+
 def predict_train(
     file: str | None,
     flags: dict[str, Any],
@@ -89,34 +101,90 @@ def predict_train(
     json: str | None,
     allow_oom: bool,
     explain: bool = False,
+    lines: dict[str, str] | None = None,
+    emit: str | None = None,
 ) -> int:
-    from predictor import catalog
     from predictor.efficiency import load
     from reckon.predict import sweep
 
-    content = catalog.read_mapping(Path(file)) if file else {}
-    fields = {**content, **_split_lists(flags), **settings_of(settings)}
+    fields, launch = launched(lines, _requested(file, flags, settings))
     found = sweep(fields, load(calibration), file or "command line")
     if explain and found.varying:
         raise InputError("--explain is of one plan; give no comma lists beside it")
     why = found.predictions[0].explain() if explain else None
+    return _finish(found, "training-sweep", json, allow_oom, launch, emit, why)
+
+
+def predict_infer(
+    file: str | None,
+    flags: dict[str, Any],
+    settings: list[str],
+    calibration: str,
+    json: str | None,
+    allow_oom: bool,
+    lines: dict[str, str] | None = None,
+    emit: str | None = None,
+) -> int:
+    from predictor.efficiency import load
+    from reckon.serving import engine_parameters, sweep_serving
+
+    fields, launch = launched(lines, _requested(file, flags, settings))
+    own = engine_parameters(calibration)
+    found = sweep_serving(fields, load(calibration), own, file or "command line")
+    return _finish(found, "inference-sweep", json, allow_oom, launch, emit)
+
+
+def launched(
+    lines: dict[str, str] | None, fields: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The request with what a launch line says, and what is to be told of the line."""
+    if not lines:
+        return fields, {}
+    from reckon.launching import join
+
+    return join(lines, fields)
+
+
+def _finish(
+    found: Sweep | ServingSweep,
+    kind: str,
+    json: str | None,
+    allow_oom: bool,
+    launch: dict[str, Any],
+    emit: str | None,
+    why: Explanation | None = None,
+) -> int:
+    """Show predictions of one verb, or write them; returns the exit status."""
+    extra = {**launch, **({"explain": why.to_dict()} if why else {})}
+    if emit:
+        from reckon.launching import emitted
+
+        extra["emitted"] = emitted(emit, found, quiet=json == "-")
     if json:
         from reckon.files import write_json
 
         single = len(found.predictions) == 1 and not found.varying
-        own = {"explain": why.to_dict()} if why else {}
-        write_json(
-            json,
-            {**found.predictions[0].to_dict(), **own}
+        content = (
+            found.predictions[0].to_dict()
             if single
             else {
                 "schema_version": 1,
-                "kind": "training-sweep",
+                "kind": kind,
                 "predictions": [result.to_dict() for result in found.predictions],
                 "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
-            },
+            }
         )
-    if json != "-":
+        write_json(json, {**content, **extra})
+    if json != "-" and not emit:
+        _show(found, why)
+    fits = any(result.fits for result in found.predictions)
+    return 0 if fits or allow_oom else 2
+
+
+def _show(found: Sweep | ServingSweep, why: Explanation | None) -> None:
+    from reckon.predict import Sweep
+
+    if isinstance(found, Sweep):
         from reckon.terminal import show_prediction, show_sweep
 
         if found.varying:
@@ -127,50 +195,13 @@ def predict_train(
             from reckon.explaining import show_explanation
 
             show_explanation(why)
-    fits = any(result.fits for result in found.predictions)
-    return 0 if fits or allow_oom else 2
+        return
+    from reckon.serving_terminal import show_serving, show_serving_sweep
 
-
-def predict_infer(
-    file: str | None,
-    flags: dict[str, Any],
-    settings: list[str],
-    calibration: str,
-    json: str | None,
-    allow_oom: bool,
-) -> int:
-    from predictor import catalog
-    from predictor.efficiency import load
-    from reckon.serving import engine_parameters, sweep_serving
-
-    content = catalog.read_mapping(Path(file)) if file else {}
-    fields = {**content, **_split_lists(flags), **settings_of(settings)}
-    known = load(calibration)
-    found = sweep_serving(fields, known, engine_parameters(calibration), file or "command line")
-    if json:
-        from reckon.files import write_json
-
-        single = len(found.predictions) == 1 and not found.varying
-        write_json(
-            json,
-            found.predictions[0].to_dict()
-            if single
-            else {
-                "schema_version": 1,
-                "kind": "inference-sweep",
-                "predictions": [result.to_dict() for result in found.predictions],
-                "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
-            },
-        )
-    if json != "-":
-        from reckon.serving_terminal import show_serving, show_serving_sweep
-
-        if found.varying:
-            show_serving_sweep(found)
-        else:
-            show_serving(found.predictions[0])
-    fits = any(result.fits for result in found.predictions)
-    return 0 if fits or allow_oom else 2
+    if found.varying:
+        show_serving_sweep(found)
+    else:
+        show_serving(found.predictions[0])
 
 
 def validate(tables: list[Path], calibration: str, folds: str | None, json: str | None) -> int:

@@ -212,6 +212,16 @@ class TrainingSearch:
             },
         }
 
+    def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
+        """Print the winner's launch line, as `reckon.launch` writes it for a framework."""
+        from reckon.launching import emitted_plan
+
+        found = self.result
+        what = f"{float(found.step_time[0]):.4g} s per step, the best of {len(found):,} timed"
+        model, cluster, run = found.model, found.cluster, found.calibration.run
+        plan, tokens = found.plan(0), found.limits.tokens
+        return emitted_plan(name, model, cluster, plan, run, what, tokens, quiet=quiet)
+
     def to_frame(self, top: int = 100) -> pd.DataFrame:
         """A row for each of the best plans."""
         import pandas as pd
@@ -336,6 +346,7 @@ def run_train(
     report: str | None,
     calibration: str,
     json: str | None,
+    emit: str | None = None,
 ) -> int:
     """The verb `reckon plan train`; returns the exit status."""
     from reckon.commands import settings_of
@@ -357,15 +368,16 @@ def run_train(
         keep=max(top, 100),
         **bounds,
     )
+    line = {"emitted": found.emit(emit, quiet=json == "-")} if emit else {}
     if json:
         from reckon.files import write_json
 
-        write_json(json, found.to_dict(max(top, 1)))
+        write_json(json, {**found.to_dict(max(top, 1)), **line})
     if report:
         from reckon.report import write_training
 
         write_training(Path(report), found, top)
-    if json != "-":
+    if json != "-" and not emit:
         from reckon.plan_terminal import show_training
 
         show_training(found, top)

@@ -66,6 +66,7 @@ def plan_train_command(
     report: Annotated[Text, flag("report", REPORT_HELP, "FILE")] = None,
     calibration: CalibrationName = "default",
     json: Json = None,
+    emit: Annotated[Text, flag("emit", "Launch line instead.", "NAME")] = None,
 ) -> None:
     """The fastest (or cheapest) layout of a training run, the Pareto front, and why."""
     given = locals()
@@ -76,7 +77,17 @@ def plan_train_command(
     limits = {name: given[name] for name in LIMITS if given[name] is not None}
     raise typer.Exit(
         run_train(
-            file, fields, settings or [], limits, objective, compare, top, report, calibration, json
+            file,
+            fields,
+            settings or [],
+            limits,
+            objective,
+            compare,
+            top,
+            report,
+            calibration,
+            json,
+            emit,
         )
     )
 
@@ -125,6 +136,7 @@ def plan_infer_command(
     report: Annotated[Text, flag("report", REPORT_HELP, "FILE")] = None,
     calibration: CalibrationName = "default",
     json: Json = None,
+    emit: Annotated[Text, flag("emit", "Launch line instead.", "NAME")] = None,
 ) -> None:
     """The fewest GPUs, or the least money, for a load within promised latencies."""
     given = locals()
@@ -133,5 +145,5 @@ def plan_infer_command(
     fields = {name: given[name] for name in STATED if given[name] is not None}
     options = {name: given[name] for name in OPTIONS if given[name] is not None}
     raise typer.Exit(
-        run_infer(file, fields, settings or [], options, top, report, calibration, json)
+        run_infer(file, fields, settings or [], options, top, report, calibration, json, emit)
     )

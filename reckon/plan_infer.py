@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,20 @@ class InferenceSearch:
         accelerator, time per token [s], engine."""
         points = curve(self.found.engines, self.output_len)
         return [(gain, slow, self.found.engines[at]) for gain, slow, at, _ in points]
+
+    def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
+        """Print the launch line of one engine of the best fleet, and of the load that it carries,
+        as `reckon.launch` writes them."""
+        from reckon.launching import emitted_plan
+
+        best = self.fleets[0]
+        engine = best.engine
+        plan = replace(engine.plan, batch=float("inf"), serving=1.0)
+        what = f"one of {best.count} engines"
+        rate = round(self.load.peak / best.count, 4)
+        return emitted_plan(
+            name, self.model, engine.cluster, plan, self.run, what, rate=rate, quiet=quiet
+        )
 
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
@@ -380,6 +394,7 @@ def run_infer(
     report: str | None,
     calibration: str,
     json: str | None,
+    emit: str | None = None,
 ) -> int:
     """The verb `reckon plan infer`; returns the exit status."""
     from reckon.commands import settings_of
@@ -402,15 +417,16 @@ def run_infer(
     }
     systems = _systems(stated)
     found = search_infer(name, systems, stated, wanted, calibration=calibration, **arguments)
+    line = {"emitted": found.emit(emit, quiet=json == "-")} if emit else {}
     if json:
         from reckon.files import write_json
 
-        write_json(json, found.to_dict(max(top, 1)))
+        write_json(json, {**found.to_dict(max(top, 1)), **line})
     if report:
         from reckon.report import write_inference
 
         write_inference(Path(report), found, top)
-    if json != "-":
+    if json != "-" and not emit:
         from reckon.plan_infer_terminal import show_inference
 
         show_inference(found, top)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from predictor import catalog
 from predictor.complete import TrainingRequest, complete_training
@@ -93,8 +93,40 @@ def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sw
     A combination that cannot be is listed with its reason; if none can be, InputError is raised.
     """
     combinations, varying = expand(fields)
-    requests: list[TrainingRequest] = []
-    refused: list[tuple[dict[str, Any], str]] = []
+    found = predict_each(combinations, calibration, where)
+    predictions, refused = sorted_out(combinations, found, varying)
+    return Sweep(predictions, refused, varying)
+
+
+R = TypeVar("R")
+
+
+def sorted_out(
+    combinations: list[dict[str, Any]], found: list[R | InputError], varying: list[str]
+) -> tuple[list[R], list[tuple[dict[str, Any], str]]]:
+    """Results of combinations, and those that were refused with their reason.
+
+    Raises InputError if all were.
+    """
+    results = [one for one in found if not isinstance(one, InputError)]
+    refused = [
+        ({key: combination[key] for key in varying}, one)
+        for combination, one in zip(combinations, found, strict=True)
+        if isinstance(one, InputError)
+    ]
+    if not results and len(refused) == 1:
+        raise refused[0][1]
+    if not results:
+        raise InputError(f"none of {len(refused)} combinations is possible: {refused[0][1]}")
+    return results, [(combination, str(error)) for combination, error in refused]
+
+
+def predict_each(
+    combinations: list[dict[str, Any]], calibration: Calibration, where: str
+) -> list[Prediction | InputError]:
+    """Predict requests (keys of `TrainingPlanSpec`), in their order; the error of one that cannot
+    be stands in its place."""
+    requests: list[TrainingRequest | InputError] = []
     models: dict[str, Model] = {}
     for combination in combinations:
         spec = parse(TrainingPlanSpec, combination, where)
@@ -104,12 +136,10 @@ def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sw
                 models[name] = catalog.model(spec.model)
             requests.append(complete_training(spec, calibration.run, model=models.get(name)))
         except InputError as error:
-            if len(combinations) == 1:
-                raise
-            refused.append(({key: combination[key] for key in varying}, str(error)))
-    if not requests:
-        raise InputError(f"none of {len(combinations)} combinations is possible: {refused[0][1]}")
-    return Sweep(_together(requests, calibration), refused, varying)
+            requests.append(error)
+    possible = [request for request in requests if not isinstance(request, InputError)]
+    predicted = iter(_together(possible, calibration))
+    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
 
 
 def _together(requests: list[TrainingRequest], calibration: Calibration) -> list[Prediction]:

@@ -20,7 +20,7 @@ from predictor.rates import predict_rate
 from predictor.serving_parameters import ServingParameters, load_parameters
 from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
 from predictor.specs import ServingPlanSpec, parse
-from reckon.predict import DEFAULT_CALIBRATION, Ref, expand
+from reckon.predict import DEFAULT_CALIBRATION, Ref, expand, sorted_out
 from reckon.serving_result import ServingResult
 
 
@@ -112,19 +112,29 @@ def sweep_serving(
     A combination that cannot be is listed with its reason; if none can be, InputError is raised.
     """
     combinations, varying = expand(fields)
-    requests: list[ServingRequest] = []
-    refused: list[tuple[dict[str, Any], str]] = []
+    found = predict_each_serving(combinations, calibration, parameters, where)
+    predictions, refused = sorted_out(combinations, found, varying)
+    return ServingSweep(predictions, refused, varying)
+
+
+def predict_each_serving(
+    combinations: list[dict[str, Any]],
+    calibration: Calibration,
+    parameters: ServingParameters,
+    where: str,
+) -> list[ServingResult | InputError]:
+    """Predict requests (keys of `ServingPlanSpec`), in their order; the error of one that cannot
+    be stands in its place."""
+    requests: list[ServingRequest | InputError] = []
     for combination in combinations:
         spec = parse(ServingPlanSpec, combination, where)
         try:
             requests.append(complete_serving(spec, calibration.run))
         except InputError as error:
-            if len(combinations) == 1:
-                raise
-            refused.append(({key: combination[key] for key in varying}, str(error)))
-    if not requests:
-        raise InputError(f"none of {len(combinations)} combinations is possible: {refused[0][1]}")
-    return ServingSweep(_together(requests, calibration, parameters), refused, varying)
+            requests.append(error)
+    possible = [request for request in requests if not isinstance(request, InputError)]
+    predicted = iter(_together(possible, calibration, parameters))
+    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
 
 
 def _together(

@@ -228,6 +228,8 @@ def test_version_and_help(cli: Cli) -> None:
     assert cli("--version")[1].strip() == f"reckon {reckon.__version__}"
     for verb in (
         ["predict", "train"],
+        ["predict", "infer"],
+        ["sweep"],
         ["validate"],
         ["import"],
         ["calibrate"],

@@ -1,0 +1,275 @@
+"""DeepSpeed: its JSON configuration, and a command that names one.
+
+The configuration says how a batch is cut, what is sharded and in which types; the model, the length
+of sequences and other parallelism are the program's. A command's own arguments are read as those of
+Megatron-DeepSpeed, as far as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import InputError
+from predictor.plan import OFFLOADS
+from predictor.precision import PRECISIONS
+from reckon.launch.dialect import Dialect, Source
+from reckon.launch.launcher import choose
+from reckon.launch.megatron import FLAGS as MEGATRON_FLAGS
+from reckon.launch.megatron import IGNORED as MEGATRON_IGNORED
+from reckon.launch.megatron import PLAN, canonical
+from reckon.launch.megatron_model import MODEL
+from reckon.launch.shell import options, read_script
+from reckon.launch.structured import flatten, nest, read_mapping_text
+from reckon.launch.table import (
+    Cases,
+    Derived,
+    Entry,
+    Facts,
+    Flags,
+    number,
+    truth,
+    whole_number,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """An entry of Megatron's table: read where a command has its flags, never written."""
+
+    entry: Entry
+    whole_with: str = "--num-layers"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of the entry."""
+        return self.entry.flags
+
+    def write(self, facts: Facts, whole: bool) -> Flags:
+        """Nothing."""
+        return {}
+
+    def read(self, flags: Flags, facts: Facts, whole: bool) -> Facts:
+        """As the entry does; absence counts where the command states the model."""
+        return self.entry.read(flags, facts, self.whole_with in flags)
+
+
+TOTAL, PART, STEPS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+STAGE, MICS = "zero_optimization.stage", "zero_optimization.mics_shard_size"
+OVERLAP, CLIP = "zero_optimization.overlap_comm", "gradient_clipping"
+
+
+def _batch_says(facts: Facts) -> Flags:
+    ranks = facts["dp"] * facts["micro_batch"]
+    return {
+        TOTAL: facts["global_batch"],
+        PART: facts["micro_batch"],
+        STEPS: facts["global_batch"] // ranks,
+    }
+
+
+def _batch_means(flags: Flags, facts: Facts) -> Facts:
+    """Two of batch, micro-batch, steps and ranks, and what follows from them."""
+    size = {name: whole_number(name, flags[name]) for name in (TOTAL, PART, STEPS) if name in flags}
+    ranks = int(facts.get("tp", 1) * facts.get("pp", 1) * facts.get("cp", 1))
+    dp = facts["gpus"] // ranks if "gpus" in facts else None
+    found: Facts = {}
+    if PART in size:
+        found["micro_batch"] = size[PART]
+    elif TOTAL in size and dp:
+        found["micro_batch"] = max(size[TOTAL] // (dp * size.get(STEPS, 1)), 1)
+    if TOTAL in size:
+        found["global_batch"] = size[TOTAL]
+        if PART in size and STEPS in size:
+            each = size[PART] * size[STEPS]
+            if size[TOTAL] % max(each, 1):
+                raise InputError(
+                    f"{TOTAL} {size[TOTAL]} contradicts {PART} {size[PART]} x {STEPS} {size[STEPS]}"
+                )
+            found["dp"] = size[TOTAL] // each
+            if dp and dp != found["dp"]:
+                raise InputError(
+                    f"{TOTAL} {size[TOTAL]} over {PART} {size[PART]} x {STEPS} {size[STEPS]} is "
+                    f"{found['dp']} replicas; the command starts {dp}"
+                )
+    elif PART in size and dp:
+        found["global_batch"] = size[PART] * size.get(STEPS, 1) * dp
+    return found
+
+
+def _zero_says(facts: Facts) -> Flags:
+    stage = {"none": 0, "zero1": 1, "zero2": 2}.get(facts["sharding"], 3)
+    found: Flags = {STAGE: stage, OVERLAP: facts["grad_overlap"]}
+    if facts["sharding"] == "hsdp" and facts.get("dp_shard"):
+        found[MICS] = facts["dp_shard"]
+    return found
+
+
+def _zero_means(flags: Flags, facts: Facts) -> Facts:
+    stage = whole_number(STAGE, flags.get(STAGE, 0))
+    if stage not in range(4):
+        raise InputError(f"{STAGE} {stage}: known are 0, 1, 2, 3")
+    overlap = truth(OVERLAP, flags.get(OVERLAP, stage == 3))
+    found: Facts = {"sharding": ("none", "zero1", "zero2", "zero3")[stage], "grad_overlap": overlap}
+    if MICS in flags and whole_number(MICS, flags[MICS]) > 0:
+        if stage != 3:
+            raise InputError(f"{MICS} {flags[MICS]} contradicts {STAGE} {stage}: it needs stage 3")
+        found |= {"sharding": "hsdp", "dp_shard": whole_number(MICS, flags[MICS])}
+    return found
+
+
+OFFLOADED = tuple(f"zero_optimization.offload_optimizer.{key}" for key in ("device", "ratio"))
+
+
+def _offload_says(facts: Facts) -> Flags:
+    share = facts.get("offload_optimizer", 0)
+    return dict(zip(OFFLOADED, (facts["offload_to"], share), strict=True)) if share else {}
+
+
+def _offload_means(flags: Flags, facts: Facts) -> Facts:
+    device = str(flags.get(OFFLOADED[0], "none"))
+    if device == "none":
+        return {"offload_optimizer": facts.get("offload_optimizer", 0)}
+    if device not in OFFLOADS:
+        raise InputError(f"{OFFLOADED[0]} {device}: known are none, {', '.join(OFFLOADS)}")
+    share = number(OFFLOADED[1], flags.get(OFFLOADED[1], 1))
+    return {"offload_optimizer": share, "offload_to": device}
+
+
+SIZES = {2: ("bf16", "fp16"), 4: ("fp32",)}
+
+
+def _type(name: str, field: str) -> Cases:
+    """A key that holds a data type, whose size is a field."""
+    rows = tuple(((size,), {name: spellings}) for size, spellings in SIZES.items())
+    return Cases((field,), (*rows, ((None,), {})))
+
+
+def _pipeline(facts: Facts) -> Flags:
+    return {"pipeline.stages": facts["pp"]} if facts["pp"] > 1 else {}
+
+
+ENTRIES: tuple[Entry, ...] = (
+    *(Beside(entry) for entry in PLAN),
+    Derived(
+        ("tensor_parallel.autotp_size",),
+        lambda facts: {"tensor_parallel.autotp_size": facts["tp"]} if facts["tp"] > 1 else {},
+        lambda flags, facts: (
+            {"tp": whole_number("autotp_size", flags["tensor_parallel.autotp_size"])}
+            if "tensor_parallel.autotp_size" in flags
+            else {"tp": facts.get("tp", 1)}
+        ),
+    ),
+    Derived(
+        ("pipeline.stages",),
+        _pipeline,
+        lambda flags, facts: (
+            {"pp": whole_number("pipeline.stages", flags["pipeline.stages"])}
+            if str(flags.get("pipeline.stages", "auto")) != "auto"
+            else {"pp": facts.get("pp", 1)}
+        ),
+    ),
+    Derived(
+        ("sequence_parallel_size",),
+        lambda facts: {"sequence_parallel_size": facts["cp"]} if facts["cp"] > 1 else {},
+        lambda flags, facts: (
+            {
+                "cp": whole_number("sequence_parallel_size", flags["sequence_parallel_size"]),
+                "cp_kind": "ulysses",
+            }
+            if "sequence_parallel_size" in flags
+            else {"cp": facts.get("cp", 1)}
+        ),
+    ),
+    Derived((TOTAL, PART, STEPS), _batch_says, _batch_means),
+    Cases(
+        ("precision",),
+        (
+            (("bf16",), {"bf16.enabled": True, "fp16.enabled": False}),
+            (("fp16",), {"fp16.enabled": True, "bf16.enabled": False}),
+            (("fp32",), {"bf16.enabled": False, "fp16.enabled": False}),
+            *(
+                ((name,), {"bf16.enabled": True})
+                for name in PRECISIONS
+                if "p8" in name or "p4" in name
+            ),
+        ),
+    ),
+    Derived((STAGE, OVERLAP, MICS), _zero_says, _zero_means),
+    Derived(OFFLOADED, _offload_says, _offload_means),
+    _type("communication_data_type", "reduce_bytes"),
+    _type("data_types.grad_accum_dtype", "gradient_bytes"),
+    Derived(
+        (CLIP,),
+        lambda facts: {CLIP: 1.0 if facts["grad_clip"] else 0.0},
+        lambda flags, facts: {"grad_clip": number(CLIP, flags.get(CLIP, 0)) > 0},
+    ),
+)
+
+IGNORED = ("optimizer.", "scheduler.", "steps_per_print", "wall_clock_breakdown", "tensorboard.",
+           "wandb.", "csv_monitor.", "flops_profiler.", "comms_logger.", "dump_state",
+           "fp16.", "bf16.", "checkpoint.", "zero_allow_untested_optimizer", "elasticity.",
+           "zero_optimization.contiguous_gradients", "zero_optimization.stage3_gather_16bit",
+           "prescale_gradients", "--deepspeed", "zero_force_ds_cpu_optimizer",
+           *MEGATRON_IGNORED)  # fmt: skip
+
+
+def _render(flags: Flags, facts: Facts) -> str:
+    return json.dumps(nest({k: v for k, v in flags.items() if not k.startswith("@")}), indent=2)
+
+
+def _config(text: str, where: str) -> tuple[Flags, list[str]]:
+    mapping = read_mapping_text(text)
+    if mapping is None:
+        raise InputError(f"{where} is not a JSON configuration")
+    flat = flatten(mapping)
+    open_ = [name for name, value in flat.items() if value == "auto"]
+    notes = [f"{', '.join(open_)}: 'auto', left to what is assumed"] if open_ else []
+    return {name: value for name, value in flat.items() if value != "auto"}, notes
+
+
+def _parse(text: str, folder: Path) -> Source:
+    if text.lstrip().startswith("{"):
+        return Source(*_config(text, "the text"))
+    script = read_script(text)
+    named = ("deepspeed-config", "deepspeed_config", "deepspeed")
+    launcher, words, notes = choose(script, (*MEGATRON_FLAGS, *named))
+    said: dict[str, Any] = canonical(options(words))
+    found: Flags = {**launcher, **said}
+    config = said.get("--deepspeed-config", said.get("--deepspeed"))
+    if isinstance(config, str):
+        found |= _named_config(config, folder, script.files, notes)
+    return Source(found, notes)
+
+
+def _named_config(config: str, folder: Path, files: dict[str, str], notes: list[str]) -> Flags:
+    """The configuration that a command names: of a here-document, or of a file."""
+    text = files.get(config.removeprefix("./"))
+    if text is None:
+        path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
+        if path is None:
+            raise InputError(f"cannot read {config}, the configuration that the command names")
+        text = path.read_text(encoding="utf-8")
+    flags, own = _config(text, config)
+    notes += own
+    return flags
+
+
+DEEPSPEED = Dialect(
+    name="deepspeed",
+    framework="deepspeed",
+    serving=False,
+    model=tuple(Beside(entry) for entry in MODEL),
+    entries=ENTRIES,
+    ignored=IGNORED,
+    whole=True,
+    render=lambda flags, facts: _render(flags, facts) + "\n",
+    parse=_parse,
+    comment="",
+)

@@ -1,0 +1,375 @@
+"""A way to write launch lines: its table, its syntax, and what becomes of a plan in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from predictor import catalog
+from predictor.complete import TrainingRequest, complete_training
+from predictor.complete_serving import ServingRequest, complete_serving
+from predictor.efficiency import RunParameters
+from predictor.errors import InputError
+from predictor.model import Model
+from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS
+from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
+from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
+from reckon.launch.table import Entry, Facts, Flags, same
+
+Request = TrainingRequest | ServingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Flags of a launch line as written, and what the reader of its syntax could not follow."""
+
+    flags: Flags
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One framework's launch lines.
+
+    name       as `--emit` takes it
+    framework  whose defaults hold for what the line does not say
+    serving    whether it starts an engine, not a training run
+    model      the table of a model's dimensions, or of its name
+    entries    the table of a plan's fields; both in the order in which they are read
+    ignored    beginnings of flags that say nothing of speed or memory
+    whole      whether a flag that is absent means its default
+    render     flags and facts -> text
+    parse      text, folder of the file it is from -> flags
+    comment    what begins a comment in the text; empty where there are none
+    """
+
+    name: str
+    framework: str
+    serving: bool
+    model: tuple[Entry, ...]
+    entries: tuple[Entry, ...]
+    ignored: tuple[str, ...]
+    whole: bool
+    render: Callable[[Flags, Facts], str]
+    parse: Callable[[str, Path], Source]
+    comment: str = "#"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launch line was read as.
+
+    fields      keys of a plan (`TrainingPlanSpec`, `ServingPlanSpec`)
+    model       the model that the line states; None where it states none
+    understood  flags that were read, with their values
+    ignored     flags that say nothing of speed or memory
+    unknown     flags that may, and are not known here
+    overridden  fields that are given beside the line: what it says, and what counts
+    notes       what was found out, or could not be followed
+    """
+
+    dialect: str
+    fields: dict[str, Any]
+    model: Model | None
+    understood: dict[str, Any]
+    ignored: list[str]
+    unknown: list[str]
+    overridden: dict[str, tuple[Any, Any]]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return {
+            "dialect": self.dialect,
+            "fields": self.fields,
+            "model": self.model.name if self.model else None,
+            "understood": self.understood,
+            "ignored": self.ignored,
+            "unknown": self.unknown,
+            "overridden": {
+                name: {"line": line, "given": given}
+                for name, (line, given) in self.overridden.items()
+            },
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field that a launch line cannot say: its value, and what the line means instead."""
+
+    field: str
+    wanted: Any
+    said: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}={self.wanted} (it means {self.said})"
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A launch line, and what it could not say."""
+
+    dialect: str
+    text: str
+    unsaid: list[Difference]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return {
+            "dialect": self.dialect,
+            "text": self.text,
+            "unsaid": [{"field": d.field, "wanted": d.wanted, "said": d.said} for d in self.unsaid],
+        }
+
+
+SPELLED = {"weights": "precision", "kv": "kv_precision"}
+"""Fields of a serving plan that a request calls otherwise."""
+
+SUFFIXES = (".sh", ".yaml", ".yml", ".json", ".toml", ".txt", ".slurm", ".sbatch", ".args", ".conf")
+
+
+def text_of(given: str) -> tuple[str, Path]:
+    """The text of a launch line, from a file where it names one; and the folder it is from.
+
+    Raises InputError for a file that is not there or is no text.
+    """
+    one = given.strip()
+    if "\n" in one or len(one.split()) != 1 or one.startswith("-"):
+        return given, Path()
+    path = Path(one)
+    if not path.is_file():
+        if path.suffix in SUFFIXES:
+            raise InputError(f"cannot read {path}: no such file")
+        return given, Path()
+    try:
+        return path.read_text(encoding="utf-8"), path.parent
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+
+
+def read(
+    dialect: Dialect,
+    given: str,
+    model: Model | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Launch:
+    """Read a launch line.
+
+    given   the line, a script, or the name of a file with either
+    model   where the line need not state one; its dimensions count instead of the line's
+    beside  keys of a plan that are given beside the line: they count instead of what it says, and
+            what the line leaves to be derived follows from them
+
+    Raises InputError where nothing is understood, values are impossible or contradict each other.
+    """
+    text, folder = text_of(given)
+    source = dialect.parse(text, folder)
+    flags = source.flags
+    known: set[str] = set()
+    notes = list(source.notes)
+    said: Facts = {}
+    for entry in dialect.model:
+        known |= set(entry.flags)
+        said |= entry.read(flags, said, dialect.whole)
+    stated, found_out = _stated(said, model)
+    notes += found_out
+    named = {own: field for field, own in SPELLED.items()}
+    own = {named.get(k, k) if dialect.serving else k: v for k, v in (beside or {}).items()}
+    facts: Facts = {**(facts_of(stated) if stated else {}), **own}
+    overridden: dict[str, tuple[Any, Any]] = {}
+    for entry in dialect.entries:
+        known |= set(entry.flags)
+        found = entry.read(flags, facts, dialect.whole)
+        if any(flag in flags for flag in entry.flags):
+            overridden |= {
+                k: (v, own[k]) for k, v in found.items() if k in own and not same(v, own[k])
+            }
+        said |= found
+        facts |= {k: v for k, v in found.items() if k not in own}
+    understood = {f: v for f, v in flags.items() if f in known}
+    rest = [f for f in flags if f not in known]
+    if not understood:
+        told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
+        raise InputError(f"--from-{dialect.name}: no flag of {dialect.name} is in it{told}")
+    fields = {
+        SPELLED.get(k, k): facts[k]
+        for k in said
+        if not k.startswith((PREFIX, "@")) and k not in own
+    }
+    if dialect.framework:
+        fields.setdefault("framework", dialect.framework)
+    ignored = [f for f in rest if f.startswith(dialect.ignored)]
+    return Launch(
+        dialect.name,
+        fields,
+        stated,
+        understood,
+        ignored,
+        [f for f in rest if f not in ignored],
+        overridden,
+        notes,
+    )
+
+
+def _stated(said: Facts, model: Model | None) -> tuple[Model | None, list[str]]:
+    """The model that counts, and where a line's dimensions are others than those of `model`."""
+    if model is None:
+        return model_of(said)
+    own = dimensions(model)
+    sizes = {name.removeprefix(PREFIX): value for name, value in said.items()}
+    others = [
+        f"{name} {value}: --model {model.name} has {own[name]}, which counts"
+        for name, value in sizes.items()
+        if "layers" in sizes and name in own and not same(value, own[name])
+    ]
+    return model, others
+
+
+def _plain(value: Any) -> Any:
+    """A number as the files have it: whole ones as int, absent ones None."""
+    if isinstance(value, bool | str):
+        return value
+    found = float(value)
+    if not math.isfinite(found):
+        return None
+    return int(found) if found == int(found) else found
+
+
+def facts_of_request(request: Request) -> Facts:
+    """Every field of a complete request, and its model's dimensions."""
+    plan = request.plan
+    if isinstance(request, TrainingRequest):
+        names = (*NUMERIC_FIELDS, *CATEGORY_FIELDS)
+        extra: Facts = {"tokens": request.tokens}
+    else:
+        names = (*SERVING_NUMBERS, *SERVING_CATEGORIES)
+        extra = {"rate": request.rate}
+    found = {name: _plain(getattr(plan, name)) for name in names}
+    found |= {name: _plain(value) for name, value in extra.items() if value is not None}
+    found["gpus"] = int(plan.gpus)
+    found["@per_node"] = int(request.cluster.accelerators_per_node)
+    return {**{k: v for k, v in found.items() if v is not None}, **facts_of(request.model)}
+
+
+def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
+    """Write a complete request as a launch line, read it back, and say what it could not say.
+
+    run   memory parameters, by which what the line leaves open is completed
+    """
+    if isinstance(request, ServingRequest) != dialect.serving:
+        verb = "infer" if dialect.serving else "train"
+        raise InputError(f"--emit {dialect.name} is for predict {verb}")
+    facts = facts_of_request(request)
+    flags: Flags = {}
+    hybrid = facts["model.mamba_layers"] and not dialect.serving
+    for entry in (*(() if hybrid else dialect.model), *dialect.entries):
+        flags |= entry.write(facts, dialect.whole)
+    text = dialect.render(flags, facts)
+    unsaid = differences(dialect, text, request, run)
+    if dialect.comment and unsaid:
+        text += "".join(f"{dialect.comment} not said here: {one}\n" for one in unsaid)
+    return Emitted(dialect.name, text, unsaid)
+
+
+def differences(
+    dialect: Dialect, text: str, request: Request, run: RunParameters
+) -> list[Difference]:
+    """Fields of a request that are others when its launch line is read and completed.
+
+    What every request must state and the line does not (lengths, accelerators) is taken from the
+    request, and counted as not said. The system is given beside the line in any case.
+    """
+    try:
+        launch = read(dialect, text)
+    except InputError:
+        launch = read(dialect, text, request.model)
+    plan, model = request.plan, launch.model or request.model
+    found = []
+    if launch.model is None or dimensions(launch.model) != dimensions(request.model):
+        said = launch.model.name if launch.model else "none"
+        found.append(Difference("model", request.model.name, said))
+    fields = dict(launch.fields)
+    fields["era"] = plan.era if fields.get("framework") == plan.framework else None
+    needed = ["gpus", "seq_len", "global_batch"]
+    if dialect.serving:
+        needed = ["input_len", "output_len"]
+    for name in needed:
+        if name not in fields and not (name == "gpus" and "dp" in fields):
+            fields[name] = int(getattr(plan, name))
+            found.append(Difference(name, fields[name], "nothing"))
+    with_cluster: dict[str, Any] = {"strict": False, "model": model, "cluster": request.cluster}
+    names: tuple[str, ...]
+    if dialect.serving:
+        spec = parse(ServingPlanSpec, fields, dialect.name)
+        other: Request = complete_serving(spec, run, **with_cluster)
+        names = (*SERVING_NUMBERS, *SERVING_CATEGORIES)
+    else:
+        training = parse(TrainingPlanSpec, fields, dialect.name)
+        other = complete_training(training, run, **with_cluster)
+        names = (*NUMERIC_FIELDS, *CATEGORY_FIELDS)
+    for name in names:
+        one, two = getattr(plan, name), getattr(other.plan, name)
+        if name not in ("framework", "era") and not alike(name, plan, other.plan, model):
+            found.append(Difference(name, _plain(one), _plain(two)))
+    return found
+
+
+MATTERS: dict[str, Callable[[Any, Model], bool]] = {
+    "acceptance": lambda plan, model: plan.drafted > 0,
+    "draft_cost": lambda plan, model: plan.drafted > 0,
+    "recompute_modules": lambda plan, model: plan.recompute == "selective",
+    "recompute_share": lambda plan, model: plan.recompute == "full",
+    "recompute_chunk": lambda plan, model: plan.recompute == "full",
+    "offload_to": lambda plan, model: plan.offload_optimizer + plan.offload_activations > 0,
+    "cp_kind": lambda plan, model: plan.cp > 1,
+    "sequence_parallel": lambda plan, model: plan.tp > 1,
+    "schedule": lambda plan, model: plan.pp > 1,
+    "split": lambda plan, model: plan.pp > 1,
+    "mtp": lambda plan, model: model.mtp_layers > 0,
+    "lora_rank": lambda plan, model: plan.frozen,
+    **dict.fromkeys(("dispatch", "expert_load", "routed_nodes"), lambda plan, model: model.is_moe),
+    "ep_overlap": lambda plan, model: model.is_moe,
+}
+"""Where fields that do not always matter do."""
+
+
+def alike(name: str, plan: Any, other: Any, model: Model) -> bool:
+    """Whether two plans mean the same by a field: two names of one thing do, and so does what
+    nothing depends on."""
+    one, two = getattr(plan, name), getattr(other, name)
+    if name in ("sharding", "dp_shard"):
+        return _sharded(plan)[name == "dp_shard"] == _sharded(other)[name == "dp_shard"]
+    if name in MATTERS and not any(MATTERS[name](each, model) for each in (plan, other)):
+        return True
+    if isinstance(one, str | bool):
+        return bool(one == two)
+    return bool(float(one) == float(two) or (math.isnan(one) and math.isnan(two)))
+
+
+def _sharded(plan: Any) -> tuple[str, float]:
+    """What is sharded, and among how many."""
+    ranks = float(plan.gradient_group)
+    if plan.sharding == "hsdp" and float(plan.shard_group) < ranks:
+        return "hsdp", float(plan.dp_shard)
+    full = ("zero3", "fsdp", "hsdp")
+    return ("fsdp" if plan.sharding in full else plan.sharding) if ranks > 1 else "any", 0.0
+
+
+def catalog_model(name: str) -> str | None:
+    """The catalog's name of a model that a repository, a folder or a name stands for."""
+    wanted = name.strip().rstrip("/").lower()
+    last = wanted.rsplit("/", 1)[-1]
+    for known, row in catalog.rows("models").items():
+        repository = str(row.get("hf_id", "")).lower()
+        aliases = [a.strip().lower() for a in str(row.get("aliases", "")).split(";")]
+        if wanted in (known.lower(), repository, *aliases) or last in (
+            known.lower(),
+            repository.rsplit("/", 1)[-1] or None,
+        ):
+            return known
+    return None

@@ -1,0 +1,166 @@
+"""Dimensions of a model as launch lines state them, and the catalog's model that has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.model import Model
+from reckon.launch.table import Facts, whole_number
+
+PREFIX = "model."
+
+PLAIN = (
+    "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab", "gated", "norm",
+    "positions", "tied_embeddings", "bias", "qkv_bias", "num_experts", "top_k",
+    "expert_ffn_hidden", "dense_layers", "moe_every_n", "q_lora_rank", "kv_lora_rank",
+    "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "mtp_layers", "sliding_window",
+)  # fmt: skip
+"""Dimensions that lines state as the model has them."""
+
+TOKENIZERS = {
+    "gpt2bpetokenizer": 50257,
+    "gptsentencepiecetokenizer": 0,
+    "llama2tokenizer": 32000,
+    "bertwordpiecelowercase": 30522,
+}
+"""Vocabularies that a tokenizer's name decides; 0 where its file does."""
+
+NEEDED = ("layers", "hidden", "heads")
+
+
+def dimensions(model: Model) -> dict[str, Any]:
+    """What decides a model's work, in one form for models that say the same in several.
+
+    Attention windows are given as the share of layers that have one, shared experts as their
+    width together; positions that the model can hold count only where it has learned them.
+    """
+    found = {name: getattr(model, name) for name in PLAIN}
+    found |= {
+        "activation": "silu" if model.gated else model.activation,
+        "shared_width": model.shared_width,
+        "moe_layers": model.moe_layers,
+        "windowed_share": model.windowed_share,
+        "max_context": model.max_context if model.positions == "learned" else 0,
+        "expert_hidden": model.expert_hidden,
+        "mamba_layers": model.mamba_layers,
+    }
+    if model.is_latent:
+        found["head_dim"] = model.qk_nope_head_dim
+        found["kv_heads"] = model.heads
+    if not found["moe_layers"] or model.dense_layers:
+        found["moe_every_n"] = 1
+    return found
+
+
+def facts_of(model: Model) -> Facts:
+    """Facts of a model, its name and its repository among them."""
+    row: dict[str, Any] = catalog.rows("models").get(model.name, {})
+    return {
+        **{PREFIX + name: value for name, value in dimensions(model).items()},
+        "model.name": model.name,
+        "model.repository": row.get("hf_id", ""),
+    }
+
+
+def model_of(facts: Facts) -> tuple[Model | None, list[str]]:
+    """The model that facts state, None where they state none; and what had to be found out.
+
+    It is the catalog's where one has all the dimensions stated; what is not stated then follows
+    from it.
+
+    Raises InputError where dimensions are missing, or contradict each other.
+    """
+    stated = {name.removeprefix(PREFIX): v for name, v in facts.items() if name.startswith(PREFIX)}
+    if "name" in stated:
+        return catalog.model(stated["name"]), []
+    if not any(name in stated for name in NEEDED):
+        return None, []
+    missing = [name for name in NEEDED if name not in stated]
+    if missing:
+        raise InputError(f"the launch line states a model without its {' and '.join(missing)}")
+    alike = _alike(stated)
+    notes = []
+    if "vocab" not in stated:
+        tokenizer = str(stated.get("tokenizer", "")).lower()
+        if alike is not None:
+            stated["vocab"] = alike.vocab
+            notes.append(f"vocabulary {alike.vocab} of {alike.name}, whose dimensions these are")
+        elif TOKENIZERS.get(tokenizer):
+            stated["vocab"] = TOKENIZERS[tokenizer]
+            notes.append(f"vocabulary {TOKENIZERS[tokenizer]} of {stated['tokenizer']}")
+        else:
+            raise InputError(
+                "the launch line does not say the size of the vocabulary, and no catalog model has "
+                "its dimensions; add --vocab-size, or give --model"
+            )
+    own = _build(stated)
+    if alike is not None:
+        theirs = dimensions(alike)
+        if not stated.get("mtp_layers"):  # prediction layers may be left out of training
+            theirs["mtp_layers"] = 0
+        if theirs == dimensions(own):
+            return alike, notes
+    return own, notes
+
+
+def _alike(stated: dict[str, Any]) -> Model | None:
+    """The first catalog model with all dimensions that are stated (norms, biases and the like left
+    aside), of those that agree most in the rest."""
+    best, most = None, -1
+    for name, row in catalog.rows("models").items():
+        if any(int(row.get(key, 0)) != stated[key] for key in NEEDED):
+            continue
+        model = catalog.model(name)
+        own = dimensions(model)
+        sizes = {k: own[k] == v for k, v in stated.items() if k in own and _is_size(k)}
+        agree = sum(own[k] == v for k, v in stated.items() if k in own)
+        if all(sizes.values()) and agree > most:
+            best, most = model, agree
+    return best
+
+
+def _is_size(name: str) -> bool:
+    return name not in (
+        "norm", "positions", "tied_embeddings", "bias", "qkv_bias", "activation", "max_context",
+        "mtp_layers",
+    )  # fmt: skip
+
+
+def _build(stated: dict[str, Any]) -> Model:
+    """A model of its own."""
+    given = {name: stated[name] for name in (*PLAIN, "max_context") if name in stated}
+    if stated.get("shared_width"):
+        given |= {"shared_experts": 1, "shared_expert_ffn_hidden": stated["shared_width"]}
+    if "activation" in stated:
+        given["activation"] = stated["activation"]
+    if stated.get("full_every"):
+        given["sliding_pattern"] = f"every {stated['full_every']}th layer full"
+    billions = stated.get("layers", 0) * 12 * stated.get("hidden", 0) ** 2 / 1e9
+    name = f"launched-{billions:.3g}b" if not stated.get("num_experts") else "launched-moe"
+    return catalog.model({"name": name, **given})
+
+
+def layer_pattern(flag: str, value: Any) -> Facts:
+    """Which layers are mixtures of experts, as Megatron writes it: every n-th, or a list of 0 and
+    1 such as '([0]*3+[1]*58)'.
+
+    Raises InputError for other patterns than leading dense layers or every n-th layer.
+    """
+    text = str(value).replace(" ", "")
+    if text.isdigit():
+        return {"model.moe_every_n": whole_number(flag, text)}
+    bits: list[int] = []
+    for term in text.strip("()").split("+"):
+        inner, _, times = term.partition("*")
+        items = inner.strip("[]()").split(",")
+        if not all(item in ("0", "1") for item in items) or (times and not times.isdigit()):
+            raise InputError(f"{flag} {value}: write a number, or a list such as ([0]*3+[1]*58)")
+        bits += [int(item) for item in items] * int(times or 1)
+    dense = bits.index(1) if 1 in bits else len(bits)
+    rest = bits[dense:]
+    every = rest.index(1, 1) if 1 in rest[1:] else 1
+    if any(bit != int(i % every == 0) for i, bit in enumerate(rest)) or (dense and every > 1):
+        raise InputError(f"{flag} {value}: neither leading dense layers nor every n-th layer")
+    return {"model.dense_layers": dense, "model.moe_every_n": every}

@@ -1,0 +1,159 @@
+"""What the lines of serving engines share: how a model is named, and the client that sends load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+from predictor.errors import InputError
+from reckon.launch.dialect import catalog_model
+from reckon.launch.launcher import program, rendered
+from reckon.launch.shell import Script, options
+from reckon.launch.table import Derived, Entry, Facts, Flags, number, whole_number
+
+MODEL = "--model"
+"""Flag under which the model is kept, however the line names it."""
+
+
+def _model_says(facts: Facts) -> Flags:
+    return {MODEL: facts["model.repository"] or facts["model.name"]}
+
+
+def _model_means(flags: Flags, facts: Facts) -> Facts:
+    name = catalog_model(str(flags[MODEL])) if MODEL in flags else None
+    return {"model.name": name} if name else {}
+
+
+NAMED: tuple[Entry, ...] = (Derived((MODEL,), _model_says, _model_means),)
+"""The model, by its repository."""
+
+
+def whole_world(facts: Facts) -> int:
+    """Ranks of a pipeline stage."""
+    return int(facts.get("tp", 1) * facts.get("dp", 1))
+
+
+CACHE = "--kv-cache-dtype"
+
+
+def cache(eight: tuple[str, ...], sixteen: str) -> Derived:
+    """The cache's data type: 'auto' is that of the weights, bf16 where those are narrower.
+
+    eight, sixteen  spellings of fp8, and of bf16
+    """
+
+    def says(facts: Facts) -> Flags:
+        own = facts["weights"] if facts["weights"] in ("bf16", "fp16", "fp32") else "bf16"
+        if facts["kv"] == own:
+            return {}
+        said = {"fp8": eight[0], "bf16": sixteen}.get(facts["kv"])
+        return {CACHE: said} if said else {}
+
+    def means(flags: Flags, facts: Facts) -> Facts:
+        said = str(flags.get(CACHE, "auto")).lower()
+        if said == "auto":
+            return {}
+        if said in eight:
+            return {"kv": "fp8"}
+        if said in (sixteen, "bf16"):
+            return {"kv": "bf16"}
+        raise InputError(f"{CACHE} {said}: known are auto, {sixteen}, {', '.join(eight)}")
+
+    return Derived((CACHE,), says, means)
+
+
+CLIENTS, RATE = "--max-concurrency", "--request-rate"
+BATCH = "--batch-size"
+INPUT, OUTPUT = "--random-input-len", "--random-output-len"
+
+
+def _load_says(facts: Facts) -> Flags:
+    """A static batch; a number of clients; a rate of arrivals; or all requests at once."""
+    lengths = {INPUT: facts["input_len"], OUTPUT: facts["output_len"]}
+    if not facts.get("serving"):
+        return {**lengths, BATCH: facts["batch"]}
+    if "rate" in facts:
+        return {**lengths, RATE: facts["rate"]}
+    if "batch" in facts:
+        return {**lengths, CLIENTS: facts["batch"]}
+    return {**lengths, RATE: "inf"}
+
+
+def _load_means(flags: Flags, facts: Facts) -> Facts:
+    found: Facts = {}
+    for flag, name in ((INPUT, "input_len"), (OUTPUT, "output_len")):
+        short = flag.replace("random-", "")
+        for spelling in (flag, short):
+            if spelling in flags:
+                found[name] = whole_number(spelling, flags[spelling])
+    if BATCH in flags:
+        return {**found, "batch": whole_number(BATCH, flags[BATCH])}
+    if CLIENTS in flags:
+        return {**found, "concurrency": whole_number(CLIENTS, flags[CLIENTS])}
+    if RATE in flags and str(flags[RATE]) != "inf":
+        return {**found, "rate": number(RATE, flags[RATE])}
+    return {**found, "saturated": True} if INPUT in flags or RATE in flags else found
+
+
+LOAD = Derived(
+    (BATCH, CLIENTS, RATE, INPUT, OUTPUT, "--input-len", "--output-len"), _load_says, _load_means
+)
+"""What the client, or the benchmark of a static batch, asks for."""
+
+
+def split_load(flags: Flags) -> tuple[Flags, Flags]:
+    """Flags of the engine, and flags of the load."""
+    load = {f: v for f, v in flags.items() if f in LOAD.flags}
+    return {f: v for f, v in flags.items() if f not in load and f != MODEL}, load
+
+
+def client(head: str, load: Flags, per_client: int = 10) -> str:
+    """The command of a benchmark client: random requests of these lengths, ten for each client."""
+    clients = load.get(CLIENTS)
+    prompts = int(clients) * per_client if clients else 1000
+    return rendered(head, {**load, "--num-prompts": prompts})
+
+
+def engine_flags(
+    script: Script, belongs: Callable[[str], bool], positional: str
+) -> tuple[Flags, list[str]]:
+    """Flags of all commands of an engine, the client's too, with dashes for underscores.
+
+    belongs     whether a command, as text, is one
+    positional  pattern of the word before the one that names the model
+    """
+    found: Flags = {}
+    for words in script.commands:
+        text = " ".join(words)
+        if not (belongs(text) or words[0].startswith("-")):
+            continue
+        if words[0] in ("docker", "podman"):
+            image = next((i for i, w in enumerate(words) if "/" in w and belongs(w)), len(words))
+            words = words[image + 1 :]
+        _, behind = program(words)
+        for name, value in options(behind).items():
+            long = name if name.startswith("--") else f"-{name}"
+            found[long.replace("_", "-")] = value
+        for before, word in pairwise(words):
+            if re.fullmatch(positional, before) and not word.startswith("-"):
+                found[MODEL] = word
+    for name in ("--model-path", "--model-name-or-path"):
+        if name in found:
+            found.setdefault(MODEL, found[name])
+            del found[name]
+    return found, list(script.notes)
+
+
+CLIENT_IGNORED = (
+    "--backend", "--dataset", "--num-prompts", "--endpoint", "--host", "--port", "--base-url",
+    "--ignore-eos", "--random-range-ratio", "--random-ids", "--seed", "--served-model-name",
+    "--api-key", "--trust-remote-code", "--tokenizer", "--download-dir", "--load-format",
+    "--log", "--disable-log", "--enable-log", "--percentile", "--save-result", "--result",
+    "--metric", "--revision", "--chat-template", "--tool-call", "--enable-auto-tool",
+    "--reasoning-parser", "--max-model-len", "--context-length", "--max-seq-len", "--uvicorn",
+    "--num-iters", "--warmup", "--goodput", "--burstiness", "--disable-tqdm", "--profile",
+    "--enable-metrics", "--watchdog", "--dist-init-addr", "--node-rank", "--nnodes",
+    "--distributed-executor-backend", "--language-model-only", "--limit-mm", "--run-name",
+)  # fmt: skip
+"""Beginnings of flags that say nothing of speed or memory."""

@@ -1,0 +1,103 @@
+"""The part of a launch line that starts processes: torchrun, srun, deepspeed, accelerate."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from reckon.launch.shell import Script, options
+from reckon.launch.table import Derived, Facts, Flags, whole_number
+
+NODES, PER_NODE, PROCESSES = "@nodes", "@per-node", "@processes"
+"""Flags under which a launcher's numbers are kept apart from the program's."""
+
+NAMES: dict[str, str] = {
+    "nnodes": NODES, "num-nodes": NODES, "nodes": NODES, "N": NODES, "num-machines": NODES,
+    "nproc-per-node": PER_NODE, "num-gpus": PER_NODE, "ntasks-per-node": PER_NODE,
+    "gpus-per-node": PER_NODE, "npernode": PER_NODE,
+    "num-processes": PROCESSES, "np": PROCESSES, "n": PROCESSES, "ntasks": PROCESSES,
+}  # fmt: skip
+"""Options of launchers, dashes for underscores."""
+
+
+def program(words: list[str]) -> tuple[list[str], list[str]]:
+    """A command's words before and behind the program that it starts; all are the program's where
+    there is no launcher."""
+    for place, word in enumerate(words):
+        if word.endswith(".py"):
+            return words[:place], words[place + 1 :]
+        if word == "-m" and place + 1 < len(words) and any(map(_is_python, words[:place])):
+            module = words[place + 1]
+            if not module.startswith(("torch.distributed", "accelerate", "deepspeed.launcher")):
+                return words[:place], words[place + 2 :]
+    return [], words
+
+
+def _is_python(word: str) -> bool:
+    return bool(re.fullmatch(r".*python[\d.]*|.*torchrun", word))
+
+
+def launched(words: list[str]) -> Flags:
+    """Nodes and processes that a launcher's words state; later ones count."""
+    found: Flags = {}
+    for name, value in options(words).items():
+        key = NAMES.get(name.lstrip("-").replace("_", "-"))
+        text = str(value)
+        if key and text.isdigit():
+            found[key] = int(text)
+    if any("torchrun" in w or "torch.distributed" in w for w in words):
+        found.setdefault(NODES, 1)
+    return found
+
+
+def choose(script: Script, known: tuple[str, ...]) -> tuple[Flags, list[str], list[str]]:
+    """Of a script's commands the one with most flags that are known: the launcher's flags, the
+    program's words, notes."""
+    best: list[str] = []
+    most = -1
+    for words in script.commands:
+        names = {name.lstrip("-").replace("_", "-") for name in options(program(words)[1])}
+        score = len(names & {flag.lstrip("-").replace("_", "-") for flag in known})
+        if score > most:
+            best, most = words, score
+    before, behind = program(best)
+    return {**launched(script.batch), **launched(before)}, behind, list(script.notes)
+
+
+def quoted(value: Any) -> str:
+    """A value as a shell takes it."""
+    return shlex.quote(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def rendered(head: str, flags: Flags, marks: str = "--") -> str:
+    """A command with a flag on each line; switches that are off, and '@' flags, are left out."""
+    lines = [head]
+    for name, value in flags.items():
+        if name.startswith("@") or value is False:
+            continue
+        flag = name if name.startswith("-") else f"{marks}{name}"
+        text = value if isinstance(value, str) and name.endswith("modules") else None
+        said = text if text is not None else quoted(value)
+        lines.append(flag if value is True else f"{flag} {said}")
+    return " \\\n    ".join(lines) + "\n"
+
+
+def _nodes(facts: Facts) -> Flags:
+    gpus, node = int(facts["gpus"]), int(facts["@per_node"])
+    per_node = gpus if gpus < node else next(n for n in range(node, 0, -1) if gpus % n == 0)
+    return {NODES: gpus // per_node, PER_NODE: per_node}
+
+
+def processes(flags: Flags) -> Facts:
+    """Accelerators in all, where the launcher's numbers say it."""
+    if PROCESSES in flags and PER_NODE not in flags:
+        return {"gpus": whole_number(PROCESSES, flags[PROCESSES])}
+    if NODES in flags and PER_NODE in flags:
+        nodes = whole_number(NODES, flags[NODES])
+        return {"gpus": nodes * whole_number(PER_NODE, flags[PER_NODE])}
+    return {}
+
+
+WORLD = Derived((NODES, PER_NODE, PROCESSES), _nodes, lambda flags, facts: processes(flags))
+"""Accelerators in all: nodes times processes per node, one process each."""

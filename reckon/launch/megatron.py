@@ -1,0 +1,548 @@
+"""Megatron-LM: the arguments of `pretrain_gpt.py` (megatron/training/arguments.py, core 0.13)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from predictor.complete import TRAINED_LOAD
+from predictor.errors import InputError
+from predictor.precision import PRECISIONS
+from reckon.launch.dialect import Dialect, Source
+from reckon.launch.launcher import NODES, PER_NODE, WORLD, choose, rendered
+from reckon.launch.megatron_model import MODEL
+from reckon.launch.shell import options, read_script
+from reckon.launch.structured import flatten, read_mapping_text
+from reckon.launch.table import (
+    Cases,
+    Derived,
+    Entry,
+    Facts,
+    Flags,
+    Number,
+    Switch,
+    Where,
+    number,
+    truth,
+    whole_number,
+)
+
+
+def _stages(facts: Facts, loss: bool) -> int | None:
+    """Slots that fall on stages: layers, and embedding and head where the line counts them."""
+    if "model.layers" not in facts:
+        return None
+    return int(facts["model.layers"]) + (2 if loss else 0)
+
+
+def _interleaved_means(flags: Flags, facts: Facts) -> Facts:
+    direct, per = (
+        "--num-virtual-stages-per-pipeline-rank",
+        "--num-layers-per-virtual-pipeline-stage",
+    )
+    found: list[tuple[str, int]] = []
+    if str(flags.get(direct, "none")).lower() not in ("none", "null"):
+        found.append((direct, whole_number(direct, flags[direct])))
+    if str(flags.get(per, "none")).lower() not in ("none", "null"):
+        layers = whole_number(per, flags[per])
+        slots = _stages(facts, truth("", flags.get("--account-for-loss-in-pipeline-split", False)))
+        if slots is None:
+            raise InputError(f"{per} {layers}: needs --num-layers, or --model")
+        pp = int(facts.get("pp", 1))
+        if layers < 1 or slots % (pp * layers):
+            raise InputError(
+                f"{per} {layers}: {slots} layers do not divide into {pp} stages of such"
+            )
+        found.append((per, slots // pp // layers))
+    if len({vpp for _, vpp in found}) > 1:
+        told = " contradicts ".join(f"{flag} {flags[flag]}" for flag, _ in found)
+        raise InputError(f"{told} ({found[0][1]} against {found[1][1]} virtual stages)")
+    return {"vpp": found[0][1] if found else 1}
+
+
+SPLIT_FLAGS = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+
+
+def _split_says(facts: Facts) -> Flags:
+    """Layers with embedding and head as slots, where only so they divide into stages."""
+    stages = facts["pp"] * facts["vpp"]
+    layers = facts["model.layers"]
+    if facts["split"] == "slots" and layers % stages and (layers + 2) % stages == 0:
+        return dict.fromkeys(SPLIT_FLAGS, True)
+    return {}
+
+
+def _recompute_says(facts: Facts) -> Flags:
+    kind = facts["recompute"]
+    if kind == "selective":
+        modules = str(facts["recompute_modules"]).replace(",", " ")
+        return {"--recompute-granularity": "selective", "--recompute-modules": modules}
+    if kind != "full":
+        return {}
+    share = facts.get("recompute_share", 1)
+    found: Flags = {"--recompute-granularity": "full", "--recompute-method": "uniform",
+                    "--recompute-num-layers": 1}  # fmt: skip
+    if share == 1:
+        found["--recompute-num-layers"] = facts.get("recompute_chunk", 1)
+    else:
+        each = facts["model.layers"] / (facts["pp"] * facts["vpp"])
+        found["--recompute-method"] = "block"
+        found["--recompute-num-layers"] = math.ceil(share * each - 1e-9)
+    return found
+
+
+def _recompute_means(flags: Flags, facts: Facts) -> Facts:
+    kind = str(flags.get("--recompute-granularity", "none")).lower()
+    if truth("", flags.get("--recompute-activations", False)):
+        if kind == "full":
+            raise InputError("--recompute-activations contradicts --recompute-granularity full")
+        kind = "selective"
+    if kind in ("none", "null"):
+        return {"recompute": "none"}
+    if kind == "selective":
+        modules = str(flags.get("--recompute-modules", "core_attn")).strip("[]").replace(",", " ")
+        names = [name.strip("'\"") for name in modules.split()]
+        return {"recompute": "selective", "recompute_modules": ",".join(names or ["core_attn"])}
+    if kind != "full":
+        raise InputError(f"--recompute-granularity {kind}: known are full, selective")
+    if facts.get("recompute", kind) != kind:  # another is given beside the line
+        return {"recompute": kind}
+    layers = whole_number("--recompute-num-layers", flags.get("--recompute-num-layers", 1))
+    if str(flags.get("--recompute-method", "uniform")).lower() != "block":
+        found: Facts = {"recompute": "full", "recompute_share": 1}
+        chunk = {"recompute_method": "uniform", "recompute_layers": layers} if layers > 1 else {}
+        return found | chunk
+    if "model.layers" not in facts:
+        raise InputError("--recompute-method block needs --num-layers, or --model")
+    each = facts["model.layers"] / (facts.get("pp", 1) * facts.get("vpp", 1))
+    return {"recompute": "full", "recompute_share": min(max(layers / each, 1e-6), 1.0)}
+
+
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+STATE_FLAGS = ("--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype")
+
+
+def _states_says(facts: Facts) -> Flags:
+    """Smaller optimizer states than the recipe's: moments first, then the fp32 copy."""
+    recipe = PRECISIONS[facts["precision"]].optimizer
+    known = {10: ("fp32", "fp32", "bf16"), 8: ("fp32", "bf16", "bf16"),
+             6: ("fp16", "bf16", "bf16"), 7: ("fp32", "bf16", "fp8"),
+             4: ("fp16", "fp8", "fp8")}  # fmt: skip
+    kinds = known.get(facts["optimizer_bytes"])
+    if facts["optimizer_bytes"] == recipe or recipe != 12 or kinds is None:
+        return {}
+    return {
+        "--use-precision-aware-optimizer": True,
+        **dict(zip(STATE_FLAGS, kinds, strict=True)),
+    }
+
+
+def _states_means(flags: Flags, facts: Facts) -> Facts:
+    if not truth("", flags.get("--use-precision-aware-optimizer", False)):
+        return {}
+    sizes = [DTYPE_BYTES.get(str(flags.get(f, "fp32")).removeprefix("torch.")) for f in STATE_FLAGS]
+    for flag, size in zip(STATE_FLAGS, sizes, strict=True):
+        if size is None:
+            raise InputError(f"{flag} {flags[flag]}: known are {', '.join(DTYPE_BYTES)}")
+    return {"optimizer_bytes": sum(size for size in sizes if size)}
+
+
+GRADIENT_FLAGS = ("--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16")
+
+
+def _gradients_says(facts: Facts) -> Flags:
+    said = (facts["gradient_bytes"], facts["reduce_bytes"])
+    if said == (4, 4):
+        return {GRADIENT_FLAGS[0]: True}
+    if said == (2, 2) and facts["precision"] != "fp16":
+        return {GRADIENT_FLAGS[1]: True}
+    return {}
+
+
+def _gradients_means(flags: Flags, facts: Facts) -> Facts:
+    """bf16 accumulates in fp32 unless told otherwise, fp16 in fp16 unless told otherwise."""
+    wide, narrow = (truth(f, flags.get(f, False)) for f in GRADIENT_FLAGS)
+    if wide and narrow:
+        raise InputError(f"{GRADIENT_FLAGS[0]} contradicts {GRADIENT_FLAGS[1]}")
+    stated = GRADIENT_FLAGS[0] in flags or facts.get("precision") == "fp16"
+    size = 2 if narrow or (stated and not wide) else 4
+    return {"gradient_bytes": size, "reduce_bytes": size}
+
+
+FSDP = {"--use-megatron-fsdp": True, "--use-distributed-optimizer": True}
+STRATEGY = "--data-parallel-sharding-strategy"
+SHARDING = Cases(
+    ("sharding",),
+    (
+        (("none",), {"--use-distributed-optimizer": False}),
+        (("zero1",), {"--use-distributed-optimizer": True}),
+        (("zero2",), {**FSDP, STRATEGY: "optim_grads"}),
+        (("fsdp",), {**FSDP, STRATEGY: "optim_grads_params"}),
+        (("zero3",), {**FSDP, STRATEGY: "optim_grads_params"}),
+        (("hsdp",), {**FSDP, STRATEGY: "optim_grads_params"}),
+        (("zero1",), {**FSDP, STRATEGY: "optim"}),
+        (("none",), {**FSDP, STRATEGY: "no_shard"}),
+        (("none",), FSDP),
+        (("fsdp",), {"--use-torch-fsdp2": True}),
+    ),
+)
+
+REPLICAS = "--num-distributed-optimizer-instances"
+
+
+def _replicas_says(facts: Facts) -> Flags:
+    if facts["sharding"] != "hsdp" or not facts.get("dp_shard"):
+        return {}
+    return {REPLICAS: round(facts["dp"] / facts["dp_shard"])}
+
+
+def _replicas_means(flags: Flags, facts: Facts) -> Facts:
+    copies = whole_number(REPLICAS, flags.get(REPLICAS, 1))
+    if copies <= 1 or facts.get("sharding") != "fsdp":
+        return {}
+    if "gpus" not in facts:
+        raise InputError(f"{REPLICAS} {copies}: needs the number of accelerators (--nnodes, ...)")
+    dp = facts["gpus"] // int(facts["tp"] * facts["pp"] * facts["cp"])
+    if not dp or dp % copies:
+        raise InputError(f"{REPLICAS} {copies} does not divide the {dp} data-parallel ranks")
+    return {"sharding": "hsdp", "dp_shard": dp // copies}
+
+
+LOAD_FLAGS = ("--moe-router-force-load-balancing", "--moe-expert-capacity-factor",
+              "--moe-pad-expert-input-to-capacity")  # fmt: skip
+
+
+def _load_says(facts: Facts) -> Flags:
+    load = facts.get("expert_load", TRAINED_LOAD)
+    if not facts.get("model.num_experts") or load == TRAINED_LOAD:
+        return {}
+    if load == 1:
+        return {LOAD_FLAGS[0]: True}
+    return {LOAD_FLAGS[1]: load, LOAD_FLAGS[2]: True}
+
+
+def _load_means(flags: Flags, facts: Facts) -> Facts:
+    if LOAD_FLAGS[0] in flags:
+        return {"expert_load": 1 if truth(LOAD_FLAGS[0], flags[LOAD_FLAGS[0]]) else TRAINED_LOAD}
+    if truth("", flags.get(LOAD_FLAGS[2], False)) and LOAD_FLAGS[1] in flags:
+        return {"expert_load": max(number(LOAD_FLAGS[1], flags[LOAD_FLAGS[1]]), 1)}
+    return {}
+
+
+def _batch_means(flags: Flags, facts: Facts) -> Facts:
+    """The global batch; where it is not stated, one micro-batch of every replica."""
+    if "--global-batch-size" in flags:
+        stated = whole_number("--global-batch-size", flags["--global-batch-size"])
+        return {"global_batch": stated}
+    if "gpus" not in facts or "micro_batch" not in facts:
+        return {}
+    ranks = int(facts["tp"] * facts["pp"] * facts["cp"])
+    return {"global_batch": max(facts["gpus"] // ranks, 1) * facts["micro_batch"]}
+
+
+def _budget_says(facts: Facts) -> Flags:
+    if "tokens" not in facts:
+        return {}
+    return {"--train-samples": math.ceil(facts["tokens"] / facts["seq_len"])}
+
+
+def _budget_means(flags: Flags, facts: Facts) -> Facts:
+    if "seq_len" not in facts:
+        return {}
+    if "--train-samples" in flags:
+        samples = number("--train-samples", flags["--train-samples"])
+        return {"tokens": samples * facts["seq_len"]}
+    if "--train-iters" in flags and "global_batch" in facts:
+        steps = number("--train-iters", flags["--train-iters"])
+        return {"tokens": steps * facts["seq_len"] * facts["global_batch"]}
+    return {}
+
+
+OFFLOAD_FLAGS = ("--optimizer-cpu-offload", "--optimizer-offload-fraction")
+
+
+def _offload_says(facts: Facts) -> Flags:
+    """Optimizer states that the host keeps and updates."""
+    share = facts.get("offload_optimizer", 0)
+    if not share or facts["offload_to"] != "cpu":
+        return {}
+    return {OFFLOAD_FLAGS[0]: True, OFFLOAD_FLAGS[1]: share}
+
+
+def _offload_means(flags: Flags, facts: Facts) -> Facts:
+    if not truth(OFFLOAD_FLAGS[0], flags.get(OFFLOAD_FLAGS[0], False)):
+        return {"offload_optimizer": 0}
+    return {"offload_optimizer": number(OFFLOAD_FLAGS[1], flags.get(OFFLOAD_FLAGS[1], 1))}
+
+
+GROUP_FLAGS = ("--moe-router-group-topk", "--moe-router-num-groups")
+
+
+def _groups_says(facts: Facts) -> Flags:
+    """Groups of experts, one on each node that they lie on (node-limited routing)."""
+    most = facts.get("routed_nodes")
+    if not most or not facts.get("model.num_experts"):
+        return {}
+    nodes = facts["ep"] * facts["etp"] // facts["@per_node"]
+    return {GROUP_FLAGS[0]: most, GROUP_FLAGS[1]: max(nodes, most)}
+
+
+def _groups_means(flags: Flags, facts: Facts) -> Facts:
+    if GROUP_FLAGS[0] not in flags:
+        return {}
+    return {"routed_nodes": whole_number(GROUP_FLAGS[0], flags[GROUP_FLAGS[0]])}
+
+
+def _mtp_says(facts: Facts) -> Flags:
+    layers = facts.get("model.mtp_layers")
+    return {"--mtp-num-layers": layers} if layers and facts.get("mtp", True) else {}
+
+
+def _mtp_means(flags: Flags, facts: Facts) -> Facts:
+    layers = whole_number("--mtp-num-layers", flags.get("--mtp-num-layers", 0))
+    if not facts.get("model.mtp_layers"):
+        return {}
+    return {"mtp": layers > 0}
+
+
+FP8 = {"--bf16": True, "--fp8-format": ("hybrid", "e4m3")}
+
+DISPATCHER, BACKEND = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend"
+
+UNFUSED = ("--no-bias-swiglu-fusion", "--no-bias-gelu-fusion")
+
+
+def _fusion_says(facts: Facts) -> Flags:
+    if facts["fused"]:
+        return {}
+    return {UNFUSED[0 if facts.get("model.gated", True) else 1]: True, "--no-rope-fusion": True}
+
+
+PLAN: tuple[Entry, ...] = (
+    WORLD,
+    Number("--tensor-model-parallel-size", "tp", absent=1, also=("--model-parallel-size",)),
+    Number("--pipeline-model-parallel-size", "pp", absent=1),
+    Derived(
+        ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"),
+        lambda facts: (
+            {"--num-virtual-stages-per-pipeline-rank": facts["vpp"]} if facts["vpp"] > 1 else {}
+        ),
+        _interleaved_means,
+    ),
+    Derived(
+        SPLIT_FLAGS,
+        _split_says,
+        lambda flags, facts: (
+            {"split": "slots"} if all(truth("", flags.get(f, False)) for f in SPLIT_FLAGS) else {}
+        ),
+    ),
+    Number("--decoder-first-pipeline-num-layers", "first_layers"),
+    Number("--decoder-last-pipeline-num-layers", "last_layers"),
+    Number("--context-parallel-size", "cp", absent=1),
+    Where(
+        Cases(
+            ("cp_kind",),
+            (
+                (("ring",), {"--cp-comm-type": "p2p"}),
+                (("allgather",), {"--cp-comm-type": ("allgather", "all_gather")}),
+                (("ulysses",), {"--cp-comm-type": "a2a"}),
+                ((None,), {}),
+            ),
+        ),
+        lambda facts: facts["cp"] > 1,
+    ),
+    Number("--expert-model-parallel-size", "ep", absent=1),
+    Derived(
+        ("--expert-tensor-parallel-size",),
+        lambda facts: (
+            {"--expert-tensor-parallel-size": facts["etp"]}
+            if facts.get("model.num_experts")
+            else {}
+        ),
+        lambda flags, facts: (
+            {
+                "etp": whole_number(
+                    "--expert-tensor-parallel-size", flags["--expert-tensor-parallel-size"]
+                )
+            }
+            if "--expert-tensor-parallel-size" in flags
+            else ({"etp": facts["tp"]} if facts.get("model.num_experts") else {})
+        ),
+    ),
+    Switch("--sequence-parallel", "sequence_parallel"),
+    Number("--seq-length", "seq_len", also=("--encoder-seq-length",)),
+    Number("--micro-batch-size", "micro_batch"),
+    Derived(
+        ("--global-batch-size",),
+        lambda facts: {"--global-batch-size": facts["global_batch"]},
+        _batch_means,
+    ),
+    Derived(("--train-samples", "--train-iters"), _budget_says, _budget_means),
+    Cases(
+        ("precision",),
+        (
+            (("bf16",), {"--bf16": True}),
+            (("fp16",), {"--fp16": True}),
+            (("fp8",), {**FP8, "--fp8-recipe": ("tensorwise", "delayed")}),
+            (("fp8_block",), {**FP8, "--fp8-recipe": "blockwise"}),
+            (("mxfp8",), {**FP8, "--fp8-recipe": "mxfp8"}),
+            (("nvfp4",), {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),
+            (("nvfp4",), {"--bf16": True, "--fp4-format": "e2m1"}),
+            (("fp8",), FP8),
+            (("fp32",), {"--bf16": False, "--fp16": False}),
+        ),
+    ),
+    Cases(
+        ("weight_bytes", "gather_bytes"),
+        (((1, 1), {"--fp8-param-gather": True}), ((None, None), {})),
+    ),
+    SHARDING,
+    Derived((REPLICAS,), _replicas_says, _replicas_means),
+    Derived(GRADIENT_FLAGS, _gradients_says, _gradients_means, off=((GRADIENT_FLAGS[0], False),)),
+    Derived(("--use-precision-aware-optimizer", *STATE_FLAGS), _states_says, _states_means),
+    Switch("--overlap-grad-reduce", "grad_overlap"),
+    Switch("--overlap-param-gather", "param_overlap"),
+    Switch("--tp-comm-overlap", "tp_overlap"),
+    Switch("--no-async-tensor-model-parallel-allreduce", "tp_async_backward", when=False),
+    Switch("--overlap-p2p-communication-warmup-flush", "p2p_overlap"),
+    Switch("--overlap-moe-expert-parallel-comm", "ep_overlap"),
+    Derived(
+        (
+            "--recompute-activations",
+            "--recompute-granularity",
+            "--recompute-method",
+            "--recompute-num-layers",
+            "--recompute-modules",
+        ),
+        _recompute_says,
+        _recompute_means,
+        off=(("--recompute-granularity", "null"),),
+    ),
+    Cases(
+        ("attention",),
+        (
+            (("flash",), {"--attention-backend": ("flash", "fused")}),
+            (("flash2",), {"--attention-backend": "flash"}),
+            (("unfused",), {"--attention-backend": ("unfused", "local")}),
+            ((None,), {"--attention-backend": "auto"}),
+            (("flash",), {"--use-flash-attn": True}),
+            (("flash",), {"--use-flash-attn": True, "--attention-backend": ("flash", "auto")}),
+            ((None,), {}),
+        ),
+    ),
+    Derived(
+        ("--attention-dropout", "--hidden-dropout"),
+        lambda facts: dict.fromkeys(
+            ("--attention-dropout", "--hidden-dropout"), 0.1 if facts["dropout"] else 0.0
+        ),
+        lambda flags, facts: {
+            "dropout": any(
+                number(f, flags.get(f, 0.1)) > 0
+                for f in ("--attention-dropout", "--hidden-dropout")
+            )
+        },
+    ),
+    Where(
+        Cases(
+            ("dispatch",),
+            (
+                (("copies",), {DISPATCHER: ("alltoall", "allgather", "alltoall_seq")}),
+                (("once",), {DISPATCHER: "flex", "--moe-enable-deepep": True}),
+                (("once",), {DISPATCHER: "flex", BACKEND: ("deepep", "hybridep")}),
+                (("once",), {DISPATCHER: "flex"}),
+                ((None,), {}),
+            ),
+        ),
+        lambda facts: bool(facts.get("model.num_experts")),
+    ),
+    Derived(LOAD_FLAGS, _load_says, _load_means, off=((LOAD_FLAGS[0], False),)),
+    Derived(OFFLOAD_FLAGS, _offload_says, _offload_means, off=((OFFLOAD_FLAGS[0], False),)),
+    Derived(GROUP_FLAGS, _groups_says, _groups_means),
+    Derived(("--mtp-num-layers",), _mtp_says, _mtp_means, off=(("--mtp-num-layers", 0),)),
+    Derived(
+        ("--clip-grad",),
+        lambda facts: {"--clip-grad": 1.0 if facts["grad_clip"] else 0.0},
+        lambda flags, facts: {"grad_clip": number("--clip-grad", flags.get("--clip-grad", 1)) > 0},
+    ),
+    Derived(
+        (*UNFUSED, "--no-rope-fusion"),
+        _fusion_says,
+        lambda flags, facts: {"fused": not any(truth(f, flags.get(f, False)) for f in UNFUSED)},
+        off=((UNFUSED[0], False),),
+    ),
+    Number("--make-vocab-size-divisible-by", "vocab_multiple", absent=128),
+    Cases(
+        ("rank_order",),
+        (
+            (("tp-cp-pp-dp",), {"--use-tp-pp-dp-mapping": True}),
+            (("tp-cp-dp-pp",), {"--use-tp-pp-dp-mapping": False}),
+        ),
+    ),
+)
+"""Fields of the plan."""
+
+IGNORED = (
+    "--lr", "--min-lr", "--adam", "--weight-decay", "--start-weight-decay", "--end-weight-decay",
+    "--init-method", "--seed", "--optimizer", "--rampup-batch-size", "--loss-scale",
+    "--initial-loss-scale", "--data-", "--split", "--train-data", "--valid-data", "--test-data",
+    "--vocab-file", "--merge-file", "--tokenizer", "--tiktoken", "--mock-data", "--dataloader",
+    "--num-workers", "--no-create-attention-mask", "--no-mmap", "--num-dataset",
+    "--save", "--load", "--ckpt", "--no-load", "--no-save", "--dist-ckpt", "--async-save",
+    "--use-dist-ckpt", "--auto-detect-ckpt", "--finetune", "--pretrained",
+    "--log", "--timing", "--tensorboard", "--wandb", "--eval", "--exit", "--profile",
+    "--manual-gc", "--distributed-", "--master", "--node-rank", "--rdzv", "--local-rank",
+    "--use-mcore-models", "--norm-epsilon", "--rotary", "--rope", "--use-rope", "--no-rope-freq",
+    "--no-position-embedding", "--apply-layernorm-1p", "--qk-layernorm", "--qk-norm",
+    "--attention-softmax-in-fp32", "--no-masked-softmax-fusion", "--transformer-impl",
+    "--fp8-amax", "--fp8-margin", "--fp8-interval", "--moe-router-load-balancing-type",
+    "--moe-aux-loss", "--moe-z-loss", "--moe-router-score", "--moe-router-bias",
+    "--moe-router-enable", "--moe-router-dtype", "--moe-router-pre", "--moe-router-topk-scaling",
+    "--mtp-loss", "--test-mode",
+    "--override-opt_param", "--override-opt-param", "--spec", "--loss", "--no-gradient",
+    "--ddp-bucket", "--enable-experimental", "--mscale", "--original-max", "--beta",
+)  # fmt: skip
+"""Beginnings of flags that say nothing of speed or memory."""
+
+TABLE = (*MODEL, *PLAN)
+FLAGS = tuple(flag for entry in TABLE for flag in entry.flags)
+
+
+def _render(flags: Flags, facts: Facts) -> str:
+    head = f"torchrun --nproc-per-node {flags[PER_NODE]} --nnodes {flags[NODES]} pretrain_gpt.py"
+    return rendered(head, flags)
+
+
+def canonical(flags: dict[str, Any]) -> Flags:
+    """Flags with dashes for underscores."""
+    return {f if f.startswith("@") else f.replace("_", "-"): v for f, v in flags.items()}
+
+
+def _flag(key: str) -> str:
+    """The flag that a key of a configuration is named after."""
+    return "--" + key.rsplit(".", 1)[-1].replace("_", "-")
+
+
+def _parse(text: str, folder: Path) -> Source:
+    mapping = read_mapping_text(text)
+    if mapping is not None:
+        from reckon.launch.nemo import from_core
+
+        flags = from_core(flatten(mapping)).flags
+        return Source({f if f[0] in "-@" else _flag(f): v for f, v in flags.items()})
+    script = read_script(text)
+    launcher, words, notes = choose(script, FLAGS)
+    return Source({**launcher, **canonical(options(words))}, notes)
+
+
+MEGATRON = Dialect(
+    name="megatron",
+    framework="megatron-lm",
+    serving=False,
+    model=MODEL,
+    entries=PLAN,
+    ignored=IGNORED,
+    whole=True,
+    render=_render,
+    parse=_parse,
+)

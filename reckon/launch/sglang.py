@@ -1,0 +1,167 @@
+"""SGLang: `sglang.launch_server` with its benchmark client, or `sglang.bench_one_batch`.
+
+With `--enable-dp-attention` the tensor-parallel size counts all ranks of a stage, which attention
+divides into replicas; without it replicas are whole engines behind a router.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import InputError
+from reckon.launch.dialect import Dialect, Source
+from reckon.launch.engines import (
+    BATCH,
+    CLIENT_IGNORED,
+    INPUT,
+    LOAD,
+    MODEL,
+    NAMED,
+    OUTPUT,
+    cache,
+    client,
+    engine_flags,
+    split_load,
+    whole_world,
+)
+from reckon.launch.launcher import quoted, rendered
+from reckon.launch.shell import read_script
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
+
+TP, DP, EP, SHARED = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
+
+
+def _ranks_says(facts: Facts) -> Flags:
+    dp = facts["dp"]
+    if facts.get("model.num_experts") and dp > 1:
+        found: Flags = {TP: whole_world(facts), DP: dp, SHARED: True}
+    else:
+        found = {TP: facts["tp"], **({DP: dp} if dp > 1 else {})}
+    return {**found, **({EP: facts["ep"]} if facts["ep"] > 1 else {})}
+
+
+def _ranks_means(flags: Flags, facts: Facts) -> Facts:
+    ranks, dp = (whole_number(f, flags.get(f, 1)) for f in (TP, DP))
+    whole = truth("--enable-ep-moe", flags.get("--enable-ep-moe", False))
+    ep = whole_number(EP, flags.get(EP, ranks if whole else 1))
+    tp = ranks
+    if truth(SHARED, flags.get(SHARED, False)):
+        if dp < 1 or ranks % dp:
+            raise InputError(f"{DP} {dp} does not divide {TP} {ranks}, as {SHARED} asks")
+        tp = ranks // dp
+    return {"tp": tp, "dp": dp, "ep": ep}
+
+
+QUANTIZED: dict[str, tuple[str, ...]] = {
+    "fp8": ("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"),
+    "sq": ("w8a8_int8",),
+    "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq"),
+    "nvfp4": ("modelopt_fp4",),
+    "mxfp4": ("mxfp4",),
+}
+"""Data types of the weights, and SGLang's methods."""
+
+STEPS, TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
+
+
+def _guesses_says(facts: Facts) -> Flags:
+    """A chain of guesses: as many steps as guesses, which are checked with one token more."""
+    if not facts.get("drafted"):
+        return {}
+    return {
+        "--speculative-algorithm": "EAGLE",
+        STEPS: facts["drafted"],
+        "--speculative-eagle-topk": 1,
+        TOKENS: facts["drafted"] + 1,
+    }
+
+
+def _guesses_means(flags: Flags, facts: Facts) -> Facts:
+    return {"drafted": whole_number(STEPS, flags.get(STEPS, 0))}
+
+
+ENTRIES: tuple[Entry, ...] = (
+    Derived((TP, DP, EP, SHARED, "--enable-ep-moe"), _ranks_says, _ranks_means),
+    Number("--pp-size", "pp", absent=1),
+    Cases(
+        ("weights",),
+        (
+            (("bf16",), {"--dtype": "bfloat16"}),
+            (("fp16",), {"--dtype": ("float16", "half")}),
+            (("fp32",), {"--dtype": ("float32", "float")}),
+            *(((name,), {"--quantization": methods}) for name, methods in QUANTIZED.items()),
+            *(
+                ((name,), {"--quantization": methods, "--dtype": ("auto", "bfloat16", "float16")})
+                for name, methods in QUANTIZED.items()
+            ),
+            ((None,), {"--dtype": "auto"}),
+            ((None,), {}),
+        ),
+    ),
+    cache(("fp8_e4m3", "fp8_e5m2"), "bf16"),
+    Number("--max-running-requests", "max_batch"),
+    Number("--chunked-prefill-size", "chunk"),
+    Cases(
+        ("execution",),
+        (
+            (("eager",), {"--disable-cuda-graph": True}),
+            (("graph",), {"--disable-cuda-graph": False}),
+        ),
+    ),
+    Cases(
+        ("allreduce",),
+        (
+            (("nccl",), {"--disable-custom-all-reduce": True}),
+            (("custom",), {"--disable-custom-all-reduce": False}),
+        ),
+    ),
+    Cases(("cached",), (((0,), {"--disable-radix-cache": True}), ((None,), {}))),
+    Derived(
+        ("--speculative-algorithm", STEPS, "--speculative-eagle-topk", TOKENS),
+        _guesses_says,
+        _guesses_means,
+    ),
+    LOAD,
+)  # fmt: skip
+
+
+def _render(flags: Flags, facts: Facts) -> str:
+    engine, load = split_load(flags)
+    name = quoted(flags[MODEL])
+    if BATCH in load:
+        alone: dict[str, Any] = {
+            BATCH: load[BATCH],
+            "--input-len": load[INPUT],
+            "--output-len": load[OUTPUT],
+        }
+        head = f"python -m sglang.bench_one_batch --model-path {name}"
+        return rendered(head, {**engine, **alone})
+    served = rendered(f"python -m sglang.launch_server --model-path {name}", engine)
+    return served + client(
+        f"python -m sglang.bench_serving --backend sglang --model {name} --dataset-name random",
+        load,
+    )
+
+
+SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--data-parallel-size": DP, "--dp": DP,
+         "--expert-parallel-size": EP, "--ep": EP, "--pipeline-parallel-size": "--pp-size",
+         "--pp": "--pp-size"}  # fmt: skip
+
+
+def _parse(text: str, folder: Path) -> Source:
+    found, notes = engine_flags(read_script(text), lambda command: "sglang" in command, "serve")
+    return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)
+
+
+SGLANG = Dialect(
+    name="sglang",
+    framework="sglang",
+    serving=True,
+    model=NAMED,
+    entries=ENTRIES,
+    ignored=(*CLIENT_IGNORED, "--mem-fraction-static", "--attention-backend", "--schedule-"),
+    whole=True,
+    render=_render,
+    parse=_parse,
+)

@@ -1,0 +1,395 @@
+"""Reads shell scripts that launch a run, without running anything.
+
+Followed are variables, arrays, arithmetic, continuations, quotes, comments, here-documents and
+simple tests; what is not (loops, command substitution, functions) is noted.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from dataclasses import dataclass, field
+
+from predictor.errors import InputError
+
+SEPARATORS = ("\n", ";", "&&", "||", "|", "&", "(", ")")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word as written: pieces of text, each with its quote ('', single or double)."""
+
+    pieces: tuple[tuple[str, str], ...]
+
+    @property
+    def raw(self) -> str:
+        """The text without quotes."""
+        return "".join(text for text, _ in self.pieces)
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script comes to.
+
+    commands  the words of each command, variables put in
+    files     texts that here-documents write, by file name
+    batch     words of `#SBATCH` lines
+    notes     what was not followed
+    """
+
+    commands: list[list[str]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    batch: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_script(text: str) -> Script:
+    """The commands of a shell script, or of one launch line.
+
+    Raises InputError for quotes that are not closed.
+    """
+    script = Script()
+    for line in text.splitlines():
+        if match := re.match(r"#SBATCH\s+([^#]*)", line.strip()):
+            script.batch += match[1].split()
+    text = _here_documents(text, script)
+    reader = _Reader(script)
+    for statement in _statements(_tokens(text)):
+        reader.statement(statement)
+    return script
+
+
+def _here_documents(text: str, script: Script) -> str:
+    """Take `cat > FILE <<EOF` apart: the texts by file, the rest of the script."""
+    kept: list[str] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        start = re.search(r"<<-?\s*['\"]?(\w+)['\"]?", line)
+        if not start or line.lstrip().startswith("#"):
+            kept.append(line)
+            continue
+        body: list[str] = []
+        for inner in lines:
+            if inner.strip() == start[1]:
+                break
+            body.append(inner)
+        if target := re.search(r">\s*([^\s<>]+)", line.replace(start[0], " ")):
+            script.files[target[1].strip("'\"").removeprefix("./")] = "\n".join(body) + "\n"
+    return "\n".join(kept)
+
+
+def _tokens(text: str) -> list[Word | str]:
+    """Words and separators."""
+    found: list[Word | str] = []
+    pieces: list[tuple[str, str]] = []
+    plain = ""
+    i, n = 0, len(text)
+
+    def flush_plain() -> None:
+        nonlocal plain
+        if plain:
+            pieces.append((plain, ""))
+            plain = ""
+
+    def flush() -> None:
+        flush_plain()
+        if pieces:
+            found.append(Word(tuple(pieces)))
+            pieces.clear()
+
+    while i < n:
+        c = text[i]
+        if c == "\\":
+            if text[i + 1 : i + 2] == "\n":
+                i += 2
+                continue
+            flush_plain()
+            pieces.append((text[i + 1 : i + 2], "'"))
+            i += 2
+        elif c in "'\"":
+            end = i + 1
+            while end < n and text[end] != c:
+                end += 2 if text[end] == "\\" and c == '"' else 1
+            if end >= n:
+                line = text.count("\n", 0, i) + 1
+                raise InputError(f"launch line: the quote {c} of line {line} is not closed")
+            flush_plain()
+            inner = text[i + 1 : end]
+            if c == '"':
+                inner = re.sub(r'\\(["\\$`])', r"\1", inner.replace("\\\n", ""))
+            pieces.append((inner, c))
+            i = end + 1
+        elif text.startswith("${", i) or text.startswith("$(", i):
+            end = _closing(text, i + 1)
+            plain += text[i:end]
+            i = end
+        elif c == "`":
+            end = text.find("`", i + 1)
+            end = n if end < 0 else end + 1
+            plain += text[i:end]
+            i = end
+        elif c == "#" and not plain and not pieces:
+            while i < n and text[i] != "\n":
+                i += 1
+        elif c in " \t\r":
+            flush()
+            i += 1
+        elif c in "\n;&|()":
+            flush()
+            pair = text[i : i + 2]
+            mark = pair if pair in ("&&", "||") else c
+            found.append(mark)
+            i += len(mark)
+        elif c in "<>" and not pieces and not plain.strip("0123456789"):
+            plain, end = "", i + 1  # a redirection and its target
+            while end < n and text[end] in "<>& ":
+                end += 1
+            while end < n and text[end] not in " \t\r\n;|":
+                end += 1
+            i = end
+        else:
+            plain += c
+            i += 1
+    flush()
+    return found
+
+
+def _closing(text: str, start: int) -> int:
+    """Position behind the bracket that closes the one at `start`."""
+    depth = 0
+    for i in range(start, len(text)):
+        if text[i] in "({":
+            depth += 1
+        elif text[i] in ")}":
+            depth -= 1
+            if depth == 0:
+                return i + 1
+    return len(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """`NAME=(...)` or `NAME+=(...)`."""
+
+    name: str
+    more: bool
+    words: tuple[Word, ...]
+
+
+def _statements(tokens: list[Word | str]) -> list[list[Word | _Array]]:
+    """Tokens cut at separators; arrays put together."""
+    found: list[list[Word | _Array]] = [[]]
+    i = 0
+    while i < len(tokens):
+        token = tokens[i]
+        opens = i + 1 < len(tokens) and tokens[i + 1] == "("
+        if isinstance(token, Word) and opens and (m := re.fullmatch(r"(\w+)(\+?)=", token.raw)):
+            end = i + 2
+            while end < len(tokens) and tokens[end] != ")":
+                end += 1
+            inner = tuple(word for word in tokens[i + 2 : end] if isinstance(word, Word))
+            found[-1].append(_Array(m[1], bool(m[2]), inner))
+            i = end + 1
+            continue
+        if isinstance(token, Word):
+            found[-1].append(token)
+        elif found[-1]:
+            found.append([])
+        i += 1
+    return [statement for statement in found if statement]
+
+
+PREFIXES = ("export", "local", "declare", "readonly", "typeset", "set", "exec", "time", "nohup")
+KEYWORDS = ("then", "do", "done", "{", "}", "else", "fi", "!")
+
+
+class _Reader:
+    """Follows statements one after the other."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.values: dict[str, list[str]] = {}
+        self.taken: list[list[bool]] = []  # of each `if`: (this branch runs, one has run)
+
+    @property
+    def active(self) -> bool:
+        return all(running for running, _ in self.taken)
+
+    def statement(self, parts: list[Word | _Array]) -> None:
+        while parts and isinstance(parts[0], Word):
+            word = parts[0].raw
+            if word in ("if", "elif"):
+                self._condition(word, parts[1:])
+                return
+            if word == "else":
+                if self.taken:
+                    self.taken[-1] = [not self.taken[-1][1], True]
+            elif word == "fi":
+                if self.taken:
+                    self.taken.pop()
+            elif word in ("for", "while", "until", "case"):
+                self.script.notes.append(f"'{word}' is not followed; its body is read once")
+                return
+            elif word not in KEYWORDS and word not in PREFIXES:
+                break
+            parts = parts[1:]
+        if not parts or not self.active:
+            return
+        rest: list[Word] = []
+        for part in parts:
+            if isinstance(part, _Array):
+                words = [text for word in part.words for text in self.expand(word)]
+                self.values[part.name] = (
+                    self.values.get(part.name, []) + words if part.more else words
+                )
+            elif not rest and (match := re.match(r"([A-Za-z_]\w*)(\+?)=", part.pieces[0][0])):
+                self._assign(part, match)
+            else:
+                rest.append(part)
+        words = [text for word in rest for text in self.expand(word)]
+        if words:
+            self.script.commands.append(words)
+
+    def _assign(self, part: Word, match: re.Match[str]) -> None:
+        first, quote = part.pieces[0]
+        pieces = ((first[match.end() :], quote), *part.pieces[1:])
+        text = "".join(self.substitute(piece) if q != "'" else piece for piece, q in pieces)
+        before = " ".join(self.values.get(match[1], [])) if match[2] else ""
+        self.values[match[1]] = [before + text]
+
+    def _condition(self, word: str, parts: list[Word | _Array]) -> None:
+        texts = [" ".join(self.expand(p)) if isinstance(p, Word) else "" for p in parts]
+        held = self._test([t for t in texts if t not in ("[[", "[", "]]", "]")])
+        if held is None:
+            self.script.notes.append(f"'{' '.join(texts)}' is not known; taken as false")
+        if word == "if":
+            self.taken.append([bool(held), bool(held)])
+        elif self.taken:
+            before = self.taken[-1][1]
+            self.taken[-1] = [bool(held) and not before, bool(held) or before]
+
+    def _test(self, words: list[str]) -> bool | None:
+        if len(words) == 2 and words[0] in ("-n", "-z"):
+            empty = not words[1] or words[1].startswith("$")
+            return empty if words[0] == "-z" else not empty
+        if len(words) == 1 and words[0] in ("-n", "-z"):  # of an empty text
+            return words[0] == "-z"
+        if len(words) == 3:
+            left, sign, right = words
+            if sign in ("=", "==", "!="):
+                return (left == right) == (sign != "!=")
+            signs = {"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt,
+                     "-ge": operator.ge, "-lt": operator.lt, "-le": operator.le}  # fmt: skip
+            if sign in signs:
+                a, b = arithmetic(left), arithmetic(right)
+                return None if a is None or b is None else bool(signs[sign](a, b))
+        return None
+
+    def expand(self, word: Word) -> list[str]:
+        """The words that a word comes to: several of an array, or of a text with blanks."""
+        if len(word.pieces) == 1 and word.pieces[0][1] != "'":
+            text, quote = word.pieces[0]
+            if match := re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", text):
+                return [part for item in self.values.get(match[1], []) for part in _split(item)]
+            made = self.substitute(text)
+            if quote and not (made.startswith("--") and made != text):
+                return [made]
+            return _split(made) if quote else made.split()
+        found: list[str] = [""]
+        for text, quote in word.pieces:
+            made = text if quote == "'" else self.substitute(text)
+            parts = made.split() if not quote and " " in made.strip() else [made]
+            found[-1] += parts[0] if parts else ""
+            found += parts[1:]
+        return found
+
+    def substitute(self, text: str) -> str:
+        """Variables and arithmetic put in; what is not known stays as it is written."""
+        found, i = "", 0
+        while i < len(text):
+            rest = text[i:]
+            if rest.startswith("$(("):
+                end = _closing(text, i + 1)
+                value = arithmetic(self._names(text[i + 3 : end - 2]))
+                found += text[i:end] if value is None else str(value)
+            elif rest.startswith(("$(", "`")):
+                end = (
+                    _closing(text, i + 1)
+                    if rest[0] == "$"
+                    else (text.find("`", i + 1) + 1 or len(text))
+                )
+                found += text[i:end]
+            elif rest.startswith("${"):
+                end = _closing(text, i + 1)
+                found += self._braces(text[i:end])
+            elif match := re.match(r"\$(\w+|[@*])", rest):
+                end = i + match.end()
+                found += self._value(match[1], match[0])
+            else:
+                found, end = found + text[i], i + 1
+            i = end
+        return found
+
+    def _names(self, expression: str) -> str:
+        text = self.substitute(expression)
+        return re.sub(r"[A-Za-z_]\w*", lambda m: self._value(m[0], m[0]), text)
+
+    def _value(self, name: str, otherwise: str) -> str:
+        return " ".join(self.values[name]) if name in self.values else otherwise
+
+    def _braces(self, text: str) -> str:
+        match = re.fullmatch(r"\$\{(\w+|[@*])(?:\[[^\]]*\])?(?::?([-=+])(.*))?\}", text, re.S)
+        if not match:
+            return text
+        name, sign, other = match[1], match[2], match[3]
+        if sign == "+":
+            return self.substitute(other) if self._value(name, "") else ""
+        if sign:
+            return self._value(name, "") or self.substitute(other).strip("\"'")
+        return self._value(name, text)
+
+
+def _split(text: str) -> list[str]:
+    """An array's item; scripts write '--flag value' as one and leave the split to the shell."""
+    return text.split() if text.startswith("-") else [text]
+
+
+OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+              ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv,
+              ast.Mod: operator.mod}  # fmt: skip
+
+
+def arithmetic(text: str) -> int | None:
+    """Whole-number arithmetic with + - * / %; None where it is something else."""
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -value(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
+            return int(OPERATIONS[type(node.op)](value(node.left), value(node.right)))
+        raise ValueError
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def options(words: list[str]) -> dict[str, str | bool]:
+    """Flags with their values; True for a flag without one; the last of several counts.
+
+    Several values are joined by blanks.
+    """
+    found: dict[str, str | bool] = {}
+    name = None
+    for word in words:
+        if re.match(r"--?[A-Za-z]", word):
+            name, separator, value = word.partition("=")
+            found[name] = value if separator else True
+        elif name is not None:
+            before = found[name]
+            found[name] = word if before is True else f"{before} {word}"
+    return found

@@ -1,0 +1,214 @@
+"""TensorRT-LLM: `trtllm-serve` with its YAML of further options, and its benchmark client.
+
+The tensor-parallel size counts all ranks of a stage; attention data parallelism gives each of them
+its own sequences, so that attention is either split over all of them or not at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from predictor.errors import InputError
+from reckon.launch.dialect import Dialect, Source
+from reckon.launch.engines import (
+    BATCH,
+    CLIENT_IGNORED,
+    CLIENTS,
+    LOAD,
+    MODEL,
+    NAMED,
+    client,
+    engine_flags,
+    split_load,
+)
+from reckon.launch.launcher import quoted, rendered
+from reckon.launch.shell import read_script
+from reckon.launch.structured import flatten, nest, read_mapping_text
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
+
+TP, ATTENTION = "--tp-size", "enable_attention_dp"
+OPTIONS = "--extra-llm-api-options"
+GRAPHS = "cuda_graph_config"
+
+
+def _ranks_says(facts: Facts) -> Flags:
+    """Attention replicas of a mixture; replicas of a dense model are servers of their own."""
+    if facts.get("model.num_experts") and facts["dp"] > 1 and facts["tp"] == 1:
+        return {TP: facts["dp"], ATTENTION: True}
+    return {TP: facts["tp"]}
+
+
+def _ranks_means(flags: Flags, facts: Facts) -> Facts:
+    ranks = whole_number(TP, flags.get(TP, 1))
+    if truth(ATTENTION, flags.get(ATTENTION, False)):
+        return {"tp": 1, "dp": ranks}
+    return {"tp": ranks, "dp": 1}
+
+
+QUANTIZED = {
+    "fp8": "FP8", "fp8_block": "FP8_BLOCK_SCALES", "nvfp4": "NVFP4", "int4_wo": "W4A16_AWQ",
+    "int8_wo": "W8A16", "sq": "W8A8_SQ_PER_CHANNEL", "w4a16_mxfp4": "W4A16_MXFP4",
+    "w4a8_mxfp4_mxfp8": "W4A8_MXFP4_MXFP8",
+}  # fmt: skip
+"""Data types of the weights, and `quant_config.quant_algo`."""
+
+
+def _cache_says(facts: Facts) -> Flags:
+    own = facts["weights"] if facts["weights"] in ("bf16", "fp16", "fp32") else "bf16"
+    if facts["kv"] == own:
+        return {}
+    if facts["kv"] == "int8":
+        return {"quant_config.kv_cache_quant_algo": "INT8"}
+    return {"kv_cache_config.dtype": "fp8"} if facts["kv"] == "fp8" else {}
+
+
+def _cache_means(flags: Flags, facts: Facts) -> Facts:
+    said = str(flags.get("quant_config.kv_cache_quant_algo", "")).lower()
+    said = said or str(flags.get("kv_cache_config.dtype", "auto")).lower()
+    if said in ("auto", "none"):
+        return {}
+    if said not in ("fp8", "int8"):
+        raise InputError(f"kv_cache_config.dtype {said}: known are auto, fp8, int8")
+    return {"kv": said}
+
+
+def _graphs_means(flags: Flags, facts: Facts) -> Facts:
+    return {"execution": "eager" if GRAPHS in flags and flags[GRAPHS] is None else "graph"}
+
+
+ENTRIES: tuple[Entry, ...] = (
+    Derived((TP, ATTENTION), _ranks_says, _ranks_means),
+    Number("--pp-size", "pp", absent=1),
+    Derived(
+        ("--ep-size",),
+        lambda facts: {"--ep-size": facts["ep"]} if facts.get("model.num_experts") else {},
+        lambda flags, facts: {"ep": whole_number("--ep-size", flags.get("--ep-size", 1))},
+    ),
+    Cases(
+        ("weights",),
+        (
+            (("bf16",), {"dtype": "bfloat16"}),
+            (("fp16",), {"dtype": "float16"}),
+            (("fp32",), {"dtype": "float32"}),
+            *(((name,), {"quant_config.quant_algo": said}) for name, said in QUANTIZED.items()),
+            ((None,), {"dtype": "auto"}),
+            ((None,), {}),
+        ),
+    ),
+    Derived(
+        ("kv_cache_config.dtype", "quant_config.kv_cache_quant_algo"), _cache_says, _cache_means
+    ),
+    Number("--max-batch-size", "max_batch"),
+    Number("--max-num-tokens", "chunk"),
+    Derived(
+        (GRAPHS,),
+        lambda facts: {GRAPHS: None} if facts["execution"] == "eager" else {},
+        _graphs_means,
+    ),
+    Cases(
+        ("allreduce",),
+        (
+            (("nccl",), {"allreduce_strategy": "NCCL"}),
+            (("custom",), {"allreduce_strategy": ("AUTO", "ONESHOT", "TWOSHOT", "MIN_LATENCY")}),
+            (("custom",), {}),
+        ),
+    ),
+    Cases(
+        ("admission",),
+        (
+            (("whole",), {"scheduler_config.capacity_scheduler_policy": "GUARANTEED_NO_EVICT"}),
+            (("mean",), {"scheduler_config.capacity_scheduler_policy": "MAX_UTILIZATION"}),
+            (("whole",), {}),
+        ),
+    ),
+    Cases(
+        ("cached",),
+        (
+            ((0,), {"kv_cache_config.enable_block_reuse": False}),
+            ((None,), {"kv_cache_config.enable_block_reuse": True}),
+        ),
+    ),
+    Derived(
+        ("speculative_config.max_draft_len",),
+        lambda facts: (
+            {
+                "speculative_config.decoding_type": "DraftTarget",
+                "speculative_config.max_draft_len": facts["drafted"],
+            }
+            if facts.get("drafted")
+            else {}
+        ),
+        lambda flags, facts: {
+            "drafted": whole_number("", flags.get("speculative_config.max_draft_len", 0))
+        },
+    ),
+    LOAD,
+)
+
+
+def _render(flags: Flags, facts: Facts) -> str:
+    engine, load = split_load(flags)
+    further = {name: value for name, value in engine.items() if not name.startswith("-")}
+    name = quoted(flags[MODEL])
+    text = ""
+    head = f"trtllm-serve {name}"
+    own = {n.replace("-", "_").replace("__", "--", 1): v for n, v in engine.items() if n[0] == "-"}
+    if further:
+        body = yaml.safe_dump(nest(further), sort_keys=False)
+        text = f"cat > options.yaml <<'EOF'\n{body}EOF\n"
+        own["--extra_llm_api_options"] = "options.yaml"
+    if BATCH in load:
+        load = {**load, CLIENTS: load[BATCH]}
+        del load[BATCH]
+    return (
+        text
+        + rendered(head, own)
+        + client(
+            f"python -m tensorrt_llm.serve.scripts.benchmark_serving --model {name} "
+            "--dataset-name random --random-ids",
+            load,
+        )
+    )
+
+
+SHORT = {"--tensor-parallel-size": TP, "--kv-cache-free-gpu-memory-fraction": "--kv-cache-free"}
+
+
+def _parse(text: str, folder: Path) -> Source:
+    script = read_script(text)
+    found, notes = engine_flags(
+        script,
+        lambda command: "trtllm" in command or "tensorrt_llm" in command,
+        r"(.*/)?trtllm-(serve|bench)|serve",
+    )
+    config = found.pop(OPTIONS, found.pop("--config", None))
+    if isinstance(config, str):
+        content = script.files.get(config.removeprefix("./"))
+        if content is None:
+            path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
+            if path is None:
+                raise InputError(f"cannot read {config}, the options that the command names")
+            content = path.read_text(encoding="utf-8")
+        mapping = read_mapping_text(content)
+        if mapping is None:
+            raise InputError(f"{config} is not a YAML mapping")
+        found |= flatten(mapping)
+        if GRAPHS in mapping and mapping[GRAPHS] is None:
+            found[GRAPHS] = None
+    return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)
+
+
+TRTLLM = Dialect(
+    name="trtllm",
+    framework="tensorrt-llm",
+    serving=True,
+    model=NAMED,
+    entries=ENTRIES,
+    ignored=(*CLIENT_IGNORED, "--kv-cache-free", "kv_cache_config.free_gpu", "print_iter_log",
+             "cuda_graph_config.", "speculative_config.", "enable_chunked_prefill"),
+    whole=True,
+    render=_render,
+    parse=_parse,
+)  # fmt: skip

@@ -1,0 +1,155 @@
+"""vLLM: `vllm serve` with its benchmark client, or `vllm bench latency` for a static batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from predictor.errors import InputError
+from reckon.launch.dialect import Dialect, Source
+from reckon.launch.engines import (
+    BATCH,
+    CLIENT_IGNORED,
+    INPUT,
+    LOAD,
+    MODEL,
+    NAMED,
+    OUTPUT,
+    cache,
+    client,
+    engine_flags,
+    split_load,
+    whole_world,
+)
+from reckon.launch.launcher import quoted, rendered
+from reckon.launch.shell import read_script
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth
+
+EXPERTS = "--enable-expert-parallel"
+GUESSES = "--speculative-config"
+
+
+def _experts_says(facts: Facts) -> Flags:
+    whole = whole_world(facts)
+    on = facts.get("model.num_experts") and whole > 1 and facts["ep"] == whole
+    return {EXPERTS: True} if on else {}
+
+
+def _experts_means(flags: Flags, facts: Facts) -> Facts:
+    on = truth(EXPERTS, flags.get(EXPERTS, False)) and bool(facts.get("model.num_experts", 1))
+    return {"ep": whole_world(facts) if on else 1}
+
+
+def _guesses_means(flags: Flags, facts: Facts) -> Facts:
+    if GUESSES not in flags:
+        return {"drafted": 0}
+    try:
+        return {"drafted": int(json.loads(str(flags[GUESSES]))["num_speculative_tokens"])}
+    except (ValueError, TypeError, KeyError):
+        raise InputError(
+            f"{GUESSES} {flags[GUESSES]}: expected JSON with num_speculative_tokens"
+        ) from None
+
+
+QUANTIZED: dict[str, tuple[str, ...]] = {
+    "fp8": ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"),
+    "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq", "gptq_marlin_24"),
+    "int8_wo": ("experts_int8", "quark_int8", "tpu_int8"),
+    "nvfp4": ("modelopt_fp4",),
+    "mxfp4": ("mxfp4",),
+}
+"""Data types of the weights, and vLLM's methods."""
+
+PRECISION = Cases(
+    ("weights",),
+    (
+        (("bf16",), {"--dtype": "bfloat16"}),
+        (("fp16",), {"--dtype": ("float16", "half")}),
+        (("fp32",), {"--dtype": ("float32", "float")}),
+        *(
+            ((name,), {"--quantization": methods})
+            for name, methods in QUANTIZED.items()
+        ),
+        *(
+            ((name,), {"--quantization": methods, "--dtype": ("auto", "bfloat16", "float16")})
+            for name, methods in QUANTIZED.items()
+        ),
+        ((None,), {"--dtype": "auto"}),
+        ((None,), {}),
+    ),
+)  # fmt: skip
+
+ENTRIES: tuple[Entry, ...] = (
+    Number("--tensor-parallel-size", "tp", absent=1, also=("--tp", "--tensor-parallel")),
+    Number("--pipeline-parallel-size", "pp", absent=1, also=("--pp",)),
+    Number("--data-parallel-size", "dp", absent=1, also=("--dp",)),
+    Derived((EXPERTS,), _experts_says, _experts_means),
+    PRECISION,
+    cache(("fp8", "fp8_e4m3", "fp8_e5m2"), "bfloat16"),
+    Number("--max-num-seqs", "max_batch"),
+    Number("--max-num-batched-tokens", "chunk"),
+    Cases(
+        ("execution",),
+        ((("eager",), {"--enforce-eager": True}), (("graph",), {"--enforce-eager": False})),
+    ),
+    Cases(
+        ("allreduce",),
+        (
+            (("nccl",), {"--disable-custom-all-reduce": True}),
+            (("custom",), {"--disable-custom-all-reduce": False}),
+        ),
+    ),
+    Cases(
+        ("cached",),
+        (
+            ((0,), {"--no-enable-prefix-caching": True}),
+            ((None,), {"--enable-prefix-caching": True}),
+            ((None,), {}),
+        ),
+    ),
+    Derived(
+        (GUESSES,),
+        lambda facts: (
+            {GUESSES: json.dumps({"model": "DRAFT", "num_speculative_tokens": facts["drafted"]})}
+            if facts.get("drafted")
+            else {}
+        ),
+        _guesses_means,
+    ),
+    LOAD,
+)
+
+
+def _render(flags: Flags, facts: Facts) -> str:
+    engine, load = split_load(flags)
+    name = quoted(flags[MODEL])
+    if BATCH in load:
+        alone: dict[str, Any] = {
+            BATCH: load[BATCH],
+            "--input-len": load[INPUT],
+            "--output-len": load[OUTPUT],
+        }
+        return rendered(f"vllm bench latency --model {name}", {**engine, **alone})
+    engine["--max-model-len"] = load[INPUT] + load[OUTPUT]
+    served = rendered(f"vllm serve {name}", engine)
+    return served + client(f"vllm bench serve --model {name} --dataset-name random", load)
+
+
+def _parse(text: str, folder: Path) -> Source:
+    found, notes = engine_flags(read_script(text), lambda command: "vllm" in command, "serve")
+    short = {"--tp": "--tensor-parallel-size", "-tp": "--tensor-parallel-size"}
+    return Source({short.get(f, f): v for f, v in found.items()}, notes)
+
+
+VLLM = Dialect(
+    name="vllm",
+    framework="vllm",
+    serving=True,
+    model=NAMED,
+    entries=ENTRIES,
+    ignored=(*CLIENT_IGNORED, "--gpu-memory-utilization", "--swap-space", "--enable-chunked"),
+    whole=True,
+    render=_render,
+    parse=_parse,
+)

@@ -33,6 +33,10 @@ from predictor.specs import ServingPlanSpec
 PCIE = Tier("pcie4", 8.0, 32e9)
 """Between accelerators of which the catalog knows no system: the PCIe 4 x16 of a workstation."""
 
+EXPERTS_ONLY = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
+"""Data types of which only checkpoints with narrow experts and 16-bit attention are published
+(OpenAI 2025, gpt-oss model card)."""
+
 SYNCHRONY = 0.1
 """Of ten requests that a client sends one after the other, the first meets all others'."""
 
@@ -128,14 +132,19 @@ def complete_serving(
     if values["precision"] == "bf16" and "bf16" not in accelerator.peak:
         values["precision"] = best
     own = runnable(values["precision"], accelerator)
+    stated = values["precision"]
     if own != values["precision"]:
         rule = f"{accelerator.name} does not multiply {values['precision']}: widened when read"
         filler.assumed.append(Assumption("precision", own, rule))
         values["precision"] = own
-    half = own if own in ("bf16", "fp16", "fp32") else best
-    filler.fill("kv_precision", half, "as the rest of the attention")
     framework = filler.fill("framework", "neutral", "no engine was named")
     chosen, label = period(engines(), framework, values.get("era"))
+    if stated in chosen.get("narrow_cache", ()) and "fp8" in accelerator.peak:
+        filler.fill("kv_precision", "fp8", f"{label} keeps an fp8 cache beside {stated} weights")
+    half = own if own in ("bf16", "fp16", "fp32") else best
+    filler.fill("kv_precision", half, "as the rest of the attention")
+    if model.is_moe and own in EXPERTS_ONLY:
+        filler.fill("narrowed", "experts", f"{own} checkpoints are narrow in the experts alone")
     values.setdefault("era", "neutral")
     for field, value in chosen["settings"].items():
         filler.fill(field, value, f"default of {label}")

@@ -41,6 +41,8 @@ RELATED_DTYPES: dict[str, tuple[str, ...]] = {
     "fp8_block": ("fp8",),
     "mxfp8": ("fp8_block", "fp8"),
     "nvfp4": ("mxfp8", "fp8_block", "fp8"),
+    "w4a16_mxfp4": ("int4_wo",),
+    "q4_k": ("int4_wo",),
 }
 """Data types whose efficiency may stand in for another's, nearest first."""
 

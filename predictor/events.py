@@ -182,6 +182,7 @@ def _work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         per_pass=plan.tokens_per_pass,
         drafting=plan.drafted * plan.draft_cost,
         launching=NATIVE if plan.execution == "native" else 1.0,
+        overlapped=float(plan.scheduling == "overlapped"),
     )
 
 

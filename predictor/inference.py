@@ -176,6 +176,7 @@ def predict_inference(
         per_pass=plan.tokens_per_pass,
         drafting=plan.drafted * plan.draft_cost,
         launching=NATIVE if plan.execution == "native" else 1.0,
+        overlapped=float(plan.scheduling == "overlapped"),
     )
     found = latencies(work, own)
     sigma = {
@@ -222,7 +223,9 @@ def _breakdown(
             + after * decoding.terms[name] * (own.communication if talk else own.decode)
         )
     device: Array = np.asarray(sum(parts.values()))
-    single = own.request + share * prompt_time(work, own) + after * found.step
+    single = (
+        np.where(static, 0.0, own.request) + share * prompt_time(work, own) + after * found.step
+    )
     parts["host"] = np.asarray(single - device)
     parts["queue"] = found.queue
     parts["others"] = np.asarray(found.e2e - single - found.queue)

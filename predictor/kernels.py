@@ -123,8 +123,11 @@ def operator_times(
     calibration: Calibration,
     shape: tuple[int, ...],
     sustained: bool = False,
+    library: str = "",
 ) -> Timing:
     """Time one execution of each operator, for a batch of plans of `shape`.
+
+    library   the kernel library that runs them; '' for the neutral one
 
     Operators of one kind and data type are evaluated together.
     """
@@ -138,7 +141,7 @@ def operator_times(
         together.setdefault(key, []).append(index)
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
-        part = shape_times(shapes, accelerator, calibration, sustained)
+        part = shape_times(shapes, accelerator, calibration, sustained, library)
         rows = (len(indices), *shape)
         time[indices] = part[0].reshape(rows)
         sigma[indices] = part[1].reshape(rows)

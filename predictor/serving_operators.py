@@ -24,6 +24,18 @@ from predictor.serving_plan import KV_BYTES, ServingPlan
 
 PHASE = "forward"
 
+UNFUSED = 3.0
+"""Traffic of small kernels where they are not joined over where they are: elements of 4 bytes
+instead of 2, and half as many kernels again (norms apart from their scale, sums, conversions)."""
+
+MANY_ROWS = 64.0
+"""Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
+memory before they multiply it (ggml's cuBLAS path)."""
+
+SCORE_BYTES = 16.0
+"""Traffic per attention score that goes through memory [bytes]: written in 32 bits, read and
+written by the softmax, read again."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
@@ -70,7 +82,7 @@ class _List:
     ) -> None:
         """y[rows, columns] = x[rows, depth] W; narrow weights widen the traffic of x only as far
         as `primitives.gemm` counts it."""
-        dtype = dtype or self.plan.weights
+        dtype = dtype or self.plan.projections
         made = gemm(
             name,
             layout,
@@ -85,12 +97,21 @@ class _List:
             count=self.blocks,
         )
         self.operators.append(made)
+        if self.plan.fusion == "unfused" and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
+            apart = np.asarray(rows) > MANY_ROWS
+            moved = WEIGHT_BYTES[dtype] + 2.0 * ELEMENT_BYTES[dtype]
+            widened = streaming(
+                f"{name}.widen", "elementwise", "copy", PHASE, self.module, self.plan.half,
+                depth, columns, moved, count=np.where(apart, self.blocks, 0.0),
+            )  # fmt: skip
+            self.operators.append(widened)
 
     def stream(
         self, name: str, op: str, variant: str, rows: Numeric, columns: Numeric, streams: float
     ) -> None:
         """A memory-bound kernel that moves `streams` bytes per element."""
         half = self.plan.half
+        streams = streams * (UNFUSED if self.plan.fusion == "unfused" else 1.0)
         self.operators.append(
             streaming(
                 name,
@@ -358,6 +379,12 @@ def prefill_attention(
                 count,
             )
         )
+        if plan.fusion == "unfused":
+            scores = streaming(
+                f"{name}.scores", "softmax", "fwd", PHASE, "layer", plan.half, batch * query,
+                seen, SCORE_BYTES, count=count,
+            )  # fmt: skip
+            found.append(scores)
 
     share = model.windowed_share
     if share < 1.0:

@@ -29,13 +29,35 @@ C++, or one by one from Python. Prefill passes are launched one by one in any ca
 shapes differ; from Python where decoding is captured."""
 
 NATIVE = 0.25
-"""Host time of a launch from C++ over one from Python: 3 to 4 us of the driver's own, against 10
-to 20 with what PyTorch and its small kernels add (PyTorch CUDA graphs blog, 2021)."""
+"""Host time of C++ over that of Python: 3 to 4 us of the driver's own for a launch, against 10 to
+20 with what PyTorch and its small kernels add (PyTorch CUDA graphs blog, 2021)."""
 
 ALLREDUCES = ("custom", "nccl")
 """Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""
 
 ADMISSIONS = ("whole", "mean")
+
+NARROWED = ("linear", "experts")
+"""Which matrices have the data type of the weights: all linear projections of the layers, or the
+experts alone, the rest being in 16 bits (checkpoints of gpt-oss and Kimi)."""
+
+LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
+"""Whose kernels an engine runs, where they were timed apart; else the mean of all."""
+
+MATVECS = ("gemm", "matvec")
+"""What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
+own that stream the matrix."""
+
+FUSIONS = ("fused", "unfused")
+"""Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
+memory and activations between kernels are 32 bits wide (ggml, eager PyTorch)."""
+
+SPLITTINGS = ("keys", "none")
+"""Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
+TensorRT-LLM's multi-block mode), or one block walks over all of them."""
+
+SCHEDULINGS = ("serial", "overlapped")
+"""Whether the host prepares the next pass after the one before it, or while that runs."""
 
 POOLS = ("total", "free")
 """Of what an engine takes nine tenths for itself: of the device's memory (vLLM), or, for the cache,
@@ -79,6 +101,12 @@ class ServingPlan:
     draft_cost   time of guessing one token, over that of a pass without guesses
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
+    narrowed     which matrices have the weights' data type, of `NARROWED`
+    library      whose kernels run, of `LIBRARIES`
+    matvec       what multiplies a few rows, of `MATVECS`
+    fusion       what goes through memory, of `FUSIONS`
+    splitting    how attention is cut while decoding, of `SPLITTINGS`
+    scheduling   when the host prepares a pass, of `SCHEDULINGS`
     admission    whether a request is let in when there is cache for its whole length, or when there
                  is for its prompt and the others are, on average, half way
     """
@@ -105,6 +133,12 @@ class ServingPlan:
     allreduce: str = "custom"
     admission: str = "mean"
     pool: str = "total"
+    narrowed: str = "linear"
+    library: str = "neutral"
+    matvec: str = "gemm"
+    fusion: str = "fused"
+    splitting: str = "keys"
+    scheduling: str = "serial"
     framework: str = "neutral"
     era: str = "neutral"
 
@@ -122,6 +156,11 @@ class ServingPlan:
     def half(self) -> str:
         """Data type of attention, of the output projection and of what moves between kernels."""
         return self.weights if self.weights in HALVES else "bf16"
+
+    @property
+    def projections(self) -> str:
+        """Data type of the linear projections outside the experts."""
+        return self.weights if self.narrowed == "linear" else self.half
 
     @property
     def sequences(self) -> Numeric:

@@ -32,7 +32,20 @@ from predictor.plan import (
 )
 from predictor.precision import PRECISIONS
 from predictor.schedules import SCHEDULES
-from predictor.serving_plan import ADMISSIONS, ALLREDUCES, EXECUTIONS, KV_BYTES, POOLS, WEIGHTS
+from predictor.serving_plan import (
+    ADMISSIONS,
+    ALLREDUCES,
+    EXECUTIONS,
+    FUSIONS,
+    KV_BYTES,
+    LIBRARIES,
+    MATVECS,
+    NARROWED,
+    POOLS,
+    SCHEDULINGS,
+    SPLITTINGS,
+    WEIGHTS,
+)
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -265,6 +278,12 @@ class ServingPlanSpec(Spec):
     allreduce: Annotated[str, _one_of(ALLREDUCES)] | None = None
     admission: Annotated[str, _one_of(ADMISSIONS)] | None = None
     pool: Annotated[str, _one_of(POOLS)] | None = None
+    narrowed: Annotated[str, _one_of(NARROWED)] | None = None
+    library: Annotated[str, _one_of(LIBRARIES)] | None = None
+    matvec: Annotated[str, _one_of(MATVECS)] | None = None
+    fusion: Annotated[str, _one_of(FUSIONS)] | None = None
+    splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
+    scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
     chunk: Count | None = None
     max_batch: Count | None = None
     cached: Share | None = None

@@ -257,3 +257,34 @@ def test_every_engine_setting_is_a_field_of_a_request():
 def test_hybrids_are_not_served():
     with pytest.raises(InputError, match="state-space"):
         request(model="nemotron-3-nano-30b-a3b")
+
+
+def test_the_host_works_before_the_device_or_beside_it():
+    own = EngineParameters(1, 1, 1, 0, 0, 0.03, 0, 0, 1, 1e5)
+    slow = EngineParameters(1, 1, 1, 0, 0, 0.3, 0, 0, 1, 1e5)
+    assert latencies(work(), own).step == pytest.approx(0.13)
+    assert latencies(work(overlapped=1.0), own).step == pytest.approx(0.1)
+    assert latencies(work(overlapped=1.0), slow).step == pytest.approx(0.3)
+    # A host of C++ takes a quarter.
+    assert latencies(work(launching=0.25), own).step == pytest.approx(0.1075)
+
+
+def test_a_static_batch_sends_no_request():
+    own = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0.5, 1, 1e5)
+    assert latencies(work(static=1.0), own).ttft == pytest.approx(2.0)
+    assert latencies(work(), own).ttft == pytest.approx(2.5)
+
+
+def test_the_cache_follows_the_checkpoint():
+    def cache(**fields):
+        spec = parse(
+            ServingPlanSpec,
+            {"model": "llama3-70b", "system": "dgx-h100", "input_len": 100, "output_len": 10}
+            | fields,
+            "test",
+        )
+        return complete_serving(spec, RunParameters()).plan.kv
+
+    assert cache(framework="tensorrt-llm", precision="fp8") == "fp8"
+    assert cache(framework="vllm", precision="fp8") == "bf16"
+    assert cache(framework="tensorrt-llm", precision="fp8", kv_precision="bf16") == "bf16"

@@ -139,7 +139,10 @@ def complete_serving(
         values["precision"] = own
     framework = filler.fill("framework", "neutral", "no engine was named")
     chosen, label = period(engines(), framework, values.get("era"))
-    if stated in chosen.get("narrow_cache", ()) and "fp8" in accelerator.peak:
+    narrow = chosen.get("narrow_cache", ())
+    if "fp4" in accelerator.peak:
+        narrow = [*narrow, *chosen.get("narrow_cache_fp4", ())]
+    if stated in narrow and "fp8" in accelerator.peak:
         filler.fill("kv_precision", "fp8", f"{label} keeps an fp8 cache beside {stated} weights")
     half = own if own in ("bf16", "fp16", "fp32") else best
     filler.fill("kv_precision", half, "as the rest of the attention")

@@ -267,7 +267,8 @@ def serve(
     plan, own = table.plan, table.own
     chunk, most = float(plan.chunk), int(table.running[-1])
     whole, mixing = plan.admission == "whole", float(own.mixing)
-    fresh, overhead = 1.0 - float(plan.cached), float(own.request)
+    native = NATIVE if plan.execution == "native" else 1.0
+    fresh, overhead = 1.0 - float(plan.cached), native * float(own.request)
     given, wanted = input_len.tolist(), output_len.tolist()
     came = [0.0] * count if arrivals is None else arrivals.tolist()
     first, last = [0.0] * count, [0.0] * count

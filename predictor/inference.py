@@ -224,7 +224,7 @@ def _breakdown(
         )
     device: Array = np.asarray(sum(parts.values()))
     single = (
-        np.where(static, 0.0, own.request) + share * prompt_time(work, own) + after * found.step
+        np.where(static, 0.0, work.launching * own.request) + share * prompt_time(work, own) + after * found.step
     )
     parts["host"] = np.asarray(single - device)
     parts["queue"] = found.queue

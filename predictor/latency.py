@@ -46,7 +46,7 @@ class Work:
     chunk       most tokens of prompts in one pass
     synchrony   share of the clients that send together
     per_pass    tokens that a pass adds to a sequence, on average
-    launching   host time of a launch, a pass, a sequence over that of Python
+    launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
     overlapped  1 where the host prepares a pass while the one before it runs, else 0
     """
@@ -130,11 +130,11 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     Static: first token = prompts (1 + fill); the rest = (n - 1) passes; what the cache cannot hold
     comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
-    Concurrency, R of C clients running: G = 1 + synchrony (R - 1) / (1 + (R - 1) tokens / burst)
-    prompts are read together, and the other R - G while a request decodes, as far as its passes
-    have room for them (the rest delays first tokens too): first token = request + half a pass that
-    is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G)
-    prompts; fewer passes where each adds several tokens. What does not run waits: queue =
+    Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
+    burst) prompts are read together, and the other R - G while a request decodes, as far as its
+    passes have room for them (the rest delays first tokens too): first token = request + half a
+    pass that is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing
+    (R - G) prompts; fewer passes where each adds several tokens. What does not run waits: queue =
     (C - R) / R of a running request's life.
     """
     step = decode_time(work, own)
@@ -144,13 +144,15 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
     others = np.maximum(work.running - 1.0, 0.0)
-    burst = 1.0 + work.synchrony * others / (1.0 + others * work.new_tokens / own.burst)
+    together = work.synchrony * others
+    burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.maximum(burst, work.running - room)
     # A burst smaller than the prompts that were timed together fills their pass less.
     first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
     residual = np.where(others > 0, 1.5 * step, 0.0)
-    ttft = np.where(static, batch * (1.0 + work.fill), own.request + first + residual)
+    sent = work.launching * np.asarray(own.request)
+    ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
     decoding = after * step + np.where(static | (tokens < 1), 0.0, mixed)
     life = ttft + decoding

@@ -107,6 +107,10 @@ BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 DECODE_ONLY = ("gpt-fast", "mlc-llm", "llama.cpp", "exllamav2")
 """Engines whose published tokens per second count decoding only."""
 
+LAYER_SPLIT = ("llama.cpp", "exllamav2", "huggingface")
+"""Engines without tensor parallelism, whatever a table calls their devices: whole layers on each
+(llama.cpp's and exllama's split, `device_map` of transformers)."""
+
 SOURCES_DECODE_ONLY = ("mlc_llm_perf_bench",)
 
 UNSTATED_OUTPUT = {"gpt_fast": 200, "exllamav2_readme": 128, "trtllm_blogs": 128}
@@ -221,7 +225,7 @@ def _point(
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None)
     gpus = int(cell(row, "num_gpus") or 1)
     tp, pp = cell(row, "tp"), cell(row, "pp")
-    if tp is None and framework == "llama.cpp":
+    if framework in LAYER_SPLIT and gpus > 1:
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
     if tp is None and cell(row, "ep") is not None:
         tp = gpus  # experts divided among ranks that split the attention, unless dp is stated

@@ -201,7 +201,7 @@ def _kernels(
             one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
             each = np.maximum(each, one / BLOCK_RATE)
         stream = STREAM.latency + operator.bytes / (STREAM.efficiency * accelerator.bandwidth)
-        if plan.matvec == "matvec" and operator.op == "gemm":
+        if plan.matvec == "matvec" and operator.op in ("gemm", "moe_gemm"):
             each = np.where(np.asarray(operator.m) <= FEW_ROWS, np.minimum(each, stream), each)
         if execute is not None:
             each = (each * execute).sum(axis=0)

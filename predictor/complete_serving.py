@@ -29,6 +29,7 @@ from predictor.serving_plan import (
     unserved,
 )
 from predictor.specs import ServingPlanSpec
+from predictor.units import GB
 
 PCIE = Tier("pcie4", 8.0, 32e9)
 """Between accelerators of which the catalog knows no system: the PCIe 4 x16 of a workstation."""
@@ -90,12 +91,18 @@ def _layouts(model: Model, cluster: Cluster, values: Mapping[str, Any]) -> list[
     pairs = [(tp, pp) for tp in tps for pp in pps if pp == 1 or tp == max(tps)]
     gpus = values.get("gpus")
     if gpus is not None:
+        gpus -= _read_apart(values)
         dp = values.get("dp")
         if dp is not None or ("tp" not in values and "pp" not in values):
             pairs = [(tp, pp) for tp, pp in pairs if tp * pp * (dp or 1) == gpus]
         else:
             pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
     return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def _read_apart(values: Mapping[str, Any]) -> int:
+    """Accelerators that read prompts and nothing else."""
+    return int(values.get("prefill_workers", 0) * values.get("prefill_tp", 1))
 
 
 def complete_serving(
@@ -155,8 +162,15 @@ def complete_serving(
     filler.fill("cached", 0.0, "no prefix is cached unless stated")
     filler.fill("expert_load", 1.0, "tokens spread evenly over experts unless stated")
 
+    if "kv_gbs" in values:
+        values["kv_rate"] = values.pop("kv_gbs") * GB
+    if values.get("prefill_workers"):
+        rule = "that of the engine that decodes, where it is stated, else 1"
+        filler.fill("prefill_tp", values.get("tp", 1), rule)
+
     def plan_of(tp: int, pp: int) -> ServingPlan:
-        dp = values.get("dp", max(values.get("gpus", tp * pp) // (tp * pp), 1))
+        own = values["gpus"] - _read_apart(values) if "gpus" in values else tp * pp
+        dp = values.get("dp", max(own // (tp * pp), 1))
         ep = values.get("ep", tp * dp if model.is_moe and dp > 1 else 1)
         taken = {
             name: values[name]
@@ -192,12 +206,13 @@ def complete_serving(
     filler.fill("dp", int(plan.dp), "gpus / (tp x pp)")
     if model.is_moe:
         filler.fill("ep", int(plan.ep), "all ranks where attention is replicated, else 1")
-    filler.fill("gpus", int(plan.gpus), "tp x pp x dp")
+    filler.fill("gpus", int(plan.gpus), "tp x pp x dp, and those that read prompts apart")
     if strict:
         if int(plan.gpus) != values["gpus"]:
             raise InputError(
-                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x dp {int(plan.dp)} = "
-                f"{int(plan.gpus)}"
+                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x dp {int(plan.dp)}"
+                + (" + prefill_workers x prefill_tp" if _read_apart(values) else "")
+                + f" = {int(plan.gpus)}"
             )
         enforce(serving_rules(plan, model), plan)
         if int(plan.gpus) > cluster.tiers[-1].size:

@@ -6,10 +6,11 @@ each other and share passes (`serving.py`). One code path serves a plan and a ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictor.disaggregation import apart, transfer_time, worker
 from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric
 from predictor.latency import Device, Latencies, Work, latencies, prompt_time
@@ -19,9 +20,12 @@ from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import NATIVE, ServingPlan, unserved
 
-BREAKDOWN = (*TERMS, "host", "queue", "others")
-"""Terms of a latency's breakdown; they add up to it. Others: waiting for the prompts of other
-requests, and for a pipeline to fill."""
+ROUNDS = 4
+"""Of the fixed point between how many requests decode and how long they do."""
+
+BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
+"""Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
+read. Others: waiting for the prompts of other requests, and for a pipeline to fill."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +36,7 @@ class InferencePrediction:
     sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput'
     breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
     prompts, decoding   passes on the device from which the latencies are made
+    reader      memory of an engine that reads prompts apart, where there is one
     """
 
     model: Model
@@ -46,6 +51,7 @@ class InferencePrediction:
     work: Work
     prompts: Pass
     decoding: Pass
+    reader: ServingMemory | None = None
 
     @property
     def requests_per_s(self) -> Array:
@@ -157,7 +163,8 @@ def predict_inference(
     # While serving, prompts come as many as fill a pass.
     together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
     together = np.where(static > 0, sequences, together)
-    prompts, passes = prompt_pass(model, cluster, plan, together, calibration)
+    reader = worker(plan)
+    prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration)
     work = Work(
         prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
@@ -177,7 +184,19 @@ def predict_inference(
         drafting=plan.drafted * plan.draft_cost,
         launching=NATIVE if plan.execution == "native" else 1.0,
         overlapped=float(plan.scheduling == "overlapped"),
+        workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
     )
+    if apart(plan).any():
+        each = prompt_time(work, own) / together
+        work = replace(work, transfer=transfer_time(model, plan, cluster, each))
+        for _ in range(ROUNDS):
+            # What waits for prompts or travels does not decode.
+            one = latencies(work, own)
+            share = (one.e2e - one.ttft) * one.requests_per_s / running
+            share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
+            decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
+            device = Device(decoding.compute, decoding.communication, decoding.kernels)
+            work = replace(work, decoding=device, sequences=sequences * share)
     found = latencies(work, own)
     sigma = {
         metric: spreads(
@@ -204,6 +223,7 @@ def predict_inference(
         work,
         prompts,
         decoding,
+        serving_memory(model, cluster, reader, calibration.run) if apart(plan).any() else None,
     )
 
 
@@ -224,11 +244,15 @@ def _breakdown(
         )
     device: Array = np.asarray(sum(parts.values()))
     single = (
-        np.where(static, 0.0, work.launching * own.request) + share * prompt_time(work, own) + after * found.step
+        np.where(static, 0.0, work.launching * own.request)
+        + share * prompt_time(work, own)
+        + after * found.step
     )
     parts["host"] = np.asarray(single - device)
     parts["queue"] = found.queue
-    parts["others"] = np.asarray(found.e2e - single - found.queue)
+    moved = np.where(after > 0, work.transfer, 0.0)
+    parts["transfer"] = np.asarray(moved + np.zeros_like(found.e2e))
+    parts["others"] = np.asarray(found.e2e - single - found.queue - moved)
     return parts
 
 

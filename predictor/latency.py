@@ -48,6 +48,8 @@ class Work:
     per_pass    tokens that a pass adds to a sequence, on average
     launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
+    workers     engines that read the prompts of this replica and nothing else; 0: it reads them
+    transfer    time for which a cache from there is waited for, after the first token [s]
     overlapped  1 where the host prepares a pass while the one before it runs, else 0
     """
 
@@ -67,6 +69,8 @@ class Work:
     per_pass: Numeric = 1.0
     drafting: Numeric = 0.0
     overlapped: Numeric = 0.0
+    workers: Numeric = 0.0
+    transfer: Numeric = 0.0
     launching: Numeric = 1.0
 
 
@@ -136,10 +140,15 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     pass that is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing
     (R - G) prompts; fewer passes where each adds several tokens. What does not run waits: queue =
     (C - R) / R of a running request's life.
+
+    Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
+    a prompt costs 1 / W of its time, and R requests take R / W prompts at least.
     """
     step = decode_time(work, own)
     batch = prompt_time(work, own)
     prompt = batch / work.together * (1.0 + work.fill)
+    apart = np.asarray(work.workers) > 0
+    prompt = np.where(apart, prompt / np.maximum(work.workers, 1.0), prompt)
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
@@ -147,14 +156,18 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     together = work.synchrony * others
     burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
-    burst = np.maximum(burst, work.running - room)
+    burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     # A burst smaller than the prompts that were timed together fills their pass less.
     first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
-    residual = np.where(others > 0, 1.5 * step, 0.0)
+    residual = np.where((others > 0) & ~apart, 1.5 * step, 0.0)
     sent = work.launching * np.asarray(own.request)
     ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
-    decoding = after * step + np.where(static | (tokens < 1), 0.0, mixed)
+    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
+    decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
+    # Workers that are always busy decide how often a request gets its turn.
+    busy = np.maximum(np.where(apart, work.running * prompt, 0.0) - ttft - decoding, 0.0)
+    ttft = ttft + busy
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
     queue = np.maximum(waiting, 0.0) / work.running * life
@@ -168,5 +181,5 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         np.asarray(work.running / life),
         step,
         np.asarray(prompt),
-        np.asarray(queue),
+        np.asarray(queue + busy),
     )

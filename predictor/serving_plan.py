@@ -79,7 +79,8 @@ weights as they read them (Frantar et al. 2024, Marlin)."""
 class ServingPlan:
     """One way to serve, or many of one category at once.
 
-    Numeric fields are floats or arrays of one broadcast shape. Accelerators = tp * pp * dp.
+    Numeric fields are floats or arrays of one broadcast shape. Accelerators = tp * pp * dp, and
+    those that read prompts apart.
 
     tp, pp       tensor and pipeline parallel
     dp           replicas of the attention, which share the experts of a mixture (attention data
@@ -99,6 +100,11 @@ class ServingPlan:
     drafted      tokens that are guessed for each sequence before a pass that checks them
     acceptance   probability that a guess is right where those before it were
     draft_cost   time of guessing one token, over that of a pass without guesses
+    prefill_workers   engines that read prompts and nothing else, of all replicas together; 0: the
+                 accelerators that decode read them too
+    prefill_tp   tensor parallel of one such engine
+    kv_rate      rate at which one of its accelerators sends its part of a cache [bytes/s]; inf:
+                 that of the network
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
     narrowed     which matrices have the weights' data type, of `NARROWED`
@@ -127,6 +133,9 @@ class ServingPlan:
     acceptance: Numeric = 0.7
     draft_cost: Numeric = 0.0
     expert_load: Numeric = 1.0
+    prefill_workers: Numeric = 0.0
+    prefill_tp: Numeric = 1.0
+    kv_rate: Numeric = np.inf
     weights: str = "bf16"
     kv: str = "bf16"
     execution: str = "graph"
@@ -145,7 +154,7 @@ class ServingPlan:
     @property
     def gpus(self) -> Numeric:
         """Accelerators in all."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.pp * self.dp + self.prefill_workers * self.prefill_tp
 
     @property
     def etp(self) -> Numeric:
@@ -269,6 +278,25 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             np.asarray(plan.batch < plan.dp),
             "batch {batch} is fewer sequences than the {dp} attention replicas",
             ("batch", "dp"),
+        ),
+    ]
+    found += [
+        Rule(
+            not_multiple(model.heads, plan.prefill_tp),
+            f"prefill_tp {{prefill_tp}} does not divide the {model.heads} attention heads of "
+            f"{model.name}",
+            ("prefill_tp",),
+        ),
+        Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.serving < 1)),
+            "prefill_workers {prefill_workers} read prompts of requests that follow each other: "
+            "state a concurrency or a rate",
+            ("prefill_workers",),
+        ),
+        Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.prefill_workers < plan.dp)),
+            "prefill_workers {prefill_workers} are fewer than the {dp} replicas that decode",
+            ("prefill_workers", "dp"),
         ),
     ]
     if model.is_moe:

@@ -291,6 +291,9 @@ class ServingPlanSpec(Spec):
     drafted: Natural | None = None
     acceptance: Share | None = None
     draft_cost: Share | None = None
+    prefill_workers: Natural | None = None
+    prefill_tp: Count | None = None
+    kv_gbs: Positive | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     framework: str | None = None
     era: str | None = None

@@ -18,6 +18,7 @@ from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.model import Model
+from predictor.offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.plan import enforce
 from predictor.serving_memory import serving_memory
 from predictor.serving_plan import (
@@ -162,6 +163,8 @@ def complete_serving(
     filler.fill("cached", 0.0, "no prefix is cached unless stated")
     filler.fill("expert_load", 1.0, "tokens spread evenly over experts unless stated")
 
+    if values.get("offload", "none") != "none":
+        _offload(filler, accelerator)
     if "kv_gbs" in values:
         values["kv_rate"] = values.pop("kv_gbs") * GB
     if values.get("prefill_workers"):
@@ -215,6 +218,7 @@ def complete_serving(
                 + f" = {int(plan.gpus)}"
             )
         enforce(serving_rules(plan, model), plan)
+        enforce_host(model, plan)
         if int(plan.gpus) > cluster.tiers[-1].size:
             raise InputError(
                 f"{cluster.name} has no network beyond {cluster.tiers[-1].size:g} accelerators, "
@@ -233,6 +237,21 @@ def complete_serving(
         int(values.get("simulate", 0)),
         float(values.get("variation", 0.1)),
     )
+
+
+def _offload(filler: Filler, accelerator: Accelerator) -> None:
+    """The host that holds weights and cache."""
+    values = filler.values
+    if "host_memory_gb" not in values:
+        raise InputError("give host_memory_gb: it has no default where weights are offloaded")
+    values["host_memory"] = values.pop("host_memory_gb") * GB
+    for key, field, usual, rule in (
+        ("host_bandwidth_gbs", "host_bandwidth", HOST_BANDWIDTH, "eight channels of DDR4-3200"),
+        ("host_link_gbs", "host_link", default_link(accelerator), "copies over PCIe of its year"),
+    ):
+        if key in values:
+            values[field] = values.pop(key) * GB
+        filler.fill(field, usual, rule)
 
 
 def _load(filler: Filler) -> None:

@@ -24,6 +24,7 @@ from predictor.hardware import Array, Cluster
 from predictor.inference import prompt_pass
 from predictor.latency import Device, Work, decode_time, prompt_time
 from predictor.model import Model
+from predictor.offload import with_decoding
 from predictor.passes import Pass, adapted, body, decode_cores
 from predictor.serving_memory import serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
@@ -138,7 +139,8 @@ def pass_table(
             calibration,
         )
         # A pass that adds several tokens counts as so many passes.
-        passes = decode_time(_work(linear.plus(cores), sequences, plan), own)
+        both = with_decoding(linear.plus(cores), model, wide, sequences, context)
+        passes = decode_time(_work(both, sequences, plan), own)
         decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), NODES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))

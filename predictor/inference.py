@@ -15,7 +15,17 @@ from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric
 from predictor.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.model import Model
-from predictor.passes import TERMS, Pass, adapted, body, decode_cores, prefill_cores, steps
+from predictor.offload import riding_along, with_decoding, with_prompts
+from predictor.passes import (
+    COMMUNICATION,
+    TERMS,
+    Pass,
+    adapted,
+    body,
+    decode_cores,
+    prefill_cores,
+    steps,
+)
 from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import NATIVE, ServingPlan, unserved
@@ -101,7 +111,7 @@ def prompt_pass(
     cores = prefill_cores(
         model, cluster, plan, prompts, plan.new_tokens, past, calibration, sustained=True
     )
-    return linear.plus(cores), np.asarray(count)
+    return with_prompts(linear.plus(cores), model, plan, count), np.asarray(count)
 
 
 def decode_pass(
@@ -127,7 +137,9 @@ def decode_pass(
     )
     contexts, weights = steps(plan)
     cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
-    return linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    whole = linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    mean = plan.input_len + 0.5 * plan.output_len
+    return with_decoding(whole, model, plan, sequences, mean)
 
 
 def predict_inference(
@@ -166,6 +178,9 @@ def predict_inference(
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration)
+    prompts = riding_along(
+        prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
+    )
     work = Work(
         prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
         together=together,
@@ -237,7 +252,7 @@ def _breakdown(
     share = np.where(static, 1.0, 1.0 / work.together)
     parts = {}
     for name in TERMS:
-        talk = name.endswith("communication")
+        talk = name in COMMUNICATION
         parts[name] = np.asarray(
             share * prompts.terms[name] * (own.communication if talk else own.prefill)
             + after * decoding.terms[name] * (own.communication if talk else own.decode)
@@ -278,7 +293,7 @@ def spreads(
     prompts, decoding   `spread_of` the passes [s]
     metric              'ttft', 'tpot', 'e2e' or 'throughput'
     """
-    first = np.minimum(own.prefill * prompts / prompt_time(work, own), 1.0)
+    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
     each = np.minimum(own.decode * decoding / found.step, 1.0)
     share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
     operators = {"ttft": first, "tpot": each}.get(

@@ -31,7 +31,7 @@ from predictor.serving_operators import (
 from predictor.serving_plan import KV_BYTES, ServingPlan, runnable
 
 COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
-COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication")
+COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")
 TERMS = (*COMPUTE, *COMMUNICATION)
 """Terms of a pass on the device; they add up to its time there."""
 

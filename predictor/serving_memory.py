@@ -94,7 +94,10 @@ def serving_memory(
         inner = max(inner, int(wide))
     activations = half * tokens * (4.0 * model.hidden + 2.0 * inner / plan.tp)
     logits = 6.0 * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
-    weights = weight_bytes(model, plan)
+    held_here = weights = weight_bytes(model, plan)
+    if plan.offload != "none":
+        # Of the layers' weights two are on the device at a time: one computes, one arrives.
+        held_here = weights * 2.0 / np.ceil(model.layers / plan.pp)
     layers = np.ceil(model.layers / plan.pp) * model.attention_share
     token = kv_token_bytes(model, plan) * layers
     window = model.windowed_share
@@ -106,21 +109,25 @@ def serving_memory(
         return token * ((1.0 - window) * tokens_of_one + window * short)
 
     runtime = min(run.context, RUNTIME)
-    fixed = weights + activations + logits + runtime
+    fixed = held_here + activations + logits + runtime
     usable = USABLE * np.asarray(device, float)
     if plan.pool == "free":
         usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
     capacity = np.broadcast_to(usable, shape)
     room = np.maximum(capacity - fixed, 0.0)
+    if plan.offload != "none":
+        room = np.maximum(USABLE * plan.host_memory / plan.gpus - weights, 0.0)
     whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
     classes = {
-        "weights": weights,
+        "weights": held_here,
         # While serving, as much of the cache is used as there is, one sequence at least.
         "cache": np.where(serving, np.clip(np.floor(room / whole), 1.0, sequences), sequences)
         * whole,
         "activations": activations + logits,
         "runtime": runtime,
     }
+    if plan.offload != "none":
+        classes["cache"] = np.zeros(shape)
     filled = {name: np.broadcast_to(np.asarray(v, float), shape) for name, v in classes.items()}
     total: Array = np.asarray(sum(filled.values(), np.zeros(shape)))
 

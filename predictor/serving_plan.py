@@ -41,6 +41,9 @@ NARROWED = ("linear", "experts")
 """Which matrices have the data type of the weights: all linear projections of the layers, or the
 experts alone, the rest being in 16 bits (checkpoints of gpt-oss and Kimi)."""
 
+OFFLOADS = ("none", "weights")
+"""What lies in the host's memory: nothing, or weights and cache."""
+
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
@@ -105,8 +108,11 @@ class ServingPlan:
     prefill_tp   tensor parallel of one such engine
     kv_rate      rate at which one of its accelerators sends its part of a cache [bytes/s]; inf:
                  that of the network
+    host_memory, host_bandwidth   of the host of all accelerators [bytes], [bytes/s]
+    host_link    rate of copies from there to each accelerator [bytes/s]
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
+    offload      what lies in the host's memory, of `OFFLOADS`
     narrowed     which matrices have the weights' data type, of `NARROWED`
     library      whose kernels run, of `LIBRARIES`
     matvec       what multiplies a few rows, of `MATVECS`
@@ -136,12 +142,16 @@ class ServingPlan:
     prefill_workers: Numeric = 0.0
     prefill_tp: Numeric = 1.0
     kv_rate: Numeric = np.inf
+    host_memory: Numeric = 0.0
+    host_bandwidth: Numeric = np.inf
+    host_link: Numeric = np.inf
     weights: str = "bf16"
     kv: str = "bf16"
     execution: str = "graph"
     allreduce: str = "custom"
     admission: str = "mean"
     pool: str = "total"
+    offload: str = "none"
     narrowed: str = "linear"
     library: str = "neutral"
     matvec: str = "gemm"

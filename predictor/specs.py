@@ -41,6 +41,7 @@ from predictor.serving_plan import (
     LIBRARIES,
     MATVECS,
     NARROWED,
+    OFFLOADS,
     POOLS,
     SCHEDULINGS,
     SPLITTINGS,
@@ -294,6 +295,10 @@ class ServingPlanSpec(Spec):
     prefill_workers: Natural | None = None
     prefill_tp: Count | None = None
     kv_gbs: Positive | None = None
+    offload: Annotated[str, _one_of(OFFLOADS)] | None = None
+    host_memory_gb: Positive | None = None
+    host_bandwidth_gbs: Positive | None = None
+    host_link_gbs: Positive | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     framework: str | None = None
     era: str | None = None

@@ -19,6 +19,7 @@ TERM_NAMES = {
     "tp_communication": "tensor-parallel comm.",
     "ep_communication": "expert-parallel comm.",
     "pp_communication": "pipeline transfers",
+    "host_transfer": "weights and cache at the host",
     "host": "host and gaps",
     "queue": "queue",
     "transfer": "transfer of the cache",

@@ -48,8 +48,6 @@ MODELS = {
 UNSERVED = {
     "qwen3.5-397b-a17b": "linear attention (gated delta rule) is not predicted yet",
     "glm-5": "sparse attention over chosen tokens is not predicted yet",
-    "nvidia-nemotron-nano-9b-v2": "serving of state-space blocks is not predicted yet",
-    "nvidia-nemotron-nano-12b-v2": "serving of state-space blocks is not predicted yet",
 }
 
 ACCELERATORS = {

@@ -27,7 +27,6 @@ from predictor.serving_plan import (
     ServingPlan,
     runnable,
     serving_rules,
-    unserved,
 )
 from predictor.specs import ServingPlanSpec
 from predictor.units import GB
@@ -128,7 +127,6 @@ def complete_serving(
         if "model" not in values:
             raise InputError("give --model (reckon show models)")
         model = catalog.model(values["model"])
-    unserved(model)
     cluster = cluster if cluster is not None else _cluster(filler)
     accelerator = cluster.accelerator
     for field in ("input_len", "output_len"):

@@ -28,7 +28,7 @@ from predictor.passes import (
 )
 from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
-from predictor.serving_plan import NATIVE, ServingPlan, unserved
+from predictor.serving_plan import NATIVE, ServingPlan
 
 ROUNDS = 4
 """Of the fixed point between how many requests decode and how long they do."""
@@ -155,9 +155,8 @@ def predict_inference(
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
     through all stages.
 
-    Raises InputError for data types that the accelerator lacks and models that are not served.
+    Raises InputError for data types that the accelerator lacks.
     """
-    unserved(model)
     plan = adapted(plan, cluster.accelerator)
     own = parameters.of(plan.framework, plan.era)
     shape = plan.shape

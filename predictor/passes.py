@@ -132,7 +132,7 @@ class Pass:
 
 def term_of(operator: Operator) -> str:
     """Term of the breakdown that an operator belongs to."""
-    if operator.op.startswith("attention") or operator.variant == "bmm":
+    if operator.op.startswith("attention") or operator.variant in ("bmm", "scan"):
         return "attention"
     if operator.module in ("embedding", "head"):
         return "head"

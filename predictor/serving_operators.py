@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictor import serving_mamba
 from predictor.communication import Group
 from predictor.counts import experts_hit
 from predictor.hardware import Numeric
@@ -51,7 +52,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _List:
+class WorkList:
     """A work list in the making, and what its operators share."""
 
     model: Model
@@ -60,7 +61,7 @@ class _List:
     module: str = "layer"
     blocks: float = 1.0
 
-    def on(self, module: str, blocks: float) -> _List:
+    def on(self, module: str, blocks: float) -> WorkList:
         """Another kind of block, of which the model has `blocks`."""
         return replace(self, module=module, blocks=blocks)
 
@@ -148,16 +149,18 @@ def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:
 def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Operator]:
     """Kernels of a pass over `tokens` tokens of one attention replica, attention cores and ends
     aside."""
-    at = _List(model, plan, [])
+    at = WorkList(model, plan, [])
     _projections(at.on("layer", float(model.attention_blocks)), tokens)
     if dense := float(model.ffn_blocks - model.moe_layers):
         _feed_forward(at.on("dense", dense), "mlp", model.ffn_hidden / plan.tp, tokens)
     if model.is_moe:
         _mixture(at.on("moe", float(model.moe_layers)), tokens)
+    if model.is_hybrid:
+        serving_mamba.projections(at.on("layer", float(model.mamba_layers)), tokens)
     return at.operators
 
 
-def _projections(at: _List, tokens: Numeric) -> None:
+def _projections(at: WorkList, tokens: Numeric) -> None:
     """Norm, queries, keys and values, position encoding with the write to the cache, output."""
     model, plan, h = at.model, at.plan, float(at.model.hidden)
     queries, keys = model.heads / plan.tp, kv_heads(model, plan.tp)
@@ -175,13 +178,13 @@ def _projections(at: _List, tokens: Numeric) -> None:
     at.linear("attention.out", tokens, h, queries * model.v_dim)
 
 
-def _feed_forward(at: _List, name: str, inner: Numeric, tokens: Numeric) -> None:
+def _feed_forward(at: WorkList, name: str, inner: Numeric, tokens: Numeric) -> None:
     """Norm, up (and gate), activation, down."""
     at.norm(f"{name}.norm", tokens, float(at.model.hidden))
     _two_sides(at, name, inner, tokens)
 
 
-def _two_sides(at: _List, name: str, inner: Numeric, tokens: Numeric) -> None:
+def _two_sides(at: WorkList, name: str, inner: Numeric, tokens: Numeric) -> None:
     model, h = at.model, float(at.model.hidden)
     sides = 2.0 if model.gated else 1.0
     at.linear(f"{name}.up", tokens, inner * sides, h)
@@ -190,7 +193,7 @@ def _two_sides(at: _List, name: str, inner: Numeric, tokens: Numeric) -> None:
     at.linear(f"{name}.down", tokens, h, inner)
 
 
-def _mixture(at: _List, tokens: Numeric) -> None:
+def _mixture(at: WorkList, tokens: Numeric) -> None:
     """Norm, router, choice, the experts of this rank that have tokens, sums; shared experts."""
     model, plan, size, h = at.model, at.plan, at.size, float(at.model.hidden)
     at.norm("moe.norm", tokens, h)
@@ -259,7 +262,7 @@ def end_operators(
     model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric
 ) -> list[Operator]:
     """Embedding of `tokens` tokens; final norm, output projection and sampling of `rows`."""
-    at = _List(model, plan, []).on("embedding", 1.0)
+    at = WorkList(model, plan, []).on("embedding", 1.0)
     h, vocab, size = float(model.hidden), model.vocab / plan.tp, at.size
     looked_up = Operator(
         "embedding",
@@ -332,7 +335,7 @@ def decode_attention(
     if share > 0.0:
         core("attention.window", np.minimum(keys, float(model.sliding_window)), blocks * share)
     if model.is_latent:
-        at = _List(model, plan, found).on("layer", blocks)
+        at = WorkList(model, plan, found).on("layer", blocks)
         latent, nope = float(model.kv_lora_rank), float(model.qk_nope_head_dim)
         for name, columns, depth in (
             ("attention.absorb", latent, nope),
@@ -340,6 +343,9 @@ def decode_attention(
         ):
             rows, heads = sequences * guessed, queries / guessed
             at.linear(name, rows, columns, depth, plan.half, batch=heads, layout="bmm")
+    if model.is_hybrid:
+        at = WorkList(model, plan, found).on("layer", float(model.mamba_layers))
+        serving_mamba.update(at, sequences * guessed)
     return found
 
 
@@ -395,9 +401,12 @@ def prefill_attention(
         seen = np.where(np.asarray(past) > 0, np.minimum(window, past + 0.5 * query), fresh)
         core("attention.window", seen, window, blocks * share)
     if model.is_latent:
-        at = _List(model, plan, found).on("layer", blocks)
+        at = WorkList(model, plan, found).on("layer", blocks)
         up = queries * (model.qk_nope_head_dim + model.v_dim)
         at.linear("attention.kv_up", sequences * keys, up, float(model.kv_lora_rank))
+    if model.is_hybrid:
+        at = WorkList(model, plan, found).on("layer", float(model.mamba_layers))
+        serving_mamba.scan(at, sequences * query)
     return found
 
 
@@ -407,7 +416,8 @@ def exchanges(model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric) -
     whole = size * tokens * h
     tp = Group(plan.tp, 1.0)
     dense = float(model.ffn_blocks - model.moe_layers)
-    found = [Exchange("attention.reduce", "allreduce", tp, whole, float(model.attention_blocks))]
+    mixers = float(model.attention_blocks + model.mamba_layers)
+    found = [Exchange("attention.reduce", "allreduce", tp, whole, mixers)]
     if dense:
         found.append(Exchange("mlp.reduce", "allreduce", tp, whole, dense))
     if model.is_moe:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.errors import InputError
 from predictor.hardware import Accelerator, Numeric
 from predictor.model import Model
 from predictor.plan import Rule, not_multiple
@@ -340,9 +339,3 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             )
         )
     return found
-
-
-def unserved(model: Model) -> None:
-    """Raise InputError for models whose decoding is not in the work list."""
-    if model.is_hybrid:
-        raise InputError(f"{model.name}: serving of state-space blocks is not predicted yet")

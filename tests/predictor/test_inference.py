@@ -254,9 +254,35 @@ def test_every_engine_setting_is_a_field_of_a_request():
             parse(ServingPlanSpec, one["settings"], name)
 
 
-def test_hybrids_are_not_served():
-    with pytest.raises(InputError, match="state-space"):
-        request(model="nemotron-3-nano-30b-a3b")
+def test_a_state_does_not_grow_with_the_context():
+    model = catalog.model("nemotron-nano-9b-v2")
+    assert model.matrix_parameters() + 2 * model.hidden * model.vocab == pytest.approx(
+        8.9e9, rel=3e-3
+    )
+    base = {"model": model.name, "input_len": 100, "output_len": 10, "system": "dgx-h100"}
+
+    def held(length):
+        one = request(**{**base, "input_len": length})
+        return float(serving_memory(one.model, one.cluster, one.plan, RunParameters()).per_sequence)
+
+    token = 4 * 2 * 2 * 8 * 128
+    assert held(2100) - held(100) == pytest.approx(2000 * token)
+    channels = 128 * 80 + 2 * 8 * 128
+    state = 27 * (4 * 128 * 80 * 128 + 2 * 3 * channels)
+    assert held(100) == pytest.approx(110 * token + state)
+
+
+def test_hybrids_decode_by_updating_states():
+    model = catalog.model("nemotron-nano-9b-v2")
+    plan = ServingPlan(batch=8.0, input_len=512.0, output_len=128.0)
+    found = predict_inference(model, CLUSTER, plan, CALIBRATION, ServingParameters())
+    lines = {line.name: line for line in found.decoding.lines}
+    assert lines["mamba.update"].count == 27
+    assert lines["attention"].count == 4
+    scanned = {line.name for line in found.prompts.lines}
+    assert {"mamba.within", "mamba.states", "mamba.between", "mamba.pass"} <= scanned
+    floor = weight_bytes(model, plan) / CLUSTER.accelerator.bandwidth
+    assert floor < float(found.latencies.step) < 3 * floor
 
 
 def test_the_host_works_before_the_device_or_beside_it():

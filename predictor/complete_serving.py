@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import Assumption, Filler, complete_cluster, period, scale_up
+from predictor.complete import (
+    Assumption,
+    Filler,
+    complete_cluster,
+    named_model,
+    period,
+    scale_up,
+)
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
@@ -123,10 +130,7 @@ def complete_serving(
     """
     filler = Filler(spec.model_dump())
     values = filler.values
-    if model is None:
-        if "model" not in values:
-            raise InputError("give --model (reckon show models)")
-        model = catalog.model(values["model"])
+    model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else _cluster(filler)
     accelerator = cluster.accelerator
     for field in ("input_len", "output_len"):

@@ -23,10 +23,6 @@ from predictor.serving_plan import ServingPlan
 USABLE = 0.9
 """Share of the device's memory that engines take."""
 
-RUNTIME = 2e9
-"""Most that context, captured graphs and communication buffers of an engine take [bytes] (vLLM's
-memory profile on A100 and H100: 1 to 2 GB); trainers keep more rings of NCCL."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingMemory:
@@ -80,7 +76,7 @@ def serving_memory(
 ) -> ServingMemory:
     """Memory per device of a plan or a batch of plans.
 
-    run   context: what framework and libraries take, of which an engine has `RUNTIME` at most
+    run   `engine`: what context, captured graphs and communication buffers take
 
     Activations: the widest layer's input and output for the tokens of one pass, and logits in fp32.
     """
@@ -112,8 +108,7 @@ def serving_memory(
         short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
         return token * ((1.0 - window) * tokens_of_one + window * short) + state
 
-    runtime = min(run.context, RUNTIME)
-    fixed = held_here + activations + logits + runtime
+    fixed = held_here + activations + logits + run.engine
     usable = USABLE * np.asarray(device, float)
     if plan.pool == "free":
         usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
@@ -128,7 +123,7 @@ def serving_memory(
         "cache": np.where(serving, np.clip(np.floor(room / whole), 1.0, sequences), sequences)
         * whole,
         "activations": activations + logits,
-        "runtime": runtime,
+        "runtime": run.engine,
     }
     if plan.offload != "none":
         classes["cache"] = np.zeros(shape)

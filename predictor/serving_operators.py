@@ -20,7 +20,7 @@ from predictor.counts import experts_hit
 from predictor.hardware import Numeric
 from predictor.model import Model
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.primitives import Operator, gemm, streaming
+from predictor.primitives import Operator, gemm, grouped, streaming
 from predictor.serving_plan import KV_BYTES, ServingPlan
 
 PHASE = "forward"
@@ -205,8 +205,9 @@ def _mixture(at: WorkList, tokens: Numeric) -> None:
     at.stream("moe.permute", "elementwise", "permute", received, h, size * 2.0)
     width = float(model.expert_width)
     at.operators.append(
-        expert_products(
+        grouped(
             "moe.experts",
+            "fwd",
             at.module,
             plan.weights,
             received / busy,
@@ -221,41 +222,6 @@ def _mixture(at: WorkList, tokens: Numeric) -> None:
     at.stream("moe.unpermute", "elementwise", "permute", received, h, size * 2.0)
     if model.shared_width:
         _two_sides(at, "shared", model.shared_width / plan.tp, tokens)
-
-
-def expert_products(
-    name: str,
-    module: str,
-    dtype: str,
-    m: Numeric,
-    n: Numeric,
-    k: Numeric,
-    experts: Numeric,
-    *,
-    gated: bool,
-    size: float,
-    count: Numeric,
-) -> Operator:
-    """Both products of `experts` experts with the activation between them, as
-    `primitives.grouped`, with weights of the width that they are stored in."""
-    sides = 3.0 if gated else 2.0
-    weights = sides * n * k * WEIGHT_BYTES[dtype]
-    activations = size * m * (2.0 * k + 2.0 * sides * n)
-    return Operator(
-        name,
-        "moe_gemm",
-        "fwd",
-        PHASE,
-        module,
-        dtype,
-        m,
-        n,
-        k,
-        experts,
-        flop=2.0 * sides * m * n * k * experts,
-        bytes=(weights + activations) * experts,
-        count=count,
-    )
 
 
 def end_operators(

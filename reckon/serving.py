@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from predictor.rates import predict_rate
 from predictor.serving_parameters import ServingParameters, load_parameters
 from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
 from predictor.specs import ServingPlanSpec, parse
-from reckon.predict import DEFAULT_CALIBRATION, Ref, expand
+from reckon.predict import DEFAULT_CALIBRATION, Ref, Sweep, expand
 from reckon.serving_result import ServingResult
 
 
@@ -115,17 +115,8 @@ def engine_parameters(calibration: str | Path | Calibration) -> ServingParameter
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ServingSweep:
-    """Predictions of all combinations of comma lists, in the order of the lists.
-
-    refused   combinations that cannot be: the fields that vary, and the reason
-    varying   names of the fields that have more than one value
-    """
-
-    predictions: list[ServingResult]
-    refused: list[tuple[dict[str, Any], str]]
-    varying: list[str]
+ServingSweep = Sweep[ServingResult]
+"""Predictions of all combinations of comma lists."""
 
 
 def sweep_serving(
@@ -148,7 +139,7 @@ def sweep_serving(
             refused.append(({key: combination[key] for key in varying}, str(error)))
     if not requests:
         raise InputError(f"none of {len(combinations)} combinations is possible: {refused[0][1]}")
-    return ServingSweep(_together(requests, calibration, parameters), refused, varying)
+    return Sweep(_together(requests, calibration, parameters), refused, varying)
 
 
 def _together(

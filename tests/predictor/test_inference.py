@@ -314,3 +314,8 @@ def test_the_cache_follows_the_checkpoint():
     assert cache(framework="tensorrt-llm", precision="fp8") == "fp8"
     assert cache(framework="vllm", precision="fp8") == "bf16"
     assert cache(framework="tensorrt-llm", precision="fp8", kv_precision="bf16") == "bf16"
+
+
+def test_an_unknown_engine_names_the_known_ones():
+    with pytest.raises(InputError, match="unknown framework 'nosuch'; known: neutral, tensorrt"):
+        request(framework="nosuch")

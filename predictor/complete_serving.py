@@ -25,9 +25,9 @@ from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.model import Model
-from predictor.offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.plan import enforce
 from predictor.serving_memory import serving_memory
+from predictor.serving_offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.serving_plan import (
     SERVING_CATEGORIES,
     SERVING_NUMBERS,

@@ -24,9 +24,9 @@ from predictor.hardware import Array, Cluster
 from predictor.inference import prompt_pass
 from predictor.latency import Device, Work, decode_time, prompt_time
 from predictor.model import Model
-from predictor.offload import with_decoding
 from predictor.passes import Pass, adapted, body, decode_cores
 from predictor.serving_memory import serving_memory
+from predictor.serving_offload import with_decoding
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import NATIVE, ServingPlan
 

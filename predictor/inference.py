@@ -15,7 +15,6 @@ from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric
 from predictor.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.model import Model
-from predictor.offload import riding_along, with_decoding, with_prompts
 from predictor.passes import (
     COMMUNICATION,
     TERMS,
@@ -27,6 +26,7 @@ from predictor.passes import (
     steps,
 )
 from predictor.serving_memory import ServingMemory, serving_memory
+from predictor.serving_offload import riding_along, with_decoding, with_prompts
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import NATIVE, ServingPlan
 

@@ -9,8 +9,8 @@ from predictor.efficiency import RunParameters, load
 from predictor.errors import InputError
 from predictor.events import pass_table
 from predictor.inference import BREAKDOWN, predict_inference
-from predictor.offload import default_link
 from predictor.serving_memory import weight_bytes
+from predictor.serving_offload import default_link
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import ServingPlan
 from predictor.specs import ServingPlanSpec, parse

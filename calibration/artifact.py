@@ -18,6 +18,7 @@ import numpy as np
 from predictor.efficiency import SCHEMA_VERSION, Calibration, EfficiencyModel
 from predictor.errors import InputError
 from predictor.files import prepare_folder
+from predictor.serving_parameters import FILE as SERVING
 
 
 def _number(value: float) -> float:
@@ -82,6 +83,7 @@ def manifest(
             "fragmentation": run.fragmentation,
             "memory_sigma": run.memory_sigma,
             "sigma": _number(run.sigma),
+            "sigma_moe": _number(run.sigma_moe),
             "factors": dict(run.factors),
             "sources": dict(run.sources),
         },
@@ -139,6 +141,9 @@ def manifest(
 
 FILES = ("calibration.json", "arrays.npy", "shapes.npy")
 
+KEPT = (SERVING,)
+"""Files of a calibration that others write; they stay."""
+
 
 def check_folder(out: Path) -> Path:
     """The folder that a calibration is to take, resolved.
@@ -148,7 +153,7 @@ def check_folder(out: Path) -> Path:
     out = out.resolve()
     prepare_folder(out.parent)
     if out.is_dir():
-        others = sorted(path.name for path in out.iterdir() if path.name not in FILES)
+        others = sorted(path.name for path in out.iterdir() if path.name not in FILES + KEPT)
         if others:
             raise InputError(f"{out} holds other files ({others[0]}); give a folder of its own")
     elif out.exists():
@@ -159,7 +164,8 @@ def check_folder(out: Path) -> Path:
 def write(calibration: Calibration, out: Path, heldout: Mapping[str, Any] | None = None) -> None:
     """Write a calibration to a folder, whole or not at all.
 
-    The files are made in a temporary folder beside `out`, which then takes its place.
+    The files are made in a temporary folder beside `out`, which then takes its place; engines
+    that were fitted into it (`serving.json`) stay.
 
     Raises InputError as `check_folder`.
     """
@@ -172,6 +178,9 @@ def write(calibration: Calibration, out: Path, heldout: Mapping[str, Any] | None
         np.save(staged / FILES[1], arrays, allow_pickle=False)
         np.save(staged / FILES[2], keys, allow_pickle=False)
         staged.chmod(0o755)
+        for name in KEPT:
+            if (out / name).is_file():
+                shutil.copy2(out / name, staged / name)
         if out.exists():
             old = staged.with_name(staged.name + "-old")
             os.replace(out, old)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from calibration.allocation import fit_allocation, take_tensors
 from calibration.runs import LAUNCHES, default_run, descend, errors, take_apart
 from calibration.sweep import environment_of, read_sweep, sick
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration, RunParameters, load
+from predictor.memory import allocation
 
 FIELDS = ("tp", "pp", "dp", "nodes", "micro_batch", "model")
 
@@ -36,6 +39,37 @@ def score_sweep(path: Path, calibration: Calibration) -> pd.DataFrame:
         own = model == name
         error[own] = errors(runs.only(own), fitted) - np.median(errors(rest, fitted))
     return table.assign(error=error, step_predicted_s=table["step_time_s"] * np.exp(error))
+
+
+def score_memory(path: Path, run: RunParameters) -> dict[str, float]:
+    """Reserved memory of the first rank and out-of-memory, with the constants of allocation fitted
+    to the other model sizes. No field that tells a run that ended from one that ran out is read.
+
+    Returns rows, mean and median error, and accuracy, recall and precision of running out.
+    """
+    points = [p for p in read_sweep(path, run).points if p.status in ("Success", "OOM")]
+    tensors = take_tensors(points, run)
+    model = np.array([point.request.model.name for point in points])
+    error, over = np.zeros(len(points)), np.zeros(len(points), bool)
+    for name in np.unique(model):
+        own = model == name
+        factors = fit_allocation(tensors.only(~own), run, "nanotron")
+        adds = allocation(replace(run, factors=factors), "nanotron")
+        held = tensors.only(own)
+        reserved = held.reserved(adds.held, adds.fragmentation)
+        first = reserved[np.arange(len(held.first)), held.first]
+        error[own] = np.log(first / held.measured)
+        over[own] = reserved.max(axis=1) + adds.context > held.capacity
+    share = np.abs(np.expm1(error[np.isfinite(error)]))
+    right = float((over & tensors.out).sum())
+    return {
+        "rows": len(share),
+        "mean": float(share.mean()),
+        "median": float(np.median(share)),
+        "accuracy": float((over == tensors.out).mean()),
+        "recall": right / float(tensors.out.sum()),
+        "precision": right / float(over.sum()),
+    }
 
 
 def figures(table: pd.DataFrame) -> dict[str, float]:
@@ -81,6 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{label}: {found['rows']:.0f} rows, mean {found['mean']:.1%}, median "
             f"{found['median']:.1%}, rank correlation {rank_correlation(own):.3f}"
         )
+    kept = score_memory(path, default_run())
+    print(
+        f"reserved memory: {kept['rows']} rows, mean {kept['mean']:.1%}, median "
+        f"{kept['median']:.1%}; out of memory: accuracy {kept['accuracy']:.1%}, recall "
+        f"{kept['recall']:.3f}, precision {kept['precision']:.3f}"
+    )
     for own in by_field(table[~table["sick"]]).values():
         print(f"\n{own.round(3).to_string()}")
 

@@ -20,7 +20,7 @@ from calibration.crossval import families, libraries_left_out
 from calibration.kernels import fit_kernels
 from calibration.network import fit_links
 from calibration.power import power_left_out
-from calibration.runs import default_run, fit_runs, shared_points
+from calibration.runs import default_run, fit_shared
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables import check_kernels
 from calibration.throttle import fit_throttle
@@ -141,8 +141,7 @@ def build(shared: Path, out: Path, jobs: int) -> None:
         },
     )
     write(calibration, out / "kernels-only", heldout)
-    points = shared_points(shared, calibration.run)
-    fitted = fit_runs(replace(calibration, name="default"), points)
+    fitted = fit_shared(replace(calibration, name="default"), shared)
     write(fitted, out / "default", heldout)
     print(f"wrote {out}/kernels-only and {out}/default (run spread {fitted.run.sigma:.3f})")
 

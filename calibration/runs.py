@@ -13,7 +13,7 @@ Kernels and links stay as their own measurements fitted them. Steps are taken ap
 3. Levels: the median log error of a source is one number. Its frameworks in general, the family
    of the framework, the framework: each a robust mean of the sources that share it, shrunk to the
    one above. A framework without another source has the level of its family.
-4. The spread of a run, so that the interval covers its share of the points (conformal).
+4. The spread of a run, so that the interval covers its share of the points (`spread`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import numpy.typing as npt
 
 from calibration.artifact import write
 from calibration.points import Point, point_of
-from calibration.sweep import healthy_points
+from calibration.spread import Residual, with_spread
+from calibration.sweep import healthy_points, with_allocation
 from calibration.tables import read_table
 from predictor import catalog
 from predictor.efficiency import Calibration, RunParameters, load, run_parameters
@@ -135,15 +136,6 @@ class Runs:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Residual:
-    """One predicted run: log(predicted / measured), the operators' part of its spread, source."""
-
-    error: float
-    sigma: float
-    source: str
-
-
 def default_run() -> RunParameters:
     """The run parameters of `data/defaults/run.yaml`."""
     return run_parameters(catalog.read_mapping(catalog.data_dir() / "defaults" / "run.yaml"))
@@ -216,7 +208,7 @@ def predictions(runs: Runs, run: RunParameters) -> tuple[Array, Array]:
     using = environments(runs, run)
     step = assemble(runs.parts, run, using)
     value = np.where(runs.one_layer, using.factor * step.layer_time, step.step_time)
-    return np.log(value), interval(step, using.factor, replace(run, sigma=0.0))
+    return np.log(value), interval(step, using.factor, 0.0)
 
 
 def errors(runs: Runs, run: RunParameters) -> Array:
@@ -356,23 +348,11 @@ def fit_run(runs: Runs, run: RunParameters) -> RunParameters:
 def residuals(runs: Runs, run: RunParameters) -> list[Residual]:
     """Errors of every run and what of their spread the operators explain."""
     value, sigma = predictions(runs, run)
-    rows = zip(value - runs.measured, sigma, runs.source.tolist(), strict=True)
-    return [Residual(float(error), float(spread), source) for error, spread, source in rows]
-
-
-def run_sigma(found: list[Residual], q: float, level: float) -> float:
-    """The run's own log-standard-deviation with which `level` of the points, every source counting
-    alike, lie inside exp(+-q sigma)."""
-    sources, counts = np.unique([r.source for r in found], return_counts=True)
-    share = dict(zip(sources, 1.0 / counts / len(sources), strict=True))
-    weight = np.array([share[r.source] for r in found])
-    # A point is inside once sigma_run² reaches (error / q)² - sigma_operators².
-    needed = np.array([max((r.error / q) ** 2 - r.sigma**2, 0.0) for r in found])
-    order = np.argsort(needed)
-    covered = np.cumsum(weight[order])
-    index = min(int(np.searchsorted(covered, level)), len(order) - 1)
-    # A hair more, so that rounding does not leave the deciding point outside.
-    return float(np.sqrt(needed[order][index])) * (1.0 + 1e-9)
+    rows = zip(value - runs.measured, sigma, runs.points, strict=True)
+    return [
+        Residual(float(error), float(spread), point.source, point.request.model.is_moe)
+        for error, spread, point in rows
+    ]
 
 
 def left_out(
@@ -393,23 +373,6 @@ def left_out(
     return [residual for residual in found if residual is not None]
 
 
-def fit_interval(calibration: Calibration, points: Sequence[Point]) -> Calibration:
-    """Set the spread of a run so that the interval covers the points at its level (conformal,
-    every source counting alike). Central values do not change."""
-    return _with_spread(calibration, residuals(take_apart(calibration, points), calibration.run))
-
-
-def _with_spread(calibration: Calibration, found: list[Residual]) -> Calibration:
-    sigma = run_sigma(found, calibration.interval_q, calibration.interval_level)
-    provenance = {
-        **calibration.provenance,
-        "interval": f"run spread fitted on {len(found)} runs of "
-        f"{len({r.source for r in found})} sources, each source counting alike",
-    }
-    run = replace(calibration.run, sigma=max(sigma, 0.01))
-    return replace(calibration, run=run, provenance=provenance)
-
-
 def fit_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
     """A calibration with its run parameters fitted to points, from the documented defaults.
 
@@ -425,13 +388,16 @@ def fit_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
         provenance={
             **calibration.provenance,
             "fitted_to": "kernels and collectives; run parameters to published runs",
+            "interval": "spreads of runs that were left out with their source, sources alike",
             "runs": {
                 str(source): int(count)
                 for source, count in zip(*np.unique(runs.source, return_counts=True), strict=True)
             },
         },
     )
-    return _with_spread(fitted, left_out(runs, defaults))
+    found = left_out(runs, defaults)
+    spread = with_spread(fitted.run, found, fitted.interval_q, fitted.interval_level)
+    return replace(fitted, run=spread)
 
 
 def bend_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
@@ -449,7 +415,9 @@ def bend_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
     error = errors(one, bent)
     mean, _ = robust_mean(-error, np.ones(len(error)))
     doubt = NOISE**2 / len(error) + WITHIN**2
-    sure = before.sigma**2 / (before.sigma**2 + doubt)
+    kinds = [before.spread(point.request.model.is_moe) for point in runs.points]
+    wide = float(np.mean(np.square(kinds)))
+    sure = wide / (wide + doubt)
     names = {ANY, *families(), *runs.framework.tolist()}
     level = float(np.exp(sure * mean))
     moved: dict[str, float] = {
@@ -457,10 +425,14 @@ def bend_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
     }
     factors = {**bent.factors, **moved}
     left = float(np.sqrt(np.mean((error + mean) ** 2)))
-    sigma = float(np.hypot(max(left, NOISE), before.sigma * np.sqrt(1.0 - sure)))
+    least = max(left, NOISE)
+    sigma, sigma_moe = (
+        float(np.hypot(least, old * np.sqrt(1.0 - sure)))
+        for old in (before.sigma, before.sigma_moe)
+    )
     return replace(
         calibration,
-        run=replace(bent, factors=factors, sigma=sigma),
+        run=replace(bent, factors=factors, sigma=sigma, sigma_moe=sigma_moe),
         fitted_points=calibration.fitted_points | {point.point_id for point in runs.points},
         provenance={
             **calibration.provenance,
@@ -474,6 +446,14 @@ def adapt_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration
     they are one's own."""
     many = len({point.source for point in points}) >= LEAST_SOURCES
     return fit_runs(calibration, points) if many else bend_runs(calibration, points)
+
+
+def fit_shared(calibration: Calibration, shared: Path) -> Calibration:
+    """A calibration with its run parameters fitted to the runs that ship with it, and what
+    nanotron's allocation adds to its sweep."""
+    fitted = fit_runs(calibration, shared_points(shared, calibration.run))
+    sweep = shared / "bulk" / "training" / "nanotron_sweep.csv"
+    return replace(fitted, run=with_allocation(sweep, fitted.run))
 
 
 def shared_points(shared: Path, run: RunParameters) -> list[Point]:
@@ -495,13 +475,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("data/calibrations/default"))
     given = parser.parse_args(arguments)
     base = load(given.base)
-    points = shared_points(given.shared, default_run())
-    fitted = fit_runs(replace(base, name=given.out.name), points)
+    start = replace(base, name=given.out.name, run=default_run())
+    fitted = fit_shared(start, given.shared)
     manifest: dict[str, Any] = json.loads(
         (given.base / "calibration.json").read_text(encoding="utf-8")
     )
     write(fitted, given.out, manifest["heldout"])
-    print(f"wrote {given.out}: {len(fitted.fitted_points)} runs, spread {fitted.run.sigma:.3f}")
+    print(f"wrote {given.out}: {len(fitted.fitted_points)} runs")
+    print(f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}")
     for name, value in {**fitted.run.overlap, **fitted.run.factors}.items():
         print(f"  {name:28} {value:.3f}")
 

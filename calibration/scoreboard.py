@@ -20,7 +20,7 @@ from calibration.libraries import library
 from calibration.network import op_of, wire, wire_spread, wire_times
 from calibration.points import Point, Skipped, point_of
 from calibration.profiles import device_accelerators, device_systems
-from calibration.runs import Residual, default_run, left_out, run_sigma, take_apart
+from calibration.runs import default_run, left_out, take_apart
 from calibration.serving import (
     Timed,
     class_of,
@@ -34,9 +34,10 @@ from calibration.serving import (
     timed,
     values,
 )
+from calibration.spread import Residual, with_spread
 from calibration.tables import check_kernels, gaps, is_collective, kinds, read_table, shapes_of
 from predictor import catalog
-from predictor.efficiency import Calibration
+from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.kernels import shape_times
@@ -65,11 +66,16 @@ class Scored:
     kind: str = ""
     tp: int = 0
     flagged: bool = False
+    moe: bool = False
 
     @property
     def log_error(self) -> float:
         """log(predicted / published)."""
         return float(np.log(self.predicted / self.published))
+
+
+INSIDE = ("sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe")
+"""Fields of a row that a report does not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +267,9 @@ def _score_run(
         return
     value = float(result.layer_time if point.one_layer else result.step_time)
     reach = float(result.high / result.step_time)
-    operators = max(float(result.sigma) ** 2 - calibration.run.sigma**2, 0.0)
+    operators = max(
+        float(result.sigma) ** 2 - calibration.run.spread(request.model.is_moe) ** 2, 0.0
+    )
     rows.append(
         Scored(
             point.point_id,
@@ -275,6 +283,7 @@ def _score_run(
             request.model.name,
             request.cluster.accelerator.name,
             float(np.sqrt(operators)),
+            moe=request.model.is_moe,
         )
     )
 
@@ -377,16 +386,16 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
     if any(row.in_sample for row in runs) and scores.points:
         runs = _held_out(replace(scores, rows=runs), calibration, by)
     keys = np.array([getattr(row, by) for row in runs])
-    found = [Residual(row.log_error, row.sigma_operators, row.source) for row in runs]
+    found = [Residual(row.log_error, row.sigma_operators, row.source, row.moe) for row in runs]
     q, level = calibration.interval_q, calibration.interval_level
-    sigma: dict[str, float] = {}
+    held: dict[str, RunParameters] = {}
     for key in np.unique(keys).tolist():
         rest = [r for r, other in zip(found, keys, strict=True) if other != key]
         enough = len(rest) >= LEAST_POINTS
-        sigma[key] = run_sigma(rest, q, level) if enough else calibration.run.sigma
+        held[key] = with_spread(calibration.run, rest, q, level) if enough else calibration.run
     spread = []
     for row, key in zip(runs, keys.tolist(), strict=True):
-        reach = float(np.exp(q * np.hypot(row.sigma_operators, sigma[key])))
+        reach = float(np.exp(q * np.hypot(row.sigma_operators, held[key].spread(row.moe))))
         spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
     if scores.inference is not None:
         spread += refold_served(scores.inference, calibration, by)
@@ -479,7 +488,8 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
             {
                 key: value
                 for key, value in asdict(row).items()
-                if key not in ("sigma_operators", "model", "accelerator", "kind", "tp", "flagged")
+                if key
+                not in ("sigma_operators", "model", "accelerator", "kind", "tp", "flagged", "moe")
             }
             for row in scores.rows
         ],

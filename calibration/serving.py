@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from calibration.inference_points import InferencePoint, inference_point
-from calibration.runs import Residual, run_sigma
+from calibration.spread import Residual, run_sigma
 from calibration.tables import read_table
 from predictor.complete import period
 from predictor.complete_serving import engines
@@ -389,7 +389,7 @@ def fit_spreads(
     points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
 ) -> dict[str, float]:
     """Spread of runs by class of metric, such that intervals cover `level` of the held-out points,
-    every source counting alike (`runs.run_sigma`).
+    every source counting alike (`spread.run_sigma`).
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread

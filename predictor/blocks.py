@@ -8,6 +8,7 @@ from predictor.hardware import Array
 from predictor.model import Model
 from predictor.pipeline import Stages
 from predictor.plan import TrainingPlan
+from predictor.schedules import BOTH
 
 
 def blocks(model: Model, plan: TrainingPlan, at: Stages) -> dict[str, Array]:
@@ -23,6 +24,8 @@ def blocks(model: Model, plan: TrainingPlan, at: Stages) -> dict[str, Array]:
         dense, moe = ffn, np.zeros_like(ffn)
     else:
         first = _first(np.full(ffn.shape[1:], float(model.dense_layers)), ffn, at.count)
+        if plan.pipeline.fold == BOTH:  # a device has a stage from each end
+            first = (first + first[::-1]) / 2.0
         moe = (ffn - first) / max(model.moe_every_n, 1)
         dense = ffn - moe
     return {

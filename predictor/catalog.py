@@ -193,6 +193,7 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         clock=clock,
         year=float(si.get("year", np.nan)),
         vendor=spec.vendor,
+        host_bandwidth=float(si.get("host_link", np.nan)),
     )
 
 

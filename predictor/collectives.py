@@ -94,10 +94,11 @@ def volume(
     return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
 
 
-def distinct(domains: Numeric, copies: Numeric) -> Array:
+def distinct(domains: Numeric, copies: Numeric, reach: Numeric = np.nan) -> Array:
     """Share of an all-to-all that is left where copies of an element that go to one domain go
-    there once, 0..1: of `copies` draws among `domains`, how many differ, on average."""
-    spread = np.maximum(domains, 1.0)
+    there once, 0..1: of `copies` draws among `domains`, how many differ, on average. Each element
+    draws among `reach` of them only, if that is not NaN."""
+    spread = np.fmin(np.maximum(domains, 1.0), reach)
     return np.asarray(spread / copies * (1.0 - np.power(1.0 - 1.0 / spread, copies)))
 
 
@@ -145,6 +146,7 @@ def _traffic(
     cluster: Cluster,
     calibration: Calibration,
     copies: Numeric = 1.0,
+    reach: Numeric = np.nan,
 ) -> Array:
     """Time of the slowest tier's traffic [s]."""
     place = span(group, cluster)
@@ -158,7 +160,8 @@ def _traffic(
         domains = place.size / place.below
         kind = op.partition(".")[0]
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
-        moved = volume(kind, message, place.size, domains, in_switch) * distinct(domains, copies)
+        moved = volume(kind, message, place.size, domains, in_switch)
+        moved = moved * distinct(domains, copies, reach)
         own = kind in ("alltoall", "p2p")
         rate, below = (place.own, 1.0) if own else (place.ring, place.below)
         pace = model.pace(cluster.accelerator.clock)
@@ -180,6 +183,7 @@ def collective_time(
     cluster: Cluster,
     calibration: Calibration,
     copies: Numeric = 1.0,
+    reach: Numeric = np.nan,
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
 
@@ -188,9 +192,10 @@ def collective_time(
     group    size and stride in rank order
     copies   of each element of an all-to-all, at random ranks, of which those to one domain share
              the way (DeepEP, HybridEP); 1: none does
+    reach    domains of the outermost tier among which the copies of an element are; NaN: all
     """
     place = span(group, cluster)
-    time = _traffic(op, np.asarray(message, float), group, cluster, calibration, copies)
+    time = _traffic(op, np.asarray(message, float), group, cluster, calibration, copies, reach)
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
     kind = op.partition(".")[0]

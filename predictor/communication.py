@@ -35,9 +35,10 @@ class Collective:
              ('edp', 'eshard', 'ereplicate'), 'ends': the ranks that take part
     bytes    message size in nccl-tests' convention [bytes]
     count    executions per unit of `module`
-    behind   name of the operator it overlaps with; '' if nothing hides it
+    behind   names of the operators it overlaps with, joined by '+'; '' if nothing hides it
     calls    calls per execution, which hide behind that operator together
     copies   of each element in the message, of which those to one domain share the way
+    reach    domains to which the copies of an element go at most; NaN: any
     """
 
     name: str
@@ -50,6 +51,7 @@ class Collective:
     behind: str = ""
     calls: Numeric = 1.0
     copies: Numeric = 1.0
+    reach: Numeric = np.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,32 +63,48 @@ class Group:
 
 
 def groups(plan: TrainingPlan) -> dict[str, Group]:
-    """Rank groups in the plan's order of dimensions, TP innermost; the ranks of a stage once more
-    in the order expert TP, EP, replicas of the experts.
+    """Rank groups in the plan's order of dimensions; the ranks of a stage once more in the order
+    expert TP, EP, replicas of the experts.
 
-    Where pipelines lie inside the replicas and cp > 1, the ranks that share a gradient are spaced
-    unevenly; they are taken as spaced evenly over the same distance.
+    Ranks that do not follow one another evenly (those that share a gradient where another
+    dimension lies between dp and cp; the experts' where pipelines lie inside the stage's ranks) are
+    taken as spaced evenly over the same distance.
     """
-    inside = plan.rank_order.index("pp") < plan.rank_order.index("dp")
-    between = plan.pp if inside else 1.0
-    neighbour = plan.tp * plan.cp * (1.0 if inside else plan.dp)
-    across, last = plan.tp * between, neighbour * np.maximum(plan.pp - 1.0, 1.0)
+    order = plan.rank_order.split("-")
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
+    stride: dict[str, Numeric] = {}
+    whole: Numeric = 1.0
+    for name in order:
+        stride[name] = whole
+        whole = whole * sizes[name]
+    # Ranks of a stage that are neighbours, because no pipeline lies between them.
+    within: Numeric = 1.0
+    for name in order[: order.index("pp")]:
+        within = within * sizes[name]
+    reach = np.maximum(stride["cp"] * plan.cp, stride["dp"] * plan.dp)
+    across = reach / (plan.dp * plan.cp)
+    between = np.where(plan.stage_ranks > within, plan.pp, 1.0)
+    if plan.pipeline.copies > 1:  # replicas of a stage lie over the whole pipeline
+        across = whole / plan.gradient_group
+        between = np.maximum(plan.pp / plan.pipeline.copies, 1.0)
     shard, expert = plan.shard_group, plan.ep * plan.etp
     expert_shard = plan.expert_shard_group
+    apart = np.where(expert > within, plan.pp, 1.0)
+    last = stride["pp"] * np.maximum(plan.pp - 1.0, 1.0)
     return {
-        "tp": Group(plan.tp, 1.0),
-        "cp": Group(plan.cp, plan.tp),
+        "tp": Group(plan.tp, stride["tp"]),
+        "cp": Group(plan.cp, stride["cp"]),
         "dp": Group(plan.gradient_group, across),
         "shard": Group(shard, across),
         "replicate": Group(plan.gradient_group / shard, across * shard),
-        "etp": Group(plan.etp, 1.0),
-        "ep": Group(plan.ep, plan.etp),
+        "etp": Group(plan.etp, np.where(plan.etp > within, plan.pp, 1.0)),
+        "ep": Group(plan.ep, plan.etp * apart),
         "edp": Group(plan.expert_gradient_group, expert * between),
         "eshard": Group(expert_shard, expert * between),
         "ereplicate": Group(
             plan.expert_gradient_group / expert_shard, expert * between * expert_shard
         ),
-        "pp": Group(np.minimum(plan.pp, 2.0), neighbour),
+        "pp": Group(np.minimum(plan.pp, 2.0), stride["pp"]),
         "ends": Group(np.minimum(plan.pp, 2.0), last),
     }
 
@@ -186,16 +204,35 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     if not model.is_moe:
         return []
     sent = plan.recipe.activation * expert_tokens(model, plan) / plan.etp * model.expert_width
-    behind = "moe.experts" if plan.ep_overlap else ""
+    beside = {
+        "forward": ("moe.up", "moe.down"),
+        "backward": tuple(
+            f"moe.{name}.{gradient}"
+            for name in ("up", "down")
+            for gradient in (("dgrad",) if plan.frozen else ("dgrad", "wgrad"))
+        ),
+    }
     copies = float(model.top_k) if plan.dispatch == "once" else 1.0
     found: list[Collective] = []
 
     def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
-        hidden = behind if group == "ep" and phase != "recompute" else ""
-        if hidden and phase == "backward":
-            hidden = f"{hidden}.bwd"
+        hides = plan.ep_overlap and group == "ep" and phase != "recompute"
+        hidden = "+".join(beside[phase]) if hides else ""
         shared = copies if op == "alltoall" else 1.0
-        found.append(Collective(name, op, phase, "moe", group, size, count, hidden, copies=shared))
+        found.append(
+            Collective(
+                name,
+                op,
+                phase,
+                "moe",
+                group,
+                size,
+                count,
+                hidden,
+                copies=shared,
+                reach=plan.routed_nodes,
+            )
+        )
 
     for phase, again, share in _passes(plan, "moe"):
         counts = 8.0 * model.num_experts * plan.ep

@@ -19,11 +19,13 @@ import numpy as np
 from predictor import catalog
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError, unknown
+from predictor.goodput import Reliability
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
 from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, check, stack
 from predictor.precision import PEAK, PRECISIONS
+from predictor.schedules import SCHEDULES, V
 from predictor.specs import TrainingPlanSpec
 
 NODE_FALLBACK = 8
@@ -40,13 +42,19 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRequest:
-    """A complete training request; `tokens` is the budget to train on, if one was given."""
+    """A complete training request.
+
+    tokens   budget to train on, if one was given
+    price    of an accelerator for an hour, in any currency, if one was given
+    """
 
     model: Model
     cluster: Cluster
     plan: TrainingPlan
     tokens: float | None
     assumed: tuple[Assumption, ...]
+    reliability: Reliability
+    price: float | None = None
 
 
 @lru_cache(maxsize=1)
@@ -238,7 +246,12 @@ def complete_training(
     settings, label = framework_settings(framework, values.get("era"))
     filler.values.setdefault("era", "neutral")
     filler.fill("cp", 1, "no context parallelism unless asked for")
+    pipeline = SCHEDULES[values.get("schedule", "1f1b")]
+    if pipeline.fold == V:
+        filler.fill("vpp", 2, "a pipeline that folds has two stages on each device")
     filler.fill("vpp", 1, "no interleaving unless asked for")
+    if model.is_moe and values.get("schedule") in ("dualpipe", "dualpipev"):
+        filler.fill("ep_overlap", True, "forward and backward chunks that run together")
     filler.fill("micro_batch", 1, "one sequence unless stated")
     split = settings.pop("sequence_parallel", False)
     recompute = settings.pop("recompute", FIT)
@@ -300,6 +313,7 @@ def complete_training(
             "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
             "batch; state --tp and --pp"
         )
+    _full_layers(filler, model)
     stated = values.get("recompute", recompute)
     modules = values.get("recompute_modules", "core_attn")
     if stated != FIT:
@@ -352,7 +366,64 @@ def complete_training(
                 f"{values['dp']} = {int(plan.gpus)}"
             )
         check(plan, model)
-    return TrainingRequest(model, cluster, plan, values.get("tokens"), tuple(filler.assumed))
+    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
+    if price is not None and tokens is None:
+        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
+    trust = _reliability(filler) if tokens is not None else reliability_of(reliability_defaults())
+    return TrainingRequest(model, cluster, plan, tokens, tuple(filler.assumed), trust, price)
+
+
+@lru_cache(maxsize=1)
+def reliability_defaults() -> Mapping[str, Any]:
+    """How jobs fail and come back, `data/defaults/reliability.yaml`."""
+    return catalog.read_mapping(catalog.data_dir() / "defaults" / "reliability.yaml")
+
+
+def reliability_of(stated: Mapping[str, Any]) -> Reliability:
+    """Reliability from values with units in their keys."""
+    return Reliability(
+        mtbf=3600.0 * stated["mtbf_hours"],
+        sigma=stated["sigma"],
+        restart=stated["restart_s"],
+        storage=1e9 * stated["storage_gbs"],
+        blocking=stated["checkpoint_blocking"],
+        interval=stated.get("checkpoint_interval_s", np.nan),
+    )
+
+
+def _reliability(filler: Filler) -> Reliability:
+    """As stated, and the defaults for the rest; an MTBF that is stated has no spread."""
+    known = reliability_defaults()
+    given = "mtbf_hours" in filler.values
+    rules = {
+        "mtbf_hours": "geometric mean of five published fleets",
+        "restart_s": "five minutes to notice, five to initialise",
+        "storage_gbs": "as published runs write, per accelerator",
+        "checkpoint_blocking": "training waits for checkpoints",
+    }
+    stated = {name: filler.fill(name, known[name], rule) for name, rule in rules.items()}
+    stated["sigma"] = 0.0 if given else known["sigma"]
+    stated["checkpoint_interval_s"] = filler.values.get("checkpoint_interval_s", np.nan)
+    return reliability_of(stated)
+
+
+def _full_layers(filler: Filler, model: Model) -> None:
+    """What Megatron's method and number of layers mean for full recomputation: a share of the
+    layers (block), or layers per kept input (uniform)."""
+    values = filler.values
+    given = [name for name in ("recompute_method", "recompute_layers") if name in values]
+    if not given:
+        return
+    if values.get("recompute") != "full":
+        raise InputError(f"{given[0]} is of full recomputation; say --recompute full")
+    number = values.get("recompute_layers", 1)
+    if values.get("recompute_method", "block") == "uniform":
+        filler.fill("recompute_chunk", number, "layers per kept input")
+        return
+    if "pp" not in values:
+        raise InputError("recompute_layers counts layers of a stage; state --pp")
+    share = min(number * values["pp"] * values["vpp"] / model.layers, 1.0)
+    filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
 
 
 def _experts(
@@ -378,6 +449,11 @@ _PLAN_NUMBERS = (
     "cp",
     "vpp",
     "dp_shard",
+    "first_layers",
+    "last_layers",
+    "recompute_chunk",
+    "offload_activations",
+    "offload_optimizer",
     "weight_bytes",
     "gradient_bytes",
     "reduce_bytes",
@@ -386,6 +462,7 @@ _PLAN_NUMBERS = (
     "logit_bytes",
     "vocab_multiple",
     "expert_load",
+    "routed_nodes",
     "lora_rank",
 )
 

@@ -24,7 +24,7 @@ from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array, Numeric
 from predictor.links import Curve, LinkModel, default_link, link_class, link_family
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
 either makes older calibrations unreadable."""
 
@@ -164,6 +164,7 @@ class RunParameters:
     fragmentation     share of the peak that the allocator loses
     memory_sigma      log-standard-deviation of peak memory
     sigma             log-standard-deviation of a run that no operator explains
+    sigma_moe         the same where the model is a mixture of experts
     factors           time factor by 'framework/era' (neutral: 1)
     """
 
@@ -175,8 +176,13 @@ class RunParameters:
     fragmentation: float = 0.05
     memory_sigma: float = 0.1
     sigma: float = 0.1
+    sigma_moe: float = 0.1
     factors: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def spread(self, moe: bool) -> float:
+        """Log-standard-deviation of a run of a dense model, or of a mixture of experts."""
+        return self.sigma_moe if moe else self.sigma
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +364,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         fragmentation=content["fragmentation"],
         memory_sigma=content["memory_sigma"],
         sigma=content["sigma"],
+        sigma_moe=content["sigma_moe"],
         factors=content["factors"],
         sources=content["sources"],
     )

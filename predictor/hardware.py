@@ -39,6 +39,7 @@ class Accelerator:
     power          cap [W]; NaN where unknown
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
+    host_bandwidth  of the link to the host, each way [bytes/s]; NaN where unknown
     """
 
     name: str
@@ -53,6 +54,7 @@ class Accelerator:
     clock: Numeric = DEFAULT_CLOCK
     year: Numeric = np.nan
     vendor: str = ""
+    host_bandwidth: Numeric = np.nan
 
     @property
     def is_host(self) -> bool:

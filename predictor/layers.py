@@ -130,8 +130,10 @@ class Layers:
         out_bytes: float = 0.0,
         saved: Numeric = 0.0,
         core: bool = False,
+        groups: Numeric = 1.0,
     ) -> None:
-        """A matrix product; in the core's data type and with its output unless stated."""
+        """A matrix product; in the core's data type and with its output unless stated. `batch` run
+        in one kernel, `groups` beside each other in one each."""
         self.operators.append(
             gemm(
                 name,
@@ -142,11 +144,12 @@ class Layers:
                 m,
                 n,
                 k,
-                batch=batch,
+                batch=batch * groups,
                 out_bytes=out_bytes or self.size,
                 count=self.share,
                 saved=saved,
                 core=core,
+                kernels=groups,
             )
         )
 
@@ -159,6 +162,7 @@ class Layers:
         bias: bool = False,
         *,
         rows: Numeric | None = None,
+        groups: Numeric = 1.0,
         adapted: bool = True,
         dtype: str = "",
     ) -> None:
@@ -167,16 +171,29 @@ class Layers:
         as the kernel tables do.
 
         rows     the micro-batch's tokens unless stated
+        groups   products of that size, each with weights of its own, which run together and fill
+                 each other's last waves; the host launches each by itself
         adapted  has an adapter where only adapters are trained; its own weights then have no
                  gradient (Hu et al. 2021, eq. 3)
         """
         m, n, k = (self.tokens if rows is None else rows), columns, depth
         dtype = dtype or self.linear_dtype
         saved = saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0)
-        self.product(name, "fwd", "forward", m, n, k, dtype=dtype, saved=saved)
-        self.product(f"{name}.dgrad", "dgrad", "backward", m, k, n, dtype=dtype)
+
+        self.product(name, "fwd", "forward", m, n, k, dtype=dtype, saved=saved, groups=groups)
+        self.product(f"{name}.dgrad", "dgrad", "backward", m, k, n, dtype=dtype, groups=groups)
         if not self.plan.frozen:
-            self.product(f"{name}.wgrad", "wgrad", "backward", n, k, m, dtype=dtype, out_bytes=4.0)
+            self.product(
+                f"{name}.wgrad",
+                "wgrad",
+                "backward",
+                n,
+                k,
+                m,
+                dtype=dtype,
+                out_bytes=4.0,
+                groups=groups,
+            )
             if bias:
                 self.stream(f"{name}.bias", "elementwise", "bias_grad", "backward", m, n, self.size)
         elif adapted and (self.plan.trained == "lora" or name in QKV):
@@ -228,16 +245,16 @@ class Layers:
                 2 * size + 1,
             )
 
-    def activation(self, name: str, columns: Numeric) -> None:
+    def activation(self, name: str, columns: Numeric, rows: Numeric | None = None) -> None:
         """The activation between the two products of a feed-forward block of inner width
-        `columns`."""
+        `columns`; on the micro-batch's tokens unless rows are stated."""
         gated = self.model.gated
         kind = "swiglu" if gated else self.model.activation
         reads = 2.0 if gated else 1.0
         streams = (reads + 1, 2 * reads + 1)
         if gated and not self.plan.fused:
             streams = (5.0, 8.0)  # silu, then the product, each a kernel of its own
-        rows, size = self.tokens, self.size
+        rows, size = (self.tokens if rows is None else rows), self.size
         self.stream(
             name,
             "elementwise",

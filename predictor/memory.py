@@ -17,10 +17,12 @@ from predictor.communication import Held
 from predictor.efficiency import RunParameters
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
+from predictor.offload import RESIDENT
 from predictor.operators import LAYER_MODULES, Operator, step_operators
 from predictor.pipeline import Stages, in_flight, stages
 from predictor.plan import SHARDINGS, TrainingPlan
 from predictor.recompute import freed
+from predictor.schedules import LINE
 
 CLASSES = (
     "layer weights and optimizer",
@@ -35,6 +37,34 @@ CLASSES = (
 )
 
 
+HELD, FRAGMENTATION, CONTEXT = "held", "fragmentation", "context"
+"""Keys 'held/FRAMEWORK' and so on of `RunParameters.factors`: see `Allocation`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a framework's allocation adds to the tensors of a step.
+
+    held           bytes reserved per byte of activations of several micro-batches in flight: their
+                   tensors come and go between longer-lived ones and leave holes, which those of
+                   one micro-batch after the other do not
+    fragmentation  share of all tensors that the allocator loses
+    context        bytes that framework and libraries take beside it
+    """
+
+    held: float
+    fragmentation: float
+    context: float
+
+
+def allocation(run: RunParameters, framework: str) -> Allocation:
+    """The allocation of a framework: fitted (`calibration.allocation`), else the defaults."""
+    held, fragmentation, context = (
+        run.factors.get(f"{key}/{framework}", 1.0) for key in (HELD, FRAGMENTATION, CONTEXT)
+    )
+    return Allocation(held, fragmentation * run.fragmentation, context * run.context)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """Peak memory; arrays of bytes.
@@ -42,6 +72,7 @@ class Memory:
     classes   by class, (3, *batch): first, inner and last stages
     present   whether the plan has a stage of the kind, (3, *batch)
     peak      of the fullest stage, (*batch)
+    host      what the host keeps for the device for which it keeps most, (*batch)
     reserved  the allocator's part of it: without what driver and libraries take beside it
     """
 
@@ -49,6 +80,7 @@ class Memory:
     present: npt.NDArray[np.bool_]
     peak: Array
     reserved: Array
+    host: Array
 
     def probability_over(self, capacity: Numeric, sigma: float) -> Array:
         """Probability that the peak exceeds `capacity` [bytes], log-normal with `sigma`."""
@@ -140,13 +172,14 @@ def adapter_parameters(operators: list[Operator], held: dict[str, Array]) -> Arr
 def stage_parameters(
     model: Model, plan: TrainingPlan, at: Stages, operators: list[Operator] | None = None
 ) -> StageParameters:
-    """Parameters by kind of stage; a tied output projection is a copy where pp > 1.
+    """Parameters by kind of stage, of both stages where a device holds one from each end; a tied
+    output projection is a copy where the ends lie apart.
 
     operators   `step_operators(model, plan)`, if at hand; read where only adapters are trained
     """
     table = plan.vocab_share(model.vocab) * model.hidden
     positions = model.embedding_parameters - model.vocab * model.hidden
-    shared = at.embeds * at.heads * (1.0 if model.tied_embeddings else 0.0)
+    shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
     ends = (
         at.embeds * (table + positions)
         + at.heads * (table + model.norm_parameters)
@@ -166,18 +199,34 @@ def stage_parameters(
     if frozen:
         known = step_operators(model, plan) if operators is None else operators
         adapters = zero + adapter_parameters(known, held)
-    copies = np.where(model.tied_embeddings & (plan.pp > 1), 0.0 if frozen else 1.0, 0.0)
-    tied = copies * np.maximum(at.embeds, at.heads) * table
-    return StageParameters(zero + layers, zero + experts, zero + ends, adapters, tied, frozen)
+    apart = model.tied_embeddings & (plan.pp > 1) & (plan.pipeline.fold == LINE)
+    tied = np.where(apart, 0.0 if frozen else 1.0, 0.0) * np.maximum(at.embeds, at.heads) * table
+    copies = plan.pipeline.copies
+    return StageParameters(
+        layers=zero + copies * layers,
+        experts=zero + copies * experts,
+        ends=zero + copies * ends,
+        adapters=copies * adapters,
+        tied=tied,
+        frozen=frozen,
+    )
 
 
 def state_bytes(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
     """Weight, gradient and optimizer bytes on one rank after sharding over `group`."""
     sharding = SHARDINGS[plan.sharding]
     trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
-    trained = trained + plan.optimizer_bytes / (group if sharding.optimizer else 1.0)
+    own = (1.0 - plan.offload_optimizer) * plan.optimizer_bytes
+    trained = trained + own / (group if sharding.optimizer else 1.0)
     weights = plan.weight_bytes / (group if sharding.weights else 1.0)
     return held.weights * weights + held.trained * trained
+
+
+def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
+    """Optimizer states, and the gradients for them, that the host keeps [bytes]."""
+    divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
+    kept = plan.optimizer_bytes + plan.gradient_bytes
+    return held.trained * plan.offload_optimizer * kept / divided
 
 
 def layer_activations(
@@ -205,11 +254,12 @@ def layer_activations(
         # Only the input of the layer, which its first norm would have saved.
         share = plan.recompute_share
         start = next(operator.saved for operator in layer if operator.op == "norm")
-        return share * start * held["layer"] + (1.0 - share) * whole, one
+        inputs = start * held["layer"] / plan.recompute_chunk
+        return share * inputs + (1.0 - share) * whole, one
     if plan.recompute == "per_op":
         # Kept: what attention saves, and the input of every other product.
         core = total([o for o in layer if o.core])
-        products = total([o for o in layer if o.op in ("gemm", "moe_gemm")])
+        products = total([o for o in layer if o.op == "gemm"])
         return core + 0.5 * products, one
     if plan.recompute == "selective":
         parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]
@@ -222,7 +272,7 @@ def memory(
 ) -> Memory:
     """Peak memory per device of a plan or a batch of plans.
 
-    run        context, fragmentation
+    run        context, fragmentation, and what frameworks' allocation differs by
     operators  `step_operators(model, plan)`, if at hand
     """
     operators = step_operators(model, plan) if operators is None else operators
@@ -234,7 +284,9 @@ def memory(
         module: sum((o.saved for o in operators if o.module == module), 0.0)
         for module in ("embedding", "head", "mtp")
     }
+    adds = allocation(run, plan.framework)
     flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
+    kept = kept * np.where(flying > 1.0, adds.held, 1.0)
     sharding = SHARDINGS[plan.sharding]
     # Two gathered layers (one in use, one prefetched; all of them where they are kept for the
     # backward pass) and one layer's unreduced gradients.
@@ -247,25 +299,37 @@ def memory(
     edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)
     adapters = Held(parameters.adapters, parameters.adapters)
     group, expert_group = plan.shard_group, plan.expert_shard_group
+    away = zero
+    if np.any(np.asarray(plan.offload_activations) > 0):
+        # What the host has of each layer is on the device while in use, and on its way.
+        layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
+        away = plan.offload_activations * (flying * kept - layered)
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group)
         + state_bytes(plan, adapters, group),
         "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group),
         "embedding and head weights and optimizer": state_bytes(plan, edges, group),
-        "activations": flying * kept,
+        "activations": flying * kept - away,
         "embedding and head activations": at.embeds * ends["embedding"] * flying
-        + held["head"] * ends["head"]
-        + held["mtp"] * ends["mtp"],
-        "recomputation workspace": one if plan.recompute == "full" else zero,
+        + plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"]),
+        "recomputation workspace": one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0)
+        if plan.recompute == "full"
+        else zero,
         "gathered layers": piece * (gathered * plan.gather_bytes + trained)
         if sharding.weights
         else zero,
-        "context": run.context,
+        "context": adds.context,
     }
     present = np.broadcast_to(at.count > 0, zero.shape)
     filled = {name: zero + np.asarray(value) for name, value in classes.items()}
     subtotal: Array = sum(filled.values(), zero)
-    filled["fragmentation"] = (subtotal - filled["context"]) * run.fragmentation
+    filled["fragmentation"] = (subtotal - filled["context"]) * adds.fragmentation
     total = np.where(present, subtotal + filled["fragmentation"], 0.0)
     peak = total.max(axis=0)
-    return Memory(filled, present, peak, peak - run.context)
+    host = away
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        for part in (layers, adapters, edges):
+            host = host + host_states(plan, part, group)
+        host = host + host_states(plan, parameters.expert, expert_group)
+    most = np.where(present, host, 0.0).max(axis=0)
+    return Memory(filled, present, peak, peak - adds.context, most)

@@ -12,7 +12,6 @@ from predictor.hardware import Numeric
 from predictor.layers import Layers
 from predictor.model import Model
 from predictor.plan import TrainingPlan
-from predictor.primitives import grouped
 
 
 def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
@@ -71,27 +70,16 @@ def mixture_block(at: Layers) -> None:
 
 
 def _experts(at: Layers, received: Numeric, width: float) -> None:
-    """The products of the experts on this rank, of those that have tokens."""
+    """Both products of the experts on this rank, of those that have tokens, and the activation
+    between them. Frameworks run them as products of dense layers, one for each expert
+    (Transformer Engine's GroupedLinear: cuBLAS on several streams), not as engines of inference
+    do."""
     model, plan, size = at.model, at.plan, at.size
     inner = model.expert_ffn_hidden / plan.etp
     busy = np.minimum(model.num_experts / plan.ep, received)
-    per_expert = received / busy
-    sides = 3.0 if model.gated else 2.0
-    saved = size * received * (width + sides * inner)
-    for name, direction, kept in (("moe.experts", "fwd", saved), ("moe.experts.bwd", "bwd", 0.0)):
-        at.operators.append(
-            grouped(
-                name,
-                direction,
-                at.module,
-                at.linear_dtype,
-                per_expert,
-                inner,
-                width,
-                busy,
-                gated=model.gated,
-                size=size,
-                count=at.share,
-                saved=kept,
-            )
-        )
+    rows = received / busy
+    sides = 2.0 if model.gated else 1.0
+    kept = size * received
+    at.linear("moe.up", sides * inner, width, kept * width, rows=rows, groups=busy, adapted=False)
+    at.activation("moe.activation", inner, rows=received)
+    at.linear("moe.down", width, inner, kept * inner, rows=rows, groups=busy, adapted=False)

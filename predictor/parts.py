@@ -6,6 +6,7 @@ fitted to many runs without timing a kernel twice. `step.assemble` puts the part
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor import offload
 from predictor.blocks import blocks
 from predictor.collectives import collective_time, span
 from predictor.communication import (
@@ -25,9 +27,9 @@ from predictor.communication import (
 )
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Accelerator, Array, Cluster, Numeric
 from predictor.kernels import Timing, operator_times
-from predictor.memory import stage_parameters
+from predictor.memory import layer_activations, stage_parameters
 from predictor.model import Model
 from predictor.operators import Operator, step_operators, update_operators
 from predictor.pipeline import Stages, stages
@@ -35,17 +37,12 @@ from predictor.plan import LAYER_FIELDS, SHARDINGS, TrainingPlan
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
 
-PRODUCTS = ("gemm", "moe_gemm")
-"""Operators that are matrix products."""
-
 KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
 """Kind of communication of a group that does not name its own."""
 
 
 def weight_share(operator: Operator) -> float:
     """Share of a kernel's time that goes into gradients of weights."""
-    if operator.op == "moe_gemm":
-        return 0.5 if operator.phase == "backward" else 0.0
     return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
 
 
@@ -53,7 +50,7 @@ def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
     """Class of a kernel: those whose time in a step differs from that by itself for one reason.
     Products ('gemm.ARCHITECTURE', for the clock that each sustains), fused attention
     ('attention', 'attention.triton') and those that stream memory ('stream')."""
-    if operator.op in PRODUCTS:
+    if operator.op == "gemm":
         return f"gemm.{architecture}"
     if operator.op.startswith("attention"):
         return "attention.triton" if attention == "triton" else "attention"
@@ -106,6 +103,7 @@ class Parts:
     inside      collectives inside a stage, per unit and micro-batch, base shape
     between     transfers between stages per micro-batch and virtual stage, batch shape
     gradients   data-parallel collectives per step, (3, *batch)
+    offload     copies to the host and back per micro-batch, (3, *batch)
     sigmas      of the families
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step
@@ -128,6 +126,7 @@ class Parts:
     inside: dict[tuple[Slot, int], Exchange]
     between: dict[Slot, Exchange]
     gradients: dict[tuple[Slot, int], Exchange]
+    offload: dict[Slot, Exchange]
     sigmas: dict[str, Array]
     update: Array
     update_sigma: Array
@@ -145,16 +144,14 @@ def distinct(plan: TrainingPlan) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     shape = plan.shape
     if not shape:
         return plan, np.zeros((), dtype=np.intp)
-    table = np.stack(
-        [np.broadcast_to(getattr(plan, name), shape).ravel() for name in LAYER_FIELDS], axis=1
-    )
-    codes = np.zeros(len(table), dtype=np.int64)
-    for column in table.T:
-        values, inverse = np.unique(column, return_inverse=True)
+    # What is one number is the same for all.
+    varying = [getattr(plan, name) for name in LAYER_FIELDS if np.ndim(getattr(plan, name))]
+    codes = np.zeros(math.prod(shape), dtype=np.int64)
+    for column in varying:
+        values, inverse = np.unique(np.broadcast_to(column, shape).ravel(), return_inverse=True)
         codes = codes * len(values) + inverse
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    flat = plan.take(np.arange(len(table))) if len(shape) == 1 else plan
-    return flat.take(first), inverse.reshape(shape)
+    return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +183,13 @@ def _exchange(
     same time, the group itself if None."""
     group = ranks[collective.group]
     time, sigma = collective_time(
-        collective.op, collective.bytes, group, cluster, calibration, collective.copies
+        collective.op,
+        collective.bytes,
+        group,
+        cluster,
+        calibration,
+        collective.copies,
+        collective.reach,
     )
     values = (
         time * collective.calls,
@@ -218,11 +221,10 @@ def _inside(
         window: Numeric = 0.0
         behind = ""
         if collective.behind:
-            at = position[collective.behind]
-            window, behind = (
-                work.timing.time[at],
-                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
-            )
+            beside = [position[name] for name in collective.behind.split("+")]
+            window = work.timing.time[beside].sum(axis=0)
+            first = work.operators[beside[0]]
+            behind = kernel_class(first, plan.attention, cluster.accelerator.architecture)
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
@@ -230,6 +232,23 @@ def _inside(
             collective, ranks, window, plan.shape, cluster, calibration
         )
     return found
+
+
+def _copies(
+    model: Model, plan: TrainingPlan, at: Stages, accelerator: Accelerator
+) -> dict[Slot, Exchange]:
+    """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
+    if not np.any(np.asarray(plan.offload_activations) > 0):
+        return {}
+    kept, _ = layer_activations(model, step_operators(model, plan), plan, blocks(model, plan, at))
+    times = offload.activation_times(plan, accelerator, kept)
+    one = np.ones(kept.shape)
+    return {
+        Slot("offload", "copy", phase, phase): Exchange(
+            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one
+        )
+        for phase, time in zip(("forward", "backward"), times, strict=True)
+    }
 
 
 def parts(
@@ -294,7 +313,9 @@ def parts(
     dense, experts = parameters.dense, parameters.expert
     gradients: dict[tuple[Slot, int], Exchange] = {}
     for number, c in enumerate(
-        gradient_collectives(plan, dense, experts, at.layers, parameters.tied)
+        gradient_collectives(
+            plan, dense, experts, plan.pipeline.copies * at.layers, parameters.tied
+        )
     ):
         slot = Slot("dp", c.op, "update", c.behind)
         # All groups reduce at once: the network carries the whole job.
@@ -306,6 +327,10 @@ def parts(
         updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
     updates = update_operators(plan, updated)
     update = operator_times(updates, accelerator, calibration, full)
+    update_time, update_sigma = update.time.sum(axis=0), update.sigma
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
+        update_sigma = np.maximum(update_sigma, offload.SIGMA)
     present = at.count > 0
 
     def whole(value: Numeric) -> Array:
@@ -332,9 +357,10 @@ def parts(
         inside=inside,
         between=between,
         gradients=gradients,
+        offload=_copies(model, plan, at, accelerator),
         sigmas={family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()},
-        update=np.where(present, update.time.sum(axis=0), 0.0),
-        update_sigma=np.max(np.where(present, update.sigma, 0.0), axis=(0, 1)),
+        update=np.where(present, update_time, 0.0),
+        update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
         schedule=plan.schedule,
@@ -392,6 +418,7 @@ def stack(many: list[Parts]) -> Parts:
         inside=exchanges("inside", ()),
         between=exchanges("between", ()),
         gradients=exchanges("gradients", (3,)),
+        offload=exchanges("offload", (3,)),
         sigmas=table("sigmas", ()),
         schedule=many[0].schedule,
         **{

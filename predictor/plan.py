@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from predictor.errors import InputError
 from predictor.hardware import Array, Numeric
 from predictor.model import Model
 from predictor.precision import PRECISIONS, Precision
-from predictor.schedules import SCHEDULES
+from predictor.schedules import BOTH, LINE, SCHEDULES, Schedule, V
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,23 @@ RECOMPUTES = ("none", "selective", "per_op", "full")
 """What runs twice: nothing; the attention core; everything but attention, of the products every
 other one (torchtitan's per-operator checkpointing); whole layers."""
 
-RECOMPUTE_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe")
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+)
 """Parts of a layer that selective recomputation may name."""
+
+RECOMPUTE_METHODS = ("block", "uniform")
+"""What full recomputation does with a number of layers: so many of each (virtual) stage run again;
+or all do, and the input of one in so many is kept."""
+
+OFFLOADS = ("cpu", "nvme")
+"""Where what is offloaded stays: in the host's memory, or on its drives."""
 
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
@@ -60,9 +76,10 @@ CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are
 gathered, or heads are exchanged for tokens by all-to-all."""
 
-RANK_ORDERS = ("tp-cp-dp-pp", "tp-cp-pp-dp")
-"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: Megatron's default,
-and its tp-pp-dp mapping, which keeps pipelines together instead of replicas."""
+RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: tp-cp-dp-pp is
+Megatron's default, tp-cp-pp-dp its tp-pp-dp mapping, which keeps pipelines together instead of
+replicas."""
 
 DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
@@ -81,9 +98,14 @@ class TrainingPlan:
     sequences, `seq_len` in tokens, bytes per element, `sequence_parallel` as 0 or 1. Categorical
     fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
 
+    first_layers, last_layers  layers on the first and last stage of the pipeline (Megatron's
+                    decoder-first- and -last-pipeline-num-layers); NaN: as `split` says
     dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
     recompute_modules  what selective recomputation repeats: names, separated by commas
     recompute_share  share of the layers that full recomputation covers
+    recompute_chunk  layers of which full recomputation keeps one input
+    offload_activations, offload_optimizer  share of the layers' activations, and of the optimizer
+                    states with their update, that the host keeps
     gradient_bytes  bytes of one accumulated gradient element
     reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
     gather_bytes    bytes of one weight element as the group gathers it
@@ -101,6 +123,8 @@ class TrainingPlan:
                     from the ranks of a pipeline stage (tp * cp * dp)
     expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
                     the capacity factor where experts are padded to it
+    routed_nodes    nodes on which the experts of a token lie at most (node-limited routing, 4 in
+                    DeepSeek-V3: DeepSeek-AI 2024, section 2.1.2); NaN: any
     ep_overlap      dispatch and combine hide behind the experts of another micro-batch
     lora_rank       inner size of the adapters where only they are trained
     reshard         fully sharded weights are dropped after the forward pass and gathered again
@@ -118,8 +142,13 @@ class TrainingPlan:
     cp: Numeric = 1.0
     vpp: Numeric = 1.0
     dp_shard: Numeric = np.nan
+    first_layers: Numeric = np.nan
+    last_layers: Numeric = np.nan
     sequence_parallel: Numeric = 0.0
     recompute_share: Numeric = 1.0
+    recompute_chunk: Numeric = 1.0
+    offload_activations: Numeric = 0.0
+    offload_optimizer: Numeric = 0.0
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
     reduce_bytes: Numeric = 4.0
@@ -130,6 +159,7 @@ class TrainingPlan:
     ep: Numeric = 1.0
     etp: Numeric = 1.0
     expert_load: Numeric = 1.0
+    routed_nodes: Numeric = np.nan
     lora_rank: Numeric = 16.0
     precision: str = "bf16"
     recompute: str = "none"
@@ -138,6 +168,7 @@ class TrainingPlan:
     attention: str = "flash"
     cp_kind: str = "ring"
     trained: str = "all"
+    offload_to: str = "cpu"
     dispatch: str = "copies"
     rank_order: str = "tp-cp-dp-pp"
     schedule: str = "1f1b"
@@ -173,9 +204,15 @@ class TrainingPlan:
         return self.micro_batch * self.seq_len / self.cp
 
     @property
+    def pipeline(self) -> Schedule:
+        """The schedule's entry."""
+        return SCHEDULES[self.schedule]
+
+    @property
     def gradient_group(self) -> Numeric:
-        """Ranks that hold the same weights: data times context parallel."""
-        return self.dp * self.cp
+        """Ranks that hold the same weights: data times context parallel, times the devices of a
+        pipeline that hold the same stage."""
+        return self.dp * self.cp * self.pipeline.copies
 
     @property
     def shard_group(self) -> Numeric:
@@ -202,8 +239,8 @@ class TrainingPlan:
 
     @property
     def expert_gradient_group(self) -> Numeric:
-        """Ranks that hold the same experts: the stage's, over ep * etp."""
-        return self.stage_ranks / (self.ep * self.etp)
+        """Ranks that hold the same experts: those that hold the stage, over ep * etp."""
+        return self.stage_ranks * self.pipeline.copies / (self.ep * self.etp)
 
     @property
     def expert_shard_group(self) -> Numeric:
@@ -227,8 +264,8 @@ class TrainingPlan:
         """Broadcast shape of the numeric fields: () for a single plan."""
         return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
 
-    def take(self, index: npt.NDArray[np.intp]) -> TrainingPlan:
-        """Plans at `index` of a batch, as a new batch."""
+    def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
+        """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
         shape = self.shape
         arrays: dict[str, Any] = {
             name: np.broadcast_to(getattr(self, name), shape)[index] for name in NUMERIC_FIELDS
@@ -250,6 +287,7 @@ LAYER_FIELDS = (
     "ep",
     "etp",
     "expert_load",
+    "routed_nodes",
     "lora_rank",
 )
 """The numeric fields on which the operators of a layer depend; the others decide only how layers
@@ -269,7 +307,7 @@ def stack(plans: list[TrainingPlan]) -> TrainingPlan:
 class Rule:
     """A law that every plan obeys: a mask of the plans that break it, and what to say."""
 
-    broken: Array | np.bool_
+    broken: Array | npt.NDArray[np.bool_] | np.bool_
     message: str
     fields: tuple[str, ...]
 
@@ -302,6 +340,7 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         for name in positive
     ]
     stages = plan.pp * plan.vpp
+    found += pipeline_rules(plan, model)
     found += [
         Rule(
             not_multiple(model.heads, plan.tp),
@@ -339,11 +378,6 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("vpp",),
         ),
         Rule(
-            np.asarray(plan.vpp > (np.inf if SCHEDULES[plan.schedule].chunks else 1)),
-            f"vpp {{vpp}} cannot be with schedule {plan.schedule}: its devices hold one stage",
-            ("vpp",),
-        ),
-        Rule(
             not_multiple(plan.global_batch, plan.dp * plan.micro_batch),
             "global batch {global_batch} is not a multiple of dp {dp} x micro-batch {micro_batch}",
             ("global_batch", "dp", "micro_batch"),
@@ -355,6 +389,70 @@ def rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         ),
     ]
     return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
+
+
+def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """What the schedule asks of stages and micro-batches, and the stated layers of stages."""
+    entry, name = plan.pipeline, plan.schedule
+    m, pp, first, last = plan.micro_batches, plan.pp, plan.first_layers, plan.last_layers
+    uneven = ~(np.isnan(first) & np.isnan(last))
+    rest = model.layers - np.nan_to_num(first) - np.nan_to_num(last)
+    # Stages that the rest falls on: all whose layers are not stated.
+    others = pp - (~np.isnan(first)).astype(float) - (~np.isnan(last)).astype(float)
+    found = [
+        Rule(
+            np.asarray(plan.vpp > (np.inf if entry.chunks else 1)),
+            f"vpp {{vpp}} cannot be with schedule {name}: its devices hold one stage",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(plan.vpp != 2) & (entry.fold == V),
+            f"vpp {{vpp}} cannot be with schedule {name}: its devices hold two stages each",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(m < entry.least * pp),
+            f"schedule {name} needs {entry.least:g} micro-batches per stage: global batch "
+            "{global_batch} over dp {dp} x micro-batch {micro_batch} is too small for pp {pp}",
+            ("global_batch", "dp", "micro_batch", "pp"),
+        ),
+        Rule(
+            (not_multiple(pp, 2) | not_multiple(m, 2)) & (entry.fold == BOTH),
+            f"schedule {name} runs from both ends: pp {{pp}} and the micro-batches, global batch "
+            "{global_batch} over dp {dp} x micro-batch {micro_batch}, must be even",
+            ("pp", "global_batch", "dp", "micro_batch"),
+        ),
+        Rule(
+            np.asarray(pp > 1) & (plan.split == "cost") & (entry.fold != LINE),
+            f"split cost cannot be with schedule {name}, whose devices hold both ends; pp {{pp}}",
+            ("pp",),
+        ),
+    ]
+    found.append(
+        Rule(
+            np.asarray(uneven & (plan.split == "cost")),
+            "first_layers {first_layers} and last_layers {last_layers} cannot be with split cost",
+            ("first_layers", "last_layers"),
+        )
+    )
+    for field in ("first_layers", "last_layers"):
+        value = getattr(plan, field)
+        found.append(
+            Rule(
+                np.asarray(~np.isnan(value) & ((value < 1) | not_multiple(value, 1) | (pp == 1))),
+                f"{field} {{{field}}} must be a whole number of at least 1, with pp of at least 2",
+                (field,),
+            )
+        )
+    found.append(
+        Rule(
+            np.asarray(uneven & ((rest < others) | ((others == 0) & (rest != 0)))),
+            f"first_layers {{first_layers}} and last_layers {{last_layers}} do not leave a layer "
+            f"for each other of the {{pp}} stages of {model.name}'s {model.layers} layers",
+            ("first_layers", "last_layers", "pp"),
+        )
+    )
+    return found
 
 
 def _dense_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
@@ -412,7 +510,9 @@ def enforce(laws: list[Rule], plan: Any) -> None:
         if broken.any():
             at = np.unravel_index(int(np.argmax(broken)), plan.shape) if plan.shape else ()
             values = {
-                name: f"{float(np.broadcast_to(getattr(plan, name), plan.shape)[at]):g}"
+                name: f"{float(np.broadcast_to(getattr(plan, name), plan.shape)[at]):g}".replace(
+                    "nan", "unstated"
+                )
                 for name in rule.fields
             }
             message = rule.message.format(**values)

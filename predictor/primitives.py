@@ -66,13 +66,29 @@ def gemm(
     count: Numeric = 1.0,
     saved: Numeric = 0.0,
     core: bool = False,
+    kernels: Numeric = 1.0,
 ) -> Operator:
     """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C; B is as
-    narrow as weights of that data type are stored."""
+    narrow as weights of that data type are stored. The host launches `kernels` of them."""
     flop = 2.0 * m * n * k * batch
     moved = (ELEMENT_BYTES[dtype] * m * k + WEIGHT_BYTES[dtype] * k * n + out_bytes * m * n) * batch
     return Operator(
-        name, "gemm", layout, phase, module, dtype, m, n, k, batch, flop, moved, count, saved, core
+        name,
+        "gemm",
+        layout,
+        phase,
+        module,
+        dtype,
+        m,
+        n,
+        k,
+        batch,
+        flop,
+        moved,
+        count,
+        saved,
+        core,
+        kernels=kernels,
     )
 
 

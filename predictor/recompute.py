@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from predictor.hardware import Numeric
 from predictor.model import Model
 from predictor.plan import TrainingPlan
@@ -31,7 +33,7 @@ class Part:
     """
 
     repeats: Callable[[Operator], bool]
-    frees: Callable[[Operator, Model], float]
+    frees: Callable[[Operator, Model], Numeric]
     regions: tuple[str, ...] = ()
 
 
@@ -41,6 +43,8 @@ def _queries_keys_values(operator: Operator, model: Model) -> float:
         return 0.0
     return (2.0 * model.qk_dim + model.v_dim) / (2.0 * model.qk_dim + 2.0 * model.v_dim)
 
+
+SHARED = ("shared.up", "shared.activation", "shared.down")
 
 PARTS: dict[str, Part] = {
     "core_attn": Part(
@@ -66,6 +70,12 @@ PARTS: dict[str, Part] = {
         lambda o, _: float(o.module == "moe" and o.name not in (*OUTSIDE, "moe.router")),
         ("shared.up", "moe"),
     ),
+    "moe_act": Part(lambda o: o.name == "moe.activation", lambda o, _: float(o.name == "moe.down")),
+    "shared_experts": Part(
+        lambda o: o.name in SHARED,
+        lambda o, _: float(o.name in SHARED),
+        ("shared.up",),
+    ),
 }
 """Parts by the names that Megatron Core gives them."""
 
@@ -78,7 +88,7 @@ def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
         named = any(PARTS[name].repeats(operator) for name in plan.recompute_parts)
         return 1.0 if named else None
     if plan.recompute == "per_op" and not operator.core:
-        return 0.5 if operator.op in ("gemm", "moe_gemm") else 1.0
+        return 0.5 if operator.op == "gemm" else 1.0
     return None
 
 
@@ -92,8 +102,9 @@ def region_repeats(region: str, plan: TrainingPlan) -> Numeric | None:
     return None
 
 
-def freed(operator: Operator, model: Model, plan: TrainingPlan) -> float:
+def freed(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:
     """Share of an operator's saved bytes that selective recomputation need not keep, 0..1."""
     if plan.recompute != "selective":
         return 0.0
-    return max(PARTS[name].frees(operator, model) for name in plan.recompute_parts)
+    shares = [PARTS[name].frees(operator, model) for name in plan.recompute_parts]
+    return np.asarray(np.minimum(sum(shares, 0.0), 1.0))

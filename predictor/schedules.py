@@ -2,10 +2,11 @@
 
 Stages are of three kinds (first, inner, last): arrays of shape (3, *batch), with how many stages
 there are of each. The closed form serves search; the event timeline plays the order for one run
-and checks it: they are equal with equal stages.
+and checks it: they are equal with equal stages. A step ends when the last stage does: the
+optimizer waits for the norm of all gradients.
 
 GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019; interleaved: Narayanan et al. 2021, section
-2.2. ZB-H1: Qi et al. 2024, "Zero bubble pipeline parallelism".
+2.2. ZB-H1: Qi et al. 2024, "Zero bubble pipeline parallelism". ZB-V, DualPipe: `folded`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from predictor import folded
+from predictor.folded import Block, Work
 from predictor.hardware import Array, Numeric
 
-Work = tuple[str, int, int]
-"""Direction ('forward', 'backward', 'weights'), micro-batch, chunk."""
+LINE, V, BOTH = "line", "v", "both"
+"""Where stages lie: stage k on device k (with chunks, round and round); there and back; from both
+ends at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,14 +62,23 @@ class Schedule:
             batches whose activations a stage holds at its peak
     order   (stage, stages, virtual stages, micro-batches) -> work of one stage in order
     splits  the gradients of the weights are work of their own
-    chunks  a device may hold several stages
+    chunks  a device may hold several stages; two where the pipeline folds in a V
+    fold    'line', 'v' or 'both' (see `LINE`)
+    least   micro-batches per device that the order needs
     """
 
     time: Callable[[Passes, Numeric, Numeric], Array]
     held: Callable[[Array, Numeric, Numeric, Numeric], Array]
-    order: Callable[[int, int, int, int], list[Work]]
+    order: Callable[[int, int, int, int], list[Block]]
     splits: bool = False
     chunks: bool = False
+    fold: str = LINE
+    least: float = 0.0
+
+    @property
+    def copies(self) -> float:
+        """How many devices hold each stage."""
+        return 2.0 if self.fold == BOTH else 1.0
 
 
 def _sequences(passes: Passes) -> tuple[Array, Array, Array]:
@@ -99,15 +112,25 @@ def _around(kind: int, inner_before: Array, value: Array, count: Array) -> tuple
     return np.asarray(before), np.asarray(first + inner + last - before - own)
 
 
+def _slowest_behind(kind: int, inner_before: Array, value: Array, count: Array) -> Array:
+    """The largest pass of the stages behind one; 0 behind the last."""
+    if kind == 2:
+        return np.zeros_like(value[2])
+    left = count[1] - (inner_before + 1.0 if kind == 1 else 0.0)
+    return np.asarray(np.maximum(np.where(left > 0, value[1], 0.0), value[2]))
+
+
 def _one_forward_one_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
     """1F1B, plain or interleaved.
 
     Stage k works m t_k. It waits for the first micro-batch to pass the stages before it, and they
     finish after it: sum t of those. With n stages behind it, which take S = sum t of those, it has
     n forward passes to do before the first backward pass can arrive and n backward passes before
-    the last one, and idles for the rest: max(0, S - n f_k) + max(0, S - n b_k). The pipeline takes
-    as long as the stage for which this adds up to most; virtual stages divide all but m t_k. With
-    equal stages this is (m + (p - 1) / vpp) t (Narayanan et al. 2021, section 2.2.2).
+    the last one, and idles for the rest: max(0, S - n f_k) + max(0, S - n b_k). With m - 1 < n
+    micro-batches after the first one it has only these to do, and the last one comes (m - 1) of the
+    slowest stage behind it after the first. The pipeline takes as long as the stage for which this
+    adds up to most; virtual stages divide all but m t_k. With equal stages this is
+    (m + (p - 1) / vpp) t (Narayanan et al. 2021, section 2.2.2).
     """
     f, inputs, weights = _sequences(passes)
     b = inputs + weights
@@ -116,8 +139,10 @@ def _one_forward_one_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array
     bounds = []
     for kind, inner, position in _places(count):
         before, behind = _around(kind, inner, t, count)
-        n = stages - 1.0 - position
-        idle = np.maximum(behind - n * f[kind], 0.0) + np.maximum(behind - n * b[kind], 0.0)
+        n = np.minimum(stages - 1.0 - position, m * vpp - 1.0)
+        pace = _slowest_behind(kind, inner, t, count)
+        last = np.minimum(behind - n * b[kind], (m * vpp - 1.0) * (pace - b[kind]))
+        idle = np.maximum(behind - n * f[kind], 0.0) + np.maximum(last, 0.0)
         bound = m * t[kind] + (before + idle) / vpp
         bounds.append(np.where(passes.present[kind], bound, 0.0))
     return np.asarray(np.max(np.stack(np.broadcast_arrays(*bounds)), axis=0))
@@ -181,6 +206,40 @@ def _held_h1(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:
     return np.asarray(np.zeros_like(behind) + np.minimum(pp, m))
 
 
+Closed = Callable[[Array, Array, Array, Array, Numeric], Array]
+
+
+def _of_devices(closed: Closed) -> Callable[[Passes, Numeric, Numeric], Array]:
+    """The closed form of a folded pipeline, from the passes of its devices."""
+
+    def time(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
+        return closed(*_sequences(passes), passes.count, m)
+
+    return time
+
+
+def _held_v(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:
+    """ZB-V holds 2 pp chunks on every device (Qi et al. 2024, controllable memory, section 3)."""
+    return np.asarray(np.zeros_like(behind) + np.minimum(pp, m))
+
+
+def _held_dual_v(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:
+    """DualPipeV holds PP + 1 chunks, PP = 2 pp, on every device (DeepSeek-AI, DualPipe)."""
+    return np.asarray(np.zeros_like(behind) + np.minimum(pp + 0.5, m))
+
+
+def _held_dual(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:
+    """DualPipe holds pp + 1 micro-batches on every device (DeepSeek-AI 2024, table 2)."""
+    return np.asarray(np.zeros_like(behind) + np.minimum(pp + 1.0, m))
+
+
+def _alone(
+    order: Callable[[int, int, int, int], list[Work]],
+) -> Callable[[int, int, int, int], list[Block]]:
+    """An order in which nothing runs together."""
+    return lambda stage, pp, vpp, m: [(work,) for work in order(stage, pp, vpp, m)]
+
+
 def _order_1f1b(stage: int, pp: int, vpp: int, m: int) -> list[Work]:
     """Order of work on one stage.
 
@@ -227,9 +286,35 @@ def _order_h1(stage: int, pp: int, vpp: int, m: int) -> list[Work]:
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "1f1b": Schedule(_one_forward_one_backward, _held_1f1b, _order_1f1b, chunks=True),
-    "gpipe": Schedule(_all_forward_all_backward, _held_all, _order_gpipe),
-    "zb-h1": Schedule(_zero_bubble_h1, _held_h1, _order_h1, splits=True),
+    "1f1b": Schedule(_one_forward_one_backward, _held_1f1b, _alone(_order_1f1b), chunks=True),
+    "gpipe": Schedule(_all_forward_all_backward, _held_all, _alone(_order_gpipe)),
+    "zb-h1": Schedule(_zero_bubble_h1, _held_h1, _alone(_order_h1), splits=True),
+    "zb-v": Schedule(
+        _of_devices(folded.zero_bubble_v),
+        _held_v,
+        lambda stage, pp, vpp, m: folded.order_zero_bubble_v(stage, pp, m),
+        splits=True,
+        chunks=True,
+        fold=V,
+        least=2.0,
+    ),
+    "dualpipe": Schedule(
+        _of_devices(folded.dual_pipe),
+        _held_dual,
+        lambda stage, pp, vpp, m: folded.order_dual_pipe(stage, pp, m),
+        splits=True,
+        fold=BOTH,
+        least=2.0,
+    ),
+    "dualpipev": Schedule(
+        _of_devices(folded.dual_pipe_v),
+        _held_dual_v,
+        lambda stage, pp, vpp, m: folded.order_dual_pipe_v(stage, pp, m),
+        splits=True,
+        chunks=True,
+        fold=V,
+        least=2.0,
+    ),
 }
 """'1f1b' is interleaved where a device holds several stages (vpp > 1)."""
 
@@ -245,7 +330,12 @@ def pipeline_time(schedule: str, passes: Passes, m: Numeric, vpp: Numeric = 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of work on one stage [s]."""
+    """One piece of work [s].
+
+    stage        device of the pipeline
+    direction    'forward', 'backward' or 'weights'
+    chunk        which of the device's stages it is of
+    """
 
     stage: int
     direction: str
@@ -253,6 +343,17 @@ class Event:
     chunk: int
     start: float
     end: float
+
+
+def routes(fold: str, pp: int, vpp: int) -> list[list[tuple[int, int]]]:
+    """The ways of micro-batches through (device, chunk), in forward order."""
+    there = [(device, 0) for device in range(pp)]
+    back = [(device, 1) for device in reversed(range(pp))]
+    if fold == V:
+        return [there + back]
+    if fold == BOTH:
+        return [there, back]
+    return [[(device, chunk) for chunk in range(vpp) for device in range(pp)]]
 
 
 def timeline(
@@ -265,11 +366,12 @@ def timeline(
 ) -> list[Event]:
     """Play a schedule event by event.
 
-    forward, backward, weights   time of one micro-batch on each stage, all its chunks together [s]
+    forward, backward, weights   time of one micro-batch on each device, all its chunks together [s]
                                  (as `Passes`)
     m                            micro-batches; a multiple of the stages when vpp > 1
 
-    Returns the events in order of their end; the last one's end is the pipeline's time.
+    Returns the events in order of their end; the last one's end is the pipeline's time. Work that
+    runs as one block is shown one after the other.
     """
     pp, entry = len(forward), SCHEDULES[schedule]
     whole = (
@@ -277,37 +379,43 @@ def timeline(
     )
     length = {"forward": forward, "backward": whole, "weights": weights}
     orders = [entry.order(stage, pp, vpp, m) for stage in range(pp)]
+    ahead: dict[tuple[int, int], tuple[int, int] | None] = {}
+    after: dict[tuple[int, int], tuple[int, int] | None] = {}
+    for route in routes(entry.fold, pp, vpp):
+        ahead |= dict(zip(route, [None, *route], strict=False))
+        after |= dict(zip(route, [*route[1:], None], strict=True))
     position, free = [0] * pp, [0.0] * pp
     done: dict[tuple[str, int, int, int], float] = {}
     events: list[Event] = []
 
-    def ready(stage: int, direction: str, batch: int, chunk: int) -> float | None:
+    def ready(stage: int, work: Work, block: Block) -> float | None:
         """When the input of a piece of work is there; None while it is not yet known."""
+        direction, batch, chunk = work
         if direction == "weights":
-            return done.get(("backward", batch, stage, chunk))
-        if direction == "forward":
-            if stage == 0 and chunk == 0:
-                return 0.0
-            before = (stage - 1, chunk) if stage > 0 else (pp - 1, chunk - 1)
-            return done.get(("forward", batch, *before))
-        if stage == pp - 1 and chunk == vpp - 1:
-            return done.get(("forward", batch, stage, chunk))
-        before = (stage + 1, chunk) if stage < pp - 1 else (0, chunk + 1)
-        return done.get(("backward", batch, *before))
+            own = ("backward", batch, chunk)
+            return 0.0 if own in block else done.get(("backward", batch, stage, chunk))
+        before = (ahead if direction == "forward" else after)[(stage, chunk)]
+        if before is not None:
+            return done.get((direction, batch, *before))
+        return 0.0 if direction == "forward" else done.get(("forward", batch, stage, chunk))
 
     progress = True
     while progress:
         progress = False
         for stage in range(pp):
             while position[stage] < len(orders[stage]):
-                direction, batch, chunk = orders[stage][position[stage]]
-                at = ready(stage, direction, batch, chunk)
-                if at is None:
+                block = orders[stage][position[stage]]
+                inputs = [ready(stage, work, block) for work in block]
+                known = [at for at in inputs if at is not None]
+                if len(known) < len(inputs):
                     break
-                start = max(at, free[stage])
-                free[stage] = end = start + length[direction][stage] / vpp
-                done[(direction, batch, stage, chunk)] = end
-                events.append(Event(stage, direction, batch, chunk, start, end))
+                end = max(*known, free[stage])
+                for direction, batch, chunk in block:
+                    start, end = end, end + length[direction][stage] / vpp
+                    events.append(Event(stage, direction, batch, chunk, start, end))
+                free[stage] = end
+                for direction, batch, chunk in block:
+                    done[(direction, batch, stage, chunk)] = end
                 position[stage] += 1
                 progress = True
     return sorted(events, key=lambda event: event.end)

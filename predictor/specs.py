@@ -23,7 +23,9 @@ from predictor.plan import (
     CP_KINDS,
     DISPATCHES,
     FIT,
+    OFFLOADS,
     RANK_ORDERS,
+    RECOMPUTE_METHODS,
     RECOMPUTE_MODULES,
     RECOMPUTES,
     SHARDINGS,
@@ -51,6 +53,7 @@ from predictor.serving_plan import (
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Spec(BaseModel):
@@ -82,6 +85,7 @@ class AcceleratorSpec(Spec):
     l2_mb: Positive | None = None
     l2_bandwidth_gbs: Positive | None = None
     tdp_w: Positive | None = None
+    host_link_gbs: Positive | None = None
     source: str = ""
     notes: str = ""
 
@@ -190,6 +194,18 @@ def _all_of(choices: tuple[str, ...]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _order(value: Any) -> str:
+    """An order of dimensions; Megatron's `ep` among them says nothing here, where experts fill the
+    ranks of a stage."""
+    names = [name for name in str(value).lower().split("-") if name != "ep"]
+    if "-".join(names) not in RANK_ORDERS:
+        raise ValueError(
+            f"{value!r} is not an order of tp, cp, dp and pp from the inside outwards, e.g. "
+            f"{RANK_ORDERS[0]}"
+        )
+    return "-".join(names)
+
+
 class TrainingPlanSpec(Spec):
     """A training request as a user writes it; what is left out is completed and reported."""
 
@@ -205,22 +221,36 @@ class TrainingPlanSpec(Spec):
     cp: Count | None = None
     dp: Count | None = None
     dp_shard: Count | None = None
+    first_layers: Count | None = None
+    last_layers: Count | None = None
     ep: Count | None = None
     etp: Count | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
+    routed_nodes: Count | None = None
     micro_batch: Count | None = None
     global_batch: Count | None = None
     seq_len: Count | None = None
     tokens: Positive | None = None
+    price_per_gpu_hour: Positive | None = None
+    mtbf_hours: Positive | None = None
+    restart_s: Positive | None = None
+    storage_gbs: Positive | None = None
+    checkpoint_blocking: Share | None = None
+    checkpoint_interval_s: Positive | None = None
     sequence_parallel: bool | None = None
     precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
     recompute: Annotated[str, _one_of((*RECOMPUTES, FIT))] | None = None
     recompute_modules: Annotated[str, _all_of(RECOMPUTE_MODULES)] | None = None
     recompute_share: Annotated[float, Field(gt=0, le=1)] | None = None
+    recompute_method: Annotated[str, _one_of(RECOMPUTE_METHODS)] | None = None
+    recompute_layers: Count | None = None
+    offload_activations: Share | None = None
+    offload_optimizer: Share | None = None
+    offload_to: Annotated[str, _one_of(OFFLOADS)] | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
-    rank_order: Annotated[str, _one_of(RANK_ORDERS)] | None = None
+    rank_order: Annotated[str, BeforeValidator(_order)] | None = None
     dispatch: Annotated[str, _one_of(DISPATCHES)] | None = None
     trained: Annotated[str, _one_of(TRAINED)] | None = None
     lora_rank: Count | None = None
@@ -247,9 +277,6 @@ class TrainingPlanSpec(Spec):
     vocab_multiple: Count | None = None
     framework: str | None = None
     era: str | None = None
-
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ServingPlanSpec(Spec):

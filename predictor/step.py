@@ -27,6 +27,7 @@ TERMS = (
     "cp_communication",
     "ep_communication",
     "pp_communication",
+    "offload",
     "host",
     "bubble",
     "dp_communication",
@@ -35,13 +36,14 @@ TERMS = (
 )
 """Terms of the breakdown; they add up to the step time."""
 
-KINDS = ("tp", "cp", "ep", "pp", "dp")
-"""Kinds of communication, each with an overlap and a term of its own."""
+KINDS = ("tp", "cp", "ep", "pp", "dp", "offload")
+"""Kinds of communication, each with an overlap and a term of its own; copies to the host and back
+among them."""
 
 ANY, LAUNCH, HOP, NODES = "*", "launch", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
 'nemo/2024'): frameworks in general; 'launch', 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
-'nodes/FRAMEWORK' (see `Environment`)."""
+'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +179,13 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         terms["pp_communication"] = terms["pp_communication"] + shown
         hidden["pp"] = hidden["pp"] + behind
         note(pipe.op, shown, exchange.sigma)
+
+    for copy, exchange in parts.offload.items():
+        # Copy engines run beside any kernel: the whole pass is their window.
+        shown, behind = _exposed(exchange.time, windows[copy.behind], 1.0, 1.0)
+        terms["offload"] = terms["offload"] + shown
+        hidden["offload"] = hidden["offload"] + behind
+        note("offload", shown, exchange.sigma.max(axis=0))
 
     device: Array = sum((terms[term] for term in TERMS), np.zeros(full))
     launched: Array = np.zeros(full)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.efficiency import Calibration, RunParameters
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.hardware import Array, Cluster, Numeric
@@ -21,8 +21,8 @@ from predictor.model import Model
 from predictor.operators import Operator
 from predictor.parts import kernel_class, parts
 from predictor.pipeline import STAGES
-from predictor.plan import TrainingPlan
-from predictor.schedules import Event, Passes, timeline
+from predictor.plan import TrainingPlan, enforce, pipeline_rules
+from predictor.schedules import LINE, Event, Passes, timeline
 from predictor.step import KINDS, TERMS, Step, assemble, environment, stretched
 
 
@@ -81,14 +81,15 @@ class TrainingPrediction:
     def timeline(self) -> list[Event]:
         """The pipeline of a single plan, event by event [s], before the framework's factor.
 
-        Raises InputError for a batch of plans, and where interleaved micro-batches do not fill
-        whole groups of stages.
+        Raises InputError for a batch of plans, where interleaved micro-batches do not fill whole
+        groups of stages, and where the schedule asks for more of them.
         """
         plan = self.plan
         if plan.shape:
             raise InputError("a timeline is played for one plan, not for a batch")
+        enforce(pipeline_rules(plan, self.model), plan)
         m, pp, vpp = (int(value) for value in (plan.micro_batches, plan.pp, plan.vpp))
-        if vpp > 1 and m % pp:
+        if plan.pipeline.fold == LINE and vpp > 1 and m % pp:
             raise InputError(
                 f"interleaving needs micro-batches in multiples of pp {pp}, not {m}; change "
                 "--global-batch or --micro-batch"
@@ -100,10 +101,10 @@ class TrainingPrediction:
         return np.asarray(tokens / self.tokens_per_s)
 
 
-def interval(step: Step, factor: Numeric, run: RunParameters) -> Array:
-    """sigma² = Σ over families (share of the step × sigma)² + sigma_run²."""
+def interval(step: Step, factor: Numeric, spread: float) -> Array:
+    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
     neutral = step.step_time / factor
-    variance: Array = np.asarray(run.sigma**2)
+    variance: Array = np.asarray(spread**2)
     for family, time in step.families.items():
         variance = variance + (time / neutral * step.sigmas[family]) ** 2
     return np.asarray(np.sqrt(variance))
@@ -128,7 +129,7 @@ def predict(
     factors = {} if cluster.accelerator.is_host else run.factors
     using = environment(factors, plan.framework, plan.era)
     step = assemble(found, run, using)
-    total_sigma = interval(step, using.factor, run)
+    total_sigma = interval(step, using.factor, run.spread(model.is_moe))
 
     need = memory(model, plan, run)
     reach = np.exp(calibration.interval_q * total_sigma)

@@ -79,13 +79,17 @@ def predict_train_command(
     attention: Annotated[Text, _flag("attention", "flash or unfused.", "A")] = None,
     framework: Annotated[Text, _flag("framework", "Whose defaults to assume.", "NAME")] = None,
     era: Annotated[Text, _flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
-    tokens: Annotated[Text, _flag("tokens", "Budget: adds days and GPU-hours.")] = None,
+    tokens: Annotated[Text, _flag("tokens", "Budget: adds days, goodput, GPU-hours.")] = None,
+    price_per_gpu_hour: Annotated[Text, _flag("price-per-gpu-hour", "Adds money.", "X")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),
     ] = None,
     calibration: CalibrationName = "default",
     json: Json = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="What would help most, and what is known.")
+    ] = False,
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
@@ -95,7 +99,9 @@ def predict_train_command(
     from reckon.commands import FLAGS, predict_train
 
     flags = {name: given[name] for name in FLAGS if given[name] is not None}
-    raise typer.Exit(predict_train(file, flags, settings or [], calibration, json, allow_oom))
+    raise typer.Exit(
+        predict_train(file, flags, settings or [], calibration, json, allow_oom, explain)
+    )
 
 
 INFER_EXAMPLE = (

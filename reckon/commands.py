@@ -52,6 +52,7 @@ FLAGS = [
     *(name for name in LISTS if name not in SERVING_ONLY),
     "sequence_parallel",
     "tokens",
+    "price_per_gpu_hour",
 ]
 """Flags that are keys of a training plan."""
 
@@ -87,6 +88,7 @@ def predict_train(
     calibration: str,
     json: str | None,
     allow_oom: bool,
+    explain: bool = False,
 ) -> int:
     from predictor import catalog
     from predictor.efficiency import load
@@ -95,13 +97,17 @@ def predict_train(
     content = catalog.read_mapping(Path(file)) if file else {}
     fields = {**content, **_split_lists(flags), **_settings(settings)}
     found = sweep(fields, load(calibration), file or "command line")
+    if explain and found.varying:
+        raise InputError("--explain is of one plan; give no comma lists beside it")
+    why = found.predictions[0].explain() if explain else None
     if json:
         from reckon.files import write_json
 
         single = len(found.predictions) == 1 and not found.varying
+        own = {"explain": why.to_dict()} if why else {}
         write_json(
             json,
-            found.predictions[0].to_dict()
+            {**found.predictions[0].to_dict(), **own}
             if single
             else {
                 "schema_version": 1,
@@ -116,7 +122,11 @@ def predict_train(
         if found.varying:
             show_sweep(found)
         else:
-            show_prediction(found.predictions[0])
+            show_prediction(found.predictions[0], top=0 if why else 6)
+        if why:
+            from reckon.explaining import show_explanation
+
+            show_explanation(why)
     fits = any(result.fits for result in found.predictions)
     return 0 if fits or allow_oom else 2
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from predictor.complete import TrainingRequest
+from predictor.explain import Explanation, explain
 from predictor.flops import CONVENTIONS
+from predictor.goodput import Goodput, goodput
 from predictor.kernels import BOUNDS
 from predictor.pipeline import STAGES
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS
-from predictor.training import TrainingPrediction
+from predictor.schedules import Event
+from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
 
 if TYPE_CHECKING:
@@ -110,6 +114,11 @@ class Prediction:
         return self._at(self.batch.memory.peak)
 
     @property
+    def host_memory(self) -> float:
+        """What the host keeps for a device [bytes]."""
+        return self._at(self.batch.memory.host)
+
+    @property
     def fits(self) -> bool:
         """Whether the peak stays below the capacity."""
         return self.peak_memory <= self.capacity
@@ -143,6 +152,56 @@ class Prediction:
         days = self.training_days()
         return days.scaled(24.0 * self.gpus) if days else None
 
+    def goodput(self) -> Goodput:
+        """What failures and checkpoints make of a run."""
+        batch = self.batch
+        return goodput(
+            batch.model, self.request.plan, self.request.reliability, batch.calibration.interval_q
+        )
+
+    def effective_days(self) -> Interval | None:
+        """Days to train on the token budget, interruptions and checkpoints included; None without
+        a budget. The interval joins that of the step and that of the fleet's reliability."""
+        days, found = self.training_days(), self.goodput()
+        if days is None:
+            return None
+        value = days.value / float(found.share)
+
+        def reach(step: float, share: float) -> float:
+            return math.hypot(math.log(step), math.log(share))
+
+        more = reach(days.high / days.value, float(found.share / found.low))
+        less = reach(days.value / days.low, float(found.high / found.share))
+        return Interval(value, value * math.exp(-less), value * math.exp(more))
+
+    def run(self) -> dict[str, Any] | None:
+        """The run for the token budget as JSON writes it; None without a budget."""
+        days, hours, calendar = self.training_days(), self.gpu_hours(), self.effective_days()
+        if days is None or hours is None or calendar is None:
+            return None
+        found, price = self.goodput(), self.request.price
+        billed = calendar.scaled(24.0 * self.gpus)
+        return {
+            "tokens": self.request.tokens,
+            "days": days.to_dict(),
+            "gpu_hours": hours.to_dict(),
+            "goodput": {
+                "value": float(found.share),
+                "low": float(found.low),
+                "high": float(found.high),
+            },
+            "effective_days": calendar.to_dict(),
+            "effective_gpu_hours": billed.to_dict(),
+            "mtbf_hours": float(found.mtbf) / 3600.0,
+            "interruptions": calendar.value * DAY / float(found.mtbf),
+            "checkpoint": {
+                "size_gb": float(found.checkpoint) / GB,
+                "write_s": float(found.write),
+                "interval_s": float(found.interval),
+            },
+            "cost": billed.scaled(price).to_dict() if price is not None else None,
+        }
+
     @property
     def operators(self) -> list[OperatorReport]:
         """Operators of the slowest stage, longest first."""
@@ -168,6 +227,19 @@ class Prediction:
             )
         return sorted(found, key=lambda report: -report.time_s)
 
+    def timeline(self) -> list[Event]:
+        """The pipeline of one step event by event: device, direction, micro-batch, chunk, start and
+        end [s], before the framework's factor."""
+        batch, request = self.batch, self.request
+        if self.index is not None:  # one of many; what is played is one
+            batch = predict(request.model, request.cluster, request.plan, batch.calibration)
+        return batch.timeline()
+
+    def explain(self) -> Explanation:
+        """Why the step takes as long as it does: terms, longest operators, what would help most,
+        and what is known about each share of the time."""
+        return explain(self.request, self.batch.calibration)
+
     def inputs(self) -> dict[str, Any]:
         """Model, cluster and the complete plan."""
         plan, cluster = self.request.plan, self.batch.cluster
@@ -185,16 +257,6 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
-        days, hours = self.training_days(), self.gpu_hours()
-        budget = (
-            {
-                "tokens": self.request.tokens,
-                "days": days.to_dict(),
-                "gpu_hours": hours.to_dict(),
-            }
-            if days and hours
-            else None
-        )
         calibration = self.batch.calibration
         return {
             "schema_version": SCHEMA_VERSION,
@@ -218,9 +280,10 @@ class Prediction:
                 "peak_gb": self.peak_memory / GB,
                 "fits": self.fits,
                 "p_oom": self.p_oom,
+                "host_gb": self.host_memory / GB,
                 "stages": self.memory_stages,
             },
-            "training": budget,
+            "training": self.run(),
             "operators": [
                 {
                     "name": report.name,

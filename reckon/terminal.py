@@ -20,6 +20,7 @@ TERM_NAMES = {
     "cp_communication": "context-parallel comm.",
     "ep_communication": "expert-parallel comm.",
     "pp_communication": "pipeline transfers",
+    "offload": "copies to the host",
     "host": "host (launch-bound)",
     "bubble": "pipeline bubble",
     "dp_communication": "data-parallel comm.",
@@ -35,6 +36,8 @@ def strong(text: str, color: str = "1") -> str:
 
 def seconds(value: float) -> str:
     """A time with three significant digits and a fitting unit."""
+    if value >= 600:
+        return f"{value / 3600:.3g} h" if value >= 7200 else f"{value / 60:.3g} min"
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= scale:
             return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
@@ -76,7 +79,7 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 
 def show_prediction(result: Prediction, top: int = 6) -> None:
-    """Print one prediction."""
+    """Print one prediction, with its `top` longest operators."""
     inputs = result.inputs()
     plan = " ".join(
         f"{name} {inputs[name]:g}"
@@ -103,11 +106,11 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
         ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
         ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
     ]
-    days, hours = result.training_days(), result.gpu_hours()
-    if days and hours:
-        rows.append(["training", with_interval(days, "days"), f"{hours.value:,.0f} GPU-hours"])
+    rows += _run_rows(result)
     print(grid(["", "", ""], rows, left=3))
     share = result.peak_memory / result.capacity
+    if result.host_memory > 0:
+        print(f"host        keeps {result.host_memory / GIB:.1f} GiB for each accelerator")
     print(
         f"memory      {bar(share, 20)}  {result.peak_memory / GIB:.1f} of "
         f"{result.capacity / GIB:.1f} GiB, out of memory with probability {result.p_oom:.0%}"
@@ -123,17 +126,40 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     terms = [
         [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
         for name, value in result.breakdown.items()
-        if abs(value) > 0
+        if abs(value) > 1e-9 * total
     ]
     print(grid(["time", "", "share", ""], terms), end="\n\n")
     longest = [
         [report.name, report.phase, seconds(report.time_s), report.bound, report.pedigree]
         for report in result.operators[:top]
     ]
-    print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
+    if longest:
+        print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
     if result.request.assumed:
         filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
         print("\n" + strong(f"assumed: {filled}", "2"))
+
+
+def _run_rows(result: Prediction) -> list[list[str]]:
+    """The run for a token budget: by itself, and with interruptions and checkpoints."""
+    days, calendar, run = result.training_days(), result.effective_days(), result.run()
+    if days is None or calendar is None or run is None:
+        return []
+    saved = run["checkpoint"]["interval_s"]
+    hours = run["effective_gpu_hours"]["value"]
+    rows = [
+        ["training", with_interval(days, "days"), f"{run['gpu_hours']['value']:,.0f} GPU-hours"],
+        ["calendar", with_interval(calendar, "days"), f"{hours:,.0f} GPU-hours"],
+        [
+            "goodput",
+            f"{run['goodput']['value']:.1%}, interrupted every {seconds(run['mtbf_hours'] * 3600)}",
+            f"checkpoint every {seconds(saved)}",
+        ],
+    ]
+    if run["cost"]:
+        cost = Interval(**run["cost"]).scaled(1e-6)
+        rows.append(["price", with_interval(cost, "million"), f"{result.request.price:g} per hour"])
+    return rows
 
 
 def short(value: Any) -> str:

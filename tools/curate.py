@@ -37,6 +37,7 @@ ACCELERATOR_COLUMNS = {
     "memory_bandwidth_gbs": "memory_bandwidth_gbs",
     "l2_mb": "l2_mb",
     "tdp_w": "tdp_w",
+    "host_link_gbs": "host_link_gbs",
     "source": "source",
     "notes": "notes",
 }
@@ -231,6 +232,10 @@ LINKS = {
     "InfiniBand XDR": "infiniband-xdr",
     "RoCE": "roce",
     "Slingshot": "slingshot",
+    "EFA v1": "efa1",
+    "EFA v2": "efa2",
+    "EFA v3": "efa3",
+    "EFA v4": "efa4",
     "EFA": "efa",
     "Omni-Path": "omnipath",
     "Ethernet": "ethernet",
@@ -611,8 +616,25 @@ def derived(table: list[dict[str, Any]], extras: list[dict[str, Any]]) -> list[d
     return [{**by_name[extra["like"]], "aliases": "", "notes": "", **extra} for extra in extras]
 
 
+PCIE_GBS = {3: 15.75, 4: 31.5, 5: 63, 6: 126}
+"""Sixteen lanes of a generation, each way."""
+
+HOST_LINKS = {"GH200": 450, "GB200": 225, "GB300": 225, "TPU": "", "Trainium": ""}
+"""Accelerators whose host is not behind sixteen lanes: NVLink-C2C, 900 GB/s of a Grace both ways
+(datasheets, from memory), which one GPU has or two share; unknown for what clouds rent."""
+
+
+def host_link(name: str, generation: Any) -> Any:
+    special = next((link for start, link in HOST_LINKS.items() if name.startswith(start)), None)
+    return PCIE_GBS.get(generation, "") if special is None else special
+
+
 def accelerators(shared: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "accelerators.csv")
+    source["host_link_gbs"] = [
+        host_link(name, generation)
+        for name, generation in zip(source["name"], source["pcie_gen"], strict=True)
+    ]
     rows = []
     for record in source.to_dict("records"):
         row = {new: clean(record[old]) for old, new in ACCELERATOR_COLUMNS.items()}
@@ -743,12 +765,21 @@ def references(shared: Path) -> None:
     )
 
 
+def failures(shared: Path) -> None:
+    """What is known of interruptions, goodput and checkpoints of training jobs."""
+    table = pd.read_csv(shared / "catalog" / "failures_power.csv")
+    table = table[table.category.isin(["failure", "goodput", "checkpoint"])]
+    rows = [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")]
+    write(DATA / "reference" / "failures.csv", rows, table.columns)
+
+
 def main() -> None:
     shared = Path(sys.argv[1])
     accelerators(shared)
     systems(shared)
     models(shared)
     references(shared)
+    failures(shared)
 
 
 if __name__ == "__main__":

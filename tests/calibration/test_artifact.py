@@ -10,6 +10,7 @@ from calibration.artifact import write
 from calibration.kernels import fit_kernels
 from calibration.runs import default_run
 from predictor.efficiency import Calibration, Throttle, load
+from predictor.errors import InputError
 from predictor.links import Curve, LinkModel
 from tests.calibration.conftest import gemm_table
 
@@ -91,3 +92,16 @@ def test_a_failed_write_leaves_the_old_one(
         write(replace(calibration, name="newer"), tmp_path / "c")
     assert load(tmp_path / "c").name == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_writing_again_keeps_the_engines(tmp_path: Path) -> None:
+    """`make runs` writes a calibration anew into the folder that holds fitted engines, too."""
+    out = tmp_path / "known"
+    write(Calibration("known"), out)
+    (out / "serving.json").write_text("{}")
+    write(Calibration("again"), out)
+    assert (out / "serving.json").read_text() == "{}"
+    assert load(out).name == "again"
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        write(Calibration("third"), out)

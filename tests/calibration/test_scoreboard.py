@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.runs import Residual, fit_interval, read_points, run_sigma
+from calibration.runs import fit_runs, read_points
 from calibration.scoreboard import Scores, kind_of_table, refold, score, summary
+from calibration.spread import Residual, run_sigma, with_spread
 from predictor import catalog
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
@@ -133,12 +134,24 @@ def test_sources_count_alike() -> None:
     assert run_sigma(many + few, 1.0, 0.8) == pytest.approx(0.5)
 
 
-def test_fitting_the_interval_moves_no_value(table: Path) -> None:
+def test_mixtures_of_experts_have_a_spread_of_their_own() -> None:
+    """Four sources of each: errors of dense models reach 0.1, those of mixtures 0.5."""
+    names = [f"s{i}" for i in range(4)]
+    dense = [Residual(e, 0.0, name) for name in names for e in (0.02, 0.1)]
+    mixed = [Residual(e, 0.0, name, moe=True) for name in names for e in (-0.1, 0.5)]
+    run = with_spread(KERNELS.run, dense + mixed, 1.0, 0.9)
+    assert (run.spread(moe=False), run.spread(moe=True)) == pytest.approx((0.1, 0.5))
+    few = [r for r in mixed if r.source in ("s0", "s1")]
+    shared = with_spread(KERNELS.run, dense + few, 1.0, 0.9)
+    assert shared.sigma_moe == pytest.approx(0.5)  # two sources say too little: that of all runs
+    assert shared.sigma == pytest.approx(0.1)
+
+
+def test_the_fitted_interval_covers_its_share(table: Path) -> None:
     points = read_points([table], KERNELS.run)
-    wider = fit_interval(KERNELS, points)
-    one, two = (summary(score([table], c), 0.8) for c in (KERNELS, wider))
-    assert [p["predicted"] for p in one["points"]] == [p["predicted"] for p in two["points"]]
-    assert np.mean([group["coverage"] for group in two["groups"]]) >= 0.8
+    fitted = fit_runs(KERNELS, points)
+    found = summary(score([table], fitted), 0.8)
+    assert np.mean([group["coverage"] for group in found["groups"]]) >= 0.8
 
 
 def test_folds_refit_the_interval_without_the_group(table: Path) -> None:
@@ -149,7 +162,7 @@ def test_folds_refit_the_interval_without_the_group(table: Path) -> None:
     q, level = KERNELS.interval_q, KERNELS.interval_level
     for source, width in widths.items():
         rest = [
-            Residual(row.log_error, row.sigma_operators, row.source)
+            Residual(row.log_error, row.sigma_operators, row.source, row.moe)
             for row in scores.rows
             if row.source != source
         ]

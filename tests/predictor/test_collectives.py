@@ -243,3 +243,11 @@ def test_tokens_sent_once_to_each_node_spare_its_way_out() -> None:
     assert inside == pytest.approx(
         message * ranks * (7 / 8) / 450e9 / near.efficiencies[0], rel=0.05
     )
+
+
+def test_copies_that_stay_on_few_nodes() -> None:
+    """Eight copies among four of eight nodes reach 4 (1 - (3/4)^8) of them; among two, no limit
+    of four binds; an element sent once is sent once."""
+    assert distinct(8.0, 8.0, 4.0) * 8 == pytest.approx(4 * (1 - 0.75**8))
+    assert distinct(2.0, 8.0, 4.0) == distinct(2.0, 8.0)
+    assert distinct(8.0, 1.0, 4.0) == pytest.approx(1.0)

@@ -213,3 +213,21 @@ def test_who_keeps_what_was_gathered_does_not_gather_again(gpt3: Model, plan: Ma
         for p in (made, keeps)
     ]
     assert saved[1] - saved[0] == 2 * whole * (1 - 1 / 8)
+
+
+@pytest.mark.parametrize(
+    ("order", "strides"),
+    [
+        ("tp-cp-dp-pp", {"tp": 1, "cp": 2, "dp": 2, "pp": 32, "ep": 1, "edp": 8}),
+        ("tp-cp-pp-dp", {"tp": 1, "cp": 2, "dp": 8, "pp": 4, "ep": 4, "edp": 32}),
+        ("dp-tp-cp-pp", {"tp": 8, "cp": 16, "dp": 2, "pp": 32, "ep": 1, "edp": 8}),
+        ("pp-tp-cp-dp", {"tp": 4, "cp": 8, "dp": 8, "pp": 1, "ep": 4, "edp": 32}),
+    ],
+)
+def test_any_order_of_dimensions(order: str, strides: dict, plan: Make) -> None:
+    """tp 2, cp 2, dp 8, pp 4: each stride is the product of what lies inside; cp x dp ranks share
+    a gradient. Experts over eight ranks: four apart as soon as pipelines lie between those."""
+    made = plan(tp=2.0, cp=2.0, dp=8.0, pp=4.0, ep=8.0, rank_order=order)
+    found = groups(made)
+    assert {name: float(found[name].stride) for name in strides} == strides
+    assert float(found["dp"].size) == 16

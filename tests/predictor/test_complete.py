@@ -159,3 +159,27 @@ def test_what_cannot_be_is_refused_in_one_line(changes: dict, message: str) -> N
     with pytest.raises(InputError, match=message) as caught:
         complete(**changes)
     assert "\n" not in str(caught.value)
+
+
+def test_so_many_layers_recomputed() -> None:
+    """Llama 3 8B has 32 layers: two of each of four stages are a quarter."""
+    block = complete(tp=4, pp=4, recompute="full", recompute_layers=2)
+    assert (block.plan.recompute_share, block.plan.recompute_chunk) == (0.25, 1.0)
+    every = {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 4}
+    uniform = complete(tp=4, pp=4, **every)
+    assert (uniform.plan.recompute_share, uniform.plan.recompute_chunk) == (1.0, 4.0)
+    with pytest.raises(InputError, match="recompute_layers is of full recomputation"):
+        complete(tp=4, pp=4, recompute="selective", recompute_layers=2)
+    with pytest.raises(InputError, match="state --pp"):
+        complete(recompute="full", recompute_layers=2)
+
+
+def test_a_pipeline_that_folds_has_two_stages_per_device() -> None:
+    found = complete(tp=1, pp=4, global_batch=512, schedule="zb-v")
+    assert found.plan.vpp == 2
+    moe = complete(model="mixtral-8x7b", tp=1, pp=2, global_batch=512, schedule="dualpipe")
+    assert (moe.plan.vpp, moe.plan.ep_overlap) == (1, True)
+    with pytest.raises(InputError, match="offload_optimizer: input should be less than"):
+        complete(offload_optimizer=2)
+    with pytest.raises(InputError, match="'disk' is not one of cpu, nvme"):
+        complete(offload_to="disk")

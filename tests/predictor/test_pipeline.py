@@ -3,14 +3,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.efficiency import RunParameters
+from predictor.errors import InputError
+from predictor.memory import memory
 from predictor.model import Model
 from predictor.pipeline import in_flight, stages
-from predictor.plan import TrainingPlan
+from predictor.plan import TrainingPlan, check
 
 Make = Callable[..., TrainingPlan]
 
@@ -86,3 +90,70 @@ def test_stages_of_equal_arithmetic_count_the_head(
     found = stages(model, plan(pp=float(pp), dp=64.0 / pp, tp=1.0, split="cost"))
     assert tuple(found.layers) == expected
     assert float((found.layers * found.count).sum()) >= 16
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "pp", "layers", "heads"),
+    [
+        ("llama3.1-405b", "zb-v", 16, (6, 8, 8), (1, 0, 0)),  # both slots on the first device
+        ("llama3-70b", "dualpipev", 4, (20, 20, 20), (1, 0, 0)),
+        ("deepseek-v3", "dualpipev", 16, (1, 4, 4), (1, 0, 0)),  # 61 + 3 slots
+        ("llama3.1-405b", "dualpipe", 16, (7, 8, 7), (0.5, 0, 0.5)),
+        ("deepseek-v3", "dualpipe", 16, (2.5, 4, 2.5), (0.5, 0, 0.5)),  # means of 3 and 2
+    ],
+)
+def test_a_pipeline_that_folds_has_both_ends_on_a_device(
+    name: str, schedule: str, pp: int, layers: tuple, heads: tuple, plan: Make
+) -> None:
+    vpp = 1.0 if schedule == "dualpipe" else 2.0
+    found = stages(catalog.model(name), plan(pp=float(pp), vpp=vpp, schedule=schedule))
+    assert tuple(found.heads) == tuple(found.embeds) == heads
+    assert tuple(found.layers) == layers
+
+
+def test_dualpipe_holds_weights_twice_and_optimizer_states_once(llama: Model, plan: Make) -> None:
+    """Two devices hold each stage; ZeRO-1 divides its states among twice the ranks."""
+    states = {
+        name: plan(tp=8.0, pp=4.0, dp=2.0, schedule=name, weight_bytes=2.0, gradient_bytes=4.0)
+        for name in ("1f1b", "dualpipe")
+    }
+    held = {
+        name: memory(llama, made, RunParameters()).classes["layer weights and optimizer"][1]
+        for name, made in states.items()
+    }
+    # 6 bytes of weight and gradient, 12 of states over 2 or 4 ranks: 12 against 2 x (6 + 3).
+    assert held["dualpipe"] / held["1f1b"] == pytest.approx(18 / 12)
+    assert states["dualpipe"].gradient_group == 2 * states["1f1b"].gradient_group
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"first_layers": 7.0, "last_layers": 7.0}, (7, 9, 7)),
+        ({"first_layers": 6.0}, (6, 8, 8)),  # 26 over three: 8, 9, 9 in the fullest
+        ({"last_layers": 5.0}, (9, 9, 5)),
+    ],
+)
+def test_stated_layers_of_the_ends_hold(given: dict, expected: tuple, plan: Make) -> None:
+    """32 layers on four stages, as Megatron's decoder-first-pipeline-num-layers states them."""
+    model = catalog.model("llama3-8b")
+    found = stages(model, plan(pp=4.0, **given))
+    assert found.layers[0] == expected[0]
+    assert found.layers[2] == expected[2]
+    assert found.layers[1] == np.ceil((32 - expected[0] - expected[2]) / 2)
+    two = stages(model, plan(pp=2.0, **{k: v for k, v in given.items() if k == "first_layers"}))
+    assert float((two.layers * two.count).sum()) == 32
+
+
+def test_layers_that_cannot_be_stated(plan: Make) -> None:
+    model = catalog.model("llama3-8b")
+    changes: dict
+    for changes, message in (
+        ({"pp": 1.0, "first_layers": 8.0}, "with pp of at least 2"),
+        ({"pp": 2.0, "first_layers": 8.0, "last_layers": 8.0}, "do not leave a layer"),
+        ({"pp": 4.0, "first_layers": 30.0}, "30 and last_layers unstated do not leave a layer"),
+        ({"pp": 4.0, "last_layers": 6.0, "split": "cost"}, "6 cannot be with split cost"),
+        ({"pp": 4.0, "last_layers": 2.5}, "last_layers 2.5 must be a whole number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check(plan(tp=1.0, dp=1.0, **changes), model)

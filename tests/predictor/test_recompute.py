@@ -76,7 +76,7 @@ def test_a_mixture_that_runs_again_sends_its_tokens_again(plan: Make) -> None:
     assert {"moe.dispatch.again", "moe.combine.again"} <= sent
     core = plan(**common, recompute_modules="core_attn")
     assert not {c.name for c in step_collectives(MIXTRAL, core)} & sent
-    assert {"moe.router", "moe.experts", "moe.permute"} <= again(MIXTRAL, made)
+    assert {"moe.router", "moe.up", "moe.down", "moe.permute"} <= again(MIXTRAL, made)
     # Of the block only its norm's input and its own are kept: 2 x 2 bytes of each token's width.
     block = [o for o in step_operators(MIXTRAL, made) if o.module == "moe"]
     saved = sum(float(o.saved) for o in block) * 32
@@ -93,3 +93,36 @@ def test_parts_add_up(llama: Model, plan: Make) -> None:
     made = [plan(**common, recompute_modules=parts) for parts in (some, all_)]
     assert kept(llama, made[1]) < kept(llama, made[0])
     assert again(llama, made[0]) < again(llama, made[1])
+
+
+def test_experts_whose_activation_alone_runs_again(plan: Make) -> None:
+    """Mixtral: two of eight experts see each token; of 4096 + 3 x 14336 values of each copy the
+    activation's 14336 are not kept, at 2 bytes."""
+    common = {"tp": 1.0, "pp": 1.0, "dp": 8.0, "ep": 8.0, "global_batch": 8.0}
+    made = plan(**common, recompute="selective", recompute_modules="moe_act")
+    assert again(MIXTRAL, made) == {"moe.activation"}
+    freed = 2 * 2 * 2048 * 14336 * 32
+    assert kept(MIXTRAL, plan(**common)) - kept(MIXTRAL, made) == pytest.approx(freed)
+    both = plan(**common, recompute="selective", recompute_modules="moe,moe_act")
+    alone = plan(**common, recompute="selective", recompute_modules="moe")
+    assert again(MIXTRAL, both) == again(MIXTRAL, alone)
+
+
+def test_shared_experts_run_again(plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 8.0, "ep": 8.0, "global_batch": 8.0, "mtp": False}
+    made = plan(**common, recompute="selective", recompute_modules="shared_experts")
+    assert again(DEEPSEEK, made) == {"shared.up", "shared.activation", "shared.down"}
+    assert kept(DEEPSEEK, made) < kept(DEEPSEEK, plan(**common))
+
+
+def test_one_input_of_so_many_layers_is_kept(llama: Model, plan: Make) -> None:
+    """Uniform recomputation of chunks of four keeps a quarter of the inputs, and works on four
+    layers at a time."""
+    common = {"tp": 1.0, "pp": 1.0, "recompute": "full", "global_batch": 1.0}
+    one, four = (
+        memory(llama, plan(**common, recompute_chunk=chunk), RunParameters()).classes
+        for chunk in (1.0, 4.0)
+    )
+    assert float(one["activations"][2]) == pytest.approx(4 * float(four["activations"][2]))
+    workspace = "recomputation workspace"
+    assert 4 * float(one[workspace][2]) == pytest.approx(float(four[workspace][2]))

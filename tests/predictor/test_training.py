@@ -297,3 +297,13 @@ def test_levels_of_accelerators_do_not_slow_a_host(dgx_a100: Cluster) -> None:
         cluster = replace(dgx_a100, accelerator=accelerator)
         one, two = (predict(LLAMA, cluster, plan, c).step_time for c in (slow, plain))
         assert float(one / two) == pytest.approx(ratio)
+
+
+def test_a_batch_may_have_two_dimensions(plan: Make) -> None:
+    tp, pp = np.array([[1.0, 2.0, 8.0]]), np.array([[1.0], [4.0]])
+    together = run(plan(tp=tp, pp=pp, dp=8.0)).step_time
+    assert together.shape == (2, 3)
+    for i, stages in enumerate(pp[:, 0]):
+        for j, ranks in enumerate(tp[0]):
+            alone = run(plan(tp=float(ranks), pp=float(stages), dp=8.0)).step_time
+            assert together[i, j] == pytest.approx(float(alone), rel=1e-9)

@@ -34,7 +34,7 @@ def test_the_json_is_the_contract(cli: Cli) -> None:
     assert {"inputs", "assumed", "step_time_s", "tokens_per_s", "mfu", "hfu", "breakdown_s",
             "memory", "operators", "calibration"} <= set(found)  # fmt: skip
     assert set(found["step_time_s"]) == {"value", "low", "high"}
-    assert set(found["hidden_communication_s"]) == {"tp", "cp", "ep", "pp", "dp"}
+    assert set(found["hidden_communication_s"]) == {"tp", "cp", "ep", "pp", "dp", "offload"}
     total = sum(found["breakdown_s"].values())
     assert total == pytest.approx(found["step_time_s"]["value"])
     memory = found["memory"]
@@ -214,7 +214,7 @@ def test_a_mixture_of_experts_shows_its_terms(cli: Cli) -> None:
     assert status == 0
     assert "ep 8" in out
     assert "expert-parallel comm." in out
-    assert "moe.experts.bwd" in out
+    assert "moe.up" in out
 
 
 def test_every_term_has_a_name_to_show() -> None:
@@ -392,3 +392,34 @@ def test_a_prediction_imports_neither_torch_nor_pandas() -> None:
         [sys.executable, "-c", code, *RUN], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_prediction_explains_itself(cli: Cli) -> None:
+    status, out, _ = cli(*RUN, "--explain")
+    assert status == 0
+    for text in ("without", "saves", "of peak", "time rests on", "measurements", "not modelled"):
+        assert text in out
+    assert out.count("longest operators") == 1
+    status, out, _ = cli(*RUN, "--explain", "--json", "-")
+    told = json.loads(out)["explain"]
+    assert {"terms", "longest_operators", "would_help", "pedigree", "not_modelled"} == set(told)
+    assert len(told["longest_operators"]) == 5
+    assert sum(ground["share"] for ground in told["pedigree"]) == pytest.approx(1.0)
+    status, _, err = cli(*RUN, "--tp", "2,4", "--explain")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--explain is of one plan" in err
+
+
+def test_new_flags_are_refused_in_one_line(cli: Cli) -> None:
+    for flags, message in (
+        (["--price-per-gpu-hour", "2"], "give --tokens too"),
+        (["--price-per-gpu-hour", "0", "--tokens", "1e9"], "input should be greater than 0"),
+        (["--set", "schedule=dualpip"], "did you mean 'dualpipe'"),
+        (["--set", "first_layers=0"], "first_layers"),
+        (["--set", "recompute_method=blocks"], "did you mean 'block'"),
+        (["--set", "recompute_modules=moe_act,atn"], "'atn' is not one of"),
+    ):
+        status, _, err = cli(*RUN, *flags)
+        assert status == 2, flags
+        assert message in err
+        assert err.count("\n") == 1

@@ -7,8 +7,9 @@ import pytest
 
 import reckon
 from predictor import catalog
+from predictor.efficiency import load
 from predictor.plan import TrainingPlan
-from reckon.predict import expand, predict_train
+from reckon.predict import expand, predict_train, sweep
 from reckon.result import Prediction
 
 PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
@@ -47,6 +48,21 @@ def test_days_follow_from_the_budget() -> None:
     assert reckon.predict_train("llama3-8b", "dgx-h100", PLAN).training_days() is None
 
 
+def test_a_run_loses_time_to_failures_and_costs_money() -> None:
+    plan = {**PLAN, "tokens": 1e12, "price_per_gpu_hour": 2.5}
+    found = reckon.predict_train("llama3-8b", "dgx-h100", plan)
+    days, calendar, run = found.training_days(), found.effective_days(), found.run()
+    share = run["goodput"]["value"]
+    assert calendar.value == pytest.approx(days.value / share)
+    assert calendar.low < days.value / share < calendar.high
+    assert calendar.high / calendar.value >= days.high / days.value
+    assert run["cost"]["value"] == pytest.approx(2.5 * 24 * 64 * calendar.value)
+    assert run["interruptions"] == pytest.approx(calendar.value * 24 / run["mtbf_hours"])
+    assert reckon.predict_train("llama3-8b", "dgx-h100", PLAN).run() is None
+    sure = reckon.predict_train("llama3-8b", "dgx-h100", {**plan, "mtbf_hours": 1e12})
+    assert sure.run()["goodput"]["value"] == pytest.approx(1.0, abs=1e-3)
+
+
 def test_utilisation_differs_by_convention() -> None:
     mfu = reckon.predict_train("llama3-8b", "dgx-h100", PLAN).mfu()
     assert mfu["6nd"] < mfu["palm"]
@@ -77,3 +93,12 @@ def test_an_accelerator_can_be_swapped() -> None:
     slower = replace(h100, accelerator=catalog.accelerator("H100-PCIe-80GB"))
     fast, slow = (reckon.predict_train("llama3-8b", c, PLAN).step_time for c in (h100, slower))
     assert slow.value > fast.value
+
+
+def test_one_of_many_can_be_played() -> None:
+    fields = {"model": "llama3-8b", "system": "dgx-h100", **PLAN, "pp": [1, 2]}
+    for found in sweep(fields, load("default"), "test").predictions:
+        pp = int(found.request.plan.pp)
+        events = found.timeline()
+        assert {event.stage for event in events} == set(range(pp))
+        assert events[-1].end < found.step_time.value

@@ -40,7 +40,7 @@ NARROWED = ("linear", "experts")
 """Which matrices have the data type of the weights: all linear projections of the layers, or the
 experts alone, the rest being in 16 bits (checkpoints of gpt-oss and Kimi)."""
 
-OFFLOADS = ("none", "weights")
+SERVING_OFFLOADS = ("none", "weights")
 """What lies in the host's memory: nothing, or weights and cache."""
 
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
@@ -111,7 +111,7 @@ class ServingPlan:
     host_link    rate of copies from there to each accelerator [bytes/s]
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
-    offload      what lies in the host's memory, of `OFFLOADS`
+    offload      what lies in the host's memory, of `SERVING_OFFLOADS`
     narrowed     which matrices have the weights' data type, of `NARROWED`
     library      whose kernels run, of `LIBRARIES`
     matvec       what multiplies a few rows, of `MATVECS`

@@ -43,9 +43,9 @@ from predictor.serving_plan import (
     LIBRARIES,
     MATVECS,
     NARROWED,
-    OFFLOADS,
     POOLS,
     SCHEDULINGS,
+    SERVING_OFFLOADS,
     SPLITTINGS,
     WEIGHTS,
 )
@@ -322,7 +322,7 @@ class ServingPlanSpec(Spec):
     prefill_workers: Natural | None = None
     prefill_tp: Count | None = None
     kv_gbs: Positive | None = None
-    offload: Annotated[str, _one_of(OFFLOADS)] | None = None
+    offload: Annotated[str, _one_of(SERVING_OFFLOADS)] | None = None
     host_memory_gb: Positive | None = None
     host_bandwidth_gbs: Positive | None = None
     host_link_gbs: Positive | None = None

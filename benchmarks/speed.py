@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -30,6 +32,9 @@ RUN = (
     "-m reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 --tp 8 --pp 4 "
     "--global-batch 1024 --seq-len 8192"
 ).split()
+
+
+SYSTEMS, WEIGHTS = ("dgx-a100-80gb", "dgx-h100", "dgx-h200", "dgx-b200"), ("bf16", "fp8")
 
 
 def wall(call: Callable[[], object], repeats: int) -> float:
@@ -90,16 +95,37 @@ def main() -> None:
     one = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0, serving=1.0)
     predict_inference(model, cluster, one, known, engines)
     single = wall(lambda: predict_inference(model, cluster, one, known, engines), 9)
+    static = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0)
+    add(
+        "one static serving plan",
+        wall(lambda: predict_inference(model, cluster, static, known, engines), 9),
+        "sorting a million numbers",
+        wall(lambda: np.sort(numbers.random(1_000_000)), 9),
+    )
     add(
         "100,000 serving plans as arrays",
         wall(lambda: predict_inference(model, cluster, sweep, known, engines), 3),
         "one serving plan",
         single,
     )
+    pieces = np.split(np.arange(100_000), len(SYSTEMS) * len(WEIGHTS))
+
+    def fleet() -> None:
+        """Batch x TP x precision x lengths x accelerator."""
+        for part, (system, weights) in zip(pieces, product(SYSTEMS, WEIGHTS), strict=True):
+            own = replace(sweep.take(part), weights=weights)
+            predict_inference(model, catalog.system(system), own, known, engines)
+
+    add(
+        "100,000 over accelerators and precisions",
+        wall(fleet, 3),
+        "one serving plan",
+        single,
+    )
     times = pass_table(model, cluster, one, known, engines, (1200.0, 300.0))
     given, made = (spread_lengths(mean, 5000, 0.1) for mean in (1024.0, 256.0))
     add(
-        "5,000 requests one by one",
+        "5,000 requests one by one, Llama-3 70B TP8",
         wall(lambda: serve(times, given, made, clients=64), 3),
         "one serving plan",
         single,

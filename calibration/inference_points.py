@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.points import Skipped, cell, model_of
+from predictor import catalog
 from predictor.complete_serving import ServingRequest, complete_serving, engines
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
@@ -47,8 +48,6 @@ MODELS = {
 UNSERVED = {
     "qwen3.5-397b-a17b": "linear attention (gated delta rule) is not predicted yet",
     "glm-5": "sparse attention over chosen tokens is not predicted yet",
-    "nvidia-nemotron-nano-9b-v2": "serving of state-space blocks is not predicted yet",
-    "nvidia-nemotron-nano-12b-v2": "serving of state-space blocks is not predicted yet",
 }
 
 ACCELERATORS = {
@@ -65,16 +64,50 @@ WEIGHTS = {
     "fp8": "fp8",
     "int8": "int8_wo",
     "nvfp4": "nvfp4",
-    "mxfp4": "int4_wo",
+    "mxfp4": "w4a16_mxfp4",
+    "int4 (Q4_K_M)": "q4_k",
 }
 """Stated precision of the weights as data types; every other int4, AWQ, GPTQ, q4 and exl2 is
 weight-only with 4 bits; so is mxfp4, whose weights are widened as they are read."""
+
+NARROW_EXPERTS = ("kimi-k2",)
+"""Models whose published 4-bit checkpoints are narrow in the experts alone."""
+
+RELEASES: dict[str, tuple[tuple[str, str], ...]] = {
+    "vllm": (
+        ("0.6", "2024-09"),
+        ("0.7", "2025-02"),
+        ("0.8", "2025-04"),
+        ("0.9", "2025-06"),
+        ("0.10", "2025-08"),
+        ("0.11", "2025-10"),
+        ("0.12", "2025-12"),
+        ("0.13", "2025-12"),
+        ("0.14", "2026-01"),
+    ),
+    "sglang": (("0.3", "2024-09"), ("0.4", "2024-12"), ("0.5", "2025-09")),
+    "tensorrt-llm": (
+        ("0.5", "2023-10"),
+        ("0.8", "2024-02"),
+        ("0.20", "2025-06"),
+        ("1.0", "2025-09"),
+    ),
+}
+"""First month of engines' releases (their pages on GitHub): a row is as old as its engine."""
+
+UNSTATED_VERSION = {"ml_energy_v3": "0.11"}
+"""Engine that a source's report names where its table does not (ML.ENERGY Benchmark v3: vLLM
+0.11)."""
 
 BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 """Families whose fp8 checkpoints are scaled in blocks of 128."""
 
 DECODE_ONLY = ("gpt-fast", "mlc-llm", "llama.cpp", "exllamav2")
 """Engines whose published tokens per second count decoding only."""
+
+LAYER_SPLIT = ("llama.cpp", "exllamav2", "huggingface")
+"""Engines without tensor parallelism, whatever a table calls their devices: whole layers on each
+(llama.cpp's and exllama's split, `device_map` of transformers)."""
 
 SOURCES_DECODE_ONLY = ("mlc_llm_perf_bench",)
 
@@ -136,6 +169,19 @@ def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoin
         return Skipped(point_id, source, str(error))
 
 
+def _era(row: Mapping[Any, Any], framework: str, source: str) -> str | None:
+    """Month of the engine's release where the row states one that is known, else of publication."""
+    stated = str(cell(row, "framework_version") or UNSTATED_VERSION.get(source, ""))
+    numbers = re.match(r"v?(\d+)\.(\d+)", stated)
+    if numbers:
+        release = (int(numbers[1]), int(numbers[2]))
+        known = RELEASES.get(framework, ())
+        months = [m for name, m in known if tuple(map(int, name.split("."))) <= release]
+        if months:
+            return months[-1]
+    return re.sub(r"/.*", "", str(cell(row, "published") or "")) or None
+
+
 def _lengths(row: Mapping[Any, Any], source: str, notes: str) -> tuple[float, float]:
     """Prompt and output [tokens].
 
@@ -177,7 +223,7 @@ def _point(
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None)
     gpus = int(cell(row, "num_gpus") or 1)
     tp, pp = cell(row, "tp"), cell(row, "pp")
-    if tp is None and framework == "llama.cpp":
+    if framework in LAYER_SPLIT and gpus > 1:
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
     if tp is None and cell(row, "ep") is not None:
         tp = gpus  # experts divided among ranks that split the attention, unless dp is stated
@@ -186,7 +232,7 @@ def _point(
         "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
         "accelerators_per_node": cell(row, "gpus_per_node"),
         "inter_link_gbps": cell(row, "inter_link_gbps"),
-        "era": re.sub(r"/.*", "", str(cell(row, "published") or "")) or None,
+        "era": _era(row, framework, source),
         "framework": framework,
         "precision": _precision(row, notes),
         "kv_precision": cell(row, "kv_precision"),
@@ -199,6 +245,13 @@ def _point(
         fields["dp"] = gpus // (int(tp) * int(pp or 1))
     elif fields["dp"] is None:
         fields["dp"] = 1
+    units = catalog.accelerator(fields["accelerator"]).peak
+    if (fields["precision"], framework) == ("w4a16_mxfp4", "tensorrt-llm") and "fp4" in units:
+        fields["precision"] = "w4a8_mxfp4_mxfp8"  # what it runs where there is a unit for it
+    if fields["precision"] == "fp8" and re.search(r"/nvidia_\S*-FP8", notes):
+        fields["kv_precision"] = "fp8"  # ModelOpt's checkpoints declare it
+    if model.name in NARROW_EXPERTS and fields["precision"] == "int4_wo":
+        fields["narrowed"] = "experts"
     if "fixed-length prompts" in notes:
         fields["synchrony"] = 1.0  # all clients start at once, and answers are of one length
     fields["input_len"] = round(given)

@@ -56,6 +56,22 @@ class Timed:
     spreads: dict[str, Array]
 
 
+ALL = ("neutral",)
+"""Lineage of what all engines share."""
+
+
+def lineage(label: str) -> list[str]:
+    """What an engine's parameters are made of, each drawn towards the one before: all engines',
+    those of the engine that it is built on, its own, those of its period."""
+    name = label.partition(" until ")[0]
+    path = [*ALL]
+    if name not in ALL:
+        if parent := engines()[name][-1].get("like"):
+            path = lineage(parent)
+        path.append(name)
+    return path if label == name else [*path, label]
+
+
 def label_of(framework: str, era: str) -> str:
     """Name of an engine's parameters in an era."""
     return period(engines(), framework, era)[1]
@@ -172,12 +188,9 @@ def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
     # Most passes are without a prompt where fewer than one request in two passes arrives.
     rare = found.work.running < 0.5 * found.work.output_len
     pure = np.array([point.pure for point in found.points]) & rare
-    bare = np.array([point.kind == "prefill" for point in found.points])
-    # Prompts alone are timed without what a server does around them.
-    first = np.where(bare, latency.ttft - own.request, latency.ttft)
     table = np.stack(
         [
-            first,
+            latency.ttft,
             np.where(pure, latency.step, latency.tpot),
             latency.e2e,
             rate * found.work.output_len,
@@ -207,16 +220,17 @@ PRIORS: dict[str, Prior] = {
     "decode": Prior(0.1, 0.1, 0.05),
     "prefill": Prior(0.1, 0.15, 0.1),
     "communication": Prior(0.15, 0.2, 0.1),
-    "gap": Prior(0.7, 0.7, 0.4),
+    "gap": Prior(0.7, 0.7, 0.5),
     "launch": Prior(0.5, 0.7, 0.7),
-    "step": Prior(0.7, 0.7, 0.4),
-    "sequence": Prior(0.7, 0.7, 0.6),
-    "request": Prior(0.7, 0.7, 0.4),
-    "mixing": Prior(0.3, 0.3, 0.2),
-    "burst": Prior(1.5, 1.0, 0.5),
+    "step": Prior(0.7, 0.7, 0.7),
+    "sequence": Prior(0.7, 0.7, 0.7),
+    "request": Prior(0.7, 0.7, 0.7),
+    "mixing": Prior(0.3, 0.2, 0.1),
+    "burst": Prior(1.5, 0.2, 0.1),
 }
 """Factors on kernels are narrow, since the kernels were measured; durations on the host are known
-to a factor of two; how synchronous clients stay is hardly known beforehand."""
+to a factor of two, and servers are rewritten from one period to the next; how synchronous clients
+stay is hardly known beforehand, but it is the clients' own."""
 
 SCALE, KNEE = 0.2, 1.0
 """Log error that is taken as ordinary, and how many of it an error counts squared: beyond, Huber's
@@ -242,34 +256,36 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     """Parameters of every engine and period that there is, and of the neutral one (the mean).
 
     Gauss-Newton on the logarithms of the parameters: one of the mean, one for each engine, one for
-    each period, added up; each with its prior (`PRIORS`).
+    each period, added up along the `lineage`; each with its prior (`PRIORS`).
     """
     labels = sorted(set(found.engine))
-    names = sorted({label.partition(" until ")[0] for label in labels})
-    engine = np.array([names.index(label.partition(" until ")[0]) for label in found.engine])
+    nodes = list(ALL)
+    members = []
+    for label in labels:
+        names = lineage(label)
+        nodes += [name for name in names if name not in nodes]
+        members.append([nodes.index(name) for name in names])
+    for engine in engines():
+        nodes += [name for name in lineage(engine) if name not in nodes]
     own = np.array([labels.index(label) for label in found.engine])
     start = np.log([float(getattr(EngineParameters(), name)) for name in NAMES])
     count = len(NAMES)
-    blocks = 1 + len(names) + len(labels)
-    scales = np.concatenate(
-        [
-            np.tile([getattr(PRIORS[n], level) for n in NAMES], times)
-            for level, times in (("mean", 1), ("engine", len(names)), ("period", len(labels)))
-        ]
-    )
+    level = [
+        "mean" if node in ALL else "period" if " until " in node else "engine" for node in nodes
+    ]
+    scales = np.array([[getattr(PRIORS[n], one) for n in NAMES] for one in level])
     target, weight = np.log(published(found)), _weights(found)
-    state = np.zeros(blocks * count)
+    state = np.zeros((len(nodes), count))
 
-    def total(at: Array) -> Array:
-        table = at.reshape(blocks, count)
-        return np.asarray(start + table[0] + table[1 + engine] + table[1 + len(names) + own])
+    def total(path: list[int], at: Array) -> Array:
+        return np.asarray(start + at[path].sum(axis=0))
 
     def predicted(logs: Array) -> Array:
         found_values, _ = values(found, EngineParameters(*np.exp(logs).T))
         return np.log(found_values)
 
     for _ in range(ROUNDS):
-        logs = total(state)
+        logs = np.array([total(path, state) for path in members])[own]
         base = predicted(logs)
         error = (base - target) / SCALE
         slopes = np.empty((len(error), count))
@@ -278,34 +294,27 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
             shifted[:, column] += 1e-3
             slopes[:, column] = (predicted(shifted) - base) / 1e-3 / SCALE
         loss = weight * np.minimum(1.0, KNEE / np.maximum(np.abs(error), 1e-9))
-        left = np.diag(scales**-2.0)
+        left = np.diag(scales.ravel() ** -2.0).reshape(len(nodes), count, len(nodes), count)
         right = -state * scales**-2.0
-        for place, member in ((0, np.zeros(len(own), int)), (1, engine), (1 + len(names), own)):
-            for other, second in ((0, np.zeros(len(own), int)), (1, engine), (1 + len(names), own)):
-                for a in np.unique(member):
-                    for b in np.unique(second[member == a]):
-                        rows = (member == a) & (second == b)
-                        piece = slopes[rows].T @ (loss[rows, None] * slopes[rows])
-                        at = slice((place + a) * count, (place + a + 1) * count)
-                        to = slice((other + b) * count, (other + b + 1) * count)
-                        left[at, to] += piece
-            for a in np.unique(member):
-                rows = member == a
-                at = slice((place + a) * count, (place + a + 1) * count)
-                right[at] -= slopes[rows].T @ (loss[rows] * error[rows])
-        move = np.clip(np.linalg.solve(left, right), -0.5, 0.5)
+        for position, path in enumerate(members):
+            rows = own == position
+            piece = slopes[rows].T @ (loss[rows, None] * slopes[rows])
+            pull = slopes[rows].T @ (loss[rows] * error[rows])
+            for node in path:
+                right[node] -= pull
+                for other in path:
+                    left[node, :, other] += piece
+        size = len(nodes) * count
+        move = np.linalg.solve(left.reshape(size, size), right.ravel()).reshape(right.shape)
+        move = np.clip(move, -0.5, 0.5)
         state = state + move
         if np.max(np.abs(move)) < 1e-3:
             break
-    table = state.reshape(blocks, count)
-    fitted = {"neutral": EngineParameters(*np.exp(start + table[0]))}
-    for position, name in enumerate(names):
-        fitted[name] = EngineParameters(*np.exp(start + table[0] + table[1 + position]))
-    for position, label in enumerate(labels):
-        row = table[0] + table[1 + names.index(label.partition(" until ")[0])]
-        row = row + table[1 + len(names) + position]
-        fitted[label] = EngineParameters(*np.exp(start + row))
-    return fitted
+    known = {"neutral": list(ALL), **{name: lineage(name) for name in (*engines(), *labels)}}
+    return {
+        label: EngineParameters(*np.exp(total([nodes.index(name) for name in names], state)))
+        for label, names in known.items()
+    }
 
 
 def parameters_of(found: Timed, fitted: Mapping[str, EngineParameters]) -> EngineParameters:

@@ -111,6 +111,16 @@ class Filler:
         return self.values[field]
 
 
+def named_model(values: Mapping[str, Any]) -> Model:
+    """The model that a request names.
+
+    Raises InputError where it names none.
+    """
+    if "model" not in values:
+        raise InputError("give --model (reckon show models)")
+    return catalog.model(values["model"])
+
+
 def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
     """The first catalog system with an accelerator and node size, else one of another node size
     resized, else a PCIe node (`alone`)."""
@@ -238,10 +248,7 @@ def complete_training(
     """
     filler = Filler(spec.model_dump())
     values = filler.values
-    if model is None:
-        if "model" not in values:
-            raise InputError("give --model (reckon show models)")
-        model = catalog.model(values["model"])
+    model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     for field in ("seq_len", "global_batch"):
         if field not in values:

@@ -13,25 +13,37 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import Assumption, Filler, complete_cluster, period, scale_up
+from predictor.complete import (
+    Assumption,
+    Filler,
+    complete_cluster,
+    named_model,
+    period,
+    scale_up,
+)
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.model import Model
 from predictor.plan import enforce
 from predictor.serving_memory import serving_memory
+from predictor.serving_offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.serving_plan import (
     SERVING_CATEGORIES,
     SERVING_NUMBERS,
     ServingPlan,
     runnable,
     serving_rules,
-    unserved,
 )
 from predictor.specs import ServingPlanSpec
+from predictor.units import GB
 
 PCIE = Tier("pcie4", 8.0, 32e9)
 """Between accelerators of which the catalog knows no system: the PCIe 4 x16 of a workstation."""
+
+EXPERTS_ONLY = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
+"""Data types of which only checkpoints with narrow experts and 16-bit attention are published
+(OpenAI 2025, gpt-oss model card)."""
 
 SYNCHRONY = 0.1
 """Of ten requests that a client sends one after the other, the first meets all others'."""
@@ -87,12 +99,18 @@ def _layouts(model: Model, cluster: Cluster, values: Mapping[str, Any]) -> list[
     pairs = [(tp, pp) for tp in tps for pp in pps if pp == 1 or tp == max(tps)]
     gpus = values.get("gpus")
     if gpus is not None:
+        gpus -= _read_apart(values)
         dp = values.get("dp")
         if dp is not None or ("tp" not in values and "pp" not in values):
             pairs = [(tp, pp) for tp, pp in pairs if tp * pp * (dp or 1) == gpus]
         else:
             pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
     return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def _read_apart(values: Mapping[str, Any]) -> int:
+    """Accelerators that read prompts and nothing else."""
+    return int(values.get("prefill_workers", 0) * values.get("prefill_tp", 1))
 
 
 def complete_serving(
@@ -113,11 +131,7 @@ def complete_serving(
     """
     filler = Filler(spec.model_dump())
     values = filler.values
-    if model is None:
-        if "model" not in values:
-            raise InputError("give --model (reckon show models)")
-        model = catalog.model(values["model"])
-    unserved(model)
+    model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else choose_cluster(filler)
     accelerator = cluster.accelerator
     for field in ("input_len", "output_len"):
@@ -129,14 +143,22 @@ def complete_serving(
     if values["precision"] == "bf16" and "bf16" not in accelerator.peak:
         values["precision"] = best
     own = runnable(values["precision"], accelerator)
+    stated = values["precision"]
     if own != values["precision"]:
         rule = f"{accelerator.name} does not multiply {values['precision']}: widened when read"
         filler.assumed.append(Assumption("precision", own, rule))
         values["precision"] = own
-    half = own if own in ("bf16", "fp16", "fp32") else best
-    filler.fill("kv_precision", half, "as the rest of the attention")
     framework = filler.fill("framework", "neutral", "no engine was named")
     chosen, label = period(engines(), framework, values.get("era"))
+    narrow = chosen.get("narrow_cache", ())
+    if "fp4" in accelerator.peak:
+        narrow = [*narrow, *chosen.get("narrow_cache_fp4", ())]
+    if stated in narrow and "fp8" in accelerator.peak:
+        filler.fill("kv_precision", "fp8", f"{label} keeps an fp8 cache beside {stated} weights")
+    half = own if own in ("bf16", "fp16", "fp32") else best
+    filler.fill("kv_precision", half, "as the rest of the attention")
+    if model.is_moe and own in EXPERTS_ONLY:
+        filler.fill("narrowed", "experts", f"{own} checkpoints are narrow in the experts alone")
     values.setdefault("era", "neutral")
     for field, value in chosen["settings"].items():
         filler.fill(field, value, f"default of {label}")
@@ -144,8 +166,17 @@ def complete_serving(
     filler.fill("cached", 0.0, "no prefix is cached unless stated")
     filler.fill("expert_load", 1.0, "tokens spread evenly over experts unless stated")
 
+    if values.get("offload", "none") != "none":
+        _offload(filler, accelerator)
+    if "kv_gbs" in values:
+        values["kv_rate"] = values.pop("kv_gbs") * GB
+    if values.get("prefill_workers"):
+        rule = "that of the engine that decodes, where it is stated, else 1"
+        filler.fill("prefill_tp", values.get("tp", 1), rule)
+
     def plan_of(tp: int, pp: int) -> ServingPlan:
-        dp = values.get("dp", max(values.get("gpus", tp * pp) // (tp * pp), 1))
+        own = values["gpus"] - _read_apart(values) if "gpus" in values else tp * pp
+        dp = values.get("dp", max(own // (tp * pp), 1))
         ep = values.get("ep", tp * dp if model.is_moe and dp > 1 else 1)
         taken = {
             name: values[name]
@@ -181,14 +212,16 @@ def complete_serving(
     filler.fill("dp", int(plan.dp), "gpus / (tp x pp)")
     if model.is_moe:
         filler.fill("ep", int(plan.ep), "all ranks where attention is replicated, else 1")
-    filler.fill("gpus", int(plan.gpus), "tp x pp x dp")
+    filler.fill("gpus", int(plan.gpus), "tp x pp x dp, and those that read prompts apart")
     if strict:
         if int(plan.gpus) != values["gpus"]:
             raise InputError(
-                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x dp {int(plan.dp)} = "
-                f"{int(plan.gpus)}"
+                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x dp {int(plan.dp)}"
+                + (" + prefill_workers x prefill_tp" if _read_apart(values) else "")
+                + f" = {int(plan.gpus)}"
             )
         enforce(serving_rules(plan, model), plan)
+        enforce_host(model, plan)
         if int(plan.gpus) > cluster.tiers[-1].size:
             raise InputError(
                 f"{cluster.name} has no network beyond {cluster.tiers[-1].size:g} accelerators, "
@@ -207,6 +240,21 @@ def complete_serving(
         int(values.get("simulate", 0)),
         float(values.get("variation", 0.1)),
     )
+
+
+def _offload(filler: Filler, accelerator: Accelerator) -> None:
+    """The host that holds weights and cache."""
+    values = filler.values
+    if "host_memory_gb" not in values:
+        raise InputError("give host_memory_gb: it has no default where weights are offloaded")
+    values["host_memory"] = values.pop("host_memory_gb") * GB
+    for key, field, usual, rule in (
+        ("host_bandwidth_gbs", "host_bandwidth", HOST_BANDWIDTH, "eight channels of DDR4-3200"),
+        ("host_link_gbs", "host_link", default_link(accelerator), "copies over PCIe of its year"),
+    ):
+        if key in values:
+            values[field] = values.pop(key) * GB
+        filler.fill(field, usual, rule)
 
 
 def _load(filler: Filler) -> None:

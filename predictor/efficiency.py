@@ -41,6 +41,8 @@ RELATED_DTYPES: dict[str, tuple[str, ...]] = {
     "fp8_block": ("fp8",),
     "mxfp8": ("fp8_block", "fp8"),
     "nvfp4": ("mxfp8", "fp8_block", "fp8"),
+    "w4a16_mxfp4": ("int4_wo",),
+    "q4_k": ("int4_wo",),
 }
 """Data types whose efficiency may stand in for another's, nearest first."""
 
@@ -157,6 +159,8 @@ class RunParameters:
     overlap           share of the window behind which communication can hide, by kind
     contention        slowdown of computation while a collective runs beside it
     context           bytes that framework and libraries take
+    engine            the same of a serving engine, with its captured graphs: vLLM's memory profile
+                      on A100 and H100 has 1 to 2 GB; trainers keep more rings of NCCL
     fragmentation     share of the peak that the allocator loses
     memory_sigma      log-standard-deviation of peak memory
     sigma             log-standard-deviation of a run that no operator explains
@@ -168,6 +172,7 @@ class RunParameters:
     overlap: Mapping[str, float] = field(default_factory=dict)
     contention: float = 1.0
     context: float = 2e9
+    engine: float = 2e9
     fragmentation: float = 0.05
     memory_sigma: float = 0.1
     sigma: float = 0.1

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+LISTED = 24
+"""Most choices that one line names."""
+
 
 class InputError(ValueError):
     """Bad input: an unknown name, an impossible plan, a malformed file.
@@ -25,14 +28,14 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 def unknown(what: str, name: object, choices: Iterable[str], hint: str = "") -> InputError:
     """Build the error for a name that is not among `choices`.
 
-    Up to eight choices are listed; of more, only the nearest one is named and `hint` says where
-    the rest can be seen.
+    Where nothing resembles it, up to `LISTED` choices are named; of more, `hint` says where they
+    can be seen.
     """
     choices = list(choices)
     message = f"unknown {what} {str(name)!r}"
     near = nearest(str(name), choices)
     if near is not None:
         message += f"; did you mean {near!r}?"
-    elif len(choices) <= 8:
+    elif len(choices) <= LISTED:
         message += f"; known: {', '.join(choices)}"
     return InputError(message + (f" ({hint})" if hint else ""))

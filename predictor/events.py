@@ -26,6 +26,7 @@ from predictor.latency import Device, Work, decode_time, prompt_time
 from predictor.model import Model
 from predictor.passes import Pass, adapted, body, decode_cores
 from predictor.serving_memory import serving_memory
+from predictor.serving_offload import with_decoding
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import NATIVE, ServingPlan
 
@@ -138,7 +139,8 @@ def pass_table(
             calibration,
         )
         # A pass that adds several tokens counts as so many passes.
-        passes = decode_time(_work(linear.plus(cores), sequences, plan), own)
+        both = with_decoding(linear.plus(cores), model, wide, sequences, context)
+        passes = decode_time(_work(both, sequences, plan), own)
         decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), NODES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
@@ -182,6 +184,7 @@ def _work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         per_pass=plan.tokens_per_pass,
         drafting=plan.drafted * plan.draft_cost,
         launching=NATIVE if plan.execution == "native" else 1.0,
+        overlapped=float(plan.scheduling == "overlapped"),
     )
 
 
@@ -266,7 +269,8 @@ def serve(
     plan, own = table.plan, table.own
     chunk, most = float(plan.chunk), int(table.running[-1])
     whole, mixing = plan.admission == "whole", float(own.mixing)
-    fresh, overhead = 1.0 - float(plan.cached), float(own.request)
+    native = NATIVE if plan.execution == "native" else 1.0
+    fresh, overhead = 1.0 - float(plan.cached), native * float(own.request)
     given, wanted = input_len.tolist(), output_len.tolist()
     came = [0.0] * count if arrivals is None else arrivals.tolist()
     first, last = [0.0] * count, [0.0] * count

@@ -10,18 +10,32 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictor.disaggregation import apart, transfer_time, worker
 from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric, batch_shape
 from predictor.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.model import Model
-from predictor.passes import TERMS, Pass, adapted, body, decode_cores, prefill_cores, steps
+from predictor.passes import (
+    COMMUNICATION,
+    TERMS,
+    Pass,
+    adapted,
+    body,
+    decode_cores,
+    prefill_cores,
+    steps,
+)
 from predictor.serving_memory import ServingMemory, serving_memory
+from predictor.serving_offload import riding_along, with_decoding, with_prompts
 from predictor.serving_parameters import EngineParameters, ServingParameters
-from predictor.serving_plan import NATIVE, ServingPlan, unserved
+from predictor.serving_plan import NATIVE, ServingPlan
 
-BREAKDOWN = (*TERMS, "host", "queue", "others")
-"""Terms of a latency's breakdown; they add up to it. Others: waiting for the prompts of other
-requests, and for a pipeline to fill."""
+ROUNDS = 4
+"""Of the fixed point between how many requests decode and how long they do."""
+
+BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
+"""Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
+read. Others: waiting for the prompts of other requests, and for a pipeline to fill."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +46,7 @@ class InferencePrediction:
     sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput'
     breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
     prompts, decoding   passes on the device from which the latencies are made
+    reader      memory of an engine that reads prompts apart, where there is one
     """
 
     model: Model
@@ -46,6 +61,7 @@ class InferencePrediction:
     work: Work
     prompts: Pass
     decoding: Pass
+    reader: ServingMemory | None = None
 
     @property
     def requests_per_s(self) -> Array:
@@ -95,7 +111,7 @@ def prompt_pass(
     cores = prefill_cores(
         model, cluster, plan, prompts, plan.new_tokens, past, calibration, sustained=True
     )
-    return linear.plus(cores), np.asarray(count)
+    return with_prompts(linear.plus(cores), model, plan, count), np.asarray(count)
 
 
 def decode_pass(
@@ -121,7 +137,9 @@ def decode_pass(
     )
     contexts, weights = steps(plan)
     cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
-    return linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    whole = linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    mean = plan.input_len + 0.5 * plan.output_len
+    return with_decoding(whole, model, plan, sequences, mean)
 
 
 def predict_inference(
@@ -137,9 +155,8 @@ def predict_inference(
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
     through all stages.
 
-    Raises InputError for data types that the accelerator lacks and models that are not served.
+    Raises InputError for data types that the accelerator lacks.
     """
-    unserved(model)
     if cluster.varying:
         plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
     plan = adapted(plan, cluster.accelerator)
@@ -159,8 +176,12 @@ def predict_inference(
     # While serving, prompts come as many as fill a pass.
     together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
     together = np.where(static > 0, sequences, together)
-    prompts, passes = prompt_pass(model, cluster, plan, together, calibration)
+    reader = worker(plan)
+    prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration)
+    prompts = riding_along(
+        prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
+    )
     work = Work(
         prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
         together=together,
@@ -178,7 +199,20 @@ def predict_inference(
         per_pass=plan.tokens_per_pass,
         drafting=plan.drafted * plan.draft_cost,
         launching=NATIVE if plan.execution == "native" else 1.0,
+        overlapped=float(plan.scheduling == "overlapped"),
+        workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
     )
+    if apart(plan).any():
+        each = prompt_time(work, own) / together
+        work = replace(work, transfer=transfer_time(model, plan, cluster, each))
+        for _ in range(ROUNDS):
+            # What waits for prompts or travels does not decode.
+            one = latencies(work, own)
+            share = (one.e2e - one.ttft) * one.requests_per_s / running
+            share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
+            decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
+            device = Device(decoding.compute, decoding.communication, decoding.kernels)
+            work = replace(work, decoding=device, sequences=sequences * share)
     found = latencies(work, own)
     sigma = {
         metric: spreads(
@@ -205,6 +239,7 @@ def predict_inference(
         work,
         prompts,
         decoding,
+        serving_memory(model, cluster, reader, calibration.run) if apart(plan).any() else None,
     )
 
 
@@ -218,16 +253,22 @@ def _breakdown(
     share = np.where(static, 1.0, 1.0 / work.together)
     parts = {}
     for name in TERMS:
-        talk = name.endswith("communication")
+        talk = name in COMMUNICATION
         parts[name] = np.asarray(
             share * prompts.terms[name] * (own.communication if talk else own.prefill)
             + after * decoding.terms[name] * (own.communication if talk else own.decode)
         )
     device: Array = np.asarray(sum(parts.values()))
-    single = own.request + share * prompt_time(work, own) + after * found.step
+    single = (
+        np.where(static, 0.0, work.launching * own.request)
+        + share * prompt_time(work, own)
+        + after * found.step
+    )
     parts["host"] = np.asarray(single - device)
     parts["queue"] = found.queue
-    parts["others"] = np.asarray(found.e2e - single - found.queue)
+    moved = np.where(after > 0, work.transfer, 0.0)
+    parts["transfer"] = np.asarray(moved + np.zeros_like(found.e2e))
+    parts["others"] = np.asarray(found.e2e - single - found.queue - moved)
     return parts
 
 
@@ -253,7 +294,7 @@ def spreads(
     prompts, decoding   `spread_of` the passes [s]
     metric              'ttft', 'tpot', 'e2e' or 'throughput'
     """
-    first = np.minimum(own.prefill * prompts / prompt_time(work, own), 1.0)
+    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
     each = np.minimum(own.decode * decoding / found.step, 1.0)
     share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
     operators = {"ttft": first, "tpot": each}.get(

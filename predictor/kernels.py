@@ -160,8 +160,11 @@ def operator_times(
     calibration: Calibration,
     shape: tuple[int, ...],
     sustained: bool = False,
+    library: str = "",
 ) -> Timing:
     """Time one execution of each operator, for a batch of plans of `shape`.
+
+    library   the kernel library that runs them; '' for the neutral one
 
     Operators of one kind and data type are evaluated together.
     """
@@ -176,7 +179,7 @@ def operator_times(
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
         machine = repeated(accelerator, shape, len(indices))
-        part = shape_times(shapes, machine, calibration, sustained)
+        part = shape_times(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
         time[indices] = part[0].reshape(rows)
         sigma[indices] = part[1].reshape(rows)

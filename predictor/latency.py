@@ -46,8 +46,11 @@ class Work:
     chunk       most tokens of prompts in one pass
     synchrony   share of the clients that send together
     per_pass    tokens that a pass adds to a sequence, on average
-    launching   host time of a launch over that of an eager one
+    launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
+    workers     engines that read the prompts of this replica and nothing else; 0: it reads them
+    transfer    time for which a cache from there is waited for, after the first token [s]
+    overlapped  1 where the host prepares a pass while the one before it runs, else 0
     """
 
     prompts: Device
@@ -65,6 +68,9 @@ class Work:
     synchrony: Numeric
     per_pass: Numeric = 1.0
     drafting: Numeric = 0.0
+    overlapped: Numeric = 0.0
+    workers: Numeric = 0.0
+    transfer: Numeric = 0.0
     launching: Numeric = 1.0
 
 
@@ -74,8 +80,8 @@ class Latencies:
 
     step     one pass that decodes and nothing else
     prompt   what one more prompt costs
-    queue    wait of a request until there is room for it, part of `e2e`; and of `ttft` but for a
-             static batch, whose first token is that of the requests that start at once
+    queue    wait of a request until there is room for it, part of `e2e` and of `ttft`; of a static
+             batch, wait of the last requests, of which half is the mean
     """
 
     ttft: Array
@@ -92,63 +98,88 @@ def host_bound(device: Numeric, kernels: Numeric, launch: Numeric) -> Array:
     return np.asarray(np.maximum(launch * kernels - device, 0.0))
 
 
+def with_host(device: Numeric, host: Numeric, overlapped: Numeric) -> Array:
+    """Wall time of a pass [s]: the host's work before the device's, or beside it."""
+    beside = np.maximum(device, host)
+    return np.asarray(np.where(np.asarray(overlapped) > 0, beside, device + np.asarray(host)))
+
+
 def decode_time(work: Work, own: EngineParameters) -> Array:
     """Wall time of a pass that decodes [s]: the device's, gaps of a captured graph or launches one
     by one, and the host's work per pass and per sequence."""
     device = own.decode * work.decoding.compute + own.communication * work.decoding.communication
     gaps = own.gap * work.decoding.kernels
-    waiting = host_bound(device, work.decoding.kernels, own.launch * np.asarray(work.launching))
-    between = np.where(np.asarray(work.captured) > 0, gaps, waiting)
+    launch = own.launch * np.asarray(work.launching)
+    waiting = host_bound(device + gaps, work.decoding.kernels, launch)
+    between = gaps + np.where(np.asarray(work.captured) > 0, 0.0, waiting)
     guessing = 1.0 + np.asarray(work.drafting)
-    return np.asarray(guessing * (device + between) + own.step + own.sequence * work.sequences)
+    host = work.launching * (own.step + own.sequence * np.asarray(work.sequences))
+    return with_host(guessing * (device + between), host, work.overlapped)
 
 
 def prompt_time(work: Work, own: EngineParameters) -> Array:
     """Wall time of the passes over `together` prompts [s]."""
     device = own.prefill * work.prompts.compute + own.communication * work.prompts.communication
     waiting = host_bound(device, work.prompts.kernels, own.launch * np.asarray(work.launching))
-    return np.asarray(device + waiting + own.step * work.prompts.passes)
+    return with_host(
+        device + waiting,
+        work.launching * own.step * np.asarray(work.prompts.passes),
+        work.overlapped,
+    )
 
 
 def latencies(work: Work, own: EngineParameters) -> Latencies:
     """Latencies of a static batch, or in the steady state of a concurrency.
 
-    Static: first token = request + prompts (1 + fill); the rest = (n - 1) passes; what the cache
-    cannot hold comes after the rest has ended.
+    Static: first token = prompts (1 + fill); the rest = (n - 1) passes; what the cache cannot hold
+    comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
-    Concurrency, R of C clients running: G = 1 + synchrony (R - 1) / (1 + (R - 1) tokens / burst)
-    prompts are read together, and the other R - G while a request decodes, as far as its passes
-    have room for them (the rest delays first tokens too): first token = request + half a pass that
-    is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing (R - G)
-    prompts; fewer passes where each adds several tokens. What does not run waits: queue =
+    Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
+    burst) prompts are read together, and the other R - G while a request decodes, as far as its
+    passes have room for them (the rest delays first tokens too): first token = request + half a
+    pass that is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing
+    (R - G) prompts; fewer passes where each adds several tokens. What does not run waits: queue =
     (C - R) / R of a running request's life.
+
+    Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
+    a prompt costs 1 / W of its time, and R requests take R / W prompts at least.
     """
     step = decode_time(work, own)
     batch = prompt_time(work, own)
     prompt = batch / work.together * (1.0 + work.fill)
+    apart = np.asarray(work.workers) > 0
+    prompt = np.where(apart, prompt / np.maximum(work.workers, 1.0), prompt)
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
     others = np.maximum(work.running - 1.0, 0.0)
-    burst = 1.0 + work.synchrony * others / (1.0 + others * work.new_tokens / own.burst)
+    together = work.synchrony * others
+    burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
-    burst = np.maximum(burst, work.running - room)
+    burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     # A burst smaller than the prompts that were timed together fills their pass less.
     first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
-    residual = np.where(others > 0, 1.5 * step, 0.0)
-    ttft = own.request + np.where(static, batch * (1.0 + work.fill), first + residual)
+    residual = np.where((others > 0) & ~apart, 1.5 * step, 0.0)
+    sent = work.launching * np.asarray(own.request)
+    ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
-    decoding = after * step + np.where(static | (tokens < 1), 0.0, mixed)
+    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
+    decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
+    # Workers that are always busy decide how often a request gets its turn.
+    busy = np.maximum(np.where(apart, work.running * prompt, 0.0) - ttft - decoding, 0.0)
+    ttft = ttft + busy
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
     queue = np.maximum(waiting, 0.0) / work.running * life
+    # A static batch ends with its last wave; waves start one after the other.
+    before = np.where(static, 0.5 * queue, queue)
     tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
     return Latencies(
-        np.asarray(ttft + np.where(static, 0.0, queue)),
+        np.asarray(ttft + before),
         np.asarray(tpot),
         np.asarray(life + queue),
         np.asarray(work.running / life),
         step,
         np.asarray(prompt),
-        np.asarray(queue),
+        np.asarray(queue + busy),
     )

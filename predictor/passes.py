@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from predictor.collectives import collective_time
 from predictor.communication import Group
-from predictor.efficiency import Calibration
+from predictor.efficiency import ANY, DEFAULTS, Calibration
 from predictor.features import peak_of
 from predictor.hardware import Accelerator, Array, Cluster, Numeric, accelerators_at
 from predictor.kernels import BOUNDS, operator_times
@@ -28,10 +28,10 @@ from predictor.serving_operators import (
     layer_operators,
     prefill_attention,
 )
-from predictor.serving_plan import ServingPlan, runnable
+from predictor.serving_plan import KV_BYTES, ServingPlan, runnable
 
 COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
-COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication")
+COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")
 TERMS = (*COMPUTE, *COMMUNICATION)
 """Terms of a pass on the device; they add up to its time there."""
 
@@ -42,6 +42,17 @@ TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
 NODES = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
+
+STREAM = DEFAULTS[ANY]
+"""Efficiency of kernels that stream."""
+
+BLOCK_RATE = 32 * 1024 / 600e-9
+"""Rate at which one thread block reads keys and values [bytes/s]: 256 threads with 128 bytes each
+in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
+
+FEW_ROWS = 8.0
+"""Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
+matrix-vector kernels)."""
 
 EXACT_STEPS = 4096
 """Steps, times plans, up to which every single step is evaluated."""
@@ -121,7 +132,7 @@ class Pass:
 
 def term_of(operator: Operator) -> str:
     """Term of the breakdown that an operator belongs to."""
-    if operator.op.startswith("attention") or operator.variant == "bmm":
+    if operator.op.startswith("attention") or operator.variant in ("bmm", "scan"):
         return "attention"
     if operator.module in ("embedding", "head"):
         return "head"
@@ -179,7 +190,7 @@ def _kernels(
         flat, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
     operators = build(flat, quantities)
-    timing = operator_times(operators, accelerator, calibration, within, sustained)
+    timing = operator_times(operators, accelerator, calibration, within, sustained, plan.library)
     size = within[len(lead) :]
     zero = np.zeros(size)
     terms = dict.fromkeys(TERMS, zero)
@@ -188,6 +199,12 @@ def _kernels(
     lines = []
     for position, operator in enumerate(operators):
         each = timing.time[position]
+        if plan.splitting == "none" and operator.op == "attention_decode":
+            one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
+            each = np.maximum(each, one / BLOCK_RATE)
+        stream = STREAM.latency + operator.bytes / (STREAM.efficiency * accelerator.bandwidth)
+        if plan.matvec == "matvec" and operator.op in ("gemm", "moe_gemm"):
+            each = np.where(np.asarray(operator.m) <= FEW_ROWS, np.minimum(each, stream), each)
         if execute is not None:
             each = (each * execute).sum(axis=0)
             passes: Numeric = execute.sum(axis=0)

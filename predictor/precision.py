@@ -48,6 +48,7 @@ PEAK: dict[str, str] = {
     "sq": "int8",
     "int8_wo": "bf16",
     "int4_wo": "bf16",
+    "q4_k": "bf16",
     "w4a16_mxfp4": "bf16",
     "w4a8_mxfp4_mxfp8": "fp8",
 }
@@ -66,6 +67,7 @@ ELEMENT_BYTES: dict[str, float] = {
     "sq": 1,
     "int8_wo": 2,
     "int4_wo": 2,
+    "q4_k": 2,
     "w4a16_mxfp4": 2,
     "w4a8_mxfp4_mxfp8": 1.03125,
     "mxfp4": 0.53125,  # one 8-bit scale per 32 elements
@@ -77,6 +79,7 @@ WEIGHT_BYTES: dict[str, float] = {
     **ELEMENT_BYTES,
     "int8_wo": 1,
     "int4_wo": 0.5156,  # one 16-bit scale per 128 elements
+    "q4_k": 0.606,  # ggml's Q4_K_M: some matrices have 6 bits, scales by 32
     "w4a16_mxfp4": 0.53125,  # one 8-bit scale per 32 elements
     "w4a8_mxfp4_mxfp8": 0.53125,
 }

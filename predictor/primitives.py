@@ -113,7 +113,8 @@ def grouped(
     m, n, k     tokens of one expert; its inner size on this device; width of a token
     size        bytes of an activation element
 
-    Forward traffic: the weights (3 n k elements where gated, else 2), input and output (m k each),
+    Forward traffic: the weights (3 n k elements where gated, else 2) as narrow as they are stored,
+    input and output (m k each),
     and the inner activations written and read between the products. Backward: the weights and the
     activations again with their gradients, and a 4-byte gradient of each weight. The host launches
     every product of every expert by itself (Transformer Engine's GroupedLinear: a loop over
@@ -121,7 +122,7 @@ def grouped(
     """
     sides = 3.0 if gated else 2.0
     passes, phase = (1.0, "forward") if direction == "fwd" else (2.0, "backward")
-    weights = sides * n * k * ELEMENT_BYTES[dtype]
+    weights = sides * n * k * WEIGHT_BYTES[dtype]
     activations = size * m * (2.0 * k + 2.0 * sides * n)
     gradients = 0.0 if direction == "fwd" else 4.0 * sides * n * k
     return Operator(

@@ -16,15 +16,12 @@ from predictor.hardware import Array, Cluster, Numeric
 from predictor.memory import dense_parameters, mixer_parameters, mixture_parameters
 from predictor.model import Model
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.serving_mamba import state_bytes
 from predictor.serving_operators import kv_token_bytes
 from predictor.serving_plan import ServingPlan
 
 USABLE = 0.9
 """Share of the device's memory that engines take."""
-
-RUNTIME = 2e9
-"""Most that context, captured graphs and communication buffers of an engine take [bytes] (vLLM's
-memory profile on A100 and H100: 1 to 2 GB); trainers keep more rings of NCCL."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,17 +55,20 @@ class ServingMemory:
 def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     """Bytes of weights on the fullest device: linear layers as narrow as they are stored, the
     rest in 16 bits. The stages' layers are spread as evenly as whole layers allow."""
-    narrow, half = WEIGHT_BYTES[plan.weights], ELEMENT_BYTES[plan.half]
+    narrow, half = WEIGHT_BYTES[plan.projections], ELEMENT_BYTES[plan.half]
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * mixer_parameters(model, plan.tp) + dense
+    matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
+    experts: Numeric = 0.0
     if model.is_moe:
-        experts = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
-        matrices = matrices + model.moe_layers * (mixture_parameters(model, plan.tp) + experts)
+        matrices = matrices + model.moe_layers * mixture_parameters(model, plan.tp)
+        one = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+        experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
     ends = model.embedding_parameters + model.head_parameters
     # First and last stage hold one of the two tables each; one stage alone holds both.
     tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, ends) / plan.tp
-    return np.asarray(narrow * matrices * layers + half * tables)
+    return np.asarray((narrow * matrices + experts) * layers + half * tables)
 
 
 def serving_memory(
@@ -76,7 +76,7 @@ def serving_memory(
 ) -> ServingMemory:
     """Memory per device of a plan or a batch of plans.
 
-    run   context: what framework and libraries take, of which an engine has `RUNTIME` at most
+    run   `engine`: what context, captured graphs and communication buffers take
 
     Activations: the widest layer's input and output for the tokens of one pass, and logits in fp32.
     """
@@ -92,33 +92,41 @@ def serving_memory(
         inner = max(inner, int(wide))
     activations = half * tokens * (4.0 * model.hidden + 2.0 * inner / plan.tp)
     logits = 6.0 * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
-    weights = weight_bytes(model, plan)
+    held_here = weights = weight_bytes(model, plan)
+    if plan.offload != "none":
+        # Of the layers' weights two are on the device at a time: one computes, one arrives.
+        held_here = weights * 2.0 / np.ceil(model.layers / plan.pp)
     layers = np.ceil(model.layers / plan.pp) * model.attention_share
     token = kv_token_bytes(model, plan) * layers
+    blocks = np.ceil(model.layers / plan.pp) * model.mamba_share
+    state = state_bytes(model, plan) * blocks if model.is_hybrid else 0.0
     window = model.windowed_share
     length = plan.input_len + plan.output_len
 
     def held(tokens_of_one: Numeric) -> Numeric:
-        """Cache of a sequence: windowed layers keep their window."""
+        """Cache of a sequence: windowed layers keep their window, state-space ones a state."""
         short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
-        return token * ((1.0 - window) * tokens_of_one + window * short)
+        return token * ((1.0 - window) * tokens_of_one + window * short) + state
 
-    runtime = min(run.context, RUNTIME)
-    fixed = weights + activations + logits + runtime
+    fixed = held_here + activations + logits + run.engine
     usable = USABLE * np.asarray(device, float)
     if plan.pool == "free":
         usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
     capacity = np.broadcast_to(usable, shape)
     room = np.maximum(capacity - fixed, 0.0)
+    if plan.offload != "none":
+        room = np.maximum(USABLE * plan.host_memory / plan.gpus - weights, 0.0)
     whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
     classes = {
-        "weights": weights,
+        "weights": held_here,
         # While serving, as much of the cache is used as there is, one sequence at least.
         "cache": np.where(serving, np.clip(np.floor(room / whole), 1.0, sequences), sequences)
         * whole,
         "activations": activations + logits,
-        "runtime": runtime,
+        "runtime": run.engine,
     }
+    if plan.offload != "none":
+        classes["cache"] = np.zeros(shape)
     filled = {name: np.broadcast_to(np.asarray(v, float), shape) for name, v in classes.items()}
     total: Array = np.asarray(sum(filled.values(), np.zeros(shape)))
 

@@ -14,15 +14,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictor import serving_mamba
 from predictor.communication import Group
 from predictor.counts import experts_hit
 from predictor.hardware import Numeric
 from predictor.model import Model
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.primitives import Operator, gemm, streaming
+from predictor.primitives import Operator, gemm, grouped, streaming
 from predictor.serving_plan import KV_BYTES, ServingPlan
 
 PHASE = "forward"
+
+UNFUSED = 3.0
+"""Traffic of small kernels where they are not joined over where they are: elements of 4 bytes
+instead of 2, and half as many kernels again (norms apart from their scale, sums, conversions)."""
+
+MANY_ROWS = 64.0
+"""Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
+memory before they multiply it (ggml's cuBLAS path)."""
+
+SCORE_BYTES = 16.0
+"""Traffic per attention score that goes through memory [bytes]: written in 32 bits, read and
+written by the softmax, read again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +52,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _List:
+class WorkList:
     """A work list in the making, and what its operators share."""
 
     model: Model
@@ -48,7 +61,7 @@ class _List:
     module: str = "layer"
     blocks: float = 1.0
 
-    def on(self, module: str, blocks: float) -> _List:
+    def on(self, module: str, blocks: float) -> WorkList:
         """Another kind of block, of which the model has `blocks`."""
         return replace(self, module=module, blocks=blocks)
 
@@ -70,7 +83,7 @@ class _List:
     ) -> None:
         """y[rows, columns] = x[rows, depth] W; narrow weights widen the traffic of x only as far
         as `primitives.gemm` counts it."""
-        dtype = dtype or self.plan.weights
+        dtype = dtype or self.plan.projections
         made = gemm(
             name,
             layout,
@@ -85,12 +98,21 @@ class _List:
             count=self.blocks,
         )
         self.operators.append(made)
+        if self.plan.fusion == "unfused" and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
+            apart = np.asarray(rows) > MANY_ROWS
+            moved = WEIGHT_BYTES[dtype] + 2.0 * ELEMENT_BYTES[dtype]
+            widened = streaming(
+                f"{name}.widen", "elementwise", "copy", PHASE, self.module, self.plan.half,
+                depth, columns, moved, count=np.where(apart, self.blocks, 0.0),
+            )  # fmt: skip
+            self.operators.append(widened)
 
     def stream(
         self, name: str, op: str, variant: str, rows: Numeric, columns: Numeric, streams: float
     ) -> None:
         """A memory-bound kernel that moves `streams` bytes per element."""
         half = self.plan.half
+        streams = streams * (UNFUSED if self.plan.fusion == "unfused" else 1.0)
         self.operators.append(
             streaming(
                 name,
@@ -127,16 +149,18 @@ def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:
 def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Operator]:
     """Kernels of a pass over `tokens` tokens of one attention replica, attention cores and ends
     aside."""
-    at = _List(model, plan, [])
+    at = WorkList(model, plan, [])
     _projections(at.on("layer", float(model.attention_blocks)), tokens)
     if dense := float(model.ffn_blocks - model.moe_layers):
         _feed_forward(at.on("dense", dense), "mlp", model.ffn_hidden / plan.tp, tokens)
     if model.is_moe:
         _mixture(at.on("moe", float(model.moe_layers)), tokens)
+    if model.is_hybrid:
+        serving_mamba.projections(at.on("layer", float(model.mamba_layers)), tokens)
     return at.operators
 
 
-def _projections(at: _List, tokens: Numeric) -> None:
+def _projections(at: WorkList, tokens: Numeric) -> None:
     """Norm, queries, keys and values, position encoding with the write to the cache, output."""
     model, plan, h = at.model, at.plan, float(at.model.hidden)
     queries, keys = model.heads / plan.tp, kv_heads(model, plan.tp)
@@ -154,13 +178,13 @@ def _projections(at: _List, tokens: Numeric) -> None:
     at.linear("attention.out", tokens, h, queries * model.v_dim)
 
 
-def _feed_forward(at: _List, name: str, inner: Numeric, tokens: Numeric) -> None:
+def _feed_forward(at: WorkList, name: str, inner: Numeric, tokens: Numeric) -> None:
     """Norm, up (and gate), activation, down."""
     at.norm(f"{name}.norm", tokens, float(at.model.hidden))
     _two_sides(at, name, inner, tokens)
 
 
-def _two_sides(at: _List, name: str, inner: Numeric, tokens: Numeric) -> None:
+def _two_sides(at: WorkList, name: str, inner: Numeric, tokens: Numeric) -> None:
     model, h = at.model, float(at.model.hidden)
     sides = 2.0 if model.gated else 1.0
     at.linear(f"{name}.up", tokens, inner * sides, h)
@@ -169,7 +193,7 @@ def _two_sides(at: _List, name: str, inner: Numeric, tokens: Numeric) -> None:
     at.linear(f"{name}.down", tokens, h, inner)
 
 
-def _mixture(at: _List, tokens: Numeric) -> None:
+def _mixture(at: WorkList, tokens: Numeric) -> None:
     """Norm, router, choice, the experts of this rank that have tokens, sums; shared experts."""
     model, plan, size, h = at.model, at.plan, at.size, float(at.model.hidden)
     at.norm("moe.norm", tokens, h)
@@ -181,8 +205,9 @@ def _mixture(at: _List, tokens: Numeric) -> None:
     at.stream("moe.permute", "elementwise", "permute", received, h, size * 2.0)
     width = float(model.expert_width)
     at.operators.append(
-        expert_products(
+        grouped(
             "moe.experts",
+            "fwd",
             at.module,
             plan.weights,
             received / busy,
@@ -199,46 +224,11 @@ def _mixture(at: _List, tokens: Numeric) -> None:
         _two_sides(at, "shared", model.shared_width / plan.tp, tokens)
 
 
-def expert_products(
-    name: str,
-    module: str,
-    dtype: str,
-    m: Numeric,
-    n: Numeric,
-    k: Numeric,
-    experts: Numeric,
-    *,
-    gated: bool,
-    size: float,
-    count: Numeric,
-) -> Operator:
-    """Both products of `experts` experts with the activation between them, as
-    `primitives.grouped`, with weights of the width that they are stored in."""
-    sides = 3.0 if gated else 2.0
-    weights = sides * n * k * WEIGHT_BYTES[dtype]
-    activations = size * m * (2.0 * k + 2.0 * sides * n)
-    return Operator(
-        name,
-        "moe_gemm",
-        "fwd",
-        PHASE,
-        module,
-        dtype,
-        m,
-        n,
-        k,
-        experts,
-        flop=2.0 * sides * m * n * k * experts,
-        bytes=(weights + activations) * experts,
-        count=count,
-    )
-
-
 def end_operators(
     model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric
 ) -> list[Operator]:
     """Embedding of `tokens` tokens; final norm, output projection and sampling of `rows`."""
-    at = _List(model, plan, []).on("embedding", 1.0)
+    at = WorkList(model, plan, []).on("embedding", 1.0)
     h, vocab, size = float(model.hidden), model.vocab / plan.tp, at.size
     looked_up = Operator(
         "embedding",
@@ -311,7 +301,7 @@ def decode_attention(
     if share > 0.0:
         core("attention.window", np.minimum(keys, float(model.sliding_window)), blocks * share)
     if model.is_latent:
-        at = _List(model, plan, found).on("layer", blocks)
+        at = WorkList(model, plan, found).on("layer", blocks)
         latent, nope = float(model.kv_lora_rank), float(model.qk_nope_head_dim)
         for name, columns, depth in (
             ("attention.absorb", latent, nope),
@@ -319,6 +309,9 @@ def decode_attention(
         ):
             rows, heads = sequences * guessed, queries / guessed
             at.linear(name, rows, columns, depth, plan.half, batch=heads, layout="bmm")
+    if model.is_hybrid:
+        at = WorkList(model, plan, found).on("layer", float(model.mamba_layers))
+        serving_mamba.update(at, sequences * guessed)
     return found
 
 
@@ -358,6 +351,12 @@ def prefill_attention(
                 count,
             )
         )
+        if plan.fusion == "unfused":
+            scores = streaming(
+                f"{name}.scores", "softmax", "fwd", PHASE, "layer", plan.half, batch * query,
+                seen, SCORE_BYTES, count=count,
+            )  # fmt: skip
+            found.append(scores)
 
     share = model.windowed_share
     if share < 1.0:
@@ -368,9 +367,12 @@ def prefill_attention(
         seen = np.where(np.asarray(past) > 0, np.minimum(window, past + 0.5 * query), fresh)
         core("attention.window", seen, window, blocks * share)
     if model.is_latent:
-        at = _List(model, plan, found).on("layer", blocks)
+        at = WorkList(model, plan, found).on("layer", blocks)
         up = queries * (model.qk_nope_head_dim + model.v_dim)
         at.linear("attention.kv_up", sequences * keys, up, float(model.kv_lora_rank))
+    if model.is_hybrid:
+        at = WorkList(model, plan, found).on("layer", float(model.mamba_layers))
+        serving_mamba.scan(at, sequences * query)
     return found
 
 
@@ -380,7 +382,8 @@ def exchanges(model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric) -
     whole = size * tokens * h
     tp = Group(plan.tp, 1.0)
     dense = float(model.ffn_blocks - model.moe_layers)
-    found = [Exchange("attention.reduce", "allreduce", tp, whole, float(model.attention_blocks))]
+    mixers = float(model.attention_blocks + model.mamba_layers)
+    found = [Exchange("attention.reduce", "allreduce", tp, whole, mixers)]
     if dense:
         found.append(Exchange("mlp.reduce", "allreduce", tp, whole, dense))
     if model.is_moe:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.errors import InputError
 from predictor.hardware import Accelerator, Numeric
 from predictor.model import Model
 from predictor.plan import Rule, not_multiple
@@ -29,13 +28,38 @@ C++, or one by one from Python. Prefill passes are launched one by one in any ca
 shapes differ; from Python where decoding is captured."""
 
 NATIVE = 0.25
-"""Host time of a launch from C++ over one from Python: 3 to 4 us of the driver's own, against 10
-to 20 with what PyTorch and its small kernels add (PyTorch CUDA graphs blog, 2021)."""
+"""Host time of C++ over that of Python: 3 to 4 us of the driver's own for a launch, against 10 to
+20 with what PyTorch and its small kernels add (PyTorch CUDA graphs blog, 2021)."""
 
 ALLREDUCES = ("custom", "nccl")
 """Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""
 
 ADMISSIONS = ("whole", "mean")
+
+NARROWED = ("linear", "experts")
+"""Which matrices have the data type of the weights: all linear projections of the layers, or the
+experts alone, the rest being in 16 bits (checkpoints of gpt-oss and Kimi)."""
+
+SERVING_OFFLOADS = ("none", "weights")
+"""What lies in the host's memory: nothing, or weights and cache."""
+
+LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
+"""Whose kernels an engine runs, where they were timed apart; else the mean of all."""
+
+MATVECS = ("gemm", "matvec")
+"""What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
+own that stream the matrix."""
+
+FUSIONS = ("fused", "unfused")
+"""Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
+memory and activations between kernels are 32 bits wide (ggml, eager PyTorch)."""
+
+SPLITTINGS = ("keys", "none")
+"""Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
+TensorRT-LLM's multi-block mode), or one block walks over all of them."""
+
+SCHEDULINGS = ("serial", "overlapped")
+"""Whether the host prepares the next pass after the one before it, or while that runs."""
 
 POOLS = ("total", "free")
 """Of what an engine takes nine tenths for itself: of the device's memory (vLLM), or, for the cache,
@@ -57,7 +81,8 @@ weights as they read them (Frantar et al. 2024, Marlin)."""
 class ServingPlan:
     """One way to serve, or many of one category at once.
 
-    Numeric fields are floats or arrays of one broadcast shape. Accelerators = tp * pp * dp.
+    Numeric fields are floats or arrays of one broadcast shape. Accelerators = tp * pp * dp, and
+    those that read prompts apart.
 
     tp, pp       tensor and pipeline parallel
     dp           replicas of the attention, which share the experts of a mixture (attention data
@@ -77,8 +102,22 @@ class ServingPlan:
     drafted      tokens that are guessed for each sequence before a pass that checks them
     acceptance   probability that a guess is right where those before it were
     draft_cost   time of guessing one token, over that of a pass without guesses
+    prefill_workers   engines that read prompts and nothing else, of all replicas together; 0: the
+                 accelerators that decode read them too
+    prefill_tp   tensor parallel of one such engine
+    kv_rate      rate at which one of its accelerators sends its part of a cache [bytes/s]; inf:
+                 that of the network
+    host_memory, host_bandwidth   of the host of all accelerators [bytes], [bytes/s]
+    host_link    rate of copies from there to each accelerator [bytes/s]
     weights      data type of the linear projections, of `WEIGHTS`
     kv           data type of the cache, of `KV_BYTES`
+    offload      what lies in the host's memory, of `SERVING_OFFLOADS`
+    narrowed     which matrices have the weights' data type, of `NARROWED`
+    library      whose kernels run, of `LIBRARIES`
+    matvec       what multiplies a few rows, of `MATVECS`
+    fusion       what goes through memory, of `FUSIONS`
+    splitting    how attention is cut while decoding, of `SPLITTINGS`
+    scheduling   when the host prepares a pass, of `SCHEDULINGS`
     admission    whether a request is let in when there is cache for its whole length, or when there
                  is for its prompt and the others are, on average, half way
     """
@@ -99,19 +138,32 @@ class ServingPlan:
     acceptance: Numeric = 0.7
     draft_cost: Numeric = 0.0
     expert_load: Numeric = 1.0
+    prefill_workers: Numeric = 0.0
+    prefill_tp: Numeric = 1.0
+    kv_rate: Numeric = np.inf
+    host_memory: Numeric = 0.0
+    host_bandwidth: Numeric = np.inf
+    host_link: Numeric = np.inf
     weights: str = "bf16"
     kv: str = "bf16"
     execution: str = "graph"
     allreduce: str = "custom"
     admission: str = "mean"
     pool: str = "total"
+    offload: str = "none"
+    narrowed: str = "linear"
+    library: str = "neutral"
+    matvec: str = "gemm"
+    fusion: str = "fused"
+    splitting: str = "keys"
+    scheduling: str = "serial"
     framework: str = "neutral"
     era: str = "neutral"
 
     @property
     def gpus(self) -> Numeric:
         """Accelerators in all."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.pp * self.dp + self.prefill_workers * self.prefill_tp
 
     @property
     def etp(self) -> Numeric:
@@ -122,6 +174,11 @@ class ServingPlan:
     def half(self) -> str:
         """Data type of attention, of the output projection and of what moves between kernels."""
         return self.weights if self.weights in HALVES else "bf16"
+
+    @property
+    def projections(self) -> str:
+        """Data type of the linear projections outside the experts."""
+        return self.weights if self.narrowed == "linear" else self.half
 
     @property
     def sequences(self) -> Numeric:
@@ -232,6 +289,25 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("batch", "dp"),
         ),
     ]
+    found += [
+        Rule(
+            not_multiple(model.heads, plan.prefill_tp),
+            f"prefill_tp {{prefill_tp}} does not divide the {model.heads} attention heads of "
+            f"{model.name}",
+            ("prefill_tp",),
+        ),
+        Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.serving < 1)),
+            "prefill_workers {prefill_workers} read prompts of requests that follow each other: "
+            "state a concurrency or a rate",
+            ("prefill_workers",),
+        ),
+        Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.prefill_workers < plan.dp)),
+            "prefill_workers {prefill_workers} are fewer than the {dp} replicas that decode",
+            ("prefill_workers", "dp"),
+        ),
+    ]
     if model.is_moe:
         found += [
             Rule(
@@ -263,9 +339,3 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             )
         )
     return found
-
-
-def unserved(model: Model) -> None:
-    """Raise InputError for models whose decoding is not in the work list."""
-    if model.is_hybrid:
-        raise InputError(f"{model.name}: serving of state-space blocks is not predicted yet")

@@ -34,7 +34,21 @@ from predictor.plan import (
 )
 from predictor.precision import PRECISIONS
 from predictor.schedules import SCHEDULES
-from predictor.serving_plan import ADMISSIONS, ALLREDUCES, EXECUTIONS, KV_BYTES, POOLS, WEIGHTS
+from predictor.serving_plan import (
+    ADMISSIONS,
+    ALLREDUCES,
+    EXECUTIONS,
+    FUSIONS,
+    KV_BYTES,
+    LIBRARIES,
+    MATVECS,
+    NARROWED,
+    POOLS,
+    SCHEDULINGS,
+    SERVING_OFFLOADS,
+    SPLITTINGS,
+    WEIGHTS,
+)
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -292,6 +306,12 @@ class ServingPlanSpec(Spec):
     allreduce: Annotated[str, _one_of(ALLREDUCES)] | None = None
     admission: Annotated[str, _one_of(ADMISSIONS)] | None = None
     pool: Annotated[str, _one_of(POOLS)] | None = None
+    narrowed: Annotated[str, _one_of(NARROWED)] | None = None
+    library: Annotated[str, _one_of(LIBRARIES)] | None = None
+    matvec: Annotated[str, _one_of(MATVECS)] | None = None
+    fusion: Annotated[str, _one_of(FUSIONS)] | None = None
+    splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
+    scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
     chunk: Count | None = None
     max_batch: Count | None = None
     cached: Share | None = None
@@ -299,6 +319,13 @@ class ServingPlanSpec(Spec):
     drafted: Natural | None = None
     acceptance: Share | None = None
     draft_cost: Share | None = None
+    prefill_workers: Natural | None = None
+    prefill_tp: Count | None = None
+    kv_gbs: Positive | None = None
+    offload: Annotated[str, _one_of(SERVING_OFFLOADS)] | None = None
+    host_memory_gb: Positive | None = None
+    host_bandwidth_gbs: Positive | None = None
+    host_link_gbs: Positive | None = None
     expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
     framework: str | None = None
     era: str | None = None

@@ -181,10 +181,10 @@ def _finish(
     return 0 if fits or allow_oom else 2
 
 
-def _show(found: Sweep | ServingSweep, why: Explanation | None) -> None:
-    from reckon.predict import Sweep
+def _show(found: Sweep[Any], why: Explanation | None) -> None:
+    from reckon.result import Prediction
 
-    if isinstance(found, Sweep):
+    if isinstance(found.predictions[0], Prediction):
         from reckon.terminal import show_prediction, show_sweep
 
         if found.varying:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from predictor import catalog
 from predictor.complete import TrainingRequest, complete_training
@@ -54,15 +54,18 @@ def predict_train(
     return Prediction(request, predict(request.model, request.cluster, request.plan, known))
 
 
+R = TypeVar("R")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Sweep:
+class Sweep(Generic[R]):
     """Predictions of all combinations of comma lists, in the order of the lists.
 
     refused   combinations that cannot be: the fields that vary, and the reason
     varying   names of the fields that have more than one value
     """
 
-    predictions: list[Prediction]
+    predictions: list[R]
     refused: list[tuple[dict[str, Any], str]]
     varying: list[str]
 
@@ -87,7 +90,7 @@ def expand(fields: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     ], varying
 
 
-def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sweep:
+def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sweep[Prediction]:
     """Predict every combination of the lists in `fields` (keys of `TrainingPlanSpec`).
 
     A combination that cannot be is listed with its reason; if none can be, InputError is raised.
@@ -96,9 +99,6 @@ def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sw
     found = predict_each(combinations, calibration, where)
     predictions, refused = sorted_out(combinations, found, varying)
     return Sweep(predictions, refused, varying)
-
-
-R = TypeVar("R")
 
 
 def sorted_out(

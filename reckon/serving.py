@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.complete_serving import ServingRequest, complete_serving
+from predictor.disaggregated_events import serve_apart
+from predictor.disaggregation import worker
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
-from predictor.events import pass_table, poisson, serve, spread_lengths
-from predictor.hardware import Cluster
+from predictor.events import PassTable, Served, pass_table, poisson, serve, spread_lengths
+from predictor.hardware import Array, Cluster
 from predictor.inference import InferencePrediction, predict_inference
 from predictor.model import Model
 from predictor.rates import predict_rate
 from predictor.serving_parameters import ServingParameters, load_parameters
 from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
 from predictor.specs import ServingPlanSpec, parse
-from reckon.predict import DEFAULT_CALIBRATION, Ref, expand, sorted_out
+from reckon.predict import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
 from reckon.serving_result import ServingResult
 
 
@@ -74,14 +76,36 @@ def _one(
         replicas = float(plan.dp)
         if request.rate is not None:
             arrivals = poisson(request.rate / replicas, request.simulate)
-            served = serve(table, given, made, arrivals)
+            served = _serve(table, batch, given, made, longest, arrivals=arrivals)
         else:
             clients = float(plan.batch) / replicas
-            endless = not math.isfinite(clients)
-            served = serve(
-                table, given, made, clients=request.simulate if endless else max(int(clients), 1)
-            )
+            many = max(int(clients), 1) if math.isfinite(clients) else request.simulate
+            served = _serve(table, batch, given, made, longest, clients=many)
     return ServingResult(request, batch, None, served, most, saturated)
+
+
+def _serve(
+    table: PassTable,
+    batch: InferencePrediction,
+    given: Array,
+    made: Array,
+    longest: tuple[float, float],
+    arrivals: Array | None = None,
+    clients: int = 0,
+) -> Served:
+    """Serve requests one by one, their prompts apart where the plan says so.
+
+    given, made   tokens of each prompt and answer
+    longest       the longest of both
+    """
+    plan = batch.plan
+    if not float(plan.prefill_workers):
+        return serve(table, given, made, arrivals, clients)
+    parameters = ServingParameters({plan.framework: batch.parameters})
+    own = replace(worker(plan), batch=1.0, prefill_workers=0.0)
+    reading = pass_table(batch.model, batch.cluster, own, batch.calibration, parameters, longest)
+    moved = float(batch.work.transfer)
+    return serve_apart(reading, table, given, made, moved, arrivals, clients)
 
 
 def engine_parameters(calibration: str | Path | Calibration) -> ServingParameters:
@@ -91,17 +115,8 @@ def engine_parameters(calibration: str | Path | Calibration) -> ServingParameter
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ServingSweep:
-    """Predictions of all combinations of comma lists, in the order of the lists.
-
-    refused   combinations that cannot be: the fields that vary, and the reason
-    varying   names of the fields that have more than one value
-    """
-
-    predictions: list[ServingResult]
-    refused: list[tuple[dict[str, Any], str]]
-    varying: list[str]
+ServingSweep = Sweep[ServingResult]
+"""Predictions of all combinations of comma lists."""
 
 
 def sweep_serving(

@@ -97,12 +97,30 @@ class ServingResult:
             "classes": {name: self._at(value) / GB for name, value in memory.classes.items()},
             "cache_per_sequence_gb": self._at(memory.per_sequence) / GB,
             "largest_batch": int(self._at(memory.sequences)),
+            **self._reader(),
+        }
+
+    def _reader(self) -> dict[str, Any]:
+        """Gigabytes on a device that reads prompts and nothing else, where there are such."""
+        reader = self.batch.reader
+        if reader is None or not self._reads_apart:
+            return {}
+        return {
+            "prefill_worker_gb": self._at(reader.total) / GB,
+            "prefill_worker_shortfall_gb": self._at(reader.shortfall) / GB,
         }
 
     @property
     def fits(self) -> bool:
         """Whether weights, cache, activations and runtime fit what the engine may take."""
-        return self._at(self.batch.memory.fits) > 0
+        reader = self.batch.reader
+        return self._at(self.batch.memory.fits) > 0 and (
+            reader is None or not self._reads_apart or self._at(reader.fits) > 0
+        )
+
+    @property
+    def _reads_apart(self) -> bool:
+        return self._at(self.batch.plan.prefill_workers) > 0
 
     @property
     def operators(self) -> list[tuple[str, Line]]:

@@ -19,8 +19,10 @@ TERM_NAMES = {
     "tp_communication": "tensor-parallel comm.",
     "ep_communication": "expert-parallel comm.",
     "pp_communication": "pipeline transfers",
+    "host_transfer": "weights and cache at the host",
     "host": "host and gaps",
     "queue": "queue",
+    "transfer": "transfer of the cache",
     "others": "prompts of others",
 }
 
@@ -48,12 +50,17 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         f"{float(plan.output_len):g} out"
     )
     memory = result.memory
-    if not result.fits:
+    if memory["shortfall_gb"] > 0:
         print(
             f"{strong('does not fit', '1;31')}: needs {memory['total_gb']:.1f} GB of "
             f"{memory['capacity_gb']:.1f} GB, {memory['shortfall_gb']:.1f} GB too much; the "
             f"largest batch that fits is {memory['largest_batch']}; more tp or pp, narrower "
             "weights or cache would help"
+        )
+    if (missing := memory.get("prefill_worker_shortfall_gb", 0.0)) > 0:
+        print(
+            f"{strong('does not fit', '1;31')}: a prefill worker needs {missing:.1f} GB more; more "
+            "prefill_tp would help"
         )
     if result.saturated:
         print(

@@ -167,7 +167,7 @@ def short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def show_sweep(found: Sweep) -> None:
+def show_sweep(found: Sweep[Prediction]) -> None:
     """Print a sweep, one row per combination."""
     names = found.varying
     rows = []

@@ -10,8 +10,11 @@ import pytest
 
 from calibration.inference_points import InferencePoint, inference_point
 from calibration.serving import parameters_of, published, timed, values
+from predictor import catalog
 from predictor.efficiency import load
+from predictor.passes import body
 from predictor.serving_parameters import ServingParameters, load_parameters
+from predictor.serving_plan import ServingPlan
 
 TABLE = Path(__file__).parents[3] / "shared" / "reference" / "inference.csv"
 pytestmark = pytest.mark.skipif(not TABLE.is_file(), reason="needs ../shared/reference")
@@ -39,3 +42,32 @@ def test_decoding_of_static_batches(source: str) -> None:
         predicted = values(found, parameters_of(found, own.engines))[0]
         error = np.abs(np.log(predicted / published(found)))
         assert np.median(error) < most
+
+
+BOUNDS = TABLE.with_name("gemm_bound_llama2_13b_derived.csv")
+PROJECTIONS = {
+    "QKV": "attention.qkv",
+    "out proj": "attention.out",
+    "gate+up": "mlp.up",
+    "down": "mlp.down",
+}
+
+
+@pytest.mark.skipif(not BOUNDS.is_file(), reason="needs ../shared/reference")
+@pytest.mark.parametrize(("system", "column"), [("dgx-a100", "A100"), ("dgx-h100", "H100")])
+def test_what_bounds_every_projection(system: str, column: str) -> None:
+    """Llama-2 13B at batch 1 (Kundu et al. 2024, section 5), derived row by row."""
+    model, cluster = catalog.model("llama2-13b"), catalog.system(system)
+    plan = ServingPlan(batch=1.0, input_len=200.0, output_len=200.0)
+    table = pd.read_csv(BOUNDS)
+    table = table[table.gemm.isin(PROJECTIONS)]
+    assert len(table) == 8
+    for row in table.to_dict("records"):
+        rows = float(row["M"])
+        found = body(
+            model, cluster, plan, rows, 1.0, load("default"), captured=False, sustained=False
+        )
+        line = next(one for one in found.lines if one.name == PROJECTIONS[row["gemm"]])
+        assert line.bound == {"compute": "compute", "DRAM": "memory"}[row[f"{column}_bound"]]
+        ratio = row["intensity"] / row[f"{column}_ridge"]
+        assert line.intensity == pytest.approx(ratio, rel=0.01)

@@ -12,6 +12,7 @@ from calibration.serving import (
     fit,
     fit_engines,
     held_out,
+    lineage,
     main,
     parameters_of,
     published,
@@ -236,3 +237,20 @@ def test_refitting_writes_what_predictions_read(tmp_path):
     found = read_parameters(out / "serving.json")
     assert "vllm until 2025-01" in found.engines
     assert len(found.points) == 10
+
+
+def test_a_row_is_as_old_as_its_engine():
+    assert point(framework_version="0.11.2", published="2026-02").request.plan.era == "2025-10"
+    assert point(framework_version="v0.19.0", published="2026").request.plan.era == "2026-01"
+    assert point(framework_version="nightly", published="2026-02").request.plan.era == "2026-02"
+    assert point(framework_version="", published="2024/2025").request.plan.era == "2024"
+
+
+def test_parameters_are_drawn_along_the_lineage():
+    assert lineage("neutral") == ["neutral"]
+    assert lineage("vllm until 2025-01") == ["neutral", "vllm", "vllm until 2025-01"]
+    assert lineage("nim")[:2] == ["neutral", "tensorrt-llm"]
+    slow = [point(point_id=str(i), framework="tensorrt-llm", value=30.0) for i in range(40)]
+    fitted = fit_engines(timed(slow, CALIBRATION)[0])
+    assert fitted["nim"].decode > fitted["neutral"].decode > 1.0
+    assert fitted["vllm"].decode == fitted["neutral"].decode

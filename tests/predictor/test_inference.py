@@ -254,6 +254,68 @@ def test_every_engine_setting_is_a_field_of_a_request():
             parse(ServingPlanSpec, one["settings"], name)
 
 
-def test_hybrids_are_not_served():
-    with pytest.raises(InputError, match="state-space"):
-        request(model="nemotron-3-nano-30b-a3b")
+def test_a_state_does_not_grow_with_the_context():
+    model = catalog.model("nemotron-nano-9b-v2")
+    assert model.matrix_parameters() + 2 * model.hidden * model.vocab == pytest.approx(
+        8.9e9, rel=3e-3
+    )
+    base = {"model": model.name, "input_len": 100, "output_len": 10, "system": "dgx-h100"}
+
+    def held(length):
+        one = request(**{**base, "input_len": length})
+        return float(serving_memory(one.model, one.cluster, one.plan, RunParameters()).per_sequence)
+
+    token = 4 * 2 * 2 * 8 * 128
+    assert held(2100) - held(100) == pytest.approx(2000 * token)
+    channels = 128 * 80 + 2 * 8 * 128
+    state = 27 * (4 * 128 * 80 * 128 + 2 * 3 * channels)
+    assert held(100) == pytest.approx(110 * token + state)
+
+
+def test_hybrids_decode_by_updating_states():
+    model = catalog.model("nemotron-nano-9b-v2")
+    plan = ServingPlan(batch=8.0, input_len=512.0, output_len=128.0)
+    found = predict_inference(model, CLUSTER, plan, CALIBRATION, ServingParameters())
+    lines = {line.name: line for line in found.decoding.lines}
+    assert lines["mamba.update"].count == 27
+    assert lines["attention"].count == 4
+    scanned = {line.name for line in found.prompts.lines}
+    assert {"mamba.within", "mamba.states", "mamba.between", "mamba.pass"} <= scanned
+    floor = weight_bytes(model, plan) / CLUSTER.accelerator.bandwidth
+    assert floor < float(found.latencies.step) < 3 * floor
+
+
+def test_the_host_works_before_the_device_or_beside_it():
+    own = EngineParameters(1, 1, 1, 0, 0, 0.03, 0, 0, 1, 1e5)
+    slow = EngineParameters(1, 1, 1, 0, 0, 0.3, 0, 0, 1, 1e5)
+    assert latencies(work(), own).step == pytest.approx(0.13)
+    assert latencies(work(overlapped=1.0), own).step == pytest.approx(0.1)
+    assert latencies(work(overlapped=1.0), slow).step == pytest.approx(0.3)
+    # A host of C++ takes a quarter.
+    assert latencies(work(launching=0.25), own).step == pytest.approx(0.1075)
+
+
+def test_a_static_batch_sends_no_request():
+    own = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0.5, 1, 1e5)
+    assert latencies(work(static=1.0), own).ttft == pytest.approx(2.0)
+    assert latencies(work(), own).ttft == pytest.approx(2.5)
+
+
+def test_the_cache_follows_the_checkpoint():
+    def cache(**fields):
+        spec = parse(
+            ServingPlanSpec,
+            {"model": "llama3-70b", "system": "dgx-h100", "input_len": 100, "output_len": 10}
+            | fields,
+            "test",
+        )
+        return complete_serving(spec, RunParameters()).plan.kv
+
+    assert cache(framework="tensorrt-llm", precision="fp8") == "fp8"
+    assert cache(framework="vllm", precision="fp8") == "bf16"
+    assert cache(framework="tensorrt-llm", precision="fp8", kv_precision="bf16") == "bf16"
+
+
+def test_an_unknown_engine_names_the_known_ones():
+    with pytest.raises(InputError, match="unknown framework 'nosuch'; known: neutral, tensorrt"):
+        request(framework="nosuch")

@@ -173,3 +173,57 @@ def test_prompts_take_longer_behind_a_longer_past():
     )
     assert long.compute > short.compute
     assert replace(plan(), cached=0.5).new_tokens == 100.0
+
+
+def test_one_block_walks_over_all_keys_at_its_own_rate():
+    llama = catalog.model("llama3-70b")
+    cluster = catalog.system("dgx-h100")
+
+    def time(keys, **fields):
+        contexts, weights = np.array([keys]), np.ones(1)
+        own = plan(tp=8.0, **fields)
+        cores = decode_cores(llama, cluster, own, 1.0, contexts, weights, CALIBRATION)
+        return float(cores.terms["attention"])
+
+    slope = (time(16000.0, splitting="none") - time(8000.0, splitting="none")) / 8000.0
+    # Two of 128 elements of 2 bytes per key and layer, 32 KiB in 600 ns.
+    assert slope == pytest.approx(80 * 512 / (32 * 1024 / 600e-9))
+    assert time(16000.0) < 0.3 * time(16000.0, splitting="none")
+
+
+def test_scores_and_small_kernels_go_through_memory_where_nothing_is_fused():
+    fused, apart = (
+        {o.name: o for o in prefill_attention(LLAMA, plan(fusion=fusion), 1.0, 512.0)}
+        for fusion in ("fused", "unfused")
+    )
+    assert set(apart) - set(fused) == {"attention.scores"}
+    assert apart["attention.scores"].bytes == 16.0 * LLAMA.heads * 512 * 256
+    norms = [layer_operators(LLAMA, plan(fusion=f), 8.0)[0].bytes for f in ("fused", "unfused")]
+    assert norms[1] == 3.0 * norms[0]
+
+
+def test_narrow_weights_are_widened_in_memory_for_many_rows_only():
+    own = plan(weights="int4_wo", fusion="unfused")
+    few, many = ({o.name: o for o in layer_operators(LLAMA, own, rows)} for rows in (1.0, 512.0))
+    name = "mlp.down.widen"
+    assert (float(few[name].count), float(many[name].count)) == (0.0, LLAMA.layers)
+    assert many[name].bytes == pytest.approx(LLAMA.ffn_hidden * LLAMA.hidden * 4.5156)
+
+
+def test_few_rows_stream_the_matrix():
+    cluster = catalog.system("dgx-a100-80gb")
+
+    def linear(rows, matvec):
+        own = plan(weights="int4_wo", matvec=matvec)
+        taken = body(LLAMA, cluster, own, rows, rows, CALIBRATION, captured=True, sustained=False)
+        return float(taken.terms["linear"])
+
+    assert linear(1.0, "matvec") < linear(1.0, "gemm")
+    assert linear(64.0, "matvec") == linear(64.0, "gemm")
+
+
+def test_checkpoints_may_be_narrow_in_the_experts_alone():
+    model = catalog.model("gpt-oss-120b")
+    own = plan(weights="w4a16_mxfp4", narrowed="experts")
+    dtypes = {o.name: o.dtype for o in layer_operators(model, own, 4.0)}
+    assert (dtypes["moe.experts"], dtypes["attention.qkv"]) == ("w4a16_mxfp4", "bf16")

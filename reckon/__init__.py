@@ -27,6 +27,7 @@ _LAZY = {
     "ServingResult": "reckon.serving_result",
     "validate": "reckon.validating",
     "calibrate": "reckon.calibrating",
+    "explain": "reckon.explaining",
     "profile": "reckon.profiling",
 }
 

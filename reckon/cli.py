@@ -5,6 +5,7 @@ Exit status: 0 done, 2 bad input (one line on stderr), 1 internal error.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,6 +87,7 @@ def predict_train_command(
     ] = None,
     calibration: CalibrationName = "default",
     json: Json = None,
+    timeline: Annotated[Text, _flag("timeline", "Schedule as a trace (Perfetto).", "FILE")] = None,
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
@@ -95,7 +97,39 @@ def predict_train_command(
     from reckon.commands import FLAGS, predict_train
 
     flags = {name: given[name] for name in FLAGS if given[name] is not None}
-    raise typer.Exit(predict_train(file, flags, settings or [], calibration, json, allow_oom))
+    raise typer.Exit(
+        predict_train(file, flags, settings or [], calibration, json, allow_oom, timeline)
+    )
+
+
+def _explain(trace: Path, **given: Any) -> None:
+    """A recorded step (a trace of PyTorch's profiler) against its prediction, term by term."""
+    from reckon.commands import FLAGS, explain
+
+    flags = {name: given[name] for name in FLAGS if given[name] is not None}
+    rest = (given["calibration"], given["json"], given["timeline"])
+    raise typer.Exit(explain(trace, flags, given["settings"] or [], *rest))
+
+
+def _as_predict_train(run: Any) -> Any:
+    """Give a command the flags of `predict train`, behind the name of a trace."""
+    described = inspect.signature(predict_train_command, eval_str=True)
+    kept = [p for name, p in described.parameters.items() if name not in ("file", "allow_oom")]
+    trace = inspect.Parameter(
+        "trace",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        annotation=Annotated[Path, typer.Argument(metavar="TRACE", help="A .json or .json.gz.")],
+    )
+    run.__signature__ = described.replace(parameters=[trace, *kept])
+    run.__annotations__ = {p.name: p.annotation for p in (trace, *kept)}
+    return run
+
+
+app.command(
+    "explain",
+    epilog="Example: reckon explain trace.json.gz --model llama3-8b --system dgx-h100 --gpus 8 "
+    "--tp 8 --global-batch 8 --seq-len 8192",
+)(_as_predict_train(_explain))
 
 
 INFER_EXAMPLE = (
@@ -167,7 +201,7 @@ def validate(
 @app.command(epilog="Example: reckon calibrate out --base default --out out/calibration")
 def calibrate(
     measurements: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE...", help="Profiles or kernel tables.")
+        list[Path], typer.Argument(metavar="DIR|FILE...", help="Profiles, kernel tables, traces.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")],
     reference: Annotated[
@@ -178,12 +212,13 @@ def calibrate(
         str, typer.Option("--base", metavar="NAME|DIR", help="Start from this; 'none': afresh.")
     ] = "default",
     name: Annotated[Text, typer.Option("--name", help="Name of the calibration.")] = None,
+    system: Annotated[Text, _flag("system", "Of traces that do not say it.", "NAME")] = None,
     json: Json = None,
 ) -> None:
     """Fit efficiencies to measurements."""
     from reckon.commands import calibrate as run
 
-    raise typer.Exit(run(measurements, out, reference or [], base, name, json))
+    raise typer.Exit(run(measurements, out, reference or [], base, name, system, json))
 
 
 @app.command(epilog="Example: reckon profile --budget 60s --ranks 2 --out out")

@@ -87,6 +87,7 @@ def predict_train(
     calibration: str,
     json: str | None,
     allow_oom: bool,
+    timeline: str | None,
 ) -> int:
     from predictor import catalog
     from predictor.efficiency import load
@@ -95,6 +96,12 @@ def predict_train(
     content = catalog.read_mapping(Path(file)) if file else {}
     fields = {**content, **_split_lists(flags), **_settings(settings)}
     found = sweep(fields, load(calibration), file or "command line")
+    if timeline:
+        from reckon.timeline import schedule_events, write_timeline
+
+        if len(found.predictions) > 1 or found.varying:
+            raise InputError("--timeline draws one plan; give no lists")
+        write_timeline(timeline, schedule_events(found.predictions[0]))
     if json:
         from reckon.files import write_json
 
@@ -163,6 +170,25 @@ def predict_infer(
     return 0 if fits or allow_oom else 2
 
 
+def explain(
+    trace: Path,
+    flags: dict[str, Any],
+    settings: list[str],
+    calibration: str,
+    json: str | None,
+    timeline: str | None,
+) -> int:
+    from reckon.explaining import explain, report
+    from reckon.files import write_json
+
+    result = explain(trace, {**flags, **_settings(settings)}, calibration, timeline)
+    if json:
+        write_json(json, result)
+    if json != "-":
+        report(result)
+    return 0
+
+
 def validate(tables: list[Path], calibration: str, folds: str | None, json: str | None) -> int:
     from reckon.files import write_json
     from reckon.validating import report, validate
@@ -181,12 +207,13 @@ def calibrate(
     reference: list[Path],
     base: str,
     name: str | None,
+    system: str | None,
     json: str | None,
 ) -> int:
     from reckon.calibrating import calibrate, report
     from reckon.files import write_json
 
-    result = calibrate(measurements, out, reference=reference, base=base, name=name)
+    result = calibrate(measurements, out, reference, base, name, system)
     if json:
         write_json(json, result)
     if json != "-":

@@ -225,7 +225,7 @@ def calibrate(
 def profile(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the tables.")],
     device: Annotated[
-        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:0.")
+        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda:0, rocm, mps.")
     ] = "auto",
     budget: Annotated[str, typer.Option("--budget", metavar="T", help="Time to spend.")] = "120s",
     ranks: Annotated[
@@ -234,11 +234,17 @@ def profile(
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="CPU threads per process.")
     ] = None,
+    models: Annotated[Text, _flag("models", "Whose kernels, e.g. gpt2,llama3-8b.", "NAMES")] = None,
+    modes: Annotated[Text, _flag("modes", "Of eager, compiled, graph.", "NAMES")] = None,
+    backend: Annotated[str, _flag("backend", "Of collectives: gloo or nccl.", "NAME")] = "gloo",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds.")] = False,
+    trace: Annotated[Text, _flag("trace", "Record a step there (.json.gz).", "FILE")] = None,
 ) -> None:
     """Time kernels, collectives and small training steps on this machine (needs torch)."""
     from reckon.commands import profile as run
 
-    raise typer.Exit(run(out, device, budget, ranks, threads))
+    more = {"threads": threads, "models": models, "modes": modes, "backend": backend}
+    raise typer.Exit(run(out, device, budget, ranks, **more, resume=resume, trace=trace))
 
 
 @app.command(

@@ -233,10 +233,13 @@ def import_table(form: str, path: Path, out: Path, stated: dict[str, Any], json:
     return 0
 
 
-def profile(out: Path, device: str, budget: str, ranks: int, threads: int | None) -> int:
+def profile(out: Path, device: str, budget: str, ranks: int, **more: Any) -> int:
     from reckon.profiling import profile, report
 
-    report(profile(out, device=device, budget=budget, ranks=ranks, threads=threads))
+    models, modes = (
+        [p for p in str(more.pop(n) or "").split(",") if p] for n in ("models", "modes")
+    )
+    report(profile(out, device, budget, ranks, models=models, modes=modes or ["eager"], **more))
     return 0
 
 

@@ -199,7 +199,7 @@ def sweep(member: Member, budget: Budget) -> list[dict[str, Any]]:
     for size, op, ring in itertools.product(SIZES, OPS, groups):
         needed = size == SIZES[0] and ring.group is None
         if not member.agree(float(budget.left > 0 or needed)):
-            break
+            continue
         samples: list[float] = []
         if ring.position >= 0:
             samples, kernel = _time(op, size, ring, member)

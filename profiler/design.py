@@ -19,7 +19,7 @@ from predictor.features import columns, ideal, kind_of
 from predictor.hardware import Accelerator, Array
 from predictor.operators import Operator
 
-COVER = 4
+COVER = 6
 """Shapes of each group that come before any refinement."""
 
 COVERING = 1e6

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from profiler.collectives import Member
-from profiler.models import Attention, Transformer
+from profiler.device import Device
+from profiler.models import Attention, FeedForward, Transformer
 from profiler.step import (
     LEAST_STEPS,
     MOST_STEPS,
@@ -51,6 +53,16 @@ def _sharded(model: Transformer, mesh: DeviceMesh) -> tuple[nn.Module, Around]:
     return model, nullcontext
 
 
+@torch.no_grad()
+def _dealt(linear: nn.Linear, widths: tuple[int, ...], ranks: int) -> None:
+    """Reorder a projection whose rows are parts one behind the other, so that each rank's share of
+    all rows holds its share of each part."""
+    for tensor in (linear.weight, linear.bias):
+        if tensor is not None:
+            parts = [part.chunk(ranks) for part in tensor.split(list(widths))]
+            tensor.copy_(torch.cat([part[rank] for rank in range(ranks) for part in parts]))
+
+
 def _split(model: Transformer, mesh: DeviceMesh) -> tuple[nn.Module, Around]:
     """Tensor parallel as Megatron lays it out: columns, then rows; the embedding, the output
     projection and the loss over parts of the vocabulary."""
@@ -65,7 +77,12 @@ def _split(model: Transformer, mesh: DeviceMesh) -> tuple[nn.Module, Around]:
     for block in model.blocks:
         attention = block.attention
         assert isinstance(attention, Attention)
-        attention.share = mesh.size()
+        attention.share = ranks = mesh.size()
+        own = attention.model
+        _dealt(attention.qkv, (own.attention_width, own.kv_width, own.kv_width), ranks)
+        if own.gated:
+            assert isinstance(block.mlp, FeedForward)
+            _dealt(block.mlp.up, (own.ffn_hidden, own.ffn_hidden), ranks)
         layout = {
             "attention.qkv": ColwiseParallel(),
             "attention.out": RowwiseParallel(),
@@ -107,13 +124,13 @@ def _possible(check: Check, layout: Layout) -> bool:
     return even and not model.num_experts and not model.tied_embeddings
 
 
-def even_checks(member: Member) -> list[Check]:
-    """The checks in the device's first data type, and one whose heads any small number divides."""
-    found = [c for c in checks(member.device) if c.precision == member.device.dtypes[0]]
+def even_checks(device: Device) -> list[Check]:
+    """The checks in the device's first data type, and one that small numbers of ranks divide."""
+    found = [c for c in checks(device) if c.precision == device.dtypes[0]]
     scale = found[0].model.hidden // 640
     even = replace(
-        found[1].model, name="check-even", layers=4, hidden=768 * scale, heads=12 * scale,
-        kv_heads=12 * scale, ffn_hidden=2304 * scale, vocab=6144,
+        found[1].model, name="check-even", layers=3, hidden=896 * scale, heads=14 * scale,
+        kv_heads=14 * scale, ffn_hidden=2432 * scale, vocab=6144,
     )  # fmt: skip
     return [found[0], Check(even, 160 * scale, 2, found[0].precision), *found[1:3]]
 
@@ -138,7 +155,7 @@ def steps(member: Member, budget: Budget, trace: str | None = None) -> list[dict
     """
     chosen = [
         (number, check, layout)
-        for number, check in enumerate(even_checks(member))
+        for number, check in enumerate(even_checks(member.device))
         for layout in layouts(member.ranks)
         if _possible(check, layout)
     ]

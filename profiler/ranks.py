@@ -88,7 +88,9 @@ def _kernels(member: Member, budget: suite.Budget) -> list[dict[str, Any]]:
         return None if told < 0 else int(told)
 
     own = budget if member.rank == 0 else suite.Budget(3600.0)
-    rows = list(suite.run(member.device, own, [], barrier=dist.barrier, agree=agree))
+    # The steps that ranks take together are in this type.
+    first = member.device.dtypes[:1]
+    rows = list(suite.run(member.device, own, [], barrier=dist.barrier, agree=agree, dtypes=first))
     return rows if member.rank == 0 else []
 
 

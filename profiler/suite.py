@@ -149,14 +149,16 @@ def ladder(device: Device) -> list[Model]:
     return [ladder_model(width, style) for width in widths for style in ("gpt", "llama")]
 
 
-def cases(device: Device, models: Sequence[Model] = ()) -> list[Case]:
+def cases(device: Device, models: Sequence[Model] = (), dtypes: Sequence[str] = ()) -> list[Case]:
     """All that could be measured, each once; the first `ALWAYS` are what any device needs.
 
     models   whose kernels they are; the ladder's where none is named
+    dtypes   all of the device's unless stated
     """
+    types = tuple(dtypes) or device.dtypes
     batches = GPU_TOKENS if device.on_gpu else TOKENS
     chosen = list(models) or ladder(device)
-    first = device.dtypes[0]
+    first = types[0]
     found: dict[tuple[object, ...], Case] = {}
 
     def add(operators: list[Operator], heads: int, width: float) -> None:
@@ -167,7 +169,7 @@ def cases(device: Device, models: Sequence[Model] = ()) -> list[Case]:
 
     for model in chosen:
         for seq_len, sequences in batches:
-            for precision in device.dtypes:
+            for precision in types:
                 if precision in NARROW:
                     plan = eager_plan(seq_len, sequences, "bf16")
                     listed = [
@@ -182,7 +184,7 @@ def cases(device: Device, models: Sequence[Model] = ()) -> list[Case]:
                     listed += update_operators(plan, float(model.parameters))
                     listed += _softmax(model, plan)
                 add(listed, model.heads, model.hidden)
-    if SERVING in device.dtypes:
+    if SERVING in types:
         for model in chosen:
             for batch in DECODE_BATCHES:
                 add(_decoding(model, batch), model.heads, model.hidden)
@@ -313,6 +315,7 @@ def run(
     agree: Choice = lambda chosen: chosen,
     models: Sequence[Model] = (),
     modes: Sequence[str] = ("eager",),
+    dtypes: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Time cases until the budget is spent, a row of the kernel table for each; the first
     `ALWAYS` in any case, without which a device has neither a peak nor a bandwidth.
@@ -321,8 +324,9 @@ def run(
     barrier   called before each case, where several ranks measure at the same time
     agree     makes all ranks choose as rank 0 does
     modes     how kernels are launched (`MODES`)
+    models, dtypes   as `cases` takes them
     """
-    candidates = cases(device, models)
+    candidates = cases(device, models, dtypes)
     before = {identity(one): float(one["latency_us"]) * 1e-6 for one in known}
     rows = list(known)
     blank = Timing(1.0, 1.0, 1.0, 1)

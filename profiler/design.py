@@ -3,9 +3,9 @@
 Every group of operators that has an efficiency of its own (kind and data type) is first covered:
 `COVER` shapes, each far from those before it. From then on the shape counts whose time is least
 certain, by a Gaussian process over the group's features whose spread is learned as the
-measurements come in, weighted by how much of a training step the group takes. Both per root of the
-seconds that measuring costs (Chaloner & Verdinelli 1995 on designs that minimise predicted
-variance).
+measurements come in, weighted by the root of the share that the group has in the work (what many
+shapes share errs on average less than what few do). Both per root of the seconds that measuring
+costs (Chaloner & Verdinelli 1995 on designs that minimise predicted variance).
 """
 
 from __future__ import annotations
@@ -168,5 +168,5 @@ def design(operators: list[Operator], accelerator: Accelerator, longest: float) 
         found.place.update({number: (group, at) for at, number in enumerate(index)})
     total = sum(group.weight for group in found.groups)
     for group in found.groups:
-        group.weight /= total
+        group.weight = float(np.sqrt(group.weight / total))
     return found

@@ -126,7 +126,8 @@ def compare_terms(steps: Anatomy, prediction: Prediction) -> list[dict[str, Any]
     ]
     measured, predicted = (sum(float(row[i]) for row in rows) for i in (1, 2))
     rest = (steps.step_time - measured, prediction.step_time.value - predicted)
-    rows.append(("rest", *rest, 0.0))
+    if max(abs(value) for value in rest) > NOTHING:
+        rows.append(("rest", *rest, 0.0))
     return [
         {"term": name, "measured_s": own, "predicted_s": other, "kernels": count}
         for name, own, other, count in rows

@@ -85,7 +85,7 @@ def _launched(
         elif _is_plain_copy(event, chain, known):
             work.append(([event], partial(_copy, event)))
         elif known:
-            outermost = chain[known[-1] :]
+            outermost = chain[_own(chain, known) :]
             kernels = launched_by[id(outermost[0])]
             if not kernels:
                 work.append((kernels, partial(_operator, outermost, kernels)))
@@ -100,6 +100,13 @@ def _launched(
 def _on_host(trace: TraceFile, calls: Calls, stated: Stated, left_out: Counter[str]) -> Work:
     """What ran on the host: the outermost calls that are known, and collectives."""
     work: Work = []
+    # What holds two calls of one name within each other states the shapes of all ranks together.
+    holding: set[int] = set()
+    for event in trace.events:
+        if event["name"] in OPERATORS and id(event) in calls.parent:
+            around = list(calls.up(event))[1:]
+            if any(call["name"] == event["name"] for call in around):
+                holding.update(id(call) for call in around)
     inner = {id(parent) for parent in calls.parent.values() if parent is not None}
     for event in trace.events:
         if id(event) not in calls.parent:
@@ -109,11 +116,21 @@ def _on_host(trace: TraceFile, calls: Calls, stated: Stated, left_out: Counter[s
             library = event["name"].partition(":")[0]
             work.append(([event], partial(_collective, event, chain, trace, stated, library)))
         elif event["name"] in OPERATORS:
-            if not any(call["name"] in OPERATORS for call in chain[1:]):
+            around = [c for c in chain[1:] if c["name"] in OPERATORS and id(c) not in holding]
+            if not around and id(event) not in holding:
                 work.append(([event], partial(_operator, chain, [])))
         elif id(event) not in inner and not any(call["name"] in OPERATORS for call in chain):
             left_out[f"operator {event['name']}: no row for it"] += 1
     return work
+
+
+def _own(chain: list[Event], known: list[int]) -> int:
+    """Position of the call that describes a kernel: the outermost that is known, so that its parts
+    are not counted beside it; where calls of one name lie within each other (DTensor's state the
+    shapes of all ranks together) the innermost of them."""
+    names = [chain[position]["name"] for position in known]
+    twice = [p for p, name in zip(known, names, strict=True) if names.count(name) > 1]
+    return twice[0] if twice else known[-1]
 
 
 def _device(number: Any, trace: TraceFile, stated: Stated, path: Path) -> str:

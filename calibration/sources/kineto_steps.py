@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from calibration.sources.kineto_calls import EXCHANGES, Calls, is_call
 from calibration.sources.kineto_file import DEVICE_EVENTS, Event, TraceFile
@@ -26,7 +27,7 @@ MICRO = 1e-6
 STEP = re.compile(r"ProfilerStep#\d+")
 
 CLASSES = (
-    ("communication", r"^(nccl|rccl|gloo)|record_param_comms|^c10d::"),
+    ("communication", r"^(nccl|rccl|gloo)|record_param_comms|^_?c10d(_functional)?::"),
     ("transfer", r"Memcpy (HtoD|DtoH)"),
     ("optimizer", r"^Optimizer\.step|_fused_adam|_fused_sgd|_fused_adagrad"),
     ("attention", r"attention|flash|fmha"),
@@ -107,8 +108,9 @@ class Anatomy:
 
     @property
     def together(self) -> float:
-        """Kernel time saved by kernels that ran at the same time [s]."""
-        return max(self.kernel_time - self.compute - self.exposed, 0.0)
+        """Time saved by kernels that ran at the same time, communication apart [s]."""
+        own = self.kernel_time - self.classes.get("communication", 0.0)
+        return max(own - self.compute, 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers; every duration carries its unit."""
@@ -173,15 +175,21 @@ def _host_spans(trace: TraceFile, calls: Calls) -> list[Span]:
         if event["cat"] != "cpu_op" and not exchange:
             continue
         label = class_of([call["name"] for call in calls.up(event)])
-        if label == "communication" and not exchange:
-            label = OTHER  # the call that hands it to the thread of the library
+        if _class(event["name"]) == "communication":
+            label = "communication"
+        # The call that hands it to the thread of the library waits, but is not the work itself.
+        handing = label == "communication" and not exchange
         stream = f"thread {event.get('tid')}"
-        times = (event["ts"], own[id(event)], event["dur"])
+        times = (event["ts"], 0.0 if handing else own[id(event)], event["dur"])
         found.append(Span(event["name"], label, stream, *times, event["ts"], event["ts"]))
     return found
 
 
-def _union(starts: Array, ends: Array) -> tuple[Array, Array]:
+Intervals = tuple[Array, Array]
+"""Starts and ends, disjoint and in order."""
+
+
+def _union(starts: Array, ends: Array) -> Intervals:
     """Disjoint intervals that cover the same time, in order."""
     if not len(starts):
         return starts, ends
@@ -192,7 +200,22 @@ def _union(starts: Array, ends: Array) -> tuple[Array, Array]:
     return starts[first], reach[last]
 
 
-def _length(union: tuple[Array, Array]) -> float:
+def _without(union: Intervals, hole: Intervals) -> Intervals:
+    """What of one union of intervals lies outside another."""
+    cuts = np.unique(np.concatenate((*union, *hole)))
+    middle = 0.5 * (cuts[1:] + cuts[:-1])
+
+    def covers(found: Intervals) -> npt.NDArray[np.bool_]:
+        at = np.searchsorted(found[0], middle, side="right") - 1
+        if not len(found[0]):
+            return np.zeros(len(middle), bool)
+        return np.asarray((at >= 0) & (middle < found[1][np.maximum(at, 0)]))
+
+    kept = covers(union) & ~covers(hole)
+    return _union(cuts[:-1][kept], cuts[1:][kept])
+
+
+def _length(union: Intervals) -> float:
     return float(np.sum(union[1] - union[0]))
 
 
@@ -230,6 +253,10 @@ def anatomy(trace: TraceFile, calls: Calls, where: str) -> Anatomy:
     computing = _union(start[own], end[own])
     other = chosen[talking[chosen]]
     exchanging = _union(start[other], end[other])
+    if on_host:
+        # A call may hold one that waits for a collective, and does nothing meanwhile.
+        waits = [i for i in other if spans[i].time == 0.0]
+        computing = _without(computing, _union(start[waits], end[waits]))
     all_busy, compute = _length(busy), _length(computing)
     host_idle, other_idle, gaps = _idle(busy, start[chosen], launched[chosen])
     if on_host:  # between calls, the interpreter runs
@@ -272,7 +299,7 @@ def _rank(name: str) -> int:
     return ORDER.get(name, len(ORDER))
 
 
-def _idle(busy: tuple[Array, Array], start: Array, launched: Array) -> tuple[float, float, int]:
+def _idle(busy: Intervals, start: Array, launched: Array) -> tuple[float, float, int]:
     """Time between the busy intervals until the next kernel had been launched, and the rest; and
     the number of such gaps."""
     begins, ends = busy[0][1:], busy[1][:-1]

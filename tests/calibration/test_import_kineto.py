@@ -416,6 +416,25 @@ def test_the_calls_of_a_host_are_its_kernels(tmp_path: Path) -> None:
     assert (rows[1]["message_bytes"], rows[1]["num_gpus"]) == (4000, 2)
 
 
+def test_of_calls_of_one_name_the_innermost_states_the_shapes(tmp_path: Path) -> None:
+    """A call of DTensor states the shapes of all ranks together, the one within it its own."""
+    trace = Trace()
+    trace.event("cpu_op", "aten::linear", 60.0, **tensors([64, 32], [16, 32], dtype="float"))
+    trace.clock += 1.0
+    trace.event("cpu_op", "aten::mm", 50.0, **tensors([64, 32], [32, 16], dtype="float"))
+    trace.clock += 1.0
+    trace.event("cpu_op", "aten::mm", 40.0, **tensors([64, 32], [32, 8], dtype="float"))
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": trace.events}))
+    (row,) = kineto.read(path, STATED).rows.to_dict("records")
+    assert (row["n"], row["latency_us"]) == (8, 40)
+    trace = Trace()
+    outside = tensors([64, 32], [32, 16])
+    trace.call("aten::mm", [("gemm", 7.0)], "aten::mm", **tensors([64, 32], [32, 8]))
+    trace.events[0]["args"] |= outside
+    assert only(trace.read(tmp_path))["n"] == 8
+
+
 def test_a_copy_within_the_device_states_its_bytes(tmp_path: Path) -> None:
     trace = Trace()
     trace.event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 5.0, tid=7, device=0, bytes=4096)

@@ -59,7 +59,7 @@ def test_overlap_gaps_and_who_was_waited_for(tmp_path: Path) -> None:
     assert found.kernel_time == pytest.approx(62 * micro)
     assert found.compute == pytest.approx(37 * micro)
     assert (found.communication, found.exposed) == pytest.approx((25 * micro, 10 * micro))
-    assert found.together == pytest.approx(15 * micro)
+    assert found.together == pytest.approx(0.0)
     assert (found.host_idle, found.other_idle) == pytest.approx((8 * micro, 5 * micro))
     assert found.gaps == 2
     assert found.window == pytest.approx(60 * micro)
@@ -107,6 +107,26 @@ def test_calls_of_a_host_count_without_those_within_them(tmp_path: Path) -> None
     )
     assert (found.compute, found.exposed) == pytest.approx((70e-6, 20e-6))
     assert found.host_idle == pytest.approx(10e-6)
+
+
+def test_a_call_that_waits_for_a_collective_does_not_compute(tmp_path: Path) -> None:
+    """0-50 a product that holds a wait of 20-45, while the library's thread exchanges at 22-44."""
+
+    def call(name: str, start: float, dur: float, tid: int = 1, cat: str = "cpu_op") -> Event:
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start,
+                "dur": dur, "args": {}}  # fmt: skip
+
+    events = [
+        step(1, 0.0, 60.0),
+        call("aten::mm", 0.0, 50.0),
+        call("_c10d_functional::wait_tensor", 20.0, 25.0),
+        call("gloo:all_reduce", 22.0, 22.0, tid=2, cat="user_annotation"),
+    ]
+    found = steps_of(tmp_path, events)
+    assert found.classes == pytest.approx({"gemm": 25e-6, "communication": 22e-6})
+    assert (found.compute, found.exposed) == pytest.approx((25e-6, 25e-6))
+    assert found.host_idle == pytest.approx(10e-6)
+    assert found.together == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(

@@ -66,4 +66,4 @@ wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) dist build $(OUT) *.egg-info
+	rm -rf $(VENV) dist build $(OUT) profile-out *.egg-info

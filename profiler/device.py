@@ -7,7 +7,7 @@ import ctypes
 import os
 import platform
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,21 @@ class Device:
     def architecture(self) -> str:
         """Name that relates it to others of its kind."""
         return str(self.facts["architecture"])
+
+    @property
+    def most_ranks(self) -> int:
+        """Ranks that this host has room for: a core, or a GPU, for each."""
+        return torch.cuda.device_count() if self.kind == "cuda" else cores()
+
+    def of_rank(self, rank: int) -> Device:
+        """The device of one of several ranks on this host."""
+        return replace(self, torch=f"cuda:{rank}") if self.kind == "cuda" else self
+
+    def activate(self) -> None:
+        """Make this process compute on it."""
+        torch.set_num_threads(self.threads)
+        if self.kind == "cuda":
+            torch.cuda.set_device(self.torch)
 
     def synchronize(self) -> None:
         """Wait for the device."""

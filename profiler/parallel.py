@@ -137,7 +137,7 @@ def even_checks(device: Device) -> list[Check]:
 
 def parallel_step(check: Check, layout: Layout, member: Member) -> Callable[[], object]:
     """A step of this rank in a layout."""
-    mesh = init_device_mesh(member.place.partition(":")[0], (member.ranks,))
+    mesh = init_device_mesh(member.device.kind, (member.ranks,))
     module, around = WRAPPERS[layout.kind](module_of(check, member.device), mesh)
     step = step_of(check, member.device, module)
 

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from predictor.errors import InputError
 from profiler import collectives, parallel, suite
 from profiler.collectives import Member
-from profiler.device import Device, cores, keep_memory
+from profiler.device import Device, keep_memory
 
 TIMEOUT = timedelta(seconds=300)
 
@@ -66,6 +65,13 @@ def check_backend(backend: str, device: Device) -> None:
         raise InputError("--backend nccl needs GPUs and a PyTorch that has NCCL; use gloo")
 
 
+def check_ranks(device: Device, ranks: int, least: int = 1) -> None:
+    """Raise InputError for a number of ranks that the host has no room for."""
+    most, what = device.most_ranks, "GPUs" if device.kind == "cuda" else "cores"
+    if not least <= ranks <= most:
+        raise InputError(f"--ranks {ranks}: needs {least} to {most}, the {what} of this machine")
+
+
 def _measure(member: Member, end: float, trace: str | None) -> RankResults:
     """All that the ranks measure, until about the wall-clock time `end`."""
 
@@ -99,12 +105,13 @@ def _rank(
 ) -> None:
     """Body of one rank's process; `end` is the wall-clock time at which to be done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
-    torch.set_num_threads(device.threads)
+    own = device.of_rank(rank)
+    own.activate()
     keep_memory()
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group(backend, rank=rank, world_size=device.ranks, timeout=TIMEOUT)
     try:
-        found = _measure(Member(device, rank, device.ranks, 1, backend), end, trace)
+        found = _measure(Member(own, rank, own.ranks, 1, backend), end, trace)
         if rank == 0:
             results.put(found)
         dist.barrier()
@@ -151,11 +158,10 @@ def run(device: Device, seconds: float, backend: str = "gloo", trace: str | None
 
     trace   where to write a trace of a data-parallel step
 
-    Raises InputError for fewer than two ranks or more ranks than cores, ChildProcessError where a
-    rank fails.
+    Raises InputError for fewer than two ranks or more than there is room for, ChildProcessError
+    where a rank fails.
     """
-    if not 2 <= device.ranks <= cores():
-        raise InputError(f"--ranks {device.ranks}: needs 2 to {cores()}, the cores of this machine")
+    check_ranks(device, device.ranks, least=2)
     check_backend(backend, device)
     port, end = _free_port(), time.time() + seconds
     return spawn(_rank, device.ranks, device, backend, port, end, trace)
@@ -164,10 +170,8 @@ def run(device: Device, seconds: float, backend: str = "gloo", trace: str | None
 def join(device: Device, seconds: float, job: Launched, backend: str) -> RankResults:
     """Measure as one rank of torchrun's job; only rank 0 gets rows."""
     check_backend(backend, device)
-    torch.set_num_threads(device.threads)
+    device.activate()
     keep_memory()
-    if device.kind == "cuda":
-        torch.cuda.set_device(device.torch)
     dist.init_process_group(backend, timeout=TIMEOUT)
     try:
         hosts = -(-job.ranks // job.local_ranks)

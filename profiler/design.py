@@ -25,6 +25,9 @@ COVER = 6
 COVERING = 1e6
 """What a shape that a group still lacks counts above any refinement."""
 
+LEAST_WEIGHT = 0.15
+"""Weight of a group that training hardly notices: a pass of serving may consist of it."""
+
 PRIOR_SPREAD = 0.35
 """Log-standard-deviation of an efficiency of which nothing is known."""
 
@@ -168,5 +171,5 @@ def design(operators: list[Operator], accelerator: Accelerator, longest: float) 
         found.place.update({number: (group, at) for at, number in enumerate(index)})
     total = sum(group.weight for group in found.groups)
     for group in found.groups:
-        group.weight = float(np.sqrt(group.weight / total))
+        group.weight = max(float(np.sqrt(group.weight / total)), LEAST_WEIGHT)
     return found

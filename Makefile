@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint setup validate plans scoreboard calibration runs engines catalogs studies bench wheel clean
+.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs studies bench wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -21,6 +21,9 @@ $(VENV)/$(STAMP): pyproject.toml constraints.txt
 
 demo: setup              ## profile this machine, calibrate, check, predict clusters
 	$(BIN)/python tools/demo.py --out $(OUT)
+
+check-profile: setup     ## how well this machine is profiled: repeatability, unseen steps (quiet machine)
+	$(BIN)/python tools/check_profile.py --out profile-out
 
 test: setup              ## all tests; under ten minutes on two cores
 	$(BIN)/python -m pytest -n 2
@@ -73,4 +76,4 @@ wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) dist build $(OUT) *.egg-info
+	rm -rf $(VENV) dist build $(OUT) profile-out *.egg-info

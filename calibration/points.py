@@ -38,7 +38,9 @@ FRAMEWORKS = {
 }
 """Frameworks of published tables whose defaults are those of another entry."""
 
-PLAN_COLUMNS = ("weight_bytes", "gradient_bytes", "reduce_bytes", "optimizer_bytes")
+PLAN_COLUMNS = (
+    "weight_bytes", "gradient_bytes", "reduce_bytes", "gather_bytes", "optimizer_bytes",
+)  # fmt: skip
 """Fields of a plan that the project's own step tables state beside the shared columns."""
 
 NO_OVERLAP = dict.fromkeys(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from calibration.sources import kineto
+from calibration.sources.found import Stated
 from calibration.tables import check_kernels, read_table
 from predictor import catalog
 from predictor.errors import InputError
@@ -34,15 +36,39 @@ def device_accelerators(folder: Path) -> dict[str, Accelerator]:
     return {name: cluster.accelerator for name, cluster in device_systems(folder).items()}
 
 
-def read_measurements(paths: list[Path]) -> Measurements:
-    """Read profiles (folders) and kernel tables (files); training steps are never read.
+TRACES = (".json", ".json.gz")
+"""Endings of traces of PyTorch's profiler."""
+
+
+def stated_by(system: Cluster | None) -> Stated:
+    """What is known of a trace by the system that it was recorded on."""
+    if system is None:
+        return Stated()
+    return Stated(
+        tiers=system.tiers,
+        per_node=system.accelerators_per_node,
+        system=(system.name, system.accelerator.name),
+    )
+
+
+def read_measurements(paths: list[Path], system: Cluster | None = None) -> Measurements:
+    """Read profiles (folders), kernel tables and traces (files); training steps are never read.
+
+    system   that traces were recorded on, where they do not say so or communicate
 
     Raises InputError, one line, for what is missing, damaged or of another kind.
     """
     tables: list[pd.DataFrame] = []
     accelerators: dict[str, Accelerator] = {}
     files: list[str] = []
+    if system is not None:
+        accelerators[system.accelerator.name] = system.accelerator
     for path in paths:
+        if path.name.endswith(TRACES):
+            found = kineto.read(path, stated_by(system)).rows
+            tables.append(check_kernels(found, str(path)))
+            files.append(str(path))
+            continue
         source = path / "kernels.parquet" if path.is_dir() else path
         if path.is_dir() and not source.is_file():
             raise InputError(f"{path} holds no kernels.parquet (reckon profile writes one)")
@@ -56,7 +82,7 @@ def read_measurements(paths: list[Path]) -> Measurements:
         accelerators |= device_accelerators(source.parent)
         files.append(str(source))
     if not tables:
-        raise InputError("give at least one profile or kernel table")
+        raise InputError("give at least one profile, kernel table or trace")
     joined = pd.concat(tables, ignore_index=True)
     for name in joined["accelerator"].unique():
         if name not in accelerators:

@@ -6,7 +6,7 @@ and inside it are kept apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -156,7 +156,7 @@ def score(
                 done += 1
                 progress(done, total)
         else:
-            _score_kernels(path, table, calibration, rows, skipped)
+            score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = None
     if served:
@@ -288,18 +288,22 @@ def _score_run(
     )
 
 
-def _score_kernels(
+def score_kernels(
     path: Path,
     table: pd.DataFrame,
     calibration: Calibration,
     rows: list[Scored],
     skipped: list[Skipped],
+    known_devices: Mapping[str, Accelerator] | None = None,
 ) -> None:
-    """Predict the latency of every kernel and collective row, in groups of one kind."""
+    """Predict the latency of every kernel and collective row, in groups of one kind.
+
+    known_devices   accelerators by name that neither the catalog nor the folder of the table has
+    """
     table = check_kernels(table, str(path)).reset_index(drop=True)
     ids = table["point_id"].astype(str) if "point_id" in table else pd.Series("", table.index)
     names = [own or f"{path.name}:{line + 2}" for line, own in enumerate(ids)]
-    devices = device_accelerators(path.parent)
+    devices = {**device_accelerators(path.parent), **(known_devices or {})}
     in_sample = str(path) in calibration.fitted_files
     table = table.assign(kind=kinds(table), name=names)
     known: dict[str, Accelerator | None] = {}

@@ -122,9 +122,12 @@ def gaps(table: pd.DataFrame) -> pd.Series:
         why.mask(bad & (why == ""), reason, inplace=True)
 
     collective = is_collective(table)
-    note(table["op"].isin(DEVICE_OPS), "copies and launches describe the device only")
+    note(table["op"].isin(DEVICE_OPS), "copies, launches and overlaps describe the device only")
     known = table["op"].isin(COMPUTE_OPS) | collective
     note(~known, "kernels of this kind are not predicted yet: " + table["op"])
+    launched = table["mode"].isin(["compiled", "graph"]) & table["op"].isin(COMPUTE_OPS)
+    note(launched, "compiled and captured kernels are measured only, not fitted yet")
+    note(table["mode"] == "crowded", "collectives of several groups at once are measured only")
     typed = ~collective & ~table["dtype"].isin(ELEMENT_BYTES)
     note(typed & table["op"].isin(DIMENSIONS), "unknown data type " + table["dtype"])
     for op, needed in DIMENSIONS.items():

@@ -1,240 +1,275 @@
-"""Collectives between processes of this host over gloo, and what processes cost one another.
+"""Collectives between ranks: a sweep of sizes, over groups of several sizes, alone and several at a
+time, and beside a product of matrices.
 
-Each rank is a process with its share of the cores. All ranks time the same kernels at the same
-time (they share memory and caches), then collectives over a sweep of sizes, then a data-parallel
-training step. gloo lacks some collectives in some PyTorch versions; those are built from
-point-to-point sends, and the table's `kernel` column says so.
+Sizes and bandwidths follow nccl-tests. gloo lacks some collectives in some PyTorch versions; those
+are built from point-to-point sends, and the table's `kernel` column says so.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
-from predictor.errors import InputError
-from predictor.schema import KERNEL_SCHEMA_VERSION
-from profiler import suite
-from profiler.device import Device, cores, keep_memory
-from profiler.step import LEAST_STEPS, MOST_STEPS, WARM_UP_STEPS, checks, row, step_of, time_step
+from predictor.schema import COLLECTIVE_OPS, KERNEL_SCHEMA_VERSION
+from profiler.device import Device
+from profiler.suite import Budget
 
 SIZES = tuple(4.0 * 4**power for power in range(3, 13))
 """Message sizes [bytes] of the sweep, 256 B to 64 MiB."""
 
 OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
+assert set(OPS) == set(COLLECTIVE_OPS)
 
-TIMEOUT = timedelta(seconds=300)
+OVERLAP_SIZES = (2.0**20, 2.0**24)
+OVERLAP_WIDTH = 512
+"""Messages [bytes] that are reduced beside products of square matrices this wide."""
 
-
-@dataclass(frozen=True, slots=True)
-class RankResults:
-    """What the ranks measured together: kernel and collective rows, step rows."""
-
-    kernels: list[dict[str, Any]]
-    steps: list[dict[str, Any]]
+WARM_UP = 2
 
 
-def _exchange(outputs: list[torch.Tensor], inputs: list[torch.Tensor], rank: int) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One rank of the job: its device, its number, how many there are and on how many hosts, and
+    the library that communicates."""
+
+    device: Device
+    rank: int
+    ranks: int
+    hosts: int
+    backend: str
+
+    def agree(self, number: float) -> float:
+        """Rank 0's number, on all ranks."""
+        told = torch.tensor([number], dtype=torch.float64, device=self.place)
+        dist.broadcast(told, 0)
+        return float(told.item())
+
+    @property
+    def place(self) -> str:
+        """Where tensors of collectives lie."""
+        return "cpu" if self.backend == "gloo" else self.device.torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ring:
+    """Ranks that communicate: their group, this rank's position (-1: not one of them), how many
+    they are, the first of them, and how many such groups communicate at the same time."""
+
+    group: Any
+    position: int
+    size: int
+    first: int
+    crowd: int = 1
+
+
+def _exchange(
+    outputs: list[torch.Tensor], inputs: list[torch.Tensor], ring: Ring, others: list[int]
+) -> None:
     """All-to-all out of point-to-point messages: a copy to oneself, a message to each other."""
-    outputs[rank].copy_(inputs[rank])
+    outputs[ring.position].copy_(inputs[ring.position])
     pending = []
     for other, (target, source) in enumerate(zip(outputs, inputs, strict=True)):
-        if other != rank:
+        if other != ring.position:
             pending += [
-                dist.P2POp(dist.isend, source, other),
-                dist.P2POp(dist.irecv, target, other),
+                dist.P2POp(dist.isend, source, others[other], ring.group),
+                dist.P2POp(dist.irecv, target, others[other], ring.group),
             ]
     for request in dist.batch_isend_irecv(pending):
         request.wait()
 
 
 def collective_call(
-    op: str, size: float, rank: int, ranks: int
+    op: str, size: float, ring: Ring, member: Member
 ) -> tuple[Callable[[], object], str]:
     """A call of a collective with `size` bytes in nccl-tests' convention, and how it is made."""
+    ranks, place = ring.size, member.place
     elements = max(int(size // 4) // ranks * ranks, ranks)
-    part = elements // ranks
-    whole = torch.randn(elements)
-    own = torch.randn(part)
-    pieces = list(torch.empty(elements).split(part))
+    whole = torch.randn(elements, device=place)
+    other = torch.empty(elements, device=place)
+    part = torch.randn(elements // ranks, device=place)
+    group, first, library = ring.group, ring.first, member.backend
     if op == "allreduce":
-        return lambda: dist.all_reduce(whole), "gloo"
+        return lambda: dist.all_reduce(whole, group=group), library
     if op == "broadcast":
-        return lambda: dist.broadcast(whole, 0), "gloo"
+        return lambda: dist.broadcast(whole, first, group=group), library
     if op == "allgather":
-        return lambda: dist.all_gather(pieces, own), "gloo"
+        return lambda: dist.all_gather_into_tensor(other, part, group=group), library
     if op == "p2p":
-        if rank == 0:
-            return lambda: dist.send(whole, 1), "gloo"
-        return (lambda: dist.recv(whole, 0)) if rank == 1 else (lambda: None), "gloo"
-    sources = list(whole.split(part))
-    if op == "alltoall":
-        return lambda: _exchange(pieces, sources, rank), "gloo p2p"
+        if ring.position == 0:
+            return lambda: dist.send(whole, first + 1, group=group), library
+        receives = ring.position == 1
+        return (
+            (lambda: dist.recv(whole, first, group=group)) if receives else lambda: None
+        ), library
+    pieces, sources = list(other.chunk(ranks)), list(whole.chunk(ranks))
+    others = list(range(first, first + ranks))
 
-    def reduce_scatter() -> None:
-        _exchange(pieces, sources, rank)
+    def scattered() -> None:
+        _exchange(pieces, sources, ring, others)
         torch.stack(pieces).sum(0)
 
-    return reduce_scatter, "gloo p2p + sum"
+    ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "alltoall": (
+            partial(dist.all_to_all_single, other, whole, group=group),
+            partial(_exchange, pieces, sources, ring, others),
+        ),
+        "reducescatter": (
+            partial(dist.reduce_scatter_tensor, part, whole, group=group),
+            scattered,
+        ),
+    }
+    native, instead = ways[op]
+    try:
+        native()
+    except (RuntimeError, NotImplementedError):
+        return instead, f"{library} p2p" + (" + sum" if op == "reducescatter" else "")
+    return native, library
 
 
-def _time_collective(op: str, size: float, rank: int, ranks: int) -> tuple[list[float], str]:
-    """Seconds of calls; all ranks make the same number of them."""
-    call, kernel = collective_call(op, size, rank, ranks)
+def _time(op: str, size: float, ring: Ring, member: Member) -> tuple[list[float], str]:
+    """Seconds of calls; all ranks of all groups make the same number of them."""
+    call, kernel = collective_call(op, size, ring, member)
     samples: list[float] = []
     count = int(np.clip(2e7 / size, 5, 40))
-    for turn in range(2 + count):
+    for turn in range(WARM_UP + count):
         dist.barrier()
         start = time.perf_counter()
         call()
-        if op == "p2p" and rank > 0:
-            continue
-        if turn >= 2:
+        member.device.synchronize()
+        if turn >= WARM_UP and not (op == "p2p" and ring.position > 0):
             samples.append(time.perf_counter() - start)
     return samples, kernel
 
 
-def _sweep(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, Any]]:
+def _row(member: Member, op: str, size: float, seconds: list[float], **more: Any) -> dict[str, Any]:
+    """A measured collective as a row of the kernel table."""
+    p10, median, p90 = np.quantile(seconds, [0.1, 0.5, 0.9])
+    return {
+        "source": "profile",
+        "accelerator": member.device.name,
+        "op": op,
+        "dtype": "fp32",
+        "message_bytes": size,
+        "latency_us": median * 1e6,
+        "latency_p10_us": p10 * 1e6,
+        "latency_p90_us": p90 * 1e6,
+        "samples": len(seconds),
+        "mode": "eager",
+        "link": member.backend,
+        "in_switch": 0.0,
+        "ranks_per_host": member.device.ranks,
+        "framework": "pytorch",
+        "framework_version": str(torch.__version__),
+        "schema_version": KERNEL_SCHEMA_VERSION,
+        **more,
+    }
+
+
+def rings(member: Member) -> list[Ring]:
+    """Groups to measure: all ranks, and every halving of them down to pairs, of which first one
+    communicates alone, then all together. Every rank must call this, since groups are made."""
+    found = [Ring(None, member.rank, member.ranks, 0)]
+    size = member.ranks // 2
+    while size >= 2:
+        starts = range(0, member.ranks - size + 1, size)
+        groups = [dist.new_group(list(range(start, start + size))) for start in starts]
+        own = min(member.rank // size, len(groups) - 1)
+        inside = member.rank - own * size
+        position = inside if inside < size else -1
+        alone = position if own == 0 else -1
+        found.append(Ring(groups[0], alone, size, 0))
+        found.append(Ring(groups[own], position, size, own * size, len(groups)))
+        size //= 2
+    return found
+
+
+def sweep(member: Member, budget: Budget) -> list[dict[str, Any]]:
     """Time every collective over the sizes, small ones first, until the budget is spent; the
-    smallest in any case."""
-    ranks = device.ranks
+    smallest among all ranks in any case."""
     rows = []
-    for size, op in itertools.product(SIZES, OPS):
-        # Rank 0 decides for all whether to go on.
-        go = torch.tensor([1.0 if budget.left > 0 or size == SIZES[0] else 0.0])
-        dist.broadcast(go, 0)
-        if not go.item():
-            break
-        samples, kernel = _time_collective(op, size, rank, ranks)
-        if rank == 0:
-            p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
-            rows.append(
-                {
-                    "source": "profile",
-                    "accelerator": device.name,
-                    "op": op,
-                    "dtype": "fp32",
-                    "num_gpus": float(ranks),
-                    "num_nodes": 1.0,
-                    "message_bytes": size,
-                    "latency_us": median * 1e6,
-                    "latency_p10_us": p10 * 1e6,
-                    "latency_p90_us": p90 * 1e6,
-                    "samples": len(samples),
-                    "kernel": kernel,
-                    "mode": "eager",
-                    "link": "gloo",
-                    "in_switch": 0.0,
-                    "ranks_per_host": ranks,
-                    "framework": "pytorch",
-                    "framework_version": str(torch.__version__),
-                    "schema_version": KERNEL_SCHEMA_VERSION,
-                }
-            )
+    groups = rings(member)
+    for size, op, ring in itertools.product(SIZES, OPS, groups):
+        needed = size == SIZES[0] and ring.group is None
+        if not member.agree(float(budget.left > 0 or needed)):
+            continue
+        samples: list[float] = []
+        if ring.position >= 0:
+            samples, kernel = _time(op, size, ring, member)
+        else:
+            for _ in range(WARM_UP + int(np.clip(2e7 / size, 5, 40))):
+                dist.barrier()
+        if member.rank == 0:
+            crowd = f"{ring.crowd} groups at once" if ring.crowd > 1 else ""
+            more = {
+                "num_gpus": float(ring.size),
+                "num_nodes": float(member.hosts if ring.size > member.device.ranks else 1),
+                "kernel": kernel,
+                "mode": "crowded" if ring.crowd > 1 else "eager",
+                "notes": crowd,
+            }
+            rows.append(_row(member, op, size, samples, **more))
     return rows
 
 
-def _steps(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, Any]]:
-    """Data-parallel steps: every rank computes its own sequences, gradients are all-reduced."""
-    from torch.nn.parallel import DistributedDataParallel
+def overlap(member: Member, budget: Budget) -> Iterator[dict[str, Any]]:
+    """A product of matrices and an all-reduce at the same time: how much each slows the other.
 
-    rows = []
-    chosen = [check for check in checks(device) if check.precision == device.dtypes[0]][:2]
-    for position, check in enumerate(chosen):
-        step = step_of(check, device, DistributedDataParallel)
-        start = time.perf_counter()
-        step()
-        share = budget.left / (len(chosen) - position)
-        # Every rank must make the same number of steps, if any: rank 0 decides.
-        fit = torch.tensor([share / (time.perf_counter() - start) - WARM_UP_STEPS])
-        dist.broadcast(fit, 0)
-        if position and fit.item() < LEAST_STEPS:
-            break
-        count = int(np.clip(fit.item(), LEAST_STEPS, MOST_STEPS))
-        samples = time_step(step, device, 0.0, count)
-        if rank == 0:
-            rows.append(row(check, samples, device, device.ranks))
-    return rows
-
-
-def _rank(rank: int, device: Device, port: int, end: float, results: Any) -> None:
-    """Body of one rank's process; `end` is the wall-clock time at which to be done."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
-    torch.set_num_threads(device.threads)
-    keep_memory()
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=device.ranks, timeout=TIMEOUT)
-    try:
-        rows = _kernels(device, rank, suite.Budget(0.5 * (end - time.time())))
-        rows += _sweep(device, rank, suite.Budget(0.4 * (end - time.time())))
-        steps = _steps(device, rank, suite.Budget(end - time.time()))
-        if rank == 0:
-            results.put(RankResults(rows, steps))
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
-def _kernels(device: Device, rank: int, budget: suite.Budget) -> list[dict[str, Any]]:
-    """The kernel suite on all ranks at once; rank 0's clock decides when it ends."""
-
-    def agreed() -> Any:
-        for position, case in enumerate(suite.cases(device)):
-            go = torch.tensor([1.0 if budget.left > 0 or position < suite.ALWAYS else 0.0])
-            dist.broadcast(go, 0)
-            if not go.item():
-                return
-            yield case
-
-    endless = suite.Budget(3600.0)
-    rows = list(suite.run(device, endless, barrier=dist.barrier, order=agreed()))
-    return rows if rank == 0 else []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run(device: Device, seconds: float) -> RankResults:
-    """Start the ranks, measure for about `seconds`, return what rank 0 saw.
-
-    Raises InputError for fewer than two ranks or more ranks than cores, ChildProcessError where a
-    rank fails.
+    The row's `latency_us` is the all-reduce beside products; its notes give both ratios.
     """
-    if not 2 <= device.ranks <= cores():
-        raise InputError(f"--ranks {device.ranks}: needs 2 to {cores()}, the cores of this machine")
-    context = mp.get_context("spawn")
-    results = context.SimpleQueue()
-    port, end = _free_port(), time.time() + seconds
-    processes = [
-        context.Process(target=_rank, args=(rank, device, port, end, results), daemon=True)
-        for rank in range(device.ranks)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        while results.empty():
-            if any(process.exitcode not in (None, 0) for process in processes):
-                raise ChildProcessError("a rank failed (its message is above)")
-            time.sleep(0.05)
-        found: RankResults = results.get()
-        for process in processes:
-            process.join(timeout=60)
-        return found
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
+    place = member.device.torch
+    a, b = (torch.randn(OVERLAP_WIDTH, OVERLAP_WIDTH, device=place) for _ in range(2))
+
+    def products(count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            torch.mm(a, b)
+        member.device.synchronize()
+        return time.perf_counter() - start
+
+    products(3)
+    each = float(np.median([products(3) / 3 for _ in range(5)]))
+    for size in OVERLAP_SIZES:
+        if not member.agree(float(budget.left > 0)):
+            return
+        data = torch.randn(int(size // 4), device=member.place)
+        alone, beside, slowed = [], [], []
+        for _ in range(5):
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(data)
+            member.device.synchronize()
+            alone.append(time.perf_counter() - start)
+        count = max(int(member.agree(float(np.median(alone)) / each)), 1)
+        for _ in range(5):
+            dist.barrier()
+            start = time.perf_counter()
+            pending = dist.all_reduce(data, async_op=True)
+            slowed.append(products(count) / count / each)
+            pending.wait()
+            member.device.synchronize()
+            beside.append(time.perf_counter() - start)
+        if member.rank == 0:
+            longer = float(np.median(beside)) / float(np.median(alone))
+            yield _row(
+                member,
+                "overlap",
+                size,
+                beside,
+                num_gpus=float(member.ranks),
+                num_nodes=float(member.hosts),
+                m=float(OVERLAP_WIDTH),
+                n=float(OVERLAP_WIDTH),
+                k=float(OVERLAP_WIDTH),
+                batch=float(count),
+                kernel="allreduce beside products",
+                notes=f"products take {np.median(slowed):.2f} times as long, both together "
+                f"{longer:.2f} times the all-reduce alone ({np.median(alone) * 1e6:.0f} us)",
+            )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -25,6 +26,9 @@ DTYPES = {
     "fp16": torch.float16,
 }
 
+
+NARROW = ("fp8", "int8")
+"""Types of products only; everything around them stays in 16 bits."""
 
 ROTARY_HEAD = 64
 
@@ -64,8 +68,45 @@ def _backward(output: torch.Tensor, *inputs: torch.Tensor) -> Call:
     return call
 
 
+def _quantised(x: torch.Tensor, dtype: torch.dtype, most: float) -> tuple[torch.Tensor, Any]:
+    """A tensor in a narrow type by one scale for the whole, and that scale."""
+    scale = x.abs().amax().float() / most
+    return (x / scale.to(x.dtype)).clamp(-most, most).to(dtype), scale
+
+
+def narrow_product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
+    """y = x W^T with 16-bit activations, which are quantised on the way, as a linear layer in
+    fp8 or int8 does.
+
+    Raises KeyError for another type; PyTorch raises where the device cannot.
+    """
+    place = Place(device, torch.bfloat16)
+    x, w = place.random(m, k), place.random(n, k)
+    if dtype == "fp8":
+        kept, weight_scale = _quantised(w, torch.float8_e4m3fn, 448.0)
+
+        def call() -> object:
+            own, scale = _quantised(x, torch.float8_e4m3fn, 448.0)
+            return torch._scaled_mm(own, kept.t(), scale, weight_scale, out_dtype=torch.bfloat16)
+
+        return call
+    if dtype != "int8":
+        raise KeyError(dtype)
+    kept, weight_scale = _quantised(w, torch.int8, 127.0)
+
+    def product() -> object:
+        own, scale = _quantised(x, torch.int8, 127.0)
+        return (torch._int_mm(own, kept.t()) * (scale * weight_scale)).to(torch.bfloat16)
+
+    return product
+
+
 def _gemm(operator: Operator, place: Place) -> Call:
     m, n, k, batch = (int(getattr(operator, axis)) for axis in ("m", "n", "k", "batch"))
+    if operator.dtype in NARROW:
+        if operator.variant != "fwd":
+            raise KeyError(operator.variant)
+        return narrow_product(operator.dtype, place.device, m, n, k)
     if operator.variant.startswith("bmm"):
         a, b = place.random(batch, m, k), place.random(batch, k, n)
         return lambda: torch.bmm(a, b)
@@ -114,6 +155,34 @@ ACTIVATIONS: dict[str, Callable[..., torch.Tensor]] = {
     "relu": functional.relu,
     "squared_relu": lambda value: functional.relu(value).square(),
 }
+
+
+def _decode(operator: Operator, place: Place, heads: int) -> Call:
+    """One new token of each sequence over its cache."""
+    kv_heads = max(heads // int(operator.m), 1)
+    sequences, keys, d = int(operator.batch) // kv_heads, int(operator.n), int(operator.k)
+    q = place.random(sequences, heads, 1, d)
+    k, v = (place.random(sequences, kv_heads, keys, d) for _ in range(2))
+    grouped = kv_heads < heads
+    return lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
+
+
+def _experts(operator: Operator, place: Place) -> Call:
+    """Gated experts one after the other, each on its own tokens."""
+    if operator.variant != "fwd":
+        raise KeyError(operator.variant)
+    m, n, k, experts = (int(getattr(operator, axis)) for axis in ("m", "n", "k", "batch"))
+    x = [place.random(m, k) for _ in range(experts)]
+    up = [place.random(2 * n, k) for _ in range(experts)]
+    down = [place.random(k, n) for _ in range(experts)]
+
+    def call() -> object:
+        return [
+            functional.linear(swiglu(*functional.linear(one, a).chunk(2, dim=-1)), b)
+            for one, a, b in zip(x, up, down, strict=True)
+        ]
+
+    return call
 
 
 def _elementwise(operator: Operator, place: Place) -> Call:
@@ -194,6 +263,8 @@ def _optimizer(operator: Operator, place: Place) -> Call:
     return torch.optim.AdamW(parameters, lr=1e-4, fused=True).step
 
 
+ELEMENTWISE = (*ACTIVATIONS, "swiglu", "rope", "bias_grad", "add")
+
 BUILDERS: dict[str, Callable[[Operator, Place], Call]] = {
     "gemm": _gemm,
     "elementwise": _elementwise,
@@ -202,7 +273,17 @@ BUILDERS: dict[str, Callable[[Operator, Place], Call]] = {
     "embedding": _embedding,
     "loss": _loss,
     "optimizer": _optimizer,
+    "moe_gemm": _experts,
 }
+
+
+def buildable(operator: Operator) -> bool:
+    """Whether eager PyTorch runs an operator as one (dropout masks it does not)."""
+    if operator.op == "elementwise":
+        return operator.variant.removesuffix("_bwd") in ELEMENTWISE
+    if operator.op == "moe_gemm":
+        return operator.variant == "fwd"
+    return operator.op in BUILDERS or operator.op.startswith("attention")
 
 
 def build(operator: Operator, device: str, heads: int) -> Call:
@@ -210,7 +291,10 @@ def build(operator: Operator, device: str, heads: int) -> Call:
 
     Raises KeyError for operators that eager PyTorch does not run as one (dropout masks).
     """
-    place = Place(device, DTYPES[operator.dtype])
+    place = Place(device, DTYPES.get(operator.dtype, torch.bfloat16))
+    torch.backends.cuda.matmul.allow_tf32 = operator.dtype == "tf32"
+    if operator.op == "attention_decode":
+        return _decode(operator, place, heads)
     if operator.op.startswith("attention"):
         return _attention(operator, place, heads)
     return BUILDERS[operator.op](operator, place)

@@ -1,4 +1,5 @@
-"""Writes a profile: `kernels.parquet`, `steps.csv` and the device as an accelerator and a system.
+"""Writes a profile: `kernels.parquet`, `steps.csv`, `passes.csv`, and the device as an accelerator
+and a system.
 
 The files of `device.yaml` are those that a user could write by hand for any other machine. Peak
 rates are the best that was measured, so that no efficiency exceeds one.
@@ -6,6 +7,7 @@ rates are the best that was measured, so that no efficiency exceeds one.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,17 @@ CACHE_SHARE = 0.5
 """Copies whose two buffers take at most this share of the cache show its bandwidth."""
 
 
+def rate_key(dtype: str) -> str:
+    """Key of a data type's peak rate in an accelerator file."""
+    return f"{dtype}_tops" if dtype == "int8" else f"{dtype}_tflops"
+
+
 def _best_rates(table: pd.DataFrame) -> dict[str, float]:
     """Fastest product in each data type, as `<dtype>_tflops`."""
     gemms = table[table["op"] == "gemm"]
     rate = 2 * gemms["m"] * gemms["n"] * gemms["k"] * gemms["batch"] / gemms["latency_p10_us"] / 1e6
     best = rate.groupby(gemms["dtype"]).max()
-    return {f"{dtype}_tflops": round(float(value), 6) for dtype, value in best.items()}
+    return {rate_key(str(dtype)): round(float(value), 6) for dtype, value in best.items()}
 
 
 def _bandwidths(table: pd.DataFrame, cache_bytes: float) -> tuple[float, float]:
@@ -68,13 +75,21 @@ def link_rate(table: pd.DataFrame) -> float:
     return round(float((rows["message_bytes"] * factor / rows["latency_p10_us"]).max() / 1e3), 4)
 
 
+def link_name(table: pd.DataFrame) -> str:
+    """What the ranks communicated through."""
+    rows = table[table["op"].isin(COLLECTIVE_OPS)]
+    return "gloo" if rows.empty else str(rows["link"].iloc[0])
+
+
 def system_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
     """The device as a system: itself, and the link between its ranks."""
     return {
         "name": f"local-{device.ranks}" if device.ranks > 1 else "local",
         "accelerator": accelerator_mapping(table, device),
         "accelerators_per_node": device.ranks,
-        "tiers": [{"link": "gloo", "size": device.ranks, "bandwidth_gbs": link_rate(table)}],
+        "tiers": [
+            {"link": link_name(table), "size": device.ranks, "bandwidth_gbs": link_rate(table)}
+        ],
         "facts": device.facts,
         "source": "reckon profile",
     }
@@ -85,10 +100,12 @@ def write(
     kernels: list[dict[str, Any]],
     steps: list[dict[str, Any]],
     devices: list[Device],
+    served: list[dict[str, Any]],
 ) -> pd.DataFrame:
     """Write everything that was measured to a folder; returns the kernel table.
 
     devices   the device alone, and as shared between ranks if it was
+    served    passes of serving
     """
     prepare_folder(out)
     table = pd.DataFrame(kernels).reindex(columns=list(KERNEL_COLUMNS))
@@ -107,6 +124,8 @@ def write(
         text = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True)
         write_text(out / name, text)
     write_whole(out / "kernels.parquet", lambda path: table.to_parquet(path, index=False))
-    frame = pd.DataFrame(steps)
-    write_whole(out / "steps.csv", lambda path: frame.to_csv(path, index=False))
+    for name, rows in (("steps.csv", steps), ("passes.csv", served)):
+        if rows or name == "steps.csv":
+            frame = pd.DataFrame(rows)
+            write_whole(out / name, partial(frame.to_csv, index=False))
     return table

@@ -1,7 +1,6 @@
 """Real training steps of small transformers: what predictions are checked against, never fitted.
 
-The models are plain PyTorch, one module per operator of the predictor's work list. Their sizes are
-not on the ladder that `profiler.suite` measures.
+Their sizes are not on the ladder that `profiler.suite` measures.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from predictor.model import Model
+from profiler import huggingface
 from profiler.device import Device
-from profiler.operators import DTYPES, rotary, swiglu
+from profiler.models import Transformer
+from profiler.operators import DTYPES
 
 WARM_UP_STEPS = 1
 LEAST_STEPS = 2
@@ -37,7 +37,7 @@ class Check:
 
 def checks(device: Device) -> list[Check]:
     """The steps to time on a device: GPT and Llama styles, two sizes, each fast data type."""
-    scale = 4 if device.is_cuda else 1
+    scale = 4 if device.on_gpu else 1
     gpt = Model(
         "check-gpt",
         4,
@@ -57,136 +57,69 @@ def checks(device: Device) -> list[Check]:
     )
     llama = Model("check-llama", 6, 448 * scale, 7 * scale, 7 * scale, 64, 1216 * scale, 6000)
     wide = Model("check-wide", 2, 1152 * scale, 18 * scale, 18 * scale, 64, 3072 * scale, 4000)
+    mixture = Model(
+        "check-moe",
+        3,
+        576 * scale,
+        9 * scale,
+        9 * scale,
+        64,
+        704 * scale,
+        5000,
+        num_experts=4,
+        top_k=2,
+        expert_ffn_hidden=704 * scale,
+    )
     first = device.dtypes[0]
     found = [
         Check(gpt, 192 * scale, 3, first),
         Check(llama, 320 * scale, 2, first),
         Check(wide, 448 * scale, 1, first),
+        Check(mixture, 256 * scale, 2, first),
+        Check(gpt, 640 * scale, 1, first),
+        Check(llama, 96 * scale, 5, first),
     ]
-    if not device.is_cuda and "bf16" in device.dtypes:
+    if not device.on_gpu and "bf16" in device.dtypes:
         found.append(Check(llama, 320, 2, "bf16"))
     return found
 
 
-class Attention(nn.Module):
-    """Projections and causal attention, with rotary positions where the model has them."""
-
-    cosine: torch.Tensor
-    sine: torch.Tensor
-
-    def __init__(self, model: Model, seq_len: int) -> None:
-        super().__init__()
-        self.model = model
-        self.qkv = nn.Linear(model.hidden, model.attention_width + 2 * model.kv_width, model.bias)
-        self.out = nn.Linear(model.attention_width, model.hidden, model.bias)
-        angle = torch.outer(
-            torch.arange(seq_len).float(),
-            10000.0 ** (-torch.arange(0, model.head_dim, 2).float() / model.head_dim),
-        )
-        angle = torch.cat((angle, angle), dim=-1)
-        self.register_buffer("cosine", angle.cos())
-        self.register_buffer("sine", angle.sin())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, sequence, hidden) -> the same."""
-        b, s, _ = x.shape
-        model = self.model
-        widths = (model.attention_width, model.kv_width, model.kv_width)
-        q, k, v = self.qkv(x).split(widths, dim=-1)
-        q, k, v = (
-            part.view(b, s, part.shape[-1] // model.head_dim, model.head_dim).transpose(1, 2)
-            for part in (q, k, v)
-        )
-        if model.positions == "rope":
-            q, k = rotary(q, self.cosine, self.sine), rotary(k, self.cosine, self.sine)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(b, s, model.attention_width))
+Step = Callable[[], object]
 
 
-class FeedForward(nn.Module):
-    """Up projection (and gate), activation, down projection."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.gated = model.gated
-        self.up = nn.Linear(model.hidden, model.ffn_in_width, model.bias)
-        self.down = nn.Linear(model.ffn_hidden, model.hidden, model.bias)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, sequence, hidden) -> the same."""
-        y: torch.Tensor = self.up(x)
-        return self.down(swiglu(*y.chunk(2, dim=-1)) if self.gated else functional.gelu(y))
-
-
-def norm(model: Model) -> nn.Module:
-    """The model's norm over its hidden size."""
-    kind = nn.LayerNorm if model.norm == "layernorm" else nn.RMSNorm
-    return kind(model.hidden)
-
-
-class Block(nn.Module):
-    """One transformer layer."""
-
-    def __init__(self, model: Model, seq_len: int) -> None:
-        super().__init__()
-        self.attention_norm, self.attention = norm(model), Attention(model, seq_len)
-        self.mlp_norm, self.mlp = norm(model), FeedForward(model)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(batch, sequence, hidden) -> the same."""
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
-
-
-class Transformer(nn.Module):
-    """A decoder with the dimensions of a `predictor.model.Model`; returns the loss."""
-
-    def __init__(self, model: Model, seq_len: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(model.vocab, model.hidden)
-        learned = model.positions == "learned"
-        self.positions = nn.Embedding(seq_len, model.hidden) if learned else None
-        self.blocks = nn.ModuleList(Block(model, seq_len) for _ in range(model.layers))
-        self.norm = norm(model)
-        self.head = nn.Linear(model.hidden, model.vocab, bias=False)
-        if model.tied_embeddings:
-            self.head.weight = self.embedding.weight
-
-    def forward(self, tokens: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """(batch, sequence) token ids and targets -> scalar loss."""
-        x = self.embedding(tokens)
-        if self.positions is not None:
-            x = x + self.positions.weight
-        for block in self.blocks:
-            x = block(x)
-        logits = self.head(self.norm(x)).flatten(0, 1).float()
-        return functional.cross_entropy(logits, target.flatten())
-
-
-def step_of(
-    check: Check, device: Device, wrap: Callable[[nn.Module], nn.Module]
-) -> Callable[[], None]:
-    """A call that runs one whole training step: forward, backward, AdamW."""
+def module_of(check: Check, device: Device) -> Transformer:
+    """The model of a check on its device, random weights."""
     torch.manual_seed(0)
-    plain = Transformer(check.model, check.seq_len)
-    module = wrap(plain.to(device.torch, DTYPES[check.precision]))
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
-    shape = (check.sequences, check.seq_len)
+    return Transformer(check.model, check.seq_len).to(device.torch, DTYPES[check.precision])
+
+
+def step_of(check: Check, device: Device, module: nn.Module, sequences: int | None = None) -> Step:
+    """A call that runs one whole training step: forward, backward, AdamW.
+
+    module      takes tokens and targets, returns the loss
+    sequences   of this rank, those of the check unless stated
+    """
+    # One fused optimizer cannot mix whole tensors with those that ranks share.
+    types: dict[type, list[nn.Parameter]] = {}
+    for parameter in module.parameters():
+        types.setdefault(type(parameter.data), []).append(parameter)
+    optimizers = [torch.optim.AdamW(own, lr=1e-4, fused=True) for own in types.values()]
+    shape = (sequences or check.sequences, check.seq_len)
     tokens, target = (
         torch.randint(check.model.vocab, shape, device=device.torch) for _ in range(2)
     )
 
     def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         module(tokens, target).backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
     return step
 
 
-def time_step(
-    step: Callable[[], None], device: Device, budget: float, count: int | None = None
-) -> list[float]:
+def time_step(step: Step, device: Device, budget: float, count: int | None = None) -> list[float]:
     """Seconds of steps after a warm-up: `count` steps, or as many as fit the budget (but two)."""
     samples: list[float] = []
     begin = time.perf_counter()
@@ -199,30 +132,62 @@ def time_step(
         return len(samples) < LEAST_STEPS or spent + samples[-1] < budget
 
     while len(samples) < wanted and (count or another()):
-        if device.is_cuda:
-            torch.cuda.synchronize(device.torch)
+        device.synchronize()
         start = time.perf_counter()
         step()
-        if device.is_cuda:
-            torch.cuda.synchronize(device.torch)
+        device.synchronize()
         samples.append(time.perf_counter() - start)
     return samples
 
 
-def row(check: Check, samples: list[float], device: Device, ranks: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How ranks share a step: `kind` names it in point ids; `sharding` as `dp_sharding` has it."""
+
+    kind: str
+    dp: int = 1
+    tp: int = 1
+    sharding: str = "none"
+
+
+ALONE = Layout("single")
+STRANGER = Layout("transformers")
+"""On one device: the model of `profiler.models`, and that of HuggingFace's transformers."""
+
+
+def _strange_module(check: Check, device: Device) -> nn.Module:
+    return huggingface.causal(check.model, check.seq_len, check.precision, device)
+
+
+def kinds(device: Device) -> list[tuple[Check, Layout, Callable[[Check, Device], nn.Module]]]:
+    """The steps of one device, which layout they have and what makes their model; those of a
+    stranger's code where it is installed."""
+    own = checks(device)
+    found: list[tuple[Check, Layout, Callable[[Check, Device], nn.Module]]] = [
+        (check, ALONE, module_of) for check in own
+    ]
+    if huggingface.available():
+        found[2:2] = [(check, STRANGER, _strange_module) for check in own[:2]]
+    return found
+
+
+def row(
+    check: Check, samples: list[float], device: Device, layout: Layout = ALONE, notes: str = ""
+) -> dict[str, Any]:
     """A timed step as a row in the form of `training.csv`, with the plan's byte counts."""
     model = check.model
     size = float(torch.empty(0, dtype=DTYPES[check.precision]).element_size())
     p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
-    kind = "dp" if ranks > 1 else "single"
+    ranks = layout.dp * layout.tp
+    shape = f"{check.sequences}x{check.seq_len}"
     return {
-        "point_id": f"{device.name}_{model.name}_{check.precision}_{kind}{ranks}",
+        "point_id": f"{device.name}_{model.name}_{check.precision}_{shape}_{layout.kind}{ranks}",
         "source": "profile",
         "accelerator": device.name,
         "gpus_per_node": ranks,
         "num_gpus": ranks,
         "model": model.name,
-        "family": "gpt" if not model.gated else "llama",
+        "family": "llama" if model.gated else "gpt",
         "params_b": model.parameters / 1e9,
         "layers": model.layers,
         "hidden": model.hidden,
@@ -232,23 +197,27 @@ def row(check: Check, samples: list[float], device: Device, ranks: int) -> dict[
         "vocab": model.vocab,
         "gated": int(model.gated),
         "tied_embeddings": int(model.tied_embeddings),
+        "num_experts": model.num_experts or None,
+        "top_k": model.top_k or None,
+        "expert_ffn_hidden": model.expert_ffn_hidden or None,
         "seq_len": check.seq_len,
         "precision": check.precision,
-        "global_batch": check.sequences * ranks,
+        "global_batch": check.sequences * layout.dp,
         "micro_batch": check.sequences,
-        "tp": 1,
+        "tp": layout.tp,
         "pp": 1,
         "vpp": 1,
         "cp": 1,
-        "dp": ranks,
+        "dp": layout.dp,
         "sequence_parallel": 0,
-        "dp_sharding": "none",
+        "dp_sharding": layout.sharding,
         "recompute": "none",
         "framework": "pytorch",
         "framework_version": str(torch.__version__),
         "weight_bytes": size,
         "gradient_bytes": size,
         "reduce_bytes": size,
+        "gather_bytes": size,
         "optimizer_bytes": 2 * size,
         "metric": "step_time_s",
         "value": float(median),
@@ -256,5 +225,6 @@ def row(check: Check, samples: list[float], device: Device, ranks: int) -> dict[
         "step_time_p10_s": float(p10),
         "step_time_p90_s": float(p90),
         "steps": len(samples),
-        "notes": "forward, backward, AdamW (fused); eager; median",
+        "load_average": device.conditions()["load_average"],
+        "notes": notes or "forward, backward, AdamW (fused); eager; median",
     }

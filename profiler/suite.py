@@ -1,39 +1,55 @@
-"""What to measure, in which order, within a time budget.
+"""What to measure within a time budget.
 
-The shapes are those of transformers: the predictor's work list for a ladder of model sizes and
-batch sizes. Rounds go from coarse to fine, so that whatever the budget, every kind of operator
-has been seen. The models of the check steps (`profiler.step`) are not on the ladder.
+The candidates are the kernels of transformers, in training and in serving: the predictor's work
+lists of the models that the user names, or of a ladder of widths, for several batches. Among them
+`profiler.design` chooses. The models of the check steps (`profiler.step`) are not on the ladder.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+from predictor import catalog
+from predictor.hardware import Accelerator
 from predictor.model import Model
 from predictor.operators import Operator, step_operators, streaming, update_operators
 from predictor.plan import TrainingPlan
 from predictor.precision import PRECISIONS
-from predictor.schema import KERNEL_SCHEMA_VERSION
+from predictor.schema import KERNEL_COLUMNS, KERNEL_SCHEMA_VERSION
+from predictor.serving_operators import decode_attention, layer_operators
+from predictor.serving_plan import ServingPlan
+from profiler.design import design
 from profiler.device import Device
-from profiler.operators import attention_heads, build
+from profiler.operators import NARROW, attention_heads, build, buildable
+from profiler.output import accelerator_mapping, rate_key
 from profiler.timing import Timing, measure
 
 WIDTHS = (256, 1024, 512, 1536, 768, 384, 2048, 3072)
 """Hidden sizes of the ladder, in the order of the rounds (GPUs add larger ones)."""
 
-CUDA_WIDTHS = (1024, 4096, 2048, 8192, 5120, 12288)
+GPU_WIDTHS = (1024, 4096, 2048, 8192, 5120, 12288)
 
 TOKENS = ((256, 4), (512, 1), (1024, 2), (128, 2))
 """(sequence length, sequences) of a round's micro-batches."""
 
-CUDA_TOKENS = ((2048, 2), (4096, 1), (1024, 8))
+GPU_TOKENS = ((2048, 2), (4096, 1), (1024, 8))
+
+DECODE_BATCHES = (1, 4, 16, 64)
+"""Sequences that a decoding pass adds a token to."""
+
+DECODE_KEYS = (128, 512, 2048)
+"""Tokens in their caches."""
+
+SERVING = "bf16"
+"""Data type of the candidates of serving, where the device computes in it."""
 
 COPY_BYTES = tuple(2.0**power for power in range(12, 30))
 """Sizes of the memory-copy sweep, which finds the bandwidths of memory and cache."""
@@ -57,11 +73,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One operator to time; `heads` splits an attention's batch into sequences and heads."""
+    """One operator to time; `heads` splits an attention's batch into sequences and heads, `width`
+    is the hidden size of its model; `mode` how it is launched (`MODES`)."""
 
     operator: Operator
     heads: int
-    round: int
+    width: float
+    mode: str = "eager"
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -117,28 +135,71 @@ ALWAYS = 8
 """Cases that no budget leaves out: a norm, the three products of a projection, attention."""
 
 
-def cases(device: Device) -> Iterator[Case]:
-    """Cases in the order of their worth, each once."""
-    widths = CUDA_WIDTHS if device.is_cuda else WIDTHS
-    batches = CUDA_TOKENS if device.is_cuda else TOKENS
-    seen: set[tuple[object, ...]] = set()
-    for level, (turn, width) in enumerate(
-        (turn, width) for turn in range(len(batches)) for width in widths
-    ):
-        seq_len, sequences = batches[(turn + level) % len(batches)]
-        for precision in device.dtypes:
-            for style in ("gpt", "llama"):
-                model = ladder_model(width, style)
-                plan = eager_plan(seq_len, sequences, precision)
-                found = step_operators(model, plan)
-                if precision == device.dtypes[0]:
-                    found += update_operators(plan, float(model.parameters))
-                    found += _softmax(model, plan)
-                for operator in found:
-                    case = Case(operator, model.heads, level)
-                    if case.key not in seen:
-                        seen.add(case.key)
-                        yield case
+def named_models(names: Sequence[str]) -> list[Model]:
+    """Models that a user named: catalog names or files.
+
+    Raises InputError with the nearest name.
+    """
+    return [catalog.model(name) for name in names]
+
+
+def ladder(device: Device) -> list[Model]:
+    """The default set of models."""
+    widths = GPU_WIDTHS if device.on_gpu else WIDTHS
+    return [ladder_model(width, style) for width in widths for style in ("gpt", "llama")]
+
+
+def cases(device: Device, models: Sequence[Model] = (), dtypes: Sequence[str] = ()) -> list[Case]:
+    """All that could be measured, each once; the first `ALWAYS` are what any device needs.
+
+    models   whose kernels they are; the ladder's where none is named
+    dtypes   all of the device's unless stated
+    """
+    types = tuple(dtypes) or device.dtypes
+    batches = GPU_TOKENS if device.on_gpu else TOKENS
+    chosen = list(models) or ladder(device)
+    first = types[0]
+    found: dict[tuple[object, ...], Case] = {}
+
+    def add(operators: list[Operator], heads: int, width: float) -> None:
+        for operator in operators:
+            if buildable(operator):
+                case = Case(operator, heads, width)
+                found.setdefault(case.key, case)
+
+    for model in chosen:
+        for seq_len, sequences in batches:
+            for precision in types:
+                if precision in NARROW:
+                    plan = eager_plan(seq_len, sequences, "bf16")
+                    listed = [
+                        replace(o, dtype=precision)
+                        for o in step_operators(model, plan)
+                        if o.op == "gemm" and o.variant == "fwd"
+                    ]
+                else:
+                    plan = eager_plan(seq_len, sequences, precision)
+                    listed = step_operators(model, plan)
+                if precision == first:
+                    listed += update_operators(plan, float(model.parameters))
+                    listed += _softmax(model, plan)
+                add(listed, model.heads, model.hidden)
+    if SERVING in types:
+        for model in chosen:
+            for batch in DECODE_BATCHES:
+                add(_decoding(model, batch), model.heads, model.hidden)
+    return list(found.values())
+
+
+def _decoding(model: Model, batch: int) -> list[Operator]:
+    """Products and attention of a pass that adds one token to each sequence."""
+    plan = ServingPlan(
+        batch=float(batch), input_len=1.0, output_len=1.0, weights=SERVING, kv=SERVING
+    )
+    found = [o for o in layer_operators(model, plan, float(batch)) if o.op == "gemm"]
+    for keys in DECODE_KEYS:
+        found += decode_attention(model, plan, float(batch), float(keys))
+    return found
 
 
 def _softmax(model: Model, plan: TrainingPlan) -> list[Operator]:
@@ -151,9 +212,18 @@ def _softmax(model: Model, plan: TrainingPlan) -> list[Operator]:
     ]
 
 
-def row(case: Case, timing: Timing, device: Device, cache: str) -> dict[str, Any]:
-    """A measured case as a row of the kernel table."""
+def row(
+    case: Case,
+    timing: Timing,
+    device: Device,
+    cache: str,
+    conditions: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """A measured case as a row of the kernel table; `conditions` as `Device.conditions` says."""
     o = case.operator
+    read = conditions or {}
+    load = f"load {read['load_average']:g}" if "load_average" in read else ""
+    noisy = f"noisy: p90 is {timing.spread:.2f} times p10" if timing.noisy else ""
     common: dict[str, Any] = {
         "source": "profile",
         "accelerator": device.name,
@@ -164,12 +234,36 @@ def row(case: Case, timing: Timing, device: Device, cache: str) -> dict[str, Any
         "latency_p90_us": timing.p90 * 1e6,
         "samples": timing.samples,
         "cache": cache,
-        "mode": "eager",
+        "mode": case.mode,
         "ranks_per_host": device.ranks,
+        "clock_mhz": read.get("clock_mhz"),
+        "power_w": read.get("power_w"),
         "framework": "pytorch",
         "framework_version": str(torch.__version__),
         "schema_version": KERNEL_SCHEMA_VERSION,
+        "notes": "; ".join(text for text in (noisy, load) if text),
     }
+    if o.op == "attention_decode":
+        kv_heads = case.heads / float(o.m)
+        return common | {
+            "batch": float(o.batch) / kv_heads,
+            "heads": float(case.heads),
+            "kv_heads": kv_heads,
+            "q_len": 1.0,
+            "kv_len": float(o.n),
+            "head_dim": float(o.k),
+            "kv_dtype": o.dtype,
+        }
+    if o.op == "moe_gemm":
+        return common | {
+            "m": float(o.m) * float(o.batch),
+            "n": float(o.n),
+            "k": float(o.k),
+            "experts": float(o.batch),
+            "topk": 1.0,
+            "moe_tp": 1.0,
+            "moe_ep": 1.0,
+        }
     if o.op.startswith("attention"):
         sequences, heads = attention_heads(o, case.heads)
         return common | {
@@ -195,37 +289,131 @@ def _calls(case: Case, device: Device) -> tuple[list[Callable[[], object]], str]
     return made, "cold" if copies * size >= device.cache_bytes else "warm"
 
 
+IDENTITY = (
+    "op", "dtype", "m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim",
+    "layout", "kernel", "mode",
+)  # fmt: skip
+"""Columns that tell one measurement from another."""
+
+
+def identity(measured: Mapping[str, Any]) -> tuple[object, ...]:
+    """What a row measured, equal for rows that measured the same."""
+    values = (measured.get(column) for column in IDENTITY)
+    return tuple(None if value is None or value != value else value for value in values)
+
+
+Choice = Callable[[int | None], int | None]
+"""What every rank does with the number that rank 0 chose."""
+
+
 def run(
     device: Device,
     budget: Budget,
+    known: Sequence[Mapping[str, Any]],
     progress: Callable[[str], None] = lambda text: None,
     barrier: Callable[[], None] = lambda: None,
-    order: Iterator[Case] | None = None,
+    agree: Choice = lambda chosen: chosen,
+    models: Sequence[Model] = (),
+    modes: Sequence[str] = ("eager",),
+    dtypes: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Time cases until the budget is spent, a row of the kernel table for each; the first
     `ALWAYS` in any case, without which a device has neither a peak nor a bandwidth.
 
+    known     rows that were measured before: not measured again, and learned from
     barrier   called before each case, where several ranks measure at the same time
+    agree     makes all ranks choose as rank 0 does
+    modes     how kernels are launched (`MODES`)
+    models, dtypes   as `cases` takes them
     """
-    rate: dict[str, float] = {}
-    for position, case in enumerate(order or cases(device)):
-        if budget.left <= 0 and position >= ALWAYS:
-            break
-        o = case.operator
-        guess = float(np.asarray(o.flop)) / rate.get(o.dtype, 5e10)
-        guess += float(np.asarray(o.bytes)) / 5e9
-        if position >= ALWAYS and guess > min(LONGEST_CALL, budget.left / 4):
-            continue
-        try:
-            calls, cache = _calls(case, device)
-        except KeyError:
-            continue
-        barrier()
-        progress(f"{o.op} {o.dtype}")
-        timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
-        if o.op == "gemm":
-            rate[o.dtype] = max(rate.get(o.dtype, 0.0), float(o.flop) / timing.median)
-        yield row(case, timing, device, cache)
+    candidates = cases(device, models, dtypes)
+    before = {identity(one): float(one["latency_us"]) * 1e-6 for one in known}
+    rows = list(known)
+    blank = Timing(1.0, 1.0, 1.0, 1)
+    names = [identity(row(case, blank, device, "")) for case in candidates]
+
+    def timed(number: int) -> Iterator[tuple[dict[str, Any], float]]:
+        for mode in modes:
+            case = replace(candidates[number], mode=mode)
+            o = case.operator
+            try:
+                made, cache = _calls(case, device)
+                calls = MODES[mode](made, device)
+            except (KeyError, RuntimeError, NotImplementedError):
+                continue  # this device or this PyTorch cannot
+            barrier()
+            progress(f"{o.op} {o.dtype}" + ("" if mode == "eager" else f" {mode}"))
+            timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
+            yield row(case, timing, device, cache, device.conditions()), timing.median
+
+    for number in range(min(ALWAYS, len(candidates))):
+        if names[number] not in before:
+            for one, seconds in timed(number):
+                rows.append(one)
+                before.setdefault(names[number], seconds)
+                yield one
+    plan = design([case.operator for case in candidates], provisional(rows, device), LONGEST_CALL)
+    room = MOST_MEMORY * float(device.facts["memory_gb"]) * 1e9
+    for number, name in enumerate(names):
+        if name in before:
+            plan.learn(number, before[name])
+        elif 4.0 * float(np.asarray(candidates[number].operator.bytes)) > room:
+            plan.drop(number)
+    while True:
+        chosen = agree(plan.next(budget.left) if budget.left > 0 else None)
+        if chosen is None:
+            return
+        plan.drop(chosen)
+        for one, seconds in timed(chosen):
+            if one["mode"] == modes[0]:
+                plan.learn(chosen, seconds)
+            yield one
+
+
+MOST_MEMORY = 0.5
+"""Share of the memory that the copies of one case may take."""
+
+
+def provisional(rows: Sequence[Mapping[str, Any]], device: Device) -> Accelerator:
+    """The device as far as the rows show it: a data type not yet timed is as fast as the fastest
+    that was."""
+    table = pd.DataFrame(list(rows)).reindex(columns=list(KERNEL_COLUMNS))
+    mapping = accelerator_mapping(table, device)
+    rates = [value for key, value in mapping.items() if key.endswith(("_tflops", "_tops"))]
+    for dtype in (*device.dtypes, "fp32"):
+        mapping.setdefault(rate_key(dtype), max(rates, default=1.0))
+    return catalog.accelerator(mapping)
+
+
+def _eager(calls: list[Callable[[], object]], device: Device) -> list[Callable[[], object]]:
+    return calls
+
+
+def _compiled(calls: list[Callable[[], object]], device: Device) -> list[Callable[[], object]]:
+    made: list[Callable[[], object]] = [torch.compile(call, dynamic=False) for call in calls]
+    made[0]()  # what cannot be compiled says so now
+    return made
+
+
+def _captured(calls: list[Callable[[], object]], device: Device) -> list[Callable[[], object]]:
+    """Each call as a replay of a captured graph."""
+    if device.kind != "cuda":
+        raise NotImplementedError("graphs are captured on CUDA and ROCm only")
+    made: list[Callable[[], object]] = []
+    for call in calls:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        made.append(graph.replay)
+    return made
+
+
+MODES = {"eager": _eager, "compiled": _compiled, "graph": _captured}
+"""How kernels are launched: call by call, through torch.compile, in a captured graph."""
 
 
 def copies(device: Device, budget: Budget) -> Iterator[dict[str, Any]]:
@@ -242,4 +430,5 @@ def copies(device: Device, budget: Budget) -> Iterator[dict[str, Any]]:
             target = torch.empty_like(source)
             timing = measure([partial(target.copy_, source)], device, 0.05)
         operator = streaming(name, "memcpy", "", "forward", "layer", "fp32", size / 4, 1.0, 8.0)
-        yield row(Case(replace(operator, op=name), 1, 0), timing, device, "warm")
+        case = Case(replace(operator, op=name), 1, 0.0)
+        yield row(case, timing, device, "warm", device.conditions())

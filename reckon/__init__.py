@@ -30,6 +30,7 @@ _LAZY = {
     "sweep": "reckon.sweeping",
     "validate": "reckon.validating",
     "calibrate": "reckon.calibrating",
+    "explain": "reckon.tracing",
     "profile": "reckon.profiling",
 }
 

@@ -14,6 +14,7 @@ from calibration.network import fit_links
 from calibration.profiles import read_measurements
 from calibration.runs import adapt_runs, default_run, read_points
 from calibration.tables import gaps
+from predictor import catalog
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
 
@@ -24,20 +25,23 @@ def calibrate(
     reference: Sequence[str | Path] = (),
     base: str | Path | Calibration = "default",
     name: str | None = None,
+    system: str | Path | None = None,
 ) -> dict[str, Any]:
     """Fit efficiencies and links to measurements, on top of a base calibration, and write them.
 
-    measurements  folders of `reckon profile`, or kernel tables
+    measurements  folders of `reckon profile`, kernel tables, or traces of PyTorch's profiler
     out           folder to write
     reference     tables of runs: the run parameters are bent to one's own, fitted to those of
                   several sources
     base          calibration to start from; 'none' starts from the documented defaults
+    system        name or file of what traces were recorded on, where they do not say
 
     Returns a summary with the held-out errors. Raises InputError for unusable input.
     """
     check_folder(Path(out))
     paths = [measurements] if isinstance(measurements, str | Path) else list(measurements)
-    found = read_measurements([Path(path) for path in paths])
+    recorded_on = None if system is None else catalog.system(system)
+    found = read_measurements([Path(path) for path in paths], recorded_on)
     start = load(base)
     if start.name == "none":
         start = replace(start, run=default_run())

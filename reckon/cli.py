@@ -5,9 +5,10 @@ Exit status: 0 done, 2 bad input (one line on stderr), 1 internal error.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,6 +80,7 @@ def predict_train_command(
     explain: Annotated[
         bool, typer.Option("--explain", help="What would help most, and what is known.")
     ] = False,
+    timeline: Annotated[Text, flag("timeline", "Schedule as a trace (Perfetto).", "FILE")] = None,
     allow_oom: Annotated[
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
@@ -98,9 +100,56 @@ def predict_train_command(
     lines = {name: given[name] for name in given if name.startswith("from_") and given[name]}
     raise typer.Exit(
         predict_train(
-            file, flags, settings or [], calibration, json, allow_oom, explain, lines, emit
+            file,
+            flags,
+            settings or [],
+            calibration,
+            json,
+            allow_oom,
+            explain,
+            lines,
+            emit,
+            timeline,
         )
     )
+
+
+def _explain(trace: Path, **given: Any) -> None:
+    """A recorded step (a trace of PyTorch's profiler) against its prediction, term by term."""
+    from reckon.commands import FLAGS, explain
+
+    flags = {name: given[name] for name in FLAGS if given.get(name) is not None}
+    rest = (given["calibration"], given["json"], given["timeline"])
+    raise typer.Exit(explain(trace, flags, given["settings"] or [], *rest))
+
+
+NOT_OF_A_TRACE = ("file", "allow_oom", "explain", "emit", "tokens", "price_per_gpu_hour")
+"""Flags of `predict train` that say nothing of a recorded step."""
+
+
+def _as_predict_train(run: Any) -> Any:
+    """Give a command the flags of `predict train`, behind the name of a trace."""
+    described = inspect.signature(predict_train_command, eval_str=True)
+    kept = [
+        p
+        for name, p in described.parameters.items()
+        if name not in NOT_OF_A_TRACE and not name.startswith("from_")
+    ]
+    trace = inspect.Parameter(
+        "trace",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        annotation=Annotated[Path, typer.Argument(metavar="TRACE", help="A .json or .json.gz.")],
+    )
+    run.__signature__ = described.replace(parameters=[trace, *kept])
+    run.__annotations__ = {p.name: p.annotation for p in (trace, *kept)}
+    return run
+
+
+app.command(
+    "explain",
+    epilog="Example: reckon explain trace.json.gz --model llama3-8b --system dgx-h100 --gpus 8 "
+    "--tp 8 --global-batch 8 --seq-len 8192",
+)(_as_predict_train(_explain))
 
 
 INFER_EXAMPLE = (
@@ -192,7 +241,7 @@ def validate(
 @app.command(epilog="Example: reckon calibrate out --base default --out out/calibration")
 def calibrate(
     measurements: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE...", help="Profiles or kernel tables.")
+        list[Path], typer.Argument(metavar="DIR|FILE...", help="Profiles, kernel tables, traces.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")],
     reference: Annotated[
@@ -203,19 +252,20 @@ def calibrate(
         str, typer.Option("--base", metavar="NAME|DIR", help="Start from this; 'none': afresh.")
     ] = "default",
     name: Annotated[Text, typer.Option("--name", help="Name of the calibration.")] = None,
+    system: Annotated[Text, flag("system", "Of traces that do not say it.", "NAME")] = None,
     json: Json = None,
 ) -> None:
     """Fit efficiencies to measurements."""
     from reckon.commands import calibrate as run
 
-    raise typer.Exit(run(measurements, out, reference or [], base, name, json))
+    raise typer.Exit(run(measurements, out, reference or [], base, name, system, json))
 
 
 @app.command(epilog="Example: reckon profile --budget 60s --ranks 2 --out out")
 def profile(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write the tables.")],
     device: Annotated[
-        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:0.")
+        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda:0, rocm, mps.")
     ] = "auto",
     budget: Annotated[str, typer.Option("--budget", metavar="T", help="Time to spend.")] = "120s",
     ranks: Annotated[
@@ -224,11 +274,17 @@ def profile(
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="CPU threads per process.")
     ] = None,
+    models: Annotated[Text, flag("models", "Whose kernels, e.g. gpt2,llama3-8b.", "NAMES")] = None,
+    modes: Annotated[Text, flag("modes", "Of eager, compiled, graph.", "NAMES")] = None,
+    backend: Annotated[str, flag("backend", "Of collectives: gloo or nccl.", "NAME")] = "gloo",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what DIR holds.")] = False,
+    trace: Annotated[Text, flag("trace", "Record a step there (.json.gz).", "FILE")] = None,
 ) -> None:
     """Time kernels, collectives and small training steps on this machine (needs torch)."""
     from reckon.commands import profile as run
 
-    raise typer.Exit(run(out, device, budget, ranks, threads))
+    more = {"threads": threads, "models": models, "modes": modes, "backend": backend}
+    raise typer.Exit(run(out, device, budget, ranks, **more, resume=resume, trace=trace))
 
 
 @app.command(

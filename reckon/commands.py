@@ -103,6 +103,7 @@ def predict_train(
     explain: bool = False,
     lines: dict[str, str] | None = None,
     emit: str | None = None,
+    timeline: str | None = None,
 ) -> int:
     from predictor.efficiency import load
     from reckon.predict import sweep
@@ -111,6 +112,12 @@ def predict_train(
     found = sweep(fields, load(calibration), file or "command line")
     if explain and found.varying:
         raise InputError("--explain is of one plan; give no comma lists beside it")
+    if timeline:
+        from reckon.timeline import schedule_events, write_timeline
+
+        if found.varying:
+            raise InputError("--timeline draws one plan; give no comma lists beside it")
+        write_timeline(timeline, schedule_events(found.predictions[0]))
     why = found.predictions[0].explain() if explain else None
     return _finish(found, "training-sweep", json, allow_oom, launch, emit, why)
 
@@ -204,6 +211,25 @@ def _show(found: Sweep[Any], why: Explanation | None) -> None:
         show_serving(found.predictions[0])
 
 
+def explain(
+    trace: Path,
+    flags: dict[str, Any],
+    settings: list[str],
+    calibration: str,
+    json: str | None,
+    timeline: str | None,
+) -> int:
+    from reckon.files import write_json
+    from reckon.tracing import explain, report
+
+    result = explain(trace, {**flags, **settings_of(settings)}, calibration, timeline)
+    if json:
+        write_json(json, result)
+    if json != "-":
+        report(result)
+    return 0
+
+
 def validate(tables: list[Path], calibration: str, folds: str | None, json: str | None) -> int:
     from reckon.files import write_json
     from reckon.validating import report, validate
@@ -222,12 +248,13 @@ def calibrate(
     reference: list[Path],
     base: str,
     name: str | None,
+    system: str | None,
     json: str | None,
 ) -> int:
     from reckon.calibrating import calibrate, report
     from reckon.files import write_json
 
-    result = calibrate(measurements, out, reference=reference, base=base, name=name)
+    result = calibrate(measurements, out, reference, base, name, system)
     if json:
         write_json(json, result)
     if json != "-":
@@ -247,10 +274,13 @@ def import_table(form: str, path: Path, out: Path, stated: dict[str, Any], json:
     return 0
 
 
-def profile(out: Path, device: str, budget: str, ranks: int, threads: int | None) -> int:
+def profile(out: Path, device: str, budget: str, ranks: int, **more: Any) -> int:
     from reckon.profiling import profile, report
 
-    report(profile(out, device=device, budget=budget, ranks=ranks, threads=threads))
+    models, modes = (
+        [p for p in str(more.pop(n) or "").split(",") if p] for n in ("models", "modes")
+    )
+    report(profile(out, device, budget, ranks, models=models, modes=modes or ["eager"], **more))
     return 0
 
 

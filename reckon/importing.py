@@ -25,6 +25,9 @@ WRITERS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 }
 """How a table is written, by the ending of its file."""
 
+MOST_REASONS = 15
+"""Reasons that the terminal lists; the JSON has all."""
+
 
 def import_table(
     form: str,
@@ -83,6 +86,7 @@ def import_table(
             {"accelerator": str(a), "op": str(o), "dtype": str(d), "n": int(n)}
             for a, o, d, n in counts.to_numpy()
         ],
+        "facts": found.facts,
         "left_out": [{"reason": reason, "n": count} for reason, count in reasons.items()],
     }
 
@@ -128,8 +132,15 @@ def report(result: dict[str, Any]) -> None:
 
     rows = [[w["accelerator"], w["op"], w["dtype"], str(w["n"])] for w in result["written"]]
     print(grid(["accelerator", "operator", "type", "rows"], rows, left=3))
+    if result["facts"]:
+        from reckon.tracing import report_steps
+
+        print()
+        report_steps(result["facts"])
     if result["left_out"]:
         print()
-        rows = [[str(part["reason"]), str(part["n"])] for part in result["left_out"]]
-        print(grid(["left out, because", "n"], rows))
+        reasons = [(str(part["reason"]), int(part["n"])) for part in result["left_out"]]
+        if rest := sum(count for _, count in reasons[MOST_REASONS:]):
+            reasons[MOST_REASONS:] = [("other reasons (--json FILE)", rest)]
+        print(grid(["left out, because", "n"], [[why, str(count)] for why, count in reasons]))
     print(f"\nwrote {result['out']}: {result['rows']} rows")

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import reckon
+from reckon.checking import NAMES, check, errors
 from reckon.predict import predict_train
 from reckon.result import Prediction
 from reckon.terminal import grid, show_prediction, strong
@@ -66,24 +67,20 @@ def main() -> None:
         f"{sum(v['median'] for v in scored) / len(scored):.0%} (mean of their median errors)"
     )
 
-    title(3, "Check: training steps measured here, never fitted, against predictions")
-    result = reckon.validate(out / "profile" / "steps.csv", out / "calibration")
+    title(3, "Check: steps and passes measured here, never fitted, against predictions")
+    result = check(out / "profile", out / "calibration")
     rows = [
         [
-            point["point_id"],
-            f"{point['published'] * 1e3:.1f}",
-            f"{point['predicted'] * 1e3:.1f}",
-            f"{point['predicted'] / point['published'] - 1:+.1%}",
-            f"{point['low'] * 1e3:.0f} to {point['high'] * 1e3:.0f}",
+            one["name"],
+            f"{one['measured_s'] * 1e3:.1f}",
+            f"{one['predicted_s'] * 1e3:.1f}",
+            f"{one['predicted_s'] / one['measured_s'] - 1:+.1%}",
         ]
-        for point in result["points"]
+        for one in result
     ]
-    print(grid(["training step", "measured ms", "predicted ms", "error", "80% interval"], rows))
-    for kind, word in (("_single1", "one process"), (f"_dp{ranks}", "data parallel")):
-        own = [p for p in result["points"] if p["point_id"].endswith(kind)]
-        if own:
-            mean = sum(abs(p["predicted"] / p["published"] - 1) for p in own) / len(own)
-            print(f"mean error, {word}: {mean:.1%}")
+    print(grid(["step or pass", "measured ms", "predicted ms", "error"], rows))
+    for kind, mean in errors(result).items():
+        print(f"mean error, {NAMES[kind]}: {mean:.1%}")
 
     title(4, "Predict: GPT-3 175B on 64 A100, fitted to kernels only, against the published steps")
     rows = []
@@ -109,7 +106,7 @@ def main() -> None:
 
     from reckon.files import write_json
 
-    write_json(str(out / "checks.json"), result)
+    write_json(str(out / "checks.json"), {"checks": result})
     write_json(str(out / "llama3-70b-1024-h100.json"), llama.to_dict())
     print(
         f"\nresults: {out}/profile (tables, device files), {out}/calibration, {out}/checks.json, "

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from calibration.sources.aiconfigurator import ACCELERATORS
 from calibration.sources.found import Stated
+from predictor import catalog
 from predictor.errors import InputError
 
 NAMES = {
@@ -47,14 +51,44 @@ NAMES = {
 """Catalog name by the name that NVML, CUDA or ROCm reports."""
 
 
-def accelerator_of(device: str, stated: Stated, where: str) -> str:
-    """Catalog name of a device: what the user states, else what its driver's name stands for.
+SAME_MEMORY = 0.03
+"""Drivers reserve up to this share of the memory that a catalog states."""
+
+
+def _by_properties(properties: Mapping[str, Any]) -> str | None:
+    """The one accelerator of the catalog with a device's processors and memory, where its driver
+    gives it no name of its own; None if there are several or none.
+
+    One die of an MI250 is an MI210 by all that counts.
+    """
+    sms, memory = properties.get("numSms"), properties.get("totalGlobalMem")
+    if not isinstance(sms, int) or not isinstance(memory, int):
+        return None
+    vendor = "AMD" if properties.get("warpSize") == 64 else "NVIDIA"
+    found = [
+        name
+        for name, row in catalog.rows("accelerators").items()
+        if row.get("vendor") == vendor
+        and row.get("sm_count") == str(sms)
+        and abs(memory / 2**30 - float(row.get("memory_gib", 0))) < SAME_MEMORY * memory / 2**30
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def accelerator_of(
+    device: str, stated: Stated, where: str, properties: Mapping[str, Any] | None = None
+) -> str:
+    """Catalog name of a device: what the user states, else what its driver's name stands for, else
+    what has its processors and memory (`numSms`, `totalGlobalMem`), else what the stated system
+    holds.
 
     Raises InputError for an unknown name, and for one that the stated system does not hold.
     """
     if stated.accelerator:
         return stated.accelerator
-    found = NAMES.get(device)
+    found = NAMES.get(device) or _by_properties(properties or {})
+    if found is None and stated.system:
+        return stated.system[1]
     if found is None:
         raise InputError(
             f"{where}: device {device!r} is not known by that name; give --accelerator"

@@ -15,11 +15,12 @@ from predictor.schema import KERNEL_COLUMNS, KERNEL_SCHEMA_VERSION
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Kernel rows of a foreign file (columns `KERNEL_COLUMNS`), and how many of its measurements
-    became no row, by reason."""
+    """Kernel rows of a foreign file (columns `KERNEL_COLUMNS`), how many of its measurements
+    became no row, by reason, and what else it says."""
 
     rows: pd.DataFrame
     left_out: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,10 @@
-"""Traces of PyTorch's profiler (Kineto, JSON or gzipped JSON), read without PyTorch.
+"""Traces of PyTorch's profiler (Kineto), read without PyTorch: their kernels as rows of a table.
 
 A kernel belongs to the call of an operator around the runtime call that launched it: same thread,
 within its time, found by `correlation`; where the trace holds no such runtime call, to the
 operator of its `External id`. (In older traces the two ids of a kernel are the same number, and
 only time and thread tell.) An operator's time is the sum over its kernels, copies and clears.
+On a host without an accelerator the calls are the kernels.
 
 `dur` is in microseconds in all versions, whatever `displayTimeUnit` says: bytes over `dur` of a
 copy is the bandwidth that the trace states beside it.
@@ -13,9 +14,6 @@ Equal calls become one row: their median, 10th and 90th percentile, and how many
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -26,43 +24,68 @@ import pandas as pd
 
 from calibration.sources.devices import accelerator_of
 from calibration.sources.found import Found, Stated, kernel_rows, link_columns
-from calibration.sources.kineto_ops import OPERATORS, Call, LeftOut, collective
+from calibration.sources.kineto_calls import EXCHANGES, Calls
+from calibration.sources.kineto_file import DEVICE_EVENTS, Event, TraceFile, load
+from calibration.sources.kineto_ops import OPERATORS, Call, LeftOut, collective, communicated
+from calibration.sources.kineto_steps import Anatomy, anatomy
 from predictor.errors import InputError
 
-Event = dict[str, Any]
+HOST = "the host"
+"""Stands for the device of calls that ran on the host itself."""
 
-DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
-RUNTIME_EVENTS = ("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver")
-
-ROUNDING = 1.0
-"""Older traces round times to whole microseconds, so that a call may seem to outlast the one
-around it by this much."""
+Work = list[tuple[list[Event], Callable[[], dict[str, Any]]]]
+"""Events whose times add up to one row, and what makes the row."""
 
 
 def read(path: Path, stated: Stated) -> Found:
-    """The operators and collectives of a trace as kernel rows.
+    """The operators and collectives of a trace as kernel rows, and what it says of its steps.
 
     Raises InputError for a file that is no such trace, and for a device of unknown name.
     """
-    trace = _load(path)
-    events = [event for event in trace["traceEvents"] if _is_timed(event)]
-    launched = [event for event in events if event.get("cat") in DEVICE_EVENTS]
-    if not launched:
-        raise InputError(f"{path} holds no kernels of a GPU")
-    names = {p.get("id"): str(p.get("name")) for p in trace.get("deviceProperties") or []}
+    found, steps = read_steps(path, stated)
+    return Found(found.rows, found.left_out, steps.to_dict())
+
+
+def read_steps(path: Path, stated: Stated) -> tuple[Found, Anatomy]:
+    """`read`, with the steps as they are."""
+    trace = load(path)
+    calls = Calls(trace.events)
     left_out: Counter[str] = Counter()
-    work: list[tuple[list[Event], Callable[[], dict[str, Any]]]] = []
+    on_device = [event for event in trace.events if event["cat"] in DEVICE_EVENTS]
+    if on_device:
+        work = _launched(on_device, calls, trace, stated, left_out)
+    else:
+        work = _on_host(trace, calls, stated, left_out)
+    if not work and not left_out:
+        raise InputError(f"{path} holds neither kernels nor operator calls")
+    rows = []
+    for events, make in work:
+        try:
+            row = make() | _timed(events)
+        except LeftOut as reason:
+            left_out[str(reason)] += len(events)
+            continue
+        rows.append(row | {"accelerator": _device(row["accelerator"], trace, stated, path)})
+    return Found(_merged(rows), left_out), anatomy(trace, calls, str(path))
+
+
+def _launched(
+    on_device: list[Event], calls: Calls, trace: TraceFile, stated: Stated, left_out: Counter[str]
+) -> Work:
+    """What ran on an accelerator, by the calls that launched it."""
+    work: Work = []
     launched_by: dict[int, list[Event]] = defaultdict(list)
-    calls = _Calls(events)
-    for event in launched:
+    for event in on_device:
         chain = calls.around(event)
         known = [position for position, call in enumerate(chain) if call["name"] in OPERATORS]
         if event["name"].startswith("nccl"):
-            work.append(([event], partial(_collective, event, chain, stated)))
+            work.append(([event], partial(_collective, event, chain, trace, stated, "nccl")))
         elif event["name"].startswith("Memcpy") and "DtoD" not in event["name"]:
             left_out["copies between host and device"] += 1
+        elif _is_plain_copy(event, chain, known):
+            work.append(([event], partial(_copy, event)))
         elif known:
-            outermost = chain[known[-1] :]
+            outermost = chain[_own(chain, known) :]
             kernels = launched_by[id(outermost[0])]
             if not kernels:
                 work.append((kernels, partial(_operator, outermost, kernels)))
@@ -71,109 +94,84 @@ def read(path: Path, stated: Stated) -> Found:
             left_out[f"operator {chain[0]['name']}: no row for it"] += 1
         else:
             left_out["launched by no recorded operator"] += 1
-    rows = []
-    for kernels, make in work:
-        try:
-            row = make() | _timed(kernels)
-        except LeftOut as reason:
-            left_out[str(reason)] += len(kernels)
+    return work
+
+
+def _on_host(trace: TraceFile, calls: Calls, stated: Stated, left_out: Counter[str]) -> Work:
+    """What ran on the host: the outermost calls that are known, and collectives."""
+    work: Work = []
+    # What holds two calls of one name within each other states the shapes of all ranks together.
+    holding: set[int] = set()
+    for event in trace.events:
+        if event["name"] in OPERATORS and id(event) in calls.parent:
+            around = list(calls.up(event))[1:]
+            if any(call["name"] == event["name"] for call in around):
+                holding.update(id(call) for call in around)
+    inner = {id(parent) for parent in calls.parent.values() if parent is not None}
+    for event in trace.events:
+        if id(event) not in calls.parent:
             continue
-        device = names.get(row["accelerator"], f"number {row['accelerator']}")
-        rows.append(row | {"accelerator": accelerator_of(device, stated, str(path))})
-    return Found(_merged(rows), left_out)
+        chain = list(calls.up(event))
+        if event["name"].startswith(EXCHANGES):
+            library = event["name"].partition(":")[0]
+            work.append(([event], partial(_collective, event, chain, trace, stated, library)))
+        elif event["name"] in OPERATORS:
+            around = [c for c in chain[1:] if c["name"] in OPERATORS and id(c) not in holding]
+            if not around and id(event) not in holding:
+                work.append(([event], partial(_operator, chain, [])))
+        elif id(event) not in inner and not any(call["name"] in OPERATORS for call in chain):
+            left_out[f"operator {event['name']}: no row for it"] += 1
+    return work
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """The whole trace."""
-    try:
-        content = path.read_bytes()
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        trace = json.loads(content.decode("utf-8", "replace"), strict=False)
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path} is no whole JSON file: {reason}") from None
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise InputError(f"{path} is no trace of PyTorch's profiler: it has no traceEvents")
-    for number, event in enumerate(trace["traceEvents"]):
-        if not isinstance(event, dict) or (event.get("ph") == "X" and not _is_timed(event)):
-            raise InputError(f"{path}: event {number} of traceEvents has no name, ts, dur or args")
-    return trace
+def _own(chain: list[Event], known: list[int]) -> int:
+    """Position of the call that describes a kernel: the outermost that is known, so that its parts
+    are not counted beside it; where calls of one name lie within each other (DTensor's state the
+    shapes of all ranks together) the innermost of them."""
+    names = [chain[position]["name"] for position in known]
+    twice = [p for p, name in zip(known, names, strict=True) if names.count(name) > 1]
+    return twice[0] if twice else known[-1]
 
 
-def _is_timed(event: Event) -> bool:
-    times = [event.get(key) for key in ("ts", "dur")]
-    numeric = all(isinstance(time, int | float) for time in times)
-    named = isinstance(event.get("name"), str) and isinstance(event.get("args", {}), dict)
-    return event.get("ph") == "X" and numeric and named
+def _device(number: Any, trace: TraceFile, stated: Stated, path: Path) -> str:
+    """Catalog name of what the events of a device number ran on."""
+    if number is None and not stated.accelerator and not stated.system:
+        raise InputError(
+            f"{path} is of a host, which it does not name; give --system, e.g. the "
+            "device.yaml of reckon profile"
+        )
+    known = trace.devices.get(number, {})
+    device = str(known.get("name", HOST if number is None else f"number {number}"))
+    return accelerator_of(device, stated, str(path), known)
 
 
-def _args(event: Event) -> dict[str, Any]:
-    return event.get("args", {})
+def _is_plain_copy(event: Event, chain: list[Event], known: list[int]) -> bool:
+    """Whether a copy within the device states its own bytes where its call states no shapes."""
+    if event["cat"] != "gpu_memcpy" or not isinstance(event["args"].get("bytes"), int | float):
+        return False
+    return not known or "Input Dims" not in chain[known[-1]]["args"]
 
 
-class _Calls:
-    """Which operator calls stand around each runtime call and each other."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self.launch: dict[Any, Event] = {}
-        self.by_external: dict[Any, Event] = {}
-        self.parent: dict[int, Event | None] = {}
-        threads: dict[tuple[Any, Any], list[Event]] = defaultdict(list)
-        for event in events:
-            category = event.get("cat")
-            if category in RUNTIME_EVENTS:
-                self.launch[_args(event).get("correlation")] = event
-            elif category == "cpu_op":
-                self.by_external[_args(event).get("External id")] = event
-            else:
-                continue
-            threads[event.get("pid"), event.get("tid")].append(event)
-        for thread in threads.values():
-            self._nest(thread)
-
-    def _nest(self, thread: list[Event]) -> None:
-        """Note for each event of one thread the innermost operator call that holds it."""
-        open_calls: list[Event] = []
-        for event in sorted(thread, key=lambda e: (e["ts"], -e["dur"])):
-            end = event["ts"] + (event["dur"] if event["cat"] == "cpu_op" else 0.0)
-            while open_calls:
-                until = open_calls[-1]["ts"] + open_calls[-1]["dur"]
-                if event["ts"] <= until and end <= until + ROUNDING:
-                    break
-                open_calls.pop()
-            self.parent[id(event)] = open_calls[-1] if open_calls else None
-            if event["cat"] == "cpu_op":
-                open_calls.append(event)
-
-    def around(self, event: Event) -> list[Event]:
-        """The operator calls that launched a device event, from the inside out."""
-        launch = self.launch.get(_args(event).get("correlation"))
-        if launch is not None:
-            call = self.parent[id(launch)]
-        else:
-            call = self.by_external.get(_args(event).get("External id"))
-        chain = []
-        while call is not None:
-            chain.append(call)
-            call = self.parent[id(call)]
-        return chain
+def _copy(event: Event) -> dict[str, Any]:
+    """The row of a copy within the device, which reads and writes what it states."""
+    if not event["args"]["bytes"] > 0:
+        raise LeftOut("copies of no bytes")
+    moved = 2.0 * float(event["args"]["bytes"])
+    return {"op": "memcpy", "dtype": "uint8", "message_bytes": moved, "mode": "eager"}
 
 
-def _timed(kernels: list[Event]) -> dict[str, Any]:
-    """What all rows have: the time of their kernels, and the number of the device."""
-    time = sum(float(kernel["dur"]) for kernel in kernels)
+def _timed(events: list[Event]) -> dict[str, Any]:
+    """What all rows have: the time of their events, and the number of the device."""
+    time = sum(float(event["dur"]) for event in events)
     if not time > 0:
         raise LeftOut("took no time")
-    device = _args(kernels[0]).get("device")
+    device = events[0]["args"].get("device")
     return {"source": "kineto", "accelerator": device, "latency_us": time}
 
 
 def _operator(chain: list[Event], kernels: list[Event]) -> dict[str, Any]:
     """The row of an operator call; `chain` begins with it."""
-    args = _args(chain[0])
+    args = chain[0]["args"]
     if "Input Dims" not in args:
         raise LeftOut("shapes were not recorded (record_shapes=True)")
     call = Call(
@@ -192,16 +190,28 @@ def _operator(chain: list[Event], kernels: list[Event]) -> dict[str, Any]:
     return row | {"mode": "eager", "framework": "pytorch"}
 
 
-def _collective(event: Event, chain: list[Event], stated: Stated) -> dict[str, Any]:
-    """The row of a collective; what it moved is stated by its kernel, or by the call around it."""
-    described = {**(_args(chain[0]) if chain else {}), **_args(event)}
-    row, ranks = collective(described)
+def _collective(
+    event: Event, chain: list[Event], trace: TraceFile, stated: Stated, library: str
+) -> dict[str, Any]:
+    """The row of a collective; what it moved is stated by its kernel, by the call around it, or by
+    the annotation of its library, of which the group is the whole job."""
+    stating = [call["args"] for call in chain if "Collective name" in call["args"]]
+    described = {**(stating[0] if stating else {}), **event["args"]}
+    try:
+        row, ranks = collective(described)
+    except LeftOut:
+        named = [call for call in chain if call["name"].startswith(EXCHANGES)]
+        group = trace.only_group
+        if not named or group is None:
+            raise
+        row, ranks = communicated(named[0]["name"], named[0]["args"], group), list(range(group))
     hosts = len({rank // stated.per_node for rank in ranks}) if stated.per_node and ranks else None
     if hosts:
         row["num_nodes"] = float(hosts)
     if stated.tiers and (hosts or not stated.system):
         row |= link_columns(stated, row["num_gpus"], hosts or 1)
-    return row | {"framework": "nccl", "notes": "in a training step: waits for the other ranks too"}
+    notes = "in a training step: waits for the other ranks too"
+    return row | {"framework": library, "notes": notes}
 
 
 def _merged(rows: list[dict[str, Any]]) -> pd.DataFrame:

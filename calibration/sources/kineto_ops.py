@@ -271,6 +271,8 @@ OPERATORS: dict[str, Callable[[Call], dict[str, Any]]] = {
     "aten::_scaled_dot_product_efficient_attention_backward": attention(1, 11, "efficient", mask=4),
     "aten::_scaled_dot_product_cudnn_attention": attention(0, 6, "cudnn", mask=3),
     "aten::_scaled_dot_product_cudnn_attention_backward": attention(1, 14, "cudnn", mask=8),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": attention(0, 4, ""),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": attention(1, 7, ""),
     "aten::native_layer_norm": streaming("norm", "layernorm", (0,)),
     "aten::native_layer_norm_backward": streaming("norm", "layernorm_bwd", (0, 1)),
     "aten::_fused_rms_norm": streaming("norm", "rmsnorm", (0,)),
@@ -279,6 +281,7 @@ OPERATORS: dict[str, Callable[[Call], dict[str, Any]]] = {
     "aten::_softmax_backward_data": streaming("softmax", "bwd", (0, 1)),
     "aten::_log_softmax": streaming("softmax", "fwd", (0,), widens=2),
     "aten::_log_softmax_backward_data": streaming("softmax", "bwd", (0, 1)),
+    "aten::cross_entropy_loss": streaming("loss", "fwd", (0,)),
     "aten::embedding": embedding,
     "aten::embedding_dense_backward": embedding,
     "aten::native_dropout": streaming("elementwise", "dropout", (0,), mask=1.0),
@@ -296,9 +299,14 @@ COLLECTIVES = {
     "allreduce": "allreduce",
     "all_reduce": "allreduce",
     "allgather": "allgather",
+    "all_gather": "allgather",
+    "allgather_base": "allgather",
     "_allgather_base": "allgather",
+    "all_gather_into_tensor": "allgather",
     "reduce_scatter": "reducescatter",
+    "reduce_scatter_base": "reducescatter",
     "_reduce_scatter_base": "reducescatter",
+    "reduce_scatter_tensor": "reducescatter",
     "all_to_all": "alltoall",
     "all_to_allv": "alltoall",
     "broadcast": "broadcast",
@@ -340,3 +348,23 @@ def collective(args: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     }
     whole = len(ranks) == group and op != "p2p"  # of a group, who sends to whom is not stated
     return row, ranks if whole else []
+
+
+def communicated(name: str, args: dict[str, Any], group: int) -> dict[str, Any]:
+    """The row of a collective from its library's annotation ('nccl:all_reduce'), which states the
+    tensor that goes in, among `group` ranks.
+
+    Raises LeftOut where it states too little.
+    """
+    op = COLLECTIVES.get(name.partition(":")[2].removeprefix("_"))
+    if op is None or op == "p2p":
+        raise LeftOut(f"collective {name}: no row for it")
+    if group < 2:
+        raise LeftOut("collectives of one rank alone")
+    if not args.get("Input Dims") or not args.get("Input type"):
+        raise LeftOut("collectives whose size was not recorded")
+    dtype, size = _type(str(args["Input type"][0]))
+    moved = size * math.prod(args["Input Dims"][0]) * (group if op == "allgather" else 1)
+    if not moved:
+        raise LeftOut("collectives of no bytes")
+    return {"op": op, "dtype": dtype, "message_bytes": moved, "num_gpus": float(group)}

@@ -12,6 +12,8 @@ import pytest
 
 from calibration.sources import kineto
 from calibration.sources.found import Found, Stated
+from calibration.sources.kineto_calls import Calls
+from calibration.sources.kineto_file import load
 from calibration.tables import check_kernels, gaps
 from predictor import catalog
 from predictor.errors import InputError
@@ -310,7 +312,11 @@ def test_what_becomes_no_row_is_counted(tmp_path: Path) -> None:
         (gzip.compress(b'{"traceEvents": [')[:-9], "is no whole JSON file"),
         (b"[]", "it has no traceEvents"),
         (b'{"traceEvents": [{"ph": "M"}, {"ph": "X", "name": "a", "ts": 1}]}', "event 1 of"),
-        (b'{"traceEvents": []}', "holds no kernels of a GPU"),
+        (b'{"traceEvents": []}', "holds neither kernels nor operator calls"),
+        (b'{"traceEvents": []} and more', "more follows"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a"', "is no whole JSON file"),
+        (b'{"traceEvents": [1, 2]}', "event 0 of"),
+        (b'{"schemaVersion": 1}', "it has no traceEvents"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -338,22 +344,27 @@ def test_launching_calls_and_external_ids_agree(shared: Path) -> None:
     """Two ways to find the operator of a kernel, on traces that have both."""
     for name in ("v100_ns_timestamps", "a100_rank0_nccl_metadata"):
         path = shared / "bulk" / "traces" / f"{name}.json.gz"
-        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-        events = [event for event in events if event.get("ph") == "X"]
-        calls = kineto._Calls(events)
+        events = load(path).events
+        calls = Calls(events)
         kernels = [event for event in events if event.get("cat") == "kernel"]
         assert len(kernels) > 2000
         for kernel in kernels:
             own = calls.by_external[kernel["args"]["External id"]]
-            assert calls.around(kernel)[0] is own
+            around = [call for call in calls.around(kernel) if call["cat"] == "cpu_op"]
+            assert around[0] is own
 
 
 def test_real_traces(shared: Path) -> None:
     traces = shared / "bulk" / "traces"
     found = kineto.read(traces / "a100_rank3of8_control.json.gz", Stated())
     table = check_kernels(found.rows, "control")
-    assert Counter(table["op"]) == {"elementwise": 200, "gemm": 147, "norm": 10}
+    table = table[table["op"] != "memcpy"]
+    counts = {"elementwise": 200, "gemm": 147, "norm": 10, "alltoall": 22, "allreduce": 3}
+    assert Counter(table["op"]) == counts
     assert set(table["accelerator"]) == {"A100-SXM4-40GB"}
+    collective = table["op"].isin(["alltoall", "allreduce"])
+    assert set(table[collective]["num_gpus"]) == {8}
+    table = table[~collective]
     assert (gaps(table) == "").all()
     gemms = table[table["op"] == "gemm"]
     rate = 2 * gemms["m"] * gemms["n"] * gemms["k"] * gemms["batch"] / gemms["latency_us"] / 1e6
@@ -363,18 +374,72 @@ def test_real_traces(shared: Path) -> None:
     assert bandwidth.between(600, 1555).all()
 
     found = kineto.read(traces / "a100_rank0_nccl_metadata.json.gz", Stated())
-    assert Counter(found.rows["op"]) == {"allreduce": 5, "broadcast": 2}
-    assert set(found.rows["num_gpus"]) == {2}
+    assert Counter(found.rows["op"]) == {"allreduce": 5, "broadcast": 2, "memcpy": 23}
+    assert set(found.rows["num_gpus"].dropna()) == {2}
     sizes = found.rows[found.rows["op"] == "allreduce"]["message_bytes"]
     assert sizes.sum() == 4 * 25557032  # the parameters of a ResNet-50
 
     path = traces / "mi250_minitoy_train_ROCm6_2_kineto.json.gz"
-    with pytest.raises(InputError, match="'AMD Radeon Graphics' is not known"):
-        kineto.read(path, Stated())
-    table = kineto.read(path, Stated(accelerator="MI210-64GB")).rows
+    table = kineto.read(path, Stated()).rows  # 'AMD Radeon Graphics', of 104 units and 64 GB
+    assert set(table["accelerator"]) == {"MI210-64GB"}
     gemms = table[table["op"] == "gemm"]
     assert list(gemms["layout"]) == ["fwd", "wgrad"]
     assert list(gemms["latency_us"]) == [pytest.approx(24.48), pytest.approx(12.64)]
+
+
+def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.call("aten::mm", [("gemm", 3.0)], **tensors([64, 32], [32, 16]))
+    path = tmp_path / "t.json"
+    device = {"id": 0, "name": "AMD Radeon Graphics", "numSms": 7, "totalGlobalMem": 2**30}
+    path.write_text(json.dumps({"deviceProperties": [device], "traceEvents": trace.events}))
+    with pytest.raises(InputError, match="'AMD Radeon Graphics' is not known"):
+        kineto.read(path, Stated())
+
+
+def test_the_calls_of_a_host_are_its_kernels(tmp_path: Path) -> None:
+    """The outermost known call counts, once; a gloo annotation is the collective itself."""
+    trace = Trace()
+    trace.event("cpu_op", "aten::linear", 100.0, **tensors([64, 32], [16, 32], dtype="float"))
+    trace.clock += 10.0
+    trace.event("cpu_op", "aten::addmm", 60.0, **tensors([16], [64, 32], [32, 16], dtype="float"))
+    trace.clock += 200.0
+    described = tensors([1000], dtype="float")
+    trace.event("user_annotation", "gloo:all_reduce", 40.0, tid=2, **described)
+    path = tmp_path / "t.json"
+    job = {"distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 2}}
+    path.write_text(json.dumps({**job, "traceEvents": trace.events}))
+    with pytest.raises(InputError, match="of a host, which it does not name"):
+        kineto.read(path, Stated())
+    rows = kineto.read(path, STATED).rows.to_dict("records")
+    assert [(row["op"], row["latency_us"]) for row in rows] == [("gemm", 100), ("allreduce", 40)]
+    assert (rows[1]["message_bytes"], rows[1]["num_gpus"]) == (4000, 2)
+
+
+def test_of_calls_of_one_name_the_innermost_states_the_shapes(tmp_path: Path) -> None:
+    """A call of DTensor states the shapes of all ranks together, the one within it its own."""
+    trace = Trace()
+    trace.event("cpu_op", "aten::linear", 60.0, **tensors([64, 32], [16, 32], dtype="float"))
+    trace.clock += 1.0
+    trace.event("cpu_op", "aten::mm", 50.0, **tensors([64, 32], [32, 16], dtype="float"))
+    trace.clock += 1.0
+    trace.event("cpu_op", "aten::mm", 40.0, **tensors([64, 32], [32, 8], dtype="float"))
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": trace.events}))
+    (row,) = kineto.read(path, STATED).rows.to_dict("records")
+    assert (row["n"], row["latency_us"]) == (8, 40)
+    trace = Trace()
+    outside = tensors([64, 32], [32, 16])
+    trace.call("aten::mm", [("gemm", 7.0)], "aten::mm", **tensors([64, 32], [32, 8]))
+    trace.events[0]["args"] |= outside
+    assert only(trace.read(tmp_path))["n"] == 8
+
+
+def test_a_copy_within_the_device_states_its_bytes(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 5.0, tid=7, device=0, bytes=4096)
+    row = only(trace.read(tmp_path))
+    assert (row["op"], row["message_bytes"], row["latency_us"]) == ("memcpy", 8192, 5)
 
 
 def test_import_then_validate(cli: Cli, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from predictor.errors import InputError  # noqa: E402
 from predictor.flops import model_flop_per_token  # noqa: E402
 from predictor.operators import Operator, step_operators  # noqa: E402
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
-from profiler import collectives, output, step, suite  # noqa: E402
+from profiler import collectives, models, output, parallel, ranks, step, suite  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.operators import build  # noqa: E402
 from profiler.timing import measure  # noqa: E402
+from reckon.checking import NAMES, check, errors  # noqa: E402
 from reckon.profiling import profile, seconds_of  # noqa: E402
 
 
@@ -63,10 +64,16 @@ def test_steps_have_the_form_of_the_training_table(folder: Path) -> None:
 def test_collectives_between_ranks(folder: Path) -> None:
     table = pd.read_parquet(folder / "kernels.parquet")
     own = table[table["link"] == "gloo"]
-    assert set(own["op"]) == set(collectives.OPS)
-    built = own[own["kernel"].str.contains("p2p")]["op"].unique()
-    assert set(built) == {"alltoall", "reducescatter"}, "what gloo lacks is said to be built"
-    assert own["link_gbs"].notna().all()
+    overlaps = own["op"] == "overlap"
+    assert set(own[~overlaps]["op"]) == set(collectives.OPS)
+    assert own[~overlaps]["link_gbs"].notna().all()
+    assert own[overlaps]["notes"].str.contains("times the all-reduce alone").all()
+    steps = pd.read_csv(folder / "steps.csv")
+    kinds = {"dp2": (2, 1, "none"), "fsdp2": (2, 1, "fsdp"), "tp2": (1, 2, "none")}
+    found = {name.split("_")[-1]: row for name, row in steps.set_index("point_id").iterrows()}
+    for kind, (dp, tp, sharding) in kinds.items():
+        row = found[kind]
+        assert (row["dp"], row["tp"], row["dp_sharding"]) == (dp, tp, sharding)
 
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
@@ -77,13 +84,13 @@ def test_what_is_built_from_messages_is_right(op: str) -> None:
 
     context = mp.get_context("spawn")
     results = context.SimpleQueue()
-    port = collectives._free_port()
-    ranks = [context.Process(target=_exchange, args=(r, port, results)) for r in range(2)]
-    for rank in ranks:
-        rank.start()
-    found = dict(results.get() for _ in ranks)
-    for rank in ranks:
-        rank.join()
+    port = ranks._free_port()
+    started = [context.Process(target=_exchange, args=(r, port, results)) for r in range(2)]
+    for process in started:
+        process.start()
+    found = dict(results.get() for _ in started)
+    for process in started:
+        process.join()
     assert found == {0: [[0, 1], [10, 11]], 1: [[2, 3], [12, 13]]}
     assert op in collectives.OPS
 
@@ -97,7 +104,7 @@ def _exchange(rank: int, port: int, results: object) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2)
     sent = [torch.arange(2) + 2 * other + 10 * rank for other in range(2)]
     got = [torch.empty(2, dtype=torch.int64) for _ in range(2)]
-    collectives._exchange(got, sent, rank)
+    collectives._exchange(got, sent, collectives.Ring(None, rank, 2, 0), [0, 1])
     results.put((rank, [x.tolist() for x in got]))  # type: ignore[attr-defined]
     dist.barrier()
     dist.destroy_process_group()
@@ -121,9 +128,10 @@ def test_products_compute_what_they_claim() -> None:
 
 def test_cases_are_distinct_and_cover_every_kind() -> None:
     device = find("cpu")
-    first = [case for case, _ in zip(suite.cases(device), range(200), strict=False)]
-    assert len({case.key for case in first}) == 200
+    first = suite.cases(device)
+    assert len({case.key for case in first}) == len(first) > 1000
     rows = [suite.row(case, suite.Timing(1e-3, 1e-3, 1e-3, 5), device, "warm") for case in first]
+    assert len({suite.identity(row) for row in rows}) == len(rows)
     found = set(kinds(check_kernels(pd.DataFrame(rows), "x")))
     wanted = "gemm attention_prefill attention_backward norm.fwd norm.bwd loss.fwd optimizer"
     assert {*wanted.split(), "elementwise.gelu_bwd", "elementwise.swiglu"} <= found
@@ -132,12 +140,13 @@ def test_cases_are_distinct_and_cover_every_kind() -> None:
 def test_check_models_are_not_on_the_ladder() -> None:
     device = find("cpu")
     ladder = set(suite.WIDTHS)
-    assert not {check.model.hidden for check in step.checks(device)} & ladder
+    every = [*step.checks(device), *parallel.even_checks(device)]
+    assert not {check.model.hidden for check in every} & ladder
 
 
 @pytest.mark.parametrize("check", step.checks(find("cpu")), ids=lambda c: c.model.name)
 def test_the_real_model_has_the_predicted_parameters(check: step.Check) -> None:
-    module = step.Transformer(check.model, check.seq_len)
+    module = models.Transformer(check.model, check.seq_len)
     real = sum(p.numel() for p in module.parameters())
     positions = check.model.max_context if check.model.positions == "learned" else 0
     unused = (positions - check.seq_len) * check.model.hidden if positions else 0
@@ -148,7 +157,7 @@ def test_a_real_step_trains() -> None:
     device = find("cpu", threads=1)
     check = step.Check(suite.ladder_model(64, "llama"), 16, 2, "fp32")
     torch.manual_seed(0)
-    module = step.Transformer(check.model, check.seq_len)
+    module = models.Transformer(check.model, check.seq_len)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, fused=True)
     tokens = torch.randint(check.model.vocab, (2, 16))
     losses = []
@@ -160,7 +169,8 @@ def test_a_real_step_trains() -> None:
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     assert model_flop_per_token(check.model, 16, "megatron") > 0
-    assert len(step.time_step(step.step_of(check, device, lambda m: m), device, 0.0, 3)) == 3
+    call = step.step_of(check, device, step.module_of(check, device))
+    assert len(step.time_step(call, device, 0.0, 3)) == 3
 
 
 def test_timing_takes_medians_of_enough_samples() -> None:
@@ -178,7 +188,7 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
         calls.append(1)
         if len(calls) > 20 + len(suite.COPY_BYTES):
             raise KeyboardInterrupt
-        return suite.Timing(2e-3, 1e-3, 3e-3, 5)
+        return suite.Timing(2e-3, 1.9e-3, 2.1e-3, 5)
 
     monkeypatch.setattr(suite, "measure", interrupted)
     found = profile(tmp_path / "out", "cpu", 600.0, quiet=True)
@@ -194,11 +204,12 @@ def test_a_failed_rank_costs_only_what_the_ranks_measure(
     def failing(*arguments: object) -> None:
         raise ChildProcessError("a rank failed")
 
-    monkeypatch.setattr(collectives, "run", failing)
+    monkeypatch.setattr(ranks, "run", failing)
     monkeypatch.setattr("reckon.profiling.LEAST_RANK_BUDGET", 5.0)
     found = profile(tmp_path, "cpu", 6.0, ranks=min(2, cores()), quiet=True)
     assert len(found.kernels) > 0
-    assert [text[:13] for text in found.problems] == ["a rank failed"] * (cores() > 1)
+    failed = [text for text in found.problems if text.startswith("a rank failed")]
+    assert len(failed) == (cores() > 1)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: Path) -> None:
@@ -209,9 +220,76 @@ def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: P
     assert taken.read_text() == "mine"
 
 
+def test_what_was_timed_for_checking_is_predicted(folder: Path) -> None:
+    """Every step and pass of the profile, by any calibration; the error is a plain mean."""
+    found = check(folder, "default")
+    kinds_found = {one["kind"] for one in found}
+    assert {"single", "ttft_ms", "tpot_ms"} <= kinds_found <= set(NAMES)
+    assert all(one["predicted_s"] > 0 and one["measured_s"] > 0 for one in found)
+    prompts = {one["name"]: one for one in found if one["kind"] == "ttft_ms"}
+    decoding = {one["name"]: one for one in found if one["kind"] == "tpot_ms"}
+    for name, one in prompts.items():
+        assert one["predicted_s"] > decoding[name.replace("ttft", "tpot")]["predicted_s"]
+    made = [
+        {"kind": "dp", "measured_s": 2.0, "predicted_s": 3.0},
+        {"kind": "dp", "measured_s": 2.0, "predicted_s": 1.8},
+        {"kind": "single", "measured_s": 1.0, "predicted_s": 1.0},
+    ]
+    assert errors(made) == pytest.approx({"single": 0.0, "dp": 0.3})
+    with pytest.raises(InputError, match="no such file"):
+        check(folder / "none", "default")
+
+
+def test_a_resumed_profile_measures_only_what_is_not_there(folder: Path) -> None:
+    table = pd.read_parquet(folder / "kernels.parquet")
+    device = find("cpu")
+    known = table[table["accelerator"] == device.name].to_dict("records")
+    before = {suite.identity(row) for row in known}
+    rows = list(suite.run(device, suite.Budget(1.0), known))
+    assert rows
+    assert not {suite.identity(row) for row in rows} & before
+
+
+def test_resuming_keeps_what_the_folder_holds(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt before anything new leaves every row; a damaged table is refused."""
+
+    def interrupted(*arguments: object) -> suite.Timing:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "measure", interrupted)
+    table = pd.read_parquet(folder / "kernels.parquet")
+    table.to_parquet(tmp_path / "kernels.parquet", index=False)
+    found = profile(tmp_path, "cpu", 600.0, quiet=True, resume=True)
+    assert found.kernels is not None
+    assert list(found.kernels["latency_us"]) == list(table["latency_us"])
+    assert "interrupted" in found.problems[0]
+    (tmp_path / "kernels.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(InputError, match="cannot be read"):
+        profile(tmp_path, "cpu", 600.0, quiet=True, resume=True)
+
+
+def test_the_kernels_of_a_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = find("cpu")
+    own = suite.named_models(["llama3-8b"])
+    widths = {case.width for case in suite.cases(device, own, ["fp32"])}
+    assert widths == {4096}
+
+
+def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device or PyTorch that cannot compile leaves them out; graphs need a GPU."""
+    monkeypatch.setitem(suite.MODES, "compiled", lambda calls, device: calls)
+    device = find("cpu")
+    found = list(suite.run(device, suite.Budget(0.0), [], modes=["eager", "compiled", "graph"]))
+    assert [row["mode"] for row in found] == ["eager", "compiled"] * suite.ALWAYS
+    table = check_kernels(pd.DataFrame(found), "x")
+    assert (kinds(table)[table["mode"] == "compiled"] == "").all()
+
+
 def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
     device = find("cpu")
-    rows = list(suite.run(device, suite.Budget(0.0)))
+    rows = list(suite.run(device, suite.Budget(0.0), []))
     assert len(rows) == suite.ALWAYS
     found = output.accelerator_mapping(pd.DataFrame(rows), device)
     assert found["fp32_tflops"] > 0
@@ -220,10 +298,10 @@ def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
 
 def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = find("cpu")
-    case = next(suite.cases(device))
+    case = suite.cases(device)[0]
     rows = [suite.row(case, suite.Timing(1e-3, 1e-3, 1e-3, 5), device, "warm")]
     rows.append({**rows[0], "op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "layout": "fwd"})
-    output.write(tmp_path, rows, [], [device])
+    output.write(tmp_path, rows, [], [device], [])
     before = (tmp_path / "kernels.parquet").read_bytes()
 
     def fail(*arguments: object, **keywords: object) -> None:
@@ -231,7 +309,7 @@ def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
     with pytest.raises(InputError, match="disk full"):
-        output.write(tmp_path, rows, [], [device])
+        output.write(tmp_path, rows, [], [device], [])
     assert (tmp_path / "kernels.parquet").read_bytes() == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
@@ -252,6 +330,12 @@ def test_budgets(text: str, seconds: float) -> None:
         ({"ranks": 0}, "--ranks 0"),
         ({"ranks": 2, "budget": "10s"}, "needs a --budget"),
         ({"ranks": 10_000}, "--ranks 10000"),
+        ({"device": "cuda:x"}, "unknown device 'cuda:x'"),
+        ({"modes": ["jitted"]}, "unknown mode 'jitted'"),
+        ({"models": ["gpt22"]}, "unknown model 'gpt22'; did you mean"),
+        ({"backend": "ucx"}, "unknown backend 'ucx'"),
+        ({"backend": "nccl", "device": "cpu"}, "nccl needs GPUs"),
+        ({"trace": "t.txt"}, "expected a .json or .json.gz"),
     ],
 )
 def test_bad_requests(tmp_path: Path, keywords: dict, message: str) -> None:
@@ -261,8 +345,9 @@ def test_bad_requests(tmp_path: Path, keywords: dict, message: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_no_gpu_is_said_so() -> None:
-    with pytest.raises(InputError, match="sees no GPU"):
-        find("cuda")
+    for name in ("cuda", "cuda:1", "rocm", "mps"):
+        with pytest.raises(InputError, match="sees no GPU"):
+            find(name)
 
 
 def test_data_is_random() -> None:

@@ -1,0 +1,137 @@
+"""Real passes of serving: a prompt, and decoding with a cache. Checks, never fitted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from predictor.model import Model
+from profiler.device import Device
+from profiler.models import Cache, Transformer
+from profiler.operators import DTYPES
+from profiler.step import Check, checks, module_of
+from profiler.suite import SERVING
+
+WARM_UP = 1
+PASSES = 9
+
+SHAPES = ((1, 384), (4, 192), (8, 96))
+"""(sequences, tokens of a prompt); each then decodes some tokens."""
+
+DECODED = 12
+
+
+def empty_cache(
+    model: Model, sequences: int, longest: int, check: Check, device: Device
+) -> list[Cache]:
+    """Room for keys and values of all layers."""
+    shape = (sequences, model.kv_heads, longest, model.head_dim)
+    dtype = DTYPES[check.precision]
+    return [
+        (
+            torch.empty(shape, dtype=dtype, device=device.torch),
+            torch.empty(shape, dtype=dtype, device=device.torch),
+        )
+        for _ in range(model.layers)
+    ]
+
+
+@torch.no_grad()
+def generate(
+    module: Transformer, tokens: torch.Tensor, caches: list[Cache], count: int, device: Device
+) -> tuple[torch.Tensor, list[float]]:
+    """Read prompts and add `count` tokens to each, the likeliest ones.
+
+    Returns all tokens, and the seconds of the prompts' pass and of every pass that decodes.
+    """
+    seconds = []
+    at, new = 0, tokens
+    for _ in range(count):
+        device.synchronize()
+        start = time.perf_counter()
+        logits = module.serve(new, caches, at)
+        at += new.shape[1]
+        new = logits.argmax(-1, keepdim=True)
+        device.synchronize()
+        seconds.append(time.perf_counter() - start)
+        tokens = torch.cat((tokens, new), dim=1)
+    return tokens, seconds
+
+
+def serving_checks(device: Device) -> list[Check]:
+    """Models to serve: those of the training checks without experts, in the type of serving."""
+    if SERVING not in device.dtypes:
+        return []
+    dense = [check for check in checks(device) if not check.model.num_experts]
+    gpt, llama = dense[0], dense[1]
+    return [Check(one.model, 512, n, SERVING) for one in (gpt, llama) for n, _ in SHAPES[:1]]
+
+
+def passes(device: Device, seconds: float) -> list[dict[str, Any]]:
+    """Time prompts and decoding passes of the checks, rows in the form of `inference.csv`."""
+    rows: list[dict[str, Any]] = []
+    until = time.perf_counter() + seconds
+    for check in serving_checks(device):
+        module = module_of(check, device).eval()
+        for sequences, length in SHAPES:
+            if rows and time.perf_counter() > until:
+                return rows
+            prompt = torch.randint(check.model.vocab, (sequences, length), device=device.torch)
+            caches = empty_cache(check.model, sequences, length + DECODED, check, device)
+            first: list[float] = []
+            later: list[float] = []
+            for turn in range(WARM_UP + PASSES):
+                _, times = generate(module, prompt, caches, DECODED, device)
+                if turn >= WARM_UP:
+                    first.append(times[0])
+                    later += times[1:]
+                if time.perf_counter() > until and len(first) >= 2:
+                    break
+            for metric, samples in (("ttft_ms", first), ("tpot_ms", later)):
+                rows.append(row(check, device, sequences, length, metric, samples))
+    return rows
+
+
+def row(
+    check: Check, device: Device, sequences: int, length: int, metric: str, samples: list[float]
+) -> dict[str, Any]:
+    """A timed pass as a row in the form of `inference.csv`."""
+    model = check.model
+    p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9]) * 1e3
+    name = f"{device.name}_{model.name}_{check.precision}_{sequences}x{length}_{metric[:4]}"
+    return {
+        "point_id": name,
+        "source": "profile",
+        "accelerator": device.name,
+        "gpus_per_node": 1,
+        "num_gpus": 1,
+        "model": model.name,
+        "family": "llama" if model.gated else "gpt",
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "ffn_hidden": model.ffn_hidden,
+        "vocab": model.vocab,
+        "gated": int(model.gated),
+        "tied_embeddings": int(model.tied_embeddings),
+        "weights_precision": check.precision,
+        "kv_precision": check.precision,
+        "tp": 1,
+        "pp": 1,
+        "dp": 1,
+        "batch": sequences,
+        "input_len": length,
+        "output_len": DECODED,
+        "framework": "pytorch",
+        "framework_version": str(torch.__version__),
+        "metric": metric,
+        "value": float(median),
+        "value_p10": float(p10),
+        "value_p90": float(p90),
+        "samples": len(samples),
+        "notes": "one pass; eager; median",
+    }

@@ -1,0 +1,218 @@
+"""The models that are timed compute what they should: laws between ways to run them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from calibration.sources.found import Stated  # noqa: E402
+from calibration.sources.kineto import read_steps  # noqa: E402
+from predictor.model import Model  # noqa: E402
+from profiler import collectives, huggingface, parallel, ranks, serving, step, suite  # noqa: E402
+from profiler.collectives import Member  # noqa: E402
+from profiler.device import cores, find  # noqa: E402
+from profiler.models import Mixture, Transformer  # noqa: E402
+from profiler.timing import NOISY, Timing, _EventClock, measure  # noqa: E402
+from profiler.trace import STEPS, record  # noqa: E402
+
+GPT = Model("gpt", 2, 128, 2, 2, 64, 256, 500, gated=False, activation="gelu", norm="layernorm",
+            positions="learned", max_context=64, bias=True)  # fmt: skip
+LLAMA = Model("llama", 2, 128, 4, 2, 32, 192, 512)
+MOE = Model("moe", 1, 64, 1, 1, 64, 96, 100, num_experts=4, top_k=2, expert_ffn_hidden=96)
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=lambda m: m.name)
+def test_a_cache_changes_no_answer(model: Model) -> None:
+    """Tokens generated with a cache are those of the whole sequence read anew each time."""
+    device = find("cpu", 1)
+    check = step.Check(model, 40, 2, "fp32")
+    module = step.module_of(check, device)
+    prompt = torch.randint(model.vocab, (2, 24))
+    caches = serving.empty_cache(model, 2, 36, check, device)
+    found, seconds = serving.generate(module, prompt, caches, 12, device)
+    assert len(seconds) == 12
+    tokens = prompt
+    with torch.no_grad():
+        for _ in range(12):
+            fresh = serving.empty_cache(model, 2, tokens.shape[1], check, device)
+            logits = module.serve(tokens, fresh, 0)
+            tokens = torch.cat((tokens, logits.argmax(-1, keepdim=True)), dim=1)
+    assert torch.equal(found, tokens)
+
+
+def test_a_mixture_is_the_sum_of_its_chosen_experts() -> None:
+    torch.manual_seed(0)
+    mixture = Mixture(MOE)
+    x = torch.randn(2, 5, 64)
+    flat = x.flatten(0, 1)
+    weight, chosen = torch.softmax(mixture.router(flat), -1).topk(2, -1)
+    expected = torch.zeros_like(flat)
+    for token in range(len(flat)):
+        for share, one in zip(weight[token], chosen[token], strict=True):
+            gate, up = mixture.up[one](flat[token]).chunk(2, -1)
+            inner = torch.nn.functional.silu(gate) * up
+            expected[token] += share * mixture.down[one](inner)
+    assert torch.allclose(mixture(x), expected.view_as(x), atol=1e-6)
+
+
+def _losses(rank: int, port: int, results: Any) -> None:
+    """The loss after three steps in every layout, and of one process alone."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    device = find("cpu", 1, 2)
+    member = Member(device, rank, 2, 1, "gloo")
+    check = step.Check(LLAMA, 16, 2, "fp32")
+    found = {}
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    torch.manual_seed(1)
+    tokens, target = torch.randint(LLAMA.vocab, (2, 2, 16))
+    for layout in [step.ALONE, *parallel.layouts(2)]:
+        module, around = step.module_of(check, device), parallel.nullcontext
+        if layout.kind != "single":
+            module, around = parallel.WRAPPERS[layout.kind](module, mesh)
+        with around():
+            loss = module(tokens, target)
+            loss.backward()
+            found[layout.kind] = float(loss.item())
+        parallel.parallel_step(check, layout, member)() if layout.kind != "single" else None
+    if rank == 0:
+        results.put(found)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+def test_every_layout_has_the_loss_of_one_process() -> None:
+    found = ranks.spawn(_losses, 2, ranks._free_port())
+    assert set(found) == {"single", "dp", "fsdp", "tp"}
+    for kind, loss in found.items():
+        assert loss == pytest.approx(found["single"], rel=1e-5), kind
+
+
+def _groups(rank: int, port: int, results: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=4)
+    member = Member(find("cpu", 1, 4), rank, 4, 2, "gloo")
+    rows = collectives.sweep(member, suite.Budget(-1.0))
+    if rank == 0:
+        results.put(rows)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_groups_of_several_sizes_alone_and_together() -> None:
+    """Four processes; nothing is left of the budget, so only the smallest size of all ranks."""
+    rows = pd.DataFrame(ranks.spawn(_groups, 4, ranks._free_port()))
+    assert set(rows["op"]) == set(collectives.OPS)
+    assert set(rows["num_gpus"]) == {4}
+    assert set(rows["message_bytes"]) == {collectives.SIZES[0]}
+    member = Member(find("cpu", 1, 4), 3, 4, 2, "gloo")
+    made: list[list[int]] = []
+    original = dist.new_group
+    try:
+        dist.new_group = lambda members: made.append(members) or len(made)  # type: ignore
+        found = collectives.rings(member)
+    finally:
+        dist.new_group = original
+    assert made == [[0, 1], [2, 3]]
+    assert [(ring.size, ring.position, ring.crowd) for ring in found] == [
+        (4, 3, 1),
+        (2, -1, 1),
+        (2, 1, 2),
+    ]
+
+
+@pytest.mark.skipif(cores() < 2, reason="needs two cores")
+def test_under_torchrun(tmp_path: Path) -> None:
+    """Two processes of torchrun measure together; the first writes."""
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "--master-port", str(ranks._free_port()), "-m", "reckon", "profile", "--device",
+               "cpu", "--threads", "1", "--budget", "5s", "--out", str(tmp_path)]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    table = pd.read_parquet(tmp_path / "kernels.parquet")
+    assert set(collectives.OPS) <= set(table["op"])
+    assert set(table["ranks_per_host"]) == {2}
+    steps = pd.read_csv(tmp_path / "steps.csv")
+    assert {"dp2", "fsdp2", "tp2"} == {name.split("_")[-1] for name in steps["point_id"]}
+
+
+def test_a_recorded_step_is_read_back(tmp_path: Path) -> None:
+    device = find("cpu", 1)
+    check = step.Check(LLAMA, 32, 2, "fp32")
+    call = step.step_of(check, device, step.module_of(check, device))
+    path = tmp_path / "t.json.gz"
+    record(call, device, path)
+    found, steps = read_steps(path, Stated(accelerator="mine"))
+    assert steps.steps == STEPS
+    assert steps.on_host
+    whole = steps.kernel_time + steps.host_idle
+    assert whole == pytest.approx(steps.step_time, rel=0.05)
+    rows = found.rows
+    products = rows[rows["op"] == "gemm"]
+    flop = 2 * products["m"] * products["n"] * products["k"] * products["samples"]
+    tokens = 64
+    matrices = LLAMA.matrix_parameters() + LLAMA.vocab * LLAMA.hidden
+    attended = flop.sum() / STEPS / (6 * tokens)
+    assert attended == pytest.approx(matrices, rel=0.02)
+    assert set(rows[rows["op"] == "attention_prefill"]["heads"]) == {4}
+
+
+class _Event:
+    """A device's clock in milliseconds, five apart."""
+
+    now = 0.0
+
+    def record(self) -> None:
+        _Event.now += 5.0
+        self.at = _Event.now
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, other: _Event) -> float:
+        return other.at - self.at
+
+
+def test_events_are_read_in_milliseconds() -> None:
+    clock = _EventClock(_Event)
+    clock.start()
+    assert clock.stop() == pytest.approx(5e-3)
+
+
+def test_what_was_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [Timing(1.0, 0.5, 2.0, 5), Timing(1.1, 1.0, 1.2, 5), Timing(9.0, 1.0, 9.0, 5)]
+    monkeypatch.setattr("profiler.timing._measure", lambda *arguments: made.pop(0))
+    found = measure([lambda: None], find("cpu"), 0.1)
+    assert found.median == 1.1
+    assert not found.noisy
+    assert len(made) == 1
+    assert Timing(1.0, 1.0, NOISY * 1.01, 5).noisy
+
+
+@pytest.mark.skipif(not huggingface.available(), reason="HuggingFace transformers is not installed")
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=lambda m: m.name)
+def test_a_strangers_model_has_the_predicted_parameters_and_trains(model: Model) -> None:
+    device = find("cpu", 1)
+    module = huggingface.causal(model, 32, "fp32", device)
+    own = Transformer(model, 32)
+    count = sum(p.numel() for p in own.parameters())
+    assert sum(p.numel() for p in module.parameters()) == count
+    check = step.Check(model, 32, 2, "fp32")
+    assert len(step.time_step(step.step_of(check, device, module), device, 0.0, 2)) == 2

@@ -1,0 +1,134 @@
+"""What the profiler must show, measured on this machine: how far two profiles agree, and how well
+what a calibration learns from one predicts steps and passes that it never saw.
+
+    python tools/check_profile.py --out profile-out [--budget 120s] [--long 600s] [--threads 1]
+
+Run by `make check-profile` on a quiet machine (some five minutes; `--long 600s` adds a long profile
+and compares the short one with it). Prints each figure beside its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import reckon
+from calibration.sources.kineto_calls import Calls
+from calibration.sources.kineto_file import load
+from calibration.sources.kineto_steps import anatomy
+from profiler.suite import identity
+from reckon.checking import NAMES, check, errors
+from reckon.files import write_json
+from reckon.terminal import grid, strong
+
+TARGETS = {
+    "single": 0.10, "transformers": 0.10, "dp": 0.15, "fsdp": 0.15, "tp": 0.15,
+    "ttft_ms": 0.12, "tpot_ms": 0.12,
+}  # fmt: skip
+"""Mean errors to reach."""
+
+SAME, LONGER = 0.05, 1.3
+"""Median difference between two profiles; error of a short profile over that of a long one."""
+
+
+def repeated(one: Path, other: Path) -> dict[str, tuple[int, float]]:
+    """By operator: shapes that both profiles measured, median difference of their times."""
+    tables = [pd.read_parquet(folder / "kernels.parquet") for folder in (one, other)]
+    keyed = [
+        {(row["accelerator"], *identity(row)): row for row in table.to_dict("records")}
+        for table in tables
+    ]
+    found: dict[str, list[float]] = {}
+    for key in keyed[0].keys() & keyed[1].keys():
+        a, b = (rows[key]["latency_us"] for rows in keyed)
+        found.setdefault(str(key[1]), []).append(abs(np.log(a / b)))
+    return {op: (len(away), float(np.median(away))) for op, away in sorted(found.items())}
+
+
+def traces(folder: Path) -> Iterator[list[str]]:
+    """What each trace says of its steps, and whether its parts add up to the whole."""
+    for path in sorted(folder.glob("*.json.gz")):
+        trace = load(path)
+        found = anatomy(trace, Calls(trace.events), str(path))
+        parts = found.compute + found.exposed + found.host_idle + found.other_idle
+        yield [
+            path.name, str(found.steps), f"{found.step_time * 1e3:.2f}",
+            f"{found.kernel_time * 1e3:.2f}", f"{found.exposed * 1e3:.2f}",
+            f"{found.host_idle * 1e3:.2f}", f"{parts / found.window - 1:+.1e}",
+        ]  # fmt: skip
+
+
+def measured(folder: Path, budget: str, threads: int | None) -> list[dict[str, object]]:
+    """Profile, calibrate, check."""
+    ranks = 2 if (os.cpu_count() or 1) >= 2 else 1
+    profile = reckon.profile(folder / "profile", budget=budget, ranks=ranks, threads=threads)
+    for problem in profile.problems:
+        print(f"note: {problem}")
+    reckon.calibrate(folder / "profile", folder / "calibration")
+    return check(folder / "profile", folder / "calibration")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("profile-out"))
+    parser.add_argument("--budget", default="120s")
+    parser.add_argument("--long", default=None)
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--traces", type=Path, default=Path("../shared/bulk/traces"))
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    print(f"load average before: {os.getloadavg()[0]:.2f}\n")
+
+    first = measured(out / "first", arguments.budget, arguments.threads)
+    rows = [
+        [
+            str(one["name"]),
+            f"{float(str(one['measured_s'])) * 1e3:.2f}",
+            f"{float(str(one['predicted_s'])) * 1e3:.2f}",
+            f"{float(str(one['predicted_s'])) / float(str(one['measured_s'])) - 1:+.1%}",
+        ]
+        for one in first
+    ]
+    print(grid(["check (never fitted)", "measured ms", "predicted ms", "error"], rows))
+
+    second = measured(out / "second", arguments.budget, arguments.threads)
+    own = errors(first)
+    rows = [
+        [NAMES[kind], f"{value:.1%}", f"{errors(second).get(kind, float('nan')):.1%}",
+         f"{TARGETS[kind]:.0%}"]
+        for kind, value in own.items()
+    ]  # fmt: skip
+    print("\n" + grid(["mean error", "first profile", "second", "target"], rows))
+
+    same = repeated(out / "first" / "profile", out / "second" / "profile")
+    rows = [[op, str(n), f"{away:.1%}", f"{SAME:.0%}"] for op, (n, away) in same.items()]
+    print("\n" + grid(["two profiles", "shapes", "median difference", "target"], rows))
+
+    if arguments.long:
+        long = measured(out / "long", arguments.long, arguments.threads)
+        # Both calibrations predict the same steps: those of the long profile.
+        short = check(out / "long" / "profile", out / "first" / "calibration")
+        pairs = [(kind, errors(short).get(kind), value) for kind, value in errors(long).items()]
+        rows = [
+            [NAMES[kind], f"{a:.1%}", f"{b:.1%}", f"{a / b:.2f}", f"{LONGER:g}"]
+            for kind, a, b in pairs
+            if a is not None
+        ]
+        columns = [f"of the profile of {arguments.long}", arguments.budget, arguments.long,
+                   "ratio", "target"]  # fmt: skip
+        print("\n" + grid(columns, rows))
+
+    if arguments.traces.is_dir():
+        columns = ["trace", "steps", "step ms", "kernels ms", "exposed ms", "host ms", "parts"]
+        print("\n" + grid(columns, list(traces(arguments.traces))))
+    write_json(str(out / "checks.json"), {"first": first, "second": second, "same": same})
+    print(strong(f"\nload average after: {os.getloadavg()[0]:.2f}; figures in {out}/checks.json"))
+
+
+if __name__ == "__main__":
+    main()

@@ -196,7 +196,8 @@ def plan_mapping(engine: Engine) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in SERVING_NUMBERS:
         value = engine.running if name == "batch" else float(getattr(engine.plan, name))
-        found[name] = int(value) if value == int(value) else value
+        if np.isfinite(value):  # what has no limit is not stated
+            found[name] = int(value) if value == int(value) else value
     return {**found, **{name: getattr(engine.plan, name) for name in SERVING_CATEGORIES}}
 
 

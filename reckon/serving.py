@@ -129,7 +129,7 @@ def sweep_serving(
     combinations, varying = expand(fields)
     found = predict_each_serving(combinations, calibration, parameters, where)
     predictions, refused = sorted_out(combinations, found, varying)
-    return ServingSweep(predictions, refused, varying)
+    return Sweep(predictions, refused, varying)
 
 
 def predict_each_serving(

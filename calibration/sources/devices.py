@@ -75,19 +75,24 @@ def _by_properties(properties: Mapping[str, Any]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def named(device: str) -> bool:
+    """Whether a driver gives a device a name at all, not only its maker's."""
+    return device.strip() not in ("", "AMD Radeon Graphics", "AMD Instinct")
+
+
 def accelerator_of(
     device: str, stated: Stated, where: str, properties: Mapping[str, Any] | None = None
 ) -> str:
     """Catalog name of a device: what the user states, else what its driver's name stands for, else
-    what has its processors and memory (`numSms`, `totalGlobalMem`), else what the stated system
-    holds.
+    what has its processors and memory (`numSms`, `totalGlobalMem`), else, of a device without a
+    name, what the stated system holds.
 
     Raises InputError for an unknown name, and for one that the stated system does not hold.
     """
     if stated.accelerator:
         return stated.accelerator
     found = NAMES.get(device) or _by_properties(properties or {})
-    if found is None and stated.system:
+    if found is None and stated.system and not named(device):
         return stated.system[1]
     if found is None:
         raise InputError(

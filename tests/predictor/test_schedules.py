@@ -86,13 +86,13 @@ def test_closed_forms_are_near_the_timeline_with_uneven_ends(
     name: str, p: int, more: int, first: float, last: float
 ) -> None:
     """Within 2 % from three micro-batches per stage on, 4 % below; where the pipeline folds, so
-    that both ends lie on one device, 2.5 % and 5 %."""
+    that both ends lie on one device, 3 % and 5 %."""
     p, vpp, least = possible(name, p)
     fold = SCHEDULES[name].fold
     last = {"line": last, "v": 1.0, "both": first}[fold]
     of = passes([first, *[1.0] * (p - 2), last])
     m = 3 * p + more + (p + more) % 2 * (fold == "both")
-    near, nearly = (0.02, 0.04) if fold == "line" else (0.025, 0.05)
+    near, nearly = (0.02, 0.04) if fold == "line" else (0.03, 0.05)
     assert closed(name, of, m, vpp) == pytest.approx(played(name, of, m, vpp), rel=near)
     assert closed(name, of, least, vpp) == pytest.approx(played(name, of, least, vpp), rel=nearly)
 

@@ -10,7 +10,8 @@ import pandas as pd
 
 from calibration.points import Skipped
 from calibration.profiles import stated_by
-from calibration.scoreboard import Scored, score_kernels
+from calibration.scoreboard import score_kernels
+from calibration.scored import Scored
 from calibration.sources.kineto import read_steps
 from calibration.sources.kineto_steps import OTHER, Anatomy
 from calibration.tables import check_kernels

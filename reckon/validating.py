@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calibration.scoreboard import FOLDS, refold, score, summary
+from calibration.scoreboard import FOLDS, refold, score
+from calibration.scored import summary
 from predictor.efficiency import Calibration, load
 from predictor.errors import unknown
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.scoreboard import Scored, score, summary
+from calibration.scoreboard import score
+from calibration.scored import Scored, summary
 from predictor import catalog
 from predictor.efficiency import load
 

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from calibration.runs import fit_runs, read_points
-from calibration.scoreboard import Scores, kind_of_table, refold, score, summary
+from calibration.scoreboard import kind_of_table, refold, score
+from calibration.scored import Scores, summary
 from calibration.spread import Residual, run_sigma, with_spread
 from predictor import catalog
 from predictor.efficiency import Calibration, load

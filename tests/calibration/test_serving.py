@@ -6,7 +6,8 @@ import pytest
 
 from calibration.inference_points import InferencePoint, inference_point
 from calibration.points import Skipped
-from calibration.scoreboard import refold, score, summary
+from calibration.scoreboard import refold, score
+from calibration.scored import summary
 from calibration.serving import (
     class_of,
     fit,

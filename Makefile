@@ -38,6 +38,7 @@ lint: setup
 validate: setup          ## the published tables, whole
 	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
 	$(BIN)/reckon validate data/reference/training.csv --folds source
+	@test ! -d $(SHARED) || $(BIN)/python -m calibration.crossval_sweep $(SHARED)
 
 plans: setup             ## how good searched plans are: published winners, a measured sweep
 	$(BIN)/python -m calibration.winners data/reference/training.csv

@@ -142,7 +142,7 @@ def default_run() -> RunParameters:
 
 
 def families() -> Mapping[str, str]:
-    """Family of each framework, from `data/defaults/run.yaml`."""
+    """Family of each framework, or of one in a year, from `data/defaults/run.yaml`."""
     table = catalog.read_mapping(catalog.data_dir() / "defaults" / "run.yaml")["families"]
     return {name: family for family, found in table.items() for name in found["frameworks"]}
 
@@ -309,8 +309,10 @@ def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
     keep = {k: v for k, v in run.factors.items() if k.split("/")[0] not in names}
     bare = replace(run, factors=keep)
     error = errors(runs, bare)
-    pairs = sorted(set(zip(runs.source.tolist(), runs.framework.tolist(), strict=True)))
-    masks = [(runs.source == s) & (runs.framework == f) for s, f in pairs]
+    dated = zip(runs.framework.tolist(), runs.era.tolist(), strict=True)
+    named = np.array([own if (own := f"{f}/{era[:4]}") in family_of else f for f, era in dated])
+    pairs = sorted(set(zip(runs.source.tolist(), named.tolist(), strict=True)))
+    masks = [(runs.source == s) & (named == f) for s, f in pairs]
     value = np.array([-np.median(error[mask]) for mask in masks])
     count = np.array([mask.sum() for mask in masks], float)
     size = np.array([(runs.source == s).sum() for s, _ in pairs], float)

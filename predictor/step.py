@@ -119,7 +119,7 @@ def _wire(exchange: Exchange, using: Environment) -> Array:
     return np.asarray(exchange.time * using.nodes**doublings)
 
 
-def _exposed(time: Array, window: Array, share: float, contention: float) -> tuple[Array, Array]:
+def _exposed(time: Array, window: Array, share: Numeric, contention: float) -> tuple[Array, Array]:
     """What of a collective adds to the step, and what hides [s].
 
     share       of the window that can hide it
@@ -194,8 +194,10 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         note(slot.op, shown, spread(exchange.sigma))
     for pipe, exchange in parts.between.items():
         time = _wire(exchange, using) * exchange.count * parts.vpp
+        # Only between chunks of interleaved stages is there another one to compute.
         share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0
-        shown, behind = _exposed(time + np.zeros(full), windows[pipe.place], share, run.contention)
+        hides = np.where(parts.vpp > 1, share, 0.0)
+        shown, behind = _exposed(time + np.zeros(full), windows[pipe.place], hides, run.contention)
         terms["pp_communication"] = terms["pp_communication"] + shown
         hidden["pp"] = hidden["pp"] + behind
         note(pipe.op, shown, exchange.sigma)

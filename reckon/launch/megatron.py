@@ -405,7 +405,7 @@ PLAN: tuple[Entry, ...] = (
     Switch("--overlap-param-gather", "param_overlap"),
     Switch("--tp-comm-overlap", "tp_overlap"),
     Switch("--no-async-tensor-model-parallel-allreduce", "tp_async_backward", when=False),
-    Switch("--overlap-p2p-communication-warmup-flush", "p2p_overlap"),
+    Switch("--no-overlap-p2p-communication", "p2p_overlap", when=False),
     Switch("--overlap-moe-expert-parallel-comm", "ep_overlap"),
     Derived(
         (

@@ -22,7 +22,6 @@ NAMES: dict[str, str] = {
     "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
     "--swiglu": "gated_linear_unit",
     "--accumulate-allreduce-grads-in-fp32": "grad_reduce_in_fp32",
-    "--overlap-p2p-communication-warmup-flush": "overlap_p2p_comm_warmup_flush",
     "--account-for-embedding-in-pipeline-split": "account_for_embedding_in_pipeline_split",
     "--account-for-loss-in-pipeline-split": "account_for_loss_in_pipeline_split",
     "--use-tp-pp-dp-mapping": "use_tp_pp_dp_mapping",
@@ -36,6 +35,7 @@ CONTRARY: dict[str, str] = {
     "--no-bias-swiglu-fusion": "bias_activation_fusion",
     "--no-bias-gelu-fusion": "bias_activation_fusion",
     "--no-rope-fusion": "apply_rope_fusion",
+    "--no-overlap-p2p-communication": "overlap_p2p_comm",
     "--no-async-tensor-model-parallel-allreduce": "async_tensor_model_parallel_allreduce",
 }
 """Switches that are on where Megatron Core's key is false."""

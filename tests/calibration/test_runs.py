@@ -168,7 +168,7 @@ def test_environments_follow_framework_and_era(runs: Runs) -> None:
 
 def test_families_and_launches_name_known_frameworks() -> None:
     known = set(frameworks())
-    assert set(families()) <= known
+    assert {name.split("/")[0] for name in families()} <= known
     assert known - set(families()) <= {"neutral"}
     assert set(LAUNCHES) <= known
 
@@ -176,3 +176,14 @@ def test_families_and_launches_name_known_frameworks() -> None:
 def test_nothing_to_take_apart_is_an_error() -> None:
     with pytest.raises(InputError, match="none of the runs"):
         take_apart(KERNELS, [])
+
+
+def test_a_framework_of_a_year_may_have_a_family_of_its_own() -> None:
+    """Megatron-LM's papers are told from its later releases, and the prediction finds their level
+    by the year."""
+    family_of = families()
+    assert family_of["megatron-lm/2021"] != family_of["megatron-lm"]
+    factors = load("default").run.factors
+    assert factors["megatron-lm/2021"] != factors["megatron-lm"]
+    assert environment(factors, "megatron-lm", "2021-04").factor == factors["megatron-lm/2021"]
+    assert environment(factors, "megatron-lm", "2024-04").factor == factors["megatron-lm"]

@@ -178,7 +178,8 @@ def complete_cluster(filler: Filler) -> Cluster:
     elif "accelerator" in values:
         own = catalog.accelerator(values["accelerator"])
         cluster = default_system(own, per_node)
-        filler.fill("system", cluster.name, "catalog system of that accelerator and node size")
+        rule = "catalog system of that accelerator and node size, else a PCIe node"
+        filler.fill("system", cluster.name, rule)
     else:
         raise InputError("give --system or --accelerator (reckon show systems)")
     if per_node is not None and per_node != cluster.accelerators_per_node:

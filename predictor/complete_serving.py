@@ -23,7 +23,7 @@ from predictor.complete import (
 )
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.hardware import Accelerator, Cluster
 from predictor.model import Model
 from predictor.plan import enforce
 from predictor.serving_memory import serving_memory
@@ -37,9 +37,6 @@ from predictor.serving_plan import (
 )
 from predictor.specs import ServingPlanSpec
 from predictor.units import GB
-
-PCIE = Tier("pcie4", 8.0, 32e9)
-"""Between accelerators of which the catalog knows no system: the PCIe 4 x16 of a workstation."""
 
 EXPERTS_ONLY = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 """Data types of which only checkpoints with narrow experts and 16-bit attention are published
@@ -71,23 +68,6 @@ class ServingRequest:
 def engines() -> Mapping[str, Any]:
     """The table of engine defaults, `data/defaults/engines.yaml`."""
     return catalog.read_mapping(catalog.data_dir() / "defaults" / "engines.yaml")
-
-
-def alone(accelerator: Accelerator) -> Cluster:
-    """A workstation of an accelerator that no catalog system has."""
-    return Cluster(f"PCIe node of {accelerator.name}", accelerator, 8, (PCIE,))
-
-
-def choose_cluster(filler: Filler) -> Cluster:
-    """The system that a request names, or of its accelerator, a workstation where there is none."""
-    values = filler.values
-    if "system" not in values and "accelerator" in values:
-        own = catalog.accelerator(values["accelerator"])
-        known = {row["accelerator"] for row in catalog.rows("systems").values()}
-        if own.name not in known:
-            filler.fill("system", alone(own).name, "no catalog system has the accelerator")
-            return alone(own)
-    return complete_cluster(filler)
 
 
 def _layouts(model: Model, cluster: Cluster, values: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -132,7 +112,7 @@ def complete_serving(
     filler = Filler(spec.model_dump())
     values = filler.values
     model = model if model is not None else named_model(values)
-    cluster = cluster if cluster is not None else choose_cluster(filler)
+    cluster = cluster if cluster is not None else complete_cluster(filler)
     accelerator = cluster.accelerator
     for field in ("input_len", "output_len"):
         if field not in values:

@@ -11,8 +11,7 @@ from collections import deque
 
 import numpy as np
 
-from predictor.errors import InputError
-from predictor.events import PassTable, Served
+from predictor.events import PassTable, Served, enforce_load
 from predictor.hardware import Array
 from predictor.serving_plan import NATIVE
 
@@ -36,11 +35,8 @@ def serve_apart(
 
     Raises InputError where a request is longer than the cache, or neither load is stated.
     """
+    enforce_load(decoding, input_len, output_len, arrivals, clients)
     count = len(input_len)
-    if arrivals is None and clients < 1:
-        raise InputError("state arrivals, or at least one client")
-    if float(np.max(input_len + output_len)) > decoding.pool:
-        raise InputError(f"a request is longer than the cache of {decoding.pool:.0f} tokens")
     plan, own = decoding.plan, decoding.own
     native = NATIVE if plan.execution == "native" else 1.0
     overhead, fresh = native * float(own.request), 1.0 - float(plan.cached)

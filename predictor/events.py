@@ -246,6 +246,16 @@ def spread_lengths(mean: float, count: int, variation: float, seed: int = 0) -> 
     return np.maximum(np.round(mean * draws), 1.0)
 
 
+def enforce_load(
+    table: PassTable, input_len: Array, output_len: Array, arrivals: Array | None, clients: int
+) -> None:
+    """Raise InputError where a request is longer than the cache, or neither load is stated."""
+    if arrivals is None and clients < 1:
+        raise InputError("state arrivals, or at least one client")
+    if float(np.max(input_len + output_len)) > table.pool:
+        raise InputError(f"a request is longer than the cache of {table.pool:.0f} tokens")
+
+
 def serve(
     table: PassTable,
     input_len: Array,
@@ -261,11 +271,8 @@ def serve(
 
     Raises InputError where a request is longer than the cache, or neither load is stated.
     """
+    enforce_load(table, input_len, output_len, arrivals, clients)
     count = len(input_len)
-    if arrivals is None and clients < 1:
-        raise InputError("state arrivals, or at least one client")
-    if float(np.max(input_len + output_len)) > table.pool:
-        raise InputError(f"a request is longer than the cache of {table.pool:.0f} tokens")
     plan, own = table.plan, table.own
     chunk, most = float(plan.chunk), int(table.running[-1])
     whole, mixing = plan.admission == "whole", float(own.mixing)

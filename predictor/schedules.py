@@ -209,15 +209,6 @@ def _held_h1(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:
 Closed = Callable[[Array, Array, Array, Array, Numeric], Array]
 
 
-def _of_devices(closed: Closed) -> Callable[[Passes, Numeric, Numeric], Array]:
-    """The closed form of a folded pipeline, from the passes of its devices."""
-
-    def time(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
-        return closed(*_sequences(passes), passes.count, m)
-
-    return time
-
-
 def _held_v(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:
     """ZB-V holds 2 pp chunks on every device (Qi et al. 2024, controllable memory, section 3)."""
     return np.asarray(np.zeros_like(behind) + np.minimum(pp, m))
@@ -285,36 +276,35 @@ def _order_h1(stage: int, pp: int, vpp: int, m: int) -> list[Work]:
     return order + [("weights", batch, 0) for batch in range(max(m - stage, 0), m)]
 
 
+def _folded(
+    closed: Closed,
+    held: Callable[[Array, Numeric, Numeric, Numeric], Array],
+    order: Callable[[int, int, int], list[Block]],
+    fold: str,
+) -> Schedule:
+    """A pipeline that folds: its closed form and its order are those of devices."""
+
+    def time(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
+        return closed(*_sequences(passes), passes.count, m)
+
+    return Schedule(
+        time,
+        held,
+        lambda stage, pp, vpp, m: order(stage, pp, m),
+        splits=True,
+        chunks=fold == V,
+        fold=fold,
+        least=2.0,
+    )
+
+
 SCHEDULES: dict[str, Schedule] = {
     "1f1b": Schedule(_one_forward_one_backward, _held_1f1b, _alone(_order_1f1b), chunks=True),
     "gpipe": Schedule(_all_forward_all_backward, _held_all, _alone(_order_gpipe)),
     "zb-h1": Schedule(_zero_bubble_h1, _held_h1, _alone(_order_h1), splits=True),
-    "zb-v": Schedule(
-        _of_devices(folded.zero_bubble_v),
-        _held_v,
-        lambda stage, pp, vpp, m: folded.order_zero_bubble_v(stage, pp, m),
-        splits=True,
-        chunks=True,
-        fold=V,
-        least=2.0,
-    ),
-    "dualpipe": Schedule(
-        _of_devices(folded.dual_pipe),
-        _held_dual,
-        lambda stage, pp, vpp, m: folded.order_dual_pipe(stage, pp, m),
-        splits=True,
-        fold=BOTH,
-        least=2.0,
-    ),
-    "dualpipev": Schedule(
-        _of_devices(folded.dual_pipe_v),
-        _held_dual_v,
-        lambda stage, pp, vpp, m: folded.order_dual_pipe_v(stage, pp, m),
-        splits=True,
-        chunks=True,
-        fold=V,
-        least=2.0,
-    ),
+    "zb-v": _folded(folded.zero_bubble_v, _held_v, folded.order_zero_bubble_v, V),
+    "dualpipe": _folded(folded.dual_pipe, _held_dual, folded.order_dual_pipe, BOTH),
+    "dualpipev": _folded(folded.dual_pipe_v, _held_dual_v, folded.order_dual_pipe_v, V),
 }
 """'1f1b' is interleaved where a device holds several stages (vpp > 1)."""
 

@@ -12,7 +12,7 @@ from predictor.model import Model
 from profiler.device import Device
 from profiler.models import Cache, Transformer
 from profiler.operators import DTYPES
-from profiler.step import Check, checks, module_of
+from profiler.step import Check, checks, dimensions, module_of
 from profiler.suite import SERVING
 
 WARM_UP = 1
@@ -110,14 +110,7 @@ def row(
         "num_gpus": 1,
         "model": model.name,
         "family": "llama" if model.gated else "gpt",
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "ffn_hidden": model.ffn_hidden,
-        "vocab": model.vocab,
-        "gated": int(model.gated),
-        "tied_embeddings": int(model.tied_embeddings),
+        **dimensions(model),
         "weights_precision": check.precision,
         "kv_precision": check.precision,
         "tp": 1,

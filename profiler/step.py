@@ -171,6 +171,20 @@ def kinds(device: Device) -> list[tuple[Check, Layout, Callable[[Check, Device],
     return found
 
 
+def dimensions(model: Model) -> dict[str, int]:
+    """A model's dimensions, by the names of the reference tables."""
+    return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "ffn_hidden": model.ffn_hidden,
+        "vocab": model.vocab,
+        "gated": int(model.gated),
+        "tied_embeddings": int(model.tied_embeddings),
+    }
+
+
 def row(
     check: Check, samples: list[float], device: Device, layout: Layout = ALONE, notes: str = ""
 ) -> dict[str, Any]:
@@ -189,14 +203,7 @@ def row(
         "model": model.name,
         "family": "llama" if model.gated else "gpt",
         "params_b": model.parameters / 1e9,
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "ffn_hidden": model.ffn_hidden,
-        "vocab": model.vocab,
-        "gated": int(model.gated),
-        "tied_embeddings": int(model.tied_embeddings),
+        **dimensions(model),
         "num_experts": model.num_experts or None,
         "top_k": model.top_k or None,
         "expert_ffn_hidden": model.expert_ffn_hidden or None,

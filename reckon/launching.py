@@ -17,6 +17,7 @@ from predictor.plan import TrainingPlan
 from predictor.serving_plan import ServingPlan
 from reckon.launch import Emitted, Launch, emit, read_launch
 from reckon.predict import Sweep
+from reckon.result import Prediction
 from reckon.serving import ServingSweep
 
 LISTED = 12
@@ -92,7 +93,7 @@ def emitted(name: str, found: Sweep | ServingSweep, quiet: bool) -> dict[str, An
     quiet   print only what the line does not say, on stderr
     """
     fitting = [result for result in found.predictions if result.fits]
-    if isinstance(found, Sweep):
+    if isinstance(found.predictions[0], Prediction):
         best: Any = min(fitting or found.predictions, key=lambda result: result.step_time.value)
         figure = f"{best.step_time.value:.4g} s per step"
     else:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import Filler
-from predictor.complete_serving import choose_cluster
+from predictor.complete import Filler, complete_cluster
 from predictor.efficiency import Calibration, RunParameters, load
 from predictor.errors import InputError
 from predictor.events import pass_table, poisson, serve, spread_lengths
@@ -445,7 +444,7 @@ def _systems(stated: dict[str, Any]) -> list[Cluster]:
         raise InputError("give --system or --accelerator, one or several (reckon show systems)")
     names = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]
     return [
-        choose_cluster(
+        complete_cluster(
             Filler(parse(ServingPlanSpec, {**rest, key: name}, "command line").model_dump())
         )
         for name in names

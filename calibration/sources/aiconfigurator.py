@@ -117,31 +117,28 @@ def gemm_bursts_and_sustained(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def attention(path: Path) -> pd.DataFrame:
     """`context_attention_perf.parquet`: causal prefill without past tokens, 16- and 8-bit."""
     table = _known(pd.read_parquet(path))
-    table = table[
-        (table["attn_dtype"] == table["kv_cache_dtype"])
-        & (table["step"] == 0)
-        & (table["isl"] >= 128)
-        & table["power"].isna()
-    ]
+    table = table[table["attn_dtype"] == table["kv_cache_dtype"]]
+    groups = table["num_key_value_heads"]
     table = table.assign(
-        latency_us=table["latency"].astype(float) * 1e3,
-        batch=table["batch_size"].astype(float),
-        q_len=table["isl"].astype(float),
-        heads=table["num_heads"].astype(float),
-        kv_heads=table["num_key_value_heads"].astype(float),
+        kv_heads=groups.where(groups > 0, table["num_heads"]).astype(float),
         head_dim=table["head_dim"].astype(float),
         window=table["window_size"].fillna(0).clip(lower=0).astype(float),
     )
-    table["kv_heads"] = table["kv_heads"].where(table["kv_heads"] > 0, table["heads"])
     return _prefills(table, ["window"])
 
 
 def _prefills(table: pd.DataFrame, more: list[str]) -> pd.DataFrame:
-    """Rows of causal prefills; `more` columns tell kernels apart."""
+    """Rows of causal prefills without past tokens, in short bursts; `more` columns tell kernels
+    apart."""
+    table = table[(table["step"] == 0) & (table["isl"] >= 128) & table["power"].isna()]
     table = table.assign(
         op="attention_prefill",
         dtype=table[next(c for c in ("attn_dtype", "mla_dtype") if c in table)].map(DTYPES),
-        kv_len=table["q_len"],
+        latency_us=table["latency"].astype(float) * 1e3,
+        batch=table["batch_size"].astype(float),
+        q_len=table["isl"].astype(float),
+        kv_len=table["isl"].astype(float),
+        heads=table["num_heads"].astype(float),
         framework=table["dir_backend"],
         source="aiconfigurator",
     )
@@ -158,18 +155,8 @@ def latent_attention(path: Path) -> pd.DataFrame:
     """`context_mla_perf.parquet`: causal prefill of multi-head latent attention, 16-bit; its
     heads have 192 dimensions for keys and 128 for values."""
     table = _known(pd.read_parquet(path))
-    table = table[
-        (table["kv_cache_dtype"] == "bfloat16")
-        & ~table["kernel_source"].isin(ABSORBED)
-        & (table["step"] == 0)
-        & (table["isl"] >= 128)
-        & table["power"].isna()
-    ]
+    table = table[(table["kv_cache_dtype"] == "bfloat16") & ~table["kernel_source"].isin(ABSORBED)]
     table = table.assign(
-        latency_us=table["latency"].astype(float) * 1e3,
-        batch=table["batch_size"].astype(float),
-        q_len=table["isl"].astype(float),
-        heads=table["num_heads"].astype(float),
         kv_heads=table["num_heads"].astype(float),
         head_dim=192.0,
         kernel="mla",

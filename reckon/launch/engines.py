@@ -1,16 +1,17 @@
-"""What the lines of serving engines share: how a model is named, and the client that sends load."""
+"""What the lines of serving engines share: how a model is named, its data types, and the client
+that sends load."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from predictor.errors import InputError
 from reckon.launch.dialect import catalog_model
 from reckon.launch.launcher import program, rendered
 from reckon.launch.shell import Script, options
-from reckon.launch.table import Derived, Entry, Facts, Flags, number, whole_number
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, number, whole_number
 
 MODEL = "--model"
 """Flag under which the model is kept, however the line names it."""
@@ -33,6 +34,37 @@ def whole_world(facts: Facts) -> int:
     """Ranks of a pipeline stage."""
     return int(facts.get("tp", 1) * facts.get("dp", 1))
 
+
+def weights(quantized: Mapping[str, tuple[str, ...]]) -> Cases:
+    """The weights' data type: of 16 bits and more by its name, else by an engine's method.
+
+    quantized  data types, and the engine's methods
+    """
+    return Cases(
+        ("weights",),
+        (
+            (("bf16",), {"--dtype": "bfloat16"}),
+            (("fp16",), {"--dtype": ("float16", "half")}),
+            (("fp32",), {"--dtype": ("float32", "float")}),
+            *(((name,), {"--quantization": methods}) for name, methods in quantized.items()),
+            *(
+                ((name,), {"--quantization": methods, "--dtype": ("auto", "bfloat16", "float16")})
+                for name, methods in quantized.items()
+            ),
+            ((None,), {"--dtype": "auto"}),
+            ((None,), {}),
+        ),
+    )
+
+
+ALLREDUCE = Cases(
+    ("allreduce",),
+    (
+        (("nccl",), {"--disable-custom-all-reduce": True}),
+        (("custom",), {"--disable-custom-all-reduce": False}),
+    ),
+)
+"""Whose kernels reduce among the ranks of a stage."""
 
 CACHE = "--kv-cache-dtype"
 
@@ -106,6 +138,11 @@ def split_load(flags: Flags) -> tuple[Flags, Flags]:
     """Flags of the engine, and flags of the load."""
     load = {f: v for f, v in flags.items() if f in LOAD.flags}
     return {f: v for f, v in flags.items() if f not in load and f != MODEL}, load
+
+
+def static(load: Flags) -> Flags:
+    """Flags of a load as benchmarks of a static batch spell them."""
+    return {BATCH: load[BATCH], "--input-len": load[INPUT], "--output-len": load[OUTPUT]}
 
 
 def client(head: str, load: Flags, per_client: int = 10) -> str:

@@ -7,22 +7,22 @@ divides into replicas; without it replicas are whole engines behind a router.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.engines import (
+    ALLREDUCE,
     BATCH,
     CLIENT_IGNORED,
-    INPUT,
     LOAD,
     MODEL,
     NAMED,
-    OUTPUT,
     cache,
     client,
     engine_flags,
     split_load,
+    static,
+    weights,
     whole_world,
 )
 from reckon.launch.launcher import quoted, rendered
@@ -84,21 +84,7 @@ def _guesses_means(flags: Flags, facts: Facts) -> Facts:
 ENTRIES: tuple[Entry, ...] = (
     Derived((TP, DP, EP, SHARED, "--enable-ep-moe"), _ranks_says, _ranks_means),
     Number("--pp-size", "pp", absent=1),
-    Cases(
-        ("weights",),
-        (
-            (("bf16",), {"--dtype": "bfloat16"}),
-            (("fp16",), {"--dtype": ("float16", "half")}),
-            (("fp32",), {"--dtype": ("float32", "float")}),
-            *(((name,), {"--quantization": methods}) for name, methods in QUANTIZED.items()),
-            *(
-                ((name,), {"--quantization": methods, "--dtype": ("auto", "bfloat16", "float16")})
-                for name, methods in QUANTIZED.items()
-            ),
-            ((None,), {"--dtype": "auto"}),
-            ((None,), {}),
-        ),
-    ),
+    weights(QUANTIZED),
     cache(("fp8_e4m3", "fp8_e5m2"), "bf16"),
     Number("--max-running-requests", "max_batch"),
     Number("--chunked-prefill-size", "chunk"),
@@ -109,13 +95,7 @@ ENTRIES: tuple[Entry, ...] = (
             (("graph",), {"--disable-cuda-graph": False}),
         ),
     ),
-    Cases(
-        ("allreduce",),
-        (
-            (("nccl",), {"--disable-custom-all-reduce": True}),
-            (("custom",), {"--disable-custom-all-reduce": False}),
-        ),
-    ),
+    ALLREDUCE,
     Cases(("cached",), (((0,), {"--disable-radix-cache": True}), ((None,), {}))),
     Derived(
         ("--speculative-algorithm", STEPS, "--speculative-eagle-topk", TOKENS),
@@ -130,13 +110,8 @@ def _render(flags: Flags, facts: Facts) -> str:
     engine, load = split_load(flags)
     name = quoted(flags[MODEL])
     if BATCH in load:
-        alone: dict[str, Any] = {
-            BATCH: load[BATCH],
-            "--input-len": load[INPUT],
-            "--output-len": load[OUTPUT],
-        }
         head = f"python -m sglang.bench_one_batch --model-path {name}"
-        return rendered(head, {**engine, **alone})
+        return rendered(head, {**engine, **static(load)})
     served = rendered(f"python -m sglang.launch_server --model-path {name}", engine)
     return served + client(
         f"python -m sglang.bench_serving --backend sglang --model {name} --dataset-name random",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.engines import (
+    ALLREDUCE,
     BATCH,
     CLIENT_IGNORED,
     INPUT,
@@ -20,6 +20,8 @@ from reckon.launch.engines import (
     client,
     engine_flags,
     split_load,
+    static,
+    weights,
     whole_world,
 )
 from reckon.launch.launcher import quoted, rendered
@@ -61,31 +63,12 @@ QUANTIZED: dict[str, tuple[str, ...]] = {
 }
 """Data types of the weights, and vLLM's methods."""
 
-PRECISION = Cases(
-    ("weights",),
-    (
-        (("bf16",), {"--dtype": "bfloat16"}),
-        (("fp16",), {"--dtype": ("float16", "half")}),
-        (("fp32",), {"--dtype": ("float32", "float")}),
-        *(
-            ((name,), {"--quantization": methods})
-            for name, methods in QUANTIZED.items()
-        ),
-        *(
-            ((name,), {"--quantization": methods, "--dtype": ("auto", "bfloat16", "float16")})
-            for name, methods in QUANTIZED.items()
-        ),
-        ((None,), {"--dtype": "auto"}),
-        ((None,), {}),
-    ),
-)  # fmt: skip
-
 ENTRIES: tuple[Entry, ...] = (
     Number("--tensor-parallel-size", "tp", absent=1, also=("--tp", "--tensor-parallel")),
     Number("--pipeline-parallel-size", "pp", absent=1, also=("--pp",)),
     Number("--data-parallel-size", "dp", absent=1, also=("--dp",)),
     Derived((EXPERTS,), _experts_says, _experts_means),
-    PRECISION,
+    weights(QUANTIZED),
     cache(("fp8", "fp8_e4m3", "fp8_e5m2"), "bfloat16"),
     Number("--max-num-seqs", "max_batch"),
     Number("--max-num-batched-tokens", "chunk"),
@@ -93,13 +76,7 @@ ENTRIES: tuple[Entry, ...] = (
         ("execution",),
         ((("eager",), {"--enforce-eager": True}), (("graph",), {"--enforce-eager": False})),
     ),
-    Cases(
-        ("allreduce",),
-        (
-            (("nccl",), {"--disable-custom-all-reduce": True}),
-            (("custom",), {"--disable-custom-all-reduce": False}),
-        ),
-    ),
+    ALLREDUCE,
     Cases(
         ("cached",),
         (
@@ -125,12 +102,7 @@ def _render(flags: Flags, facts: Facts) -> str:
     engine, load = split_load(flags)
     name = quoted(flags[MODEL])
     if BATCH in load:
-        alone: dict[str, Any] = {
-            BATCH: load[BATCH],
-            "--input-len": load[INPUT],
-            "--output-len": load[OUTPUT],
-        }
-        return rendered(f"vllm bench latency --model {name}", {**engine, **alone})
+        return rendered(f"vllm bench latency --model {name}", {**engine, **static(load)})
     engine["--max-model-len"] = load[INPUT] + load[OUTPUT]
     served = rendered(f"vllm serve {name}", engine)
     return served + client(f"vllm bench serve --model {name} --dataset-name random", load)

@@ -469,6 +469,7 @@ _PLAN_NUMBERS = (
     "recompute_chunk",
     "offload_activations",
     "offload_optimizer",
+    "loader_rate",
     "weight_bytes",
     "gradient_bytes",
     "reduce_bytes",

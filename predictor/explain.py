@@ -65,7 +65,8 @@ class Ground:
 
     name    of the fit: 'kind/data type/accelerator', or 'operation/link'
     share   of the step, with its part of the pipeline's bubble
-    known   'measured', 'interpolated', 'transferred', 'roofline', 'default' or 'fitted to runs'
+    known   'measured', 'interpolated', 'transferred', 'roofline', 'default', 'stated' or 'fitted to
+            runs'
     sigma   log-standard-deviation of the fit on what was held out of it
     points  measurements behind it; 0 where there are none
     """
@@ -126,7 +127,6 @@ class Explanation:
                 }
                 for g in self.grounds
             ],
-            "not_modelled": ["data loading: taken as prefetched behind the step"],
         }
 
 
@@ -250,6 +250,8 @@ def _remedies(case: _Case, step: Step) -> list[Remedy]:
     if case.request.model.is_moe and float(plan.expert_load) > 1.0:
         even = case.anew(replace(plan, expert_load=1.0))
         rows.append(("imbalance of experts", even, ""))
+    prompt = replace(found, loading=0.0 * found.loading)
+    rows.append(("waiting for data", case.time(prompt), "more loading workers"))
     if float(case.using.factor) > 1.0:
         plain = replace(case.using, factor=1.0)
         rows.append(("framework factor", case.time(using=plain), "what no other term explains"))
@@ -277,7 +279,8 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
         if np.any(np.asarray(exchange.time) > 0):
             links.setdefault(family, set()).add(tiers[-1 if far else 0].link)
     grounds: list[Ground] = []
-    left = total / float(case.using.factor)
+    waiting = float(step.breakdown["data_loading"])
+    left = (total - waiting) / float(case.using.factor)
     neutral = left
     for family, value in step.families.items():
         time = float(value)
@@ -304,7 +307,9 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
         grounds.append(Ground(name, time / total, known, sigma, points))
     if left > 1e-6 * neutral:
         grounds.append(Ground("host time", left / total, "fitted to runs", case.run.sigma, 0))
-    extra = total - neutral
+    if waiting > 0:
+        grounds.append(Ground("data loading", waiting / total, "stated", 0.0, 0))
+    extra = total - waiting - neutral
     runs = case.calibration.provenance.get("runs", {})
     count = sum(runs.values()) if isinstance(runs, dict) else 0
     if abs(extra) > 1e-6 * total:

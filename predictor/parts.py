@@ -109,6 +109,7 @@ class Parts:
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step
     host        whether the accelerator is the host itself
+    loading     seconds in which a rank's tokens of a step are loaded
     """
 
     at: Stages
@@ -133,6 +134,7 @@ class Parts:
     update_sigma: Array
     repeats: Array
     host: Array
+    loading: Array
     schedule: str
 
     def spread(self, value: Array) -> Array:
@@ -442,6 +444,7 @@ def parts(
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
+        loading=whole(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate),
         schedule=plan.schedule,
     )
     return found, own.listed
@@ -500,11 +503,12 @@ def stack(many: list[Parts]) -> Parts:
         offload=exchanges("offload", (3,)),
         sigmas=table("sigmas", ()),
         schedule=many[0].schedule,
-        **{
-            name: plain(name)
-            for name in ("m", "vpp", "gpus", "update", "update_sigma", "repeats", "host")
-        },
+        **{name: plain(name) for name in SCALARS},
     )
+
+
+SCALARS = ("m", "vpp", "gpus", "update", "update_sigma", "repeats", "host", "loading")
+"""Fields of `Parts` that are one array each."""
 
 
 def take(found: Parts, index: npt.NDArray[np.intp]) -> Parts:

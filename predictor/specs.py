@@ -246,6 +246,7 @@ class TrainingPlanSpec(Spec):
     recompute_layers: Count | None = None
     offload_activations: Share | None = None
     offload_optimizer: Share | None = None
+    loader_rate: Positive | None = None
     offload_to: Annotated[str, _one_of(OFFLOADS)] | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None

@@ -34,6 +34,7 @@ TERMS = (
     "dp_communication",
     "optimizer",
     "framework",
+    "data_loading",
 )
 """Terms of the breakdown; they add up to the step time."""
 
@@ -250,6 +251,9 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     breakdown["optimizer"] = np.take_along_axis(parts.update, last, axis=0)[0]
     neutral = sum(breakdown.values(), np.zeros(shape))
     breakdown["framework"] = (using.factor - 1.0) * neutral
+    # Batches are prefetched: a loader shows only where it takes longer than the step.
+    total = using.factor * neutral
+    breakdown["data_loading"] = np.maximum(parts.loading - total, 0.0)
 
     # A bubble is made of the same work, so its uncertainty is that of the families it consists of.
     longer = busy / np.maximum(m * critical(stage_time), 1e-30)
@@ -259,7 +263,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     concealed = {kind: m * critical(value) for kind, value in hidden.items()}
     concealed["dp"] = np.take_along_axis(behind, last, axis=0)[0]
     return Step(
-        step_time=np.asarray(using.factor * neutral),
+        step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,
         hidden=concealed,
         families=times,

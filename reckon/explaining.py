@@ -36,4 +36,3 @@ def show_explanation(why: Explanation) -> None:
     rest = sum(ground.share for ground in why.grounds[SHOWN:])
     if rest > 0:
         print(f"and {len(why.grounds) - SHOWN} more fits behind {rest:.1%}")
-    print("not modelled: data loading, taken as prefetched behind the step")

@@ -26,6 +26,7 @@ TERM_NAMES = {
     "dp_communication": "data-parallel comm.",
     "optimizer": "optimizer",
     "framework": "framework factor",
+    "data_loading": "waiting for data",
 }
 
 

@@ -53,14 +53,15 @@ def _slice(
 def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
     """One predicted step: a process for each pipeline stage with its passes in their order, the
     exposed data-parallel communication and the optimizer behind them, and a counter of the
-    micro-batches whose activations it holds. The last event ends at the predicted step time.
+    micro-batches whose activations it holds. The last event ends at the predicted step time,
+    less what it waits for data.
 
     first   number of the first process
 
     Raises InputError where the schedule cannot be played.
     """
     breakdown = prediction.breakdown
-    total = prediction.step_time.value
+    total = prediction.step_time.value - breakdown["data_loading"]
     scale = total / (total - breakdown["framework"])
     plan = prediction.request.plan
     events = prediction.batch.timeline()

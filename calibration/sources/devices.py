@@ -51,6 +51,12 @@ NAMES = {
 """Catalog name by the name that NVML, CUDA or ROCm reports."""
 
 
+HOST = "the host"
+"""Stands for the device of calls that ran on the host itself."""
+
+NUMBERED = "number "
+"""Begins what stands for a device of which only the number is known."""
+
 SAME_MEMORY = 0.03
 """Drivers reserve up to this share of the memory that a catalog states."""
 
@@ -77,7 +83,8 @@ def _by_properties(properties: Mapping[str, Any]) -> str | None:
 
 def named(device: str) -> bool:
     """Whether a driver gives a device a name at all, not only its maker's."""
-    return device.strip() not in ("", "AMD Radeon Graphics", "AMD Instinct")
+    plain = ("", HOST, "AMD Radeon Graphics", "AMD Instinct")
+    return device.strip() not in plain and not device.startswith(NUMBERED)
 
 
 def accelerator_of(

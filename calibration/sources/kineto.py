@@ -22,16 +22,13 @@ from typing import Any
 
 import pandas as pd
 
-from calibration.sources.devices import accelerator_of
+from calibration.sources.devices import HOST, NUMBERED, accelerator_of
 from calibration.sources.found import Found, Stated, kernel_rows, link_columns
 from calibration.sources.kineto_calls import EXCHANGES, Calls
 from calibration.sources.kineto_file import DEVICE_EVENTS, Event, TraceFile, load
 from calibration.sources.kineto_ops import OPERATORS, Call, LeftOut, collective, communicated
 from calibration.sources.kineto_steps import Anatomy, anatomy
 from predictor.errors import InputError
-
-HOST = "the host"
-"""Stands for the device of calls that ran on the host itself."""
 
 Work = list[tuple[list[Event], Callable[[], dict[str, Any]]]]
 """Events whose times add up to one row, and what makes the row."""
@@ -141,7 +138,7 @@ def _device(number: Any, trace: TraceFile, stated: Stated, path: Path) -> str:
             "device.yaml of reckon profile"
         )
     known = trace.devices.get(number, {})
-    device = str(known.get("name", HOST if number is None else f"number {number}"))
+    device = str(known.get("name", HOST if number is None else f"{NUMBERED}{number}"))
     return accelerator_of(device, stated, str(path), known)
 
 

@@ -399,12 +399,12 @@ def test_a_prediction_imports_neither_torch_nor_pandas() -> None:
 def test_a_prediction_explains_itself(cli: Cli) -> None:
     status, out, _ = cli(*RUN, "--explain")
     assert status == 0
-    for text in ("without", "saves", "of peak", "time rests on", "measurements", "not modelled"):
+    for text in ("without", "saves", "of peak", "time rests on", "measurements"):
         assert text in out
     assert out.count("longest operators") == 1
     status, out, _ = cli(*RUN, "--explain", "--json", "-")
     told = json.loads(out)["explain"]
-    assert {"terms", "longest_operators", "would_help", "pedigree", "not_modelled"} == set(told)
+    assert {"terms", "longest_operators", "would_help", "pedigree"} == set(told)
     assert len(told["longest_operators"]) == 5
     assert sum(ground["share"] for ground in told["pedigree"]) == pytest.approx(1.0)
     status, _, err = cli(*RUN, "--tp", "2,4", "--explain")

@@ -444,7 +444,7 @@ def parts(
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
-        loading=whole(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate),
+        loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
         schedule=plan.schedule,
     )
     return found, own.listed

@@ -105,7 +105,7 @@ class TrainingPlan:
     recompute_share  share of the layers that full recomputation covers
     recompute_chunk  layers of which full recomputation keeps one input
     loader_rate     tokens that the data loader of a data-parallel rank delivers [1/s], prefetched
-                    behind the step; infinite: it keeps up
+                    behind the step; NaN: it keeps up
     offload_activations, offload_optimizer  share of the layers' activations, and of the optimizer
                     states with their update, that the host keeps
     gradient_bytes  bytes of one accumulated gradient element
@@ -151,7 +151,7 @@ class TrainingPlan:
     recompute_chunk: Numeric = 1.0
     offload_activations: Numeric = 0.0
     offload_optimizer: Numeric = 0.0
-    loader_rate: Numeric = np.inf
+    loader_rate: Numeric = np.nan
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
     reduce_bytes: Numeric = 4.0

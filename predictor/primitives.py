@@ -94,7 +94,6 @@ def gemm(
 
 def grouped(
     name: str,
-    direction: str,
     module: str,
     dtype: str,
     m: Numeric,
@@ -105,42 +104,33 @@ def grouped(
     gated: bool,
     size: float,
     count: Numeric = 1.0,
-    saved: Numeric = 0.0,
 ) -> Operator:
-    """Both products of `experts` experts and the activation between them: op 'moe_gemm'.
+    """Both products of `experts` experts and the activation between them in one fused kernel, as
+    engines of inference run them: op 'moe_gemm'. (Training runs products of dense layers instead.)
 
-    direction   'fwd', or 'bwd': gradients of the inputs and of the weights, twice the arithmetic
     m, n, k     tokens of one expert; its inner size on this device; width of a token
     size        bytes of an activation element
 
-    Forward traffic: the weights (3 n k elements where gated, else 2) as narrow as they are stored,
-    input and output (m k each),
-    and the inner activations written and read between the products. Backward: the weights and the
-    activations again with their gradients, and a 4-byte gradient of each weight. The host launches
-    every product of every expert by itself (Transformer Engine's GroupedLinear: a loop over
-    cuBLAS calls on several streams).
+    Traffic: the weights (3 n k elements where gated, else 2) as narrow as they are stored, input
+    and output (m k each), and the inner activations written and read between the products.
     """
     sides = 3.0 if gated else 2.0
-    passes, phase = (1.0, "forward") if direction == "fwd" else (2.0, "backward")
     weights = sides * n * k * WEIGHT_BYTES[dtype]
     activations = size * m * (2.0 * k + 2.0 * sides * n)
-    gradients = 0.0 if direction == "fwd" else 4.0 * sides * n * k
     return Operator(
         name,
         "moe_gemm",
-        direction,
-        phase,
+        "fwd",
+        "forward",
         module,
         dtype,
         m,
         n,
         k,
         experts,
-        flop=2.0 * sides * passes * m * n * k * experts,
-        bytes=(weights + passes * activations + gradients) * experts,
+        flop=2.0 * sides * m * n * k * experts,
+        bytes=(weights + activations) * experts,
         count=count,
-        saved=saved,
-        kernels=2.0 * passes * experts,
     )
 
 

@@ -207,7 +207,6 @@ def _mixture(at: WorkList, tokens: Numeric) -> None:
     at.operators.append(
         grouped(
             "moe.experts",
-            "fwd",
             at.module,
             plan.weights,
             received / busy,

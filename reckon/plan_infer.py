@@ -206,7 +206,8 @@ def read_load(table: Path) -> Load:
         with table.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {table}: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"cannot read {table}: {why}") from None
     for name in ("hour", "requests_per_s"):
         if not rows or name not in rows[0]:
             raise InputError(f"{table} needs the columns hour and requests_per_s, and a row")

@@ -143,7 +143,7 @@ def text_of(given: str) -> tuple[str, Path]:
         return given, Path()
     path = Path(one)
     if not path.is_file():
-        if path.suffix in SUFFIXES:
+        if path.suffix in SUFFIXES or len(path.parts) > 1:
             raise InputError(f"cannot read {path}: no such file")
         return given, Path()
     try:

@@ -103,7 +103,7 @@ def read_grid(content: Mapping[str, Any], calibration: str, where: str = "grid")
     known = _keys(verb)
     for name in fields:
         if name not in known:
-            raise unknown(f"{where}: field", name, known)
+            raise unknown(f"field of {where}", name, known)
     lists = {name: v if isinstance(v, list) else [v] for name, v in fields.items()}
     if "model" not in lists:
         raise InputError(f"{where}: no model; write 'model: [llama3-8b, ...]'")

@@ -242,7 +242,7 @@ def test_a_killed_worker_of_a_cluster_loses_nothing(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ({"modle": "llama3-8b"}, "unknown grid: field 'modle'; did you mean 'model'?"),
+        ({"modle": "llama3-8b"}, "unknown field of grid 'modle'; did you mean 'model'?"),
         ({**GRID, "modle": 1}, "did you mean 'model'?"),
         ({**GRID, "model": ["llama3-8b", "lama3-80b"]}, "did you mean"),
         ({**GRID, "tp": []}, "tp: the list is empty"),

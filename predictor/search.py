@@ -644,7 +644,10 @@ class Conflict:
         """One line that names them."""
         from itertools import combinations
 
-        every = sorted({name for pattern in self.patterns for name in pattern})
+        every = sorted(
+            {name for pattern in self.patterns for name in pattern},
+            key=lambda message: (self._follows(message), message),
+        )
         for size in range(1, 4):
             for some in combinations(every, size):
                 if all(pattern & set(some) for pattern in self.patterns):
@@ -654,6 +657,10 @@ class Conflict:
                     return f"no plan is possible, every one breaks one of these: {told}"
         told = "; ".join(self._told(message) for message in every)
         return f"no plan is possible, every one breaks one of these: {told}"
+
+    def _follows(self, message: str) -> bool:
+        """Whether a law speaks of numbers that are not whole: what broke them says more."""
+        return any(value % 1.0 for name in self.fields[message] for value in self.values[name])
 
     def _told(self, message: str) -> str:
         named = {}

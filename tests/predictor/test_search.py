@@ -286,3 +286,9 @@ def test_budgets_need_tokens_and_a_price() -> None:
         search({}, limits=Limits(tokens=1e15, days=1))
     with pytest.raises(InputError, match="cheapest costs"):
         search({}, limits=Limits(tokens=1e15, money=1, price=2))
+
+
+def test_a_size_that_divides_nothing_is_named_itself() -> None:
+    """Not what follows from it: a data-parallel size that is no whole number."""
+    with pytest.raises(InputError, match="tp 7 does not divide"):
+        search({"tp": 7, "gpus": 64, "global_batch": 64})

@@ -115,6 +115,14 @@ class EfficiencyModel:
         trend = np.clip(np.exp(-LATENCY_TREND * years), 1 / 1.6, 1.6)
         return np.asarray(self.latency * trend)
 
+    def reaches_beyond(self, other: EfficiencyModel) -> bool:
+        """Whether its training box holds more than a standard deviation of the other's beyond the
+        other's own."""
+        if self.low.shape != other.low.shape:
+            return False
+        further = np.maximum(other.low - self.low, self.high - other.high)
+        return bool(np.any(further > other.scale))
+
     def distance(self, features: Array) -> Array:
         """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
         outside = np.maximum(self.low - features, features - self.high)
@@ -202,12 +210,19 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The efficiency that applies to a kind of operator on an accelerator, and how it is known."""
+    """The efficiency that applies to a kind of operator on an accelerator, and how it is known.
+
+    relative         of an accelerator's own model that was measured in part of the range only, the
+                     model of its relatives that was measured further out; None where there is none
+    relative_sigma   log-standard-deviation of that one
+    """
 
     model: EfficiencyModel | None
     constant: Constant | None
     pedigree: str
     sigma: float
+    relative: EfficiencyModel | None = None
+    relative_sigma: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,15 +255,22 @@ class Calibration:
         if not accelerator.is_host:
             far = (f"{ANY}{accelerator.vendor}", ANY) if accelerator.vendor else (ANY,)
             order += [(name, place) for place in far for name in kinds]
+        own: EfficiencyModel | None = None
         for name, place in order:
             for candidate in dtypes:
                 model = self.kernels.get((name, candidate, place))
                 if model is None:
                     continue
                 if place == accelerator.name:
-                    return Resolved(model, None, "interpolated", model.sigma)
+                    own = own or model
+                    continue
                 sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
-                return Resolved(model, None, "transferred", sigma)
+                if own is None:
+                    return Resolved(model, None, "transferred", sigma)
+                if model.kind == own.kind and model.reaches_beyond(own):
+                    return Resolved(own, None, "interpolated", own.sigma, model, sigma)
+        if own is not None:
+            return Resolved(own, None, "interpolated", own.sigma)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.efficiency import Calibration, EfficiencyModel, Throttle, shape_keys
+from predictor.efficiency import Calibration, EfficiencyModel, Resolved, Throttle, shape_keys
 from predictor.features import Ideal, Shapes, columns, ideal, kind_of
 from predictor.hardware import Accelerator, Array, Numeric, repeated
 from predictor.operators import Operator
@@ -18,6 +18,10 @@ BOUNDS = ("compute", "memory", "launch")
 DISTANCE_SIGMA, FAR = 0.05, 5.0
 """Added log-standard-deviation per training standard deviation outside the fitted box, and how many
 count: beyond, the model answers for the edge of the box, wherever the point lies."""
+
+REACH = 1.0
+"""Training standard deviations outside the fitted box over which an accelerator's own measurements
+lose their say against those of its relatives by a factor e."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,9 +90,13 @@ def _busy(
     if resolved.model is not None:
         model = resolved.model
         y = model.inefficiency(found.features, library) + _offsets(model, shapes)
-        busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
-        away = np.minimum(model.distance(found.features), FAR)
-        sigma = np.hypot(sigma, DISTANCE_SIGMA * away)
+        latency, away = model.latency_on(accelerator), model.distance(found.features)
+        if resolved.relative is not None and np.any(away > 0):
+            y, latency, sigma, away = _beyond(
+                resolved, resolved.relative, found.features, y, away, accelerator, shapes, library
+            )
+        busy = found.time * np.exp(np.maximum(y, 0.0))
+        sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated" and _all_measured(model, shapes):
             pedigree = "measured"
         family = f"{model.kind}/{model.dtype}/{model.accelerator}"
@@ -103,6 +111,34 @@ def _busy(
             half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
             busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
     return _Busy(found, busy, latency, sigma, pedigree, family)
+
+
+def _beyond(
+    resolved: Resolved,
+    relative: EfficiencyModel,
+    features: Array,
+    y: Array,
+    away: Array,
+    accelerator: Accelerator,
+    shapes: Shapes,
+    library: str,
+) -> tuple[Array, Array, Array, Array]:
+    """Shapes outside what was measured on an accelerator: its relatives' efficiency there, times
+    the ratio of both where its own measurements end, which counts less the farther off that is.
+
+    Returns (y, latency [s], sigma, distance from what either was measured on).
+    """
+    own = resolved.model
+    assert own is not None
+    offsets = _offsets(relative, shapes)
+    edge = relative.inefficiency(np.clip(features, own.low, own.high), library) + offsets
+    there = relative.inefficiency(features, library) + offsets
+    trust = np.exp(-away / REACH)
+    y = np.where(away > 0, there + trust * (y - edge), y)
+    theirs = relative.latency_on(accelerator)
+    latency = theirs + trust * (own.latency_on(accelerator) - theirs)
+    sigma = np.hypot(resolved.sigma, (1.0 - trust) * resolved.relative_sigma)
+    return y, latency, sigma, np.minimum(away, relative.distance(features))
 
 
 def shape_times(

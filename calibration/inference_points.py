@@ -147,6 +147,9 @@ def _precision(row: Mapping[str, Any], notes: str) -> str | None:
     stated = cell(row, "weights_precision")
     if stated is None:
         return None
+    packed = re.match(r"exl2-([\d.]+)bpw", str(stated))
+    if packed:
+        return f"exl2_{float(packed[1]):g}"
     name = WEIGHTS.get(str(stated), "int4_wo")
     family = str(cell(row, "model")).lower()
     blocks = "block-scaled" in notes or family.startswith(BLOCK_SCALED)

@@ -232,9 +232,10 @@ PRIORS: dict[str, Prior] = {
 to a factor of two, and servers are rewritten from one period to the next; how synchronous clients
 stay is hardly known beforehand, but it is the clients' own."""
 
-SCALE, KNEE = 0.2, 1.0
-"""Log error that is taken as ordinary, and how many of it an error counts squared: beyond, Huber's
-loss is linear, so that odd rows do not decide."""
+SCALE, QUEUED, KNEE = 0.2, 0.6, 1.0
+"""Log error that is taken as ordinary, that of a first token under load, which clients and queues
+decide as much as the engine, and how many of it an error counts squared: beyond, Huber's loss is
+linear, so that odd rows do not decide."""
 
 MOST_ROWS = 15.0
 """A source counts in each metric as this many rows at most, since its rows err together."""
@@ -275,6 +276,8 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     ]
     scales = np.array([[getattr(PRIORS[n], one) for n in NAMES] for one in level])
     target, weight = np.log(published(found)), _weights(found)
+    queued = [p.metric == "ttft_s" and p.kind == "serving" for p in found.points]
+    scale = np.where(queued, QUEUED, SCALE)
     state = np.zeros((len(nodes), count))
 
     def total(path: list[int], at: Array) -> Array:
@@ -287,12 +290,12 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     for _ in range(ROUNDS):
         logs = np.array([total(path, state) for path in members])[own]
         base = predicted(logs)
-        error = (base - target) / SCALE
+        error = (base - target) / scale
         slopes = np.empty((len(error), count))
         for column in range(count):
             shifted = logs.copy()
             shifted[:, column] += 1e-3
-            slopes[:, column] = (predicted(shifted) - base) / 1e-3 / SCALE
+            slopes[:, column] = (predicted(shifted) - base) / 1e-3 / scale
         loss = weight * np.minimum(1.0, KNEE / np.maximum(np.abs(error), 1e-9))
         left = np.diag(scales.ravel() ** -2.0).reshape(len(nodes), count, len(nodes), count)
         right = -state * scales**-2.0

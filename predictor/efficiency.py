@@ -22,6 +22,7 @@ import numpy as np
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array, Numeric
+from predictor.precision import PACKED
 from predictor.links import Curve, LinkModel, default_link, link_class, link_family
 
 SCHEMA_VERSION = 5
@@ -29,6 +30,9 @@ SCHEMA_VERSION = 5
 either makes older calibrations unreadable."""
 
 ANY = "*"
+
+EMPTY_KERNEL, ITS_YEAR = 2.5e-6, 2020.0
+"""Time of an empty kernel [s] on A100, and the year of that."""
 
 LATENCY_TREND = 0.09
 """Fall of the log latency of an empty kernel per year: 2.5 us on A100 (2020), 1.65 on B200 (2024),
@@ -42,7 +46,7 @@ RELATED_DTYPES: dict[str, tuple[str, ...]] = {
     "mxfp8": ("fp8_block", "fp8"),
     "nvfp4": ("mxfp8", "fp8_block", "fp8"),
     "w4a16_mxfp4": ("int4_wo",),
-    "q4_k": ("int4_wo",),
+    **dict.fromkeys(PACKED, ("int4_wo",)),
 }
 """Data types whose efficiency may stand in for another's, nearest first."""
 
@@ -111,9 +115,7 @@ class EfficiencyModel:
     def latency_on(self, accelerator: Accelerator) -> Numeric:
         """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,
         by `LATENCY_TREND` at most 1.6 times up or down."""
-        years = np.nan_to_num(np.asarray(accelerator.year - self.year, float))
-        trend = np.clip(np.exp(-LATENCY_TREND * years), 1 / 1.6, 1.6)
-        return np.asarray(self.latency * trend)
+        return np.asarray(self.latency * _over_years(accelerator.year - self.year))
 
     def reaches_beyond(self, other: EfficiencyModel) -> bool:
         """Whether its training box holds more than a standard deviation of the other's beyond the
@@ -288,6 +290,16 @@ class Calibration:
             if found is not None:
                 return found
         return default_link(op, link)
+
+
+def _over_years(years: Numeric) -> Array:
+    """Factor on the time of an empty kernel after so many years; 1 where that is NaN."""
+    return np.asarray(np.clip(np.exp(-LATENCY_TREND * np.nan_to_num(years)), 1 / 1.6, 1.6))
+
+
+def empty_kernel(year: Numeric) -> Array:
+    """Time of an empty kernel on an accelerator of a year [s]."""
+    return np.asarray(EMPTY_KERNEL * _over_years(np.asarray(year, float) - ITS_YEAR))
 
 
 def shape_keys(m: Array, n: Array, k: Array, batch: Array) -> Array:

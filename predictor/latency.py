@@ -158,7 +158,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     # A burst smaller than the prompts that were timed together fills their pass less.
-    first = np.maximum(burst * prompt, batch / np.maximum(work.together, 1.0))
+    # An idle engine reads the first of them alone, at once, and the rest together after it.
+    ahead = burst - 1.0 + 1.0 / burst
+    first = np.maximum(ahead * prompt, batch / np.maximum(work.together, 1.0))
     residual = np.where((others > 0) & ~apart, 1.5 * step, 0.0)
     sent = work.launching * np.asarray(own.request)
     ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from predictor.collectives import collective_time
 from predictor.communication import Group
-from predictor.efficiency import ANY, DEFAULTS, Calibration
+from predictor.efficiency import Calibration, empty_kernel
 from predictor.features import peak_of
 from predictor.hardware import Accelerator, Array, Cluster, Numeric, accelerators_at
 from predictor.kernels import BOUNDS, operator_times
@@ -43,8 +43,17 @@ NODES = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
 
-STREAM = DEFAULTS[ANY]
-"""Efficiency of kernels that stream."""
+STREAMED = 0.92
+"""Share of the memory's bandwidth that a kernel reaches which streams one matrix
+(te42kyfo/gpu-benches: 0.83 to 0.93 of GDDR6X, HBM2e and HBM3)."""
+
+IN_FLIGHT = 6.8
+"""Bytes per clock and processor that a plain matrix-vector kernel can have arrive: some 4 KB of its
+loads are under way in a processor at a time, over a latency of some 650 clocks (Little 1961). It
+binds where a processor's share of the bandwidth is large: HBM, not GDDR."""
+
+STEEPNESS = 4.0
+"""How sharply the slower of two limits decides."""
 
 BLOCK_RATE = 32 * 1024 / 600e-9
 """Rate at which one thread block reads keys and values [bytes/s]: 256 threads with 128 bytes each
@@ -202,9 +211,11 @@ def _kernels(
         if plan.splitting == "none" and operator.op == "attention_decode":
             one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
             each = np.maximum(each, one / BLOCK_RATE)
-        stream = STREAM.latency + operator.bytes / (STREAM.efficiency * accelerator.bandwidth)
-        if plan.matvec == "matvec" and operator.op in ("gemm", "moe_gemm"):
-            each = np.where(np.asarray(operator.m) <= FEW_ROWS, np.minimum(each, stream), each)
+        if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
+            stream = matvec_time(operator.bytes, accelerator, plan.matvec)
+            plain = plan.matvec == "plain" and operator.op == "gemm"
+            stream = stream if plain else np.minimum(each, stream)
+            each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
         if execute is not None:
             each = (each * execute).sum(axis=0)
             passes: Numeric = execute.sum(axis=0)
@@ -242,6 +253,19 @@ def _kernels(
         {name: (spread(t + zero), spread(s + zero)) for name, (t, s) in families.items()},
         tuple(lines),
     )
+
+
+def matvec_time(moved: Numeric, accelerator: Accelerator, kernel: str) -> Array:
+    """Time of a kernel that multiplies a few rows by a matrix as it streams it [s].
+
+    moved    bytes
+    kernel   of `MATVECS`: 'plain' ones are limited by their loads in flight too
+    """
+    rate = STREAMED * np.asarray(accelerator.bandwidth, float)
+    if kernel == "plain":
+        loads = IN_FLIGHT * accelerator.sms * accelerator.clock
+        rate = (rate**-STEEPNESS + loads**-STEEPNESS) ** (-1.0 / STEEPNESS)
+    return np.asarray(empty_kernel(accelerator.year) + moved / rate)
 
 
 def _intensity(operator: Operator, accelerator: Accelerator) -> float:

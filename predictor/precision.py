@@ -40,6 +40,24 @@ PRECISIONS: dict[str, Precision] = {
     )
 }
 
+PACKED: dict[str, float] = {
+    "q3_k": 0.49,
+    "q4_k": 0.606,
+    "q5_k": 0.71,
+    "q6_k": 0.82,
+    "q8_0": 1.0625,
+    **{f"exl2_{bits:g}": bits / 8 for bits in (2.5, 3.0, 3.5, 4.0, 4.65, 5.0, 6.0, 8.0)},
+}
+"""Bytes per weight of formats that are packed by ggml (its _K_M mixtures: some matrices have more
+bits, scales by 32) and by exllamav2 (bits per weight with everything)."""
+
+PACKED_HEADS: dict[str, str] = {
+    name: "exl2_6" if name.startswith("exl2") else "q8_0" if name == "q8_0" else "q6_k"
+    for name in PACKED
+}
+"""Format of the output projection beside packed layers: six bits unless all have eight (ggml's
+_K_M mixtures; exllamav2's head_bits)."""
+
 PEAK: dict[str, str] = {
     "fp8_block": "fp8",
     "mxfp8": "fp8",
@@ -48,7 +66,7 @@ PEAK: dict[str, str] = {
     "sq": "int8",
     "int8_wo": "bf16",
     "int4_wo": "bf16",
-    "q4_k": "bf16",
+    **dict.fromkeys(PACKED, "bf16"),
     "w4a16_mxfp4": "bf16",
     "w4a8_mxfp4_mxfp8": "fp8",
 }
@@ -67,7 +85,7 @@ ELEMENT_BYTES: dict[str, float] = {
     "sq": 1,
     "int8_wo": 2,
     "int4_wo": 2,
-    "q4_k": 2,
+    **dict.fromkeys(PACKED, 2),
     "w4a16_mxfp4": 2,
     "w4a8_mxfp4_mxfp8": 1.03125,
     "mxfp4": 0.53125,  # one 8-bit scale per 32 elements
@@ -79,7 +97,7 @@ WEIGHT_BYTES: dict[str, float] = {
     **ELEMENT_BYTES,
     "int8_wo": 1,
     "int4_wo": 0.5156,  # one 16-bit scale per 128 elements
-    "q4_k": 0.606,  # ggml's Q4_K_M: some matrices have 6 bits, scales by 32
+    **PACKED,
     "w4a16_mxfp4": 0.53125,  # one 8-bit scale per 32 elements
     "w4a8_mxfp4_mxfp8": 0.53125,
 }

@@ -54,8 +54,8 @@ class ServingMemory:
 
 def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     """Bytes of weights on the fullest device: linear layers as narrow as they are stored, the
-    rest in 16 bits. The stages' layers are spread as evenly as whole layers allow."""
-    narrow, half = WEIGHT_BYTES[plan.projections], ELEMENT_BYTES[plan.half]
+    rest in 16 bits unless the format packs it too. The stages' layers are spread as evenly as whole layers allow."""
+    narrow, ends = WEIGHT_BYTES[plan.projections], WEIGHT_BYTES[plan.head]
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * mixer_parameters(model, plan.tp) + dense
@@ -65,10 +65,10 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
         matrices = matrices + model.moe_layers * mixture_parameters(model, plan.tp)
         one = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
         experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
-    ends = model.embedding_parameters + model.head_parameters
+    both = model.embedding_parameters + model.head_parameters
     # First and last stage hold one of the two tables each; one stage alone holds both.
-    tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, ends) / plan.tp
-    return np.asarray((narrow * matrices + experts) * layers + half * tables)
+    tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, both) / plan.tp
+    return np.asarray((narrow * matrices + experts) * layers + ends * tables)
 
 
 def serving_memory(

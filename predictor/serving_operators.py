@@ -244,7 +244,7 @@ def end_operators(
     at.operators.append(looked_up)
     head = at.on("head", 1.0)
     head.norm("final.norm", tokens, h)
-    head.linear("head", rows, vocab, h, plan.half)
+    head.linear("head", rows, vocab, h, plan.head)
     head.stream("sample", "softmax", "fwd", rows, float(model.vocab), 12.0)
     return at.operators
 

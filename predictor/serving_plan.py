@@ -11,7 +11,7 @@ import numpy.typing as npt
 from predictor.hardware import Accelerator, Numeric
 from predictor.model import Model
 from predictor.plan import Rule, not_multiple
-from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
+from predictor.precision import PACKED_HEADS, ELEMENT_BYTES, PEAK, WEIGHT_BYTES
 
 HALVES = ("bf16", "fp16")
 
@@ -46,9 +46,9 @@ SERVING_OFFLOADS = ("none", "weights")
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
-MATVECS = ("gemm", "matvec")
+MATVECS = ("gemm", "matvec", "plain")
 """What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
-own that stream the matrix."""
+own that stream the matrix, with loads enough under way to fill the memory, or plain ones."""
 
 FUSIONS = ("fused", "unfused")
 """Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
@@ -172,8 +172,13 @@ class ServingPlan:
 
     @property
     def half(self) -> str:
-        """Data type of attention, of the output projection and of what moves between kernels."""
+        """Data type of attention and of what moves between kernels."""
         return self.weights if self.weights in HALVES else "bf16"
+
+    @property
+    def head(self) -> str:
+        """Data type of the output projection and of the embedding: packed formats pack them too."""
+        return PACKED_HEADS.get(self.weights, self.half)
 
     @property
     def projections(self) -> str:

@@ -37,6 +37,10 @@ COPIES = 5.0
 """Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real
 step all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to Llama-3 70B)."""
 
+SPILL = 1.5
+"""A cache that is read over and over stays near up to 1 / SPILL of the last-level cache, and not at
+all from 2 / SPILL on (aiconfigurator's tables: hits at 0.7, misses at 1.4, L40S and H100)."""
+
 ENERGY, NARROWING = 1.6e-12, 0.42
 """Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width. Chosen by
 hand from the power cap over the rate of large products in bursts (aiconfigurator tables): 1.7 pJ on
@@ -84,12 +88,14 @@ class Shapes:
 @dataclass(frozen=True, slots=True, eq=False)
 class Ideal:
     """Per shape: the ideal time [s]; arithmetic at the peak rate and all bytes at the memory's
-    bandwidth [s], which decide what bounds a kernel; and the features, (shapes, F)."""
+    bandwidth [s], which decide what bounds a kernel; the features, (shapes, F); and what comes on
+    top where operands come from memory that benchmarks find in the cache [s]."""
 
     time: Array
     compute: Array
     memory: Array
     features: Array
+    fetch: Numeric = 0.0
 
 
 def kind_of(op: str, variant: str) -> str:
@@ -281,7 +287,8 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
 
 def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Attention of single new tokens: keys and values are read once; benchmarks read the same ones
-    again, so that small caches stay near.
+    again, so that small caches stay near. In a real step other layers come between: what would
+    stay is fetched from memory on top.
 
     m    query rows that share a key and value head
     n    keys
@@ -289,10 +296,11 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     batch  sequences x key and value heads
     """
     floor = memory_time(shapes.bytes, accelerator)
-    if shapes.cold:
-        floor = shapes.bytes / accelerator.bandwidth
     compute = shapes.flop / peak_of(shapes.dtype, accelerator)
     time = np.maximum(compute, floor)
+    stay = np.clip(2.0 - SPILL * shapes.bytes / accelerator.l2, 0.0, 1.0)
+    apart = np.maximum(1.0 / accelerator.bandwidth - 1.0 / accelerator.l2_bandwidth, 0.0)
+    fetch = stay * shapes.bytes * apart if shapes.cold else 0.0
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
@@ -308,7 +316,7 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         ],
         axis=1,
     )
-    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features, fetch)
 
 
 def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:

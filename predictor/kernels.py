@@ -95,7 +95,7 @@ def _busy(
             y, latency, sigma, away = _beyond(
                 resolved, resolved.relative, found.features, y, away, accelerator, shapes, library
             )
-        busy = found.time * np.exp(np.maximum(y, 0.0))
+        busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated" and _all_measured(model, shapes):
             pedigree = "measured"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from predictor.hardware import Accelerator, Numeric
 from predictor.model import Model
 from predictor.plan import Rule, not_multiple
-from predictor.precision import PACKED_HEADS, ELEMENT_BYTES, PEAK, WEIGHT_BYTES
+from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
 
 HALVES = ("bf16", "fp16")
 

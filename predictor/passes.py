@@ -59,6 +59,18 @@ BLOCK_RATE = 32 * 1024 / 600e-9
 """Rate at which one thread block reads keys and values [bytes/s]: 256 threads with 128 bytes each
 in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
 
+HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
+"""Of the bandwidth of the memory, and of the last-level cache, what decoding attention reaches
+whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
+Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
+
+HEADWISE_GROUPS: dict[str, Callable[[Array], Array]] = {
+    "all": lambda group: group > 0,
+    "but8": lambda group: group != 8,
+    "single": lambda group: group == 1,
+}
+"""Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
+
 FEW_ROWS = 8.0
 """Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
 matrix-vector kernels)."""
@@ -208,6 +220,9 @@ def _kernels(
     lines = []
     for position, operator in enumerate(operators):
         each = timing.time[position]
+        if operator.op == "attention_decode" and plan.headwise != "none":
+            apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
+            each = np.where(apart, headwise_time(operator, plan, accelerator), each)
         if plan.splitting == "none" and operator.op == "attention_decode":
             one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
             each = np.maximum(each, one / BLOCK_RATE)
@@ -253,6 +268,15 @@ def _kernels(
         {name: (spread(t + zero), spread(s + zero)) for name, (t, s) in families.items()},
         tuple(lines),
     )
+
+
+def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Time of decoding attention with a thread block for every query head [s]: the cache comes from
+    memory once, and through the last-level cache once for each head that shares it."""
+    cache = KV_BYTES[plan.kv] * operator.batch * operator.n * 2.0 * operator.k
+    once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
+    every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
+    return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
 
 
 def matvec_time(moved: Numeric, accelerator: Accelerator, kernel: str) -> Array:

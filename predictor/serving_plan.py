@@ -58,6 +58,12 @@ SPLITTINGS = ("keys", "none")
 """Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
 TensorRT-LLM's multi-block mode), or one block walks over all of them."""
 
+HEADWISE = ("none", "all", "but8", "single")
+"""Which heads have a thread block each of attention while decoding (FasterTransformer's masked
+attention, vLLM's first paged attention), rather than one for all that share a key head: none, all,
+those that share it with other than seven more, those that share it with no other (TensorRT-LLM's
+XQA kernel first took groups of eight, then all groups)."""
+
 SCHEDULINGS = ("serial", "overlapped")
 """Whether the host prepares the next pass after the one before it, or while that runs."""
 
@@ -117,6 +123,8 @@ class ServingPlan:
     matvec       what multiplies a few rows, of `MATVECS`
     fusion       what goes through memory, of `FUSIONS`
     splitting    how attention is cut while decoding, of `SPLITTINGS`
+    headwise     which groups of heads attention works through one by one while decoding, of
+                 `HEADWISE`
     scheduling   when the host prepares a pass, of `SCHEDULINGS`
     admission    whether a request is let in when there is cache for its whole length, or when there
                  is for its prompt and the others are, on average, half way
@@ -156,6 +164,7 @@ class ServingPlan:
     matvec: str = "gemm"
     fusion: str = "fused"
     splitting: str = "keys"
+    headwise: str = "none"
     scheduling: str = "serial"
     framework: str = "neutral"
     era: str = "neutral"

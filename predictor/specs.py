@@ -39,6 +39,7 @@ from predictor.serving_plan import (
     ALLREDUCES,
     EXECUTIONS,
     FUSIONS,
+    HEADWISE,
     KV_BYTES,
     LIBRARIES,
     MATVECS,
@@ -312,6 +313,7 @@ class ServingPlanSpec(Spec):
     matvec: Annotated[str, _one_of(MATVECS)] | None = None
     fusion: Annotated[str, _one_of(FUSIONS)] | None = None
     splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
+    headwise: Annotated[str, _one_of(HEADWISE)] | None = None
     scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
     chunk: Count | None = None
     max_batch: Count | None = None

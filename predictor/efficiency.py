@@ -41,6 +41,7 @@ from CUDA graphs of the shared tables."""
 RELATED_DTYPES: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
+    "fp16_acc": ("fp16", "bf16"),
     "tf32": ("bf16", "fp16"),
     "fp8_block": ("fp8",),
     "mxfp8": ("fp8_block", "fp8"),

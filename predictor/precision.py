@@ -77,6 +77,7 @@ ELEMENT_BYTES: dict[str, float] = {
     "tf32": 4,
     "bf16": 2,
     "fp16": 2,
+    "fp16_acc": 2,  # added up in 16 bits too
     "int8": 1,
     "fp8": 1,
     "fp8_block": 1,

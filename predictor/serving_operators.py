@@ -82,30 +82,31 @@ class WorkList:
         layout: str = "fwd",
     ) -> None:
         """y[rows, columns] = x[rows, depth] W; narrow weights widen the traffic of x only as far
-        as `primitives.gemm` counts it."""
+        as `primitives.gemm` counts it. Engines without kernels for many rows of narrow weights
+        widen those in memory first."""
         dtype = dtype or self.plan.projections
-        made = gemm(
-            name,
-            layout,
-            PHASE,
-            self.module,
-            dtype,
-            rows,
-            columns,
-            depth,
-            batch=batch,
-            out_bytes=self.size,
-            count=self.blocks,
-        )
-        self.operators.append(made)
-        if self.plan.fusion == "unfused" and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
-            apart = np.asarray(rows) > MANY_ROWS
-            moved = WEIGHT_BYTES[dtype] + 2.0 * ELEMENT_BYTES[dtype]
+        half = "fp16_acc" if self.plan.accumulation == "fp16" else self.plan.half
+        packed = self.plan.fusion == "unfused" and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]
+        many = np.asarray(rows) > MANY_ROWS
+        few = self.blocks if not packed else np.where(many, 0.0, self.blocks)
+
+        def product(made_in: str, count: Numeric) -> None:
+            made = gemm(
+                name, layout, PHASE, self.module, made_in, rows, columns, depth,
+                batch=batch, out_bytes=self.size, count=count,
+            )  # fmt: skip
+            self.operators.append(made)
+
+        product(half if dtype == self.plan.half else dtype, few)
+        if packed:
+            apart = np.where(many, self.blocks, 0.0)
+            moved = WEIGHT_BYTES[dtype] + ELEMENT_BYTES[half]
             widened = streaming(
                 f"{name}.widen", "elementwise", "copy", PHASE, self.module, self.plan.half,
-                depth, columns, moved, count=np.where(apart, self.blocks, 0.0),
+                depth, columns, moved, count=apart,
             )  # fmt: skip
             self.operators.append(widened)
+            product(half, apart)
 
     def stream(
         self, name: str, op: str, variant: str, rows: Numeric, columns: Numeric, streams: float

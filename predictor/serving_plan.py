@@ -15,7 +15,8 @@ from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
 
 HALVES = ("bf16", "fp16")
 
-WEIGHTS = (*HALVES, *(name for name in WEIGHT_BYTES if name not in (*HALVES, "tf32", "int8")))
+NO_WEIGHTS = (*HALVES, "tf32", "int8", "fp16_acc")
+WEIGHTS = (*HALVES, *(name for name in WEIGHT_BYTES if name not in NO_WEIGHTS))
 """Data types of the layers' linear projections: 16 bits; weight-only ('..._wo', 'w4a16_...');
 weights and activations ('fp8', 'fp8_block', 'sq', 'nvfp4', ...)."""
 
@@ -49,6 +50,9 @@ LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 MATVECS = ("gemm", "matvec", "plain")
 """What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
 own that stream the matrix, with loads enough under way to fill the memory, or plain ones."""
+
+ACCUMULATIONS = ("fp32", "fp16")
+"""In what many rows of 16-bit products are added up."""
 
 FUSIONS = ("fused", "unfused")
 """Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
@@ -121,6 +125,7 @@ class ServingPlan:
     narrowed     which matrices have the weights' data type, of `NARROWED`
     library      whose kernels run, of `LIBRARIES`
     matvec       what multiplies a few rows, of `MATVECS`
+    accumulation  in what products are added up, of `ACCUMULATIONS`
     fusion       what goes through memory, of `FUSIONS`
     splitting    how attention is cut while decoding, of `SPLITTINGS`
     headwise     which groups of heads attention works through one by one while decoding, of
@@ -162,6 +167,7 @@ class ServingPlan:
     narrowed: str = "linear"
     library: str = "neutral"
     matvec: str = "gemm"
+    accumulation: str = "fp32"
     fusion: str = "fused"
     splitting: str = "keys"
     headwise: str = "none"

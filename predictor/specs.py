@@ -38,6 +38,7 @@ from predictor.serving_plan import (
     ADMISSIONS,
     ALLREDUCES,
     EXECUTIONS,
+    ACCUMULATIONS,
     FUSIONS,
     HEADWISE,
     KV_BYTES,
@@ -311,6 +312,7 @@ class ServingPlanSpec(Spec):
     narrowed: Annotated[str, _one_of(NARROWED)] | None = None
     library: Annotated[str, _one_of(LIBRARIES)] | None = None
     matvec: Annotated[str, _one_of(MATVECS)] | None = None
+    accumulation: Annotated[str, _one_of(ACCUMULATIONS)] | None = None
     fusion: Annotated[str, _one_of(FUSIONS)] | None = None
     splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
     headwise: Annotated[str, _one_of(HEADWISE)] | None = None

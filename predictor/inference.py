@@ -178,6 +178,7 @@ def predict_inference(
     together = np.where(static > 0, sequences, together)
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
+    following = np.minimum(passes, plan.window)
     decoding = decode_pass(model, cluster, plan, sequences, calibration)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
@@ -188,7 +189,7 @@ def predict_inference(
         decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
         captured=float(plan.execution == "graph"),
         sequences=sequences,
-        fill=np.where(static > 0, (m + (plan.pp - 1.0) / passes) / plan.pp, 1.0 / m) - 1.0,
+        fill=np.where(static > 0, (m + (plan.pp - 1.0) / following) / plan.pp, 1.0 / m) - 1.0,
         running=running,
         clients=clients,
         static=static,

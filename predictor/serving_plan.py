@@ -108,6 +108,8 @@ class ServingPlan:
     input_len, output_len   tokens of a request
     cached       share of the prompt whose keys and values are in the cache already, 0..1
     chunk        most tokens of prompts that one pass takes
+    window       passes over one prompt that follow each other through the pipeline's stages before
+                 it drains
     expert_load  tokens of the busiest rank's experts over the mean
     drafted      tokens that are guessed for each sequence before a pass that checks them
     acceptance   probability that a guess is right where those before it were
@@ -144,6 +146,7 @@ class ServingPlan:
     ep: Numeric = 1.0
     cached: Numeric = 0.0
     chunk: Numeric = 8192.0
+    window: Numeric = np.inf
     serving: Numeric = 0.0
     max_batch: Numeric = 512.0
     synchrony: Numeric = 0.1

@@ -318,6 +318,7 @@ class ServingPlanSpec(Spec):
     headwise: Annotated[str, _one_of(HEADWISE)] | None = None
     scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
     chunk: Count | None = None
+    window: Count | None = None
     max_batch: Count | None = None
     cached: Share | None = None
     synchrony: Share | None = None

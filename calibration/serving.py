@@ -2,7 +2,7 @@
 `python -m calibration.serving TABLE... --out data/calibrations/default`.
 
 The work of every row is timed once; then latencies are arithmetic (`predictor.latency`), and the
-logarithms of an engine's parameters are least squares on log errors (Huber's loss), each drawn
+logarithms of an engine's parameters are least squares on log errors (Cauchy's loss), each drawn
 towards the mean of all engines, and that towards a documented default.
 """
 
@@ -232,10 +232,10 @@ PRIORS: dict[str, Prior] = {
 to a factor of two, and servers are rewritten from one period to the next; how synchronous clients
 stay is hardly known beforehand, but it is the clients' own."""
 
-SCALE, QUEUED, KNEE = 0.2, 0.6, 1.0
-"""Log error that is taken as ordinary, that of a first token under load, which clients and queues
-decide as much as the engine, and how many of it an error counts squared: beyond, Huber's loss is
-linear, so that odd rows do not decide."""
+SCALE, QUEUED, KNEE = 0.2, 0.6, 1.5
+"""Log error that is taken as ordinary; that of a first token under load, which clients and queues
+decide as much as the engine; and how many of it halve a row's say (Cauchy's loss), so that odd
+rows, whose cause no engine's parameter is, do not decide."""
 
 MOST_ROWS = 15.0
 """A source counts in each metric as this many rows at most, since its rows err together."""
@@ -296,7 +296,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
             shifted = logs.copy()
             shifted[:, column] += 1e-3
             slopes[:, column] = (predicted(shifted) - base) / 1e-3 / scale
-        loss = weight * np.minimum(1.0, KNEE / np.maximum(np.abs(error), 1e-9))
+        loss = weight / (1.0 + (error / KNEE) ** 2)
         left = np.diag(scales.ravel() ** -2.0).reshape(len(nodes), count, len(nodes), count)
         right = -state * scales**-2.0
         for position, path in enumerate(members):

@@ -158,10 +158,14 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     # A burst smaller than the prompts that were timed together fills their pass less.
-    # An idle engine reads the first of them alone, at once, and the rest together after it.
-    ahead = burst - 1.0 + 1.0 / burst
+    # An idle engine reads the first of them alone, at once, and the rest after it, as many to a pass
+    # as it takes.
+    rest = burst - 1.0
+    filling = np.minimum(np.maximum(np.floor(work.chunk / work.new_tokens), 1.0), rest)
+    ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
     first = np.maximum(ahead * prompt, batch / np.maximum(work.together, 1.0))
-    residual = np.where((others > 0) & ~apart, 1.5 * step, 0.0)
+    # Where all send together, nothing is under way when they do.
+    residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
     sent = work.launching * np.asarray(own.request)
     ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt

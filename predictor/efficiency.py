@@ -216,7 +216,7 @@ class Resolved:
     """The efficiency that applies to a kind of operator on an accelerator, and how it is known.
 
     relative         of an accelerator's own model that was measured in part of the range only, the
-                     model of its relatives that was measured further out; None where there is none
+                     model of its architecture that was measured further out; None if there is none
     relative_sigma   log-standard-deviation of that one
     """
 
@@ -270,7 +270,7 @@ class Calibration:
                 sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
                 if own is None:
                     return Resolved(model, None, "transferred", sigma)
-                if model.kind == own.kind and model.reaches_beyond(own):
+                if place in near and model.kind == own.kind and model.reaches_beyond(own):
                     return Resolved(own, None, "interpolated", own.sigma, model, sigma)
         if own is not None:
             return Resolved(own, None, "interpolated", own.sigma)

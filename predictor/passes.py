@@ -68,6 +68,7 @@ HEADWISE_GROUPS: dict[str, Callable[[Array], Array]] = {
     "all": lambda group: group > 0,
     "but8": lambda group: group != 8,
     "single": lambda group: group == 1,
+    "copied": lambda group: group > 0,
 }
 """Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
 
@@ -245,7 +246,7 @@ def _kernels(
         family = timing.family[position]
         before, most = families.get(family, (zero, zero))
         families[family] = (before + spent, np.maximum(most, sigma))
-        if not shape:
+        if not shape and np.any(np.asarray(operator.count) > 0):
             bound = timing.bound[position]
             lines.append(
                 Line(
@@ -274,6 +275,12 @@ def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerato
     """Time of decoding attention with a thread block for every query head [s]: the cache comes from
     memory once, and through the last-level cache once for each head that shares it."""
     cache = KV_BYTES[plan.kv] * operator.batch * operator.n * 2.0 * operator.k
+    if plan.headwise == "copied":
+        # Read and written as it grows; read, and written for each head; read by the products.
+        moved = (3.0 + 2.0 * operator.m) * cache
+        return np.asarray(
+            empty_kernel(accelerator.year) + moved / (STREAMED * accelerator.bandwidth)
+        )
     once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
     every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
     return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))

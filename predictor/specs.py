@@ -45,6 +45,7 @@ from predictor.serving_plan import (
     LIBRARIES,
     MATVECS,
     NARROWED,
+    PIPELININGS,
     POOLS,
     SCHEDULINGS,
     SERVING_OFFLOADS,
@@ -316,6 +317,7 @@ class ServingPlanSpec(Spec):
     fusion: Annotated[str, _one_of(FUSIONS)] | None = None
     splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
     headwise: Annotated[str, _one_of(HEADWISE)] | None = None
+    pipelining: Annotated[str, _one_of(PIPELININGS)] | None = None
     scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
     chunk: Count | None = None
     window: Count | None = None

@@ -86,10 +86,17 @@ def test_precisions_and_engines_under_their_own_names():
     assert point(weights_precision="int4 (AWQ)").request.plan.weights == "int4_wo"
     assert point(weights_precision="fp8").request.plan.weights == "fp8"
     assert point(model="deepseek-v3", weights_precision="fp8").request.plan.weights == "fp8_block"
+    assert point(weights_precision="exl2-2.5bpw").request.plan.weights == "exl2_2.5"
     a100 = point(accelerator="A100-SXM4-80GB", weights_precision="fp8")
     assert a100.request.plan.weights == "int8_wo"
     assert point(framework="nvidia-nim (tensorrt-llm)").request.plan.framework == "nim"
     assert point(accelerator="MI300X-192GB").request.plan.framework == "vllm-rocm"
+
+
+def test_a_stated_limit_of_sequences_is_the_engines():
+    stated = {"batch": 2048.0, "concurrency": 1900.0}
+    limited = point(**stated, notes="batch=max_num_seqs, concurrency=measured avg batch size")
+    assert [float(p.request.plan.max_batch) for p in (limited, point(**stated))] == [2048.0, 256.0]
 
 
 def test_layers_that_take_turns_are_pipeline_stages():

@@ -22,8 +22,8 @@ import numpy as np
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array, Numeric
-from predictor.precision import PACKED
 from predictor.links import Curve, LinkModel, default_link, link_class, link_family
+from predictor.precision import PACKED
 
 SCHEMA_VERSION = 5
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to

@@ -135,9 +135,11 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
-    burst) prompts are read together, and the other R - G while a request decodes, as far as its
-    passes have room for them (the rest delays first tokens too): first token = request + half a
-    pass that is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing
+    burst) prompts arrive together, and the other R - G while a request decodes, as far as its
+    passes have room for them (the rest delays first tokens too). Of the G, one is read alone and
+    the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
+    read when a mean one has (c at most G - 1). First token = request + half a pass that is under
+    way (not where all send together) + those prompts + the pass that answers + queue; the rest = (n - 1) passes + mixing
     (R - G) prompts; fewer passes where each adds several tokens. What does not run waits: queue =
     (C - R) / R of a running request's life.
 
@@ -158,10 +160,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     # A burst smaller than the prompts that were timed together fills their pass less.
-    # An idle engine reads the first of them alone, at once, and the rest after it, as many to a pass
-    # as it takes.
+    # An idle engine reads the first of them alone, at once, and the rest after it, pass by pass.
     rest = burst - 1.0
-    filling = np.minimum(np.maximum(np.floor(work.chunk / work.new_tokens), 1.0), rest)
+    per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
+    filling = np.minimum(per_pass, rest)
     ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
     first = np.maximum(ahead * prompt, batch / np.maximum(work.together, 1.0))
     # Where all send together, nothing is under way when they do.

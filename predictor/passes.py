@@ -64,7 +64,7 @@ HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
 whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
 Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
 
-HEADWISE_GROUPS: dict[str, Callable[[Array], Array]] = {
+HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "all": lambda group: group > 0,
     "but8": lambda group: group != 8,
     "single": lambda group: group == 1,

@@ -96,7 +96,7 @@ def test_layers_dealt_out_to_devices_take_turns():
 
 
 def test_a_pipeline_that_drains_early_fills_more_often():
-    """Sixteen parts of a prompt through four stages: (16 + 3) / 16 together, (4 + 3) / 4 by four."""
+    """Sixteen parts through four stages: (16 + 3) / 16 together, (4 + 3) / 4 four by four."""
     fields = {"pp": 4.0, "input_len": 8192.0, "output_len": 1.0, "chunk": 512.0}
     whole, parts = (predict(window=window, **fields) for window in (np.inf, 4.0))
     fill = [(1.0 + float(found.work.fill)) * 4.0 for found in (whole, parts)]

@@ -297,7 +297,8 @@ def test_small_caches_are_read_from_memory_between_the_layers_of_a_model() -> No
                     8 * one, 6.7e7 * one, 1.68e7 * one)  # fmt: skip
     l40s = catalog.accelerator("L40S-48GB")
     warm, cold = ideal(shapes, l40s), ideal(replace(shapes, cold=True), l40s)
-    assert np.all(warm.time == cold.time) and not np.any(warm.fetch)
+    assert np.all(warm.time == cold.time)
+    assert not np.any(warm.fetch)
     assert warm.time + cold.fetch == pytest.approx(1.68e7 / l40s.bandwidth)
     large = replace(shapes, bytes=2e8 * one, cold=True)  # would not have stayed near anyway
     assert ideal(large, l40s).fetch == 0.0

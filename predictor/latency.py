@@ -139,9 +139,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     passes have room for them (the rest delays first tokens too). Of the G, one is read alone and
     the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
-    way (not where all send together) + those prompts + the pass that answers + queue; the rest = (n - 1) passes + mixing
-    (R - G) prompts; fewer passes where each adds several tokens. What does not run waits: queue =
-    (C - R) / R of a running request's life.
+    way (not where all send together) + those prompts + the pass that answers + queue; the rest =
+    (n - 1) passes + mixing (R - G) prompts; fewer passes where each adds several tokens. What does
+    not run waits: queue = (C - R) / R of a running request's life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least.

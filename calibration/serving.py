@@ -380,6 +380,9 @@ def operator_sigma(found: Timed, own: EngineParameters) -> Array:
     return np.array([table[CLASSES[point.metric]][i] for i, point in enumerate(found.points)])
 
 
+QUEUED_CLASS = "ttft.serving"
+"""First tokens under load, which queues spread several times as wide as anything else."""
+
 LEAST = 20
 """Points of one class from which its own spread is taken; fewer share that of all."""
 
@@ -391,8 +394,9 @@ FEWEST = 5
 def fit_spreads(
     points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
 ) -> dict[str, float]:
-    """Spread of runs by class of metric, such that intervals cover `level` of the held-out points,
-    every source counting alike (`spread.run_sigma`).
+    """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
+    the held-out points, every source counting alike (`spread.run_sigma`). First tokens under load
+    are a class for themselves; doubtful rows say nothing of others.
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
@@ -402,11 +406,15 @@ def fit_spreads(
         for point, e, s in zip(points, errors, operators, strict=True)
     ]
     labels = [class_of(point) for point in points]
-    groups: dict[str, list[Residual]] = {"all": residuals}
+    groups: dict[str, list[Residual]] = {}
     counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
-    for label, one in zip(labels, residuals, strict=True):
-        if counts[label, one.source] >= FEWEST:
-            groups.setdefault(label, []).append(one)
+    for point, label, one in zip(points, labels, residuals, strict=True):
+        if point.flagged or point.tentative:
+            continue
+        names = [label] if label == QUEUED_CLASS else [label, label.partition(".")[0], "all"]
+        for name in names:
+            if name == "all" or counts[label, one.source] >= FEWEST:
+                groups.setdefault(name, []).append(one)
     return {
         name: round(run_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())

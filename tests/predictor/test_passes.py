@@ -231,8 +231,8 @@ def test_plain_kernels_wait_for_their_loads_where_a_processor_has_much_bandwidth
     a100, a6000 = (catalog.accelerator(n) for n in ("A100-SXM4-80GB", "RTX-A6000-48GB"))
     for device, slower in ((a100, 1.9), (a6000, 1.1)):
         deep, plain = (float(matvec_time(1e9, device, kind)) for kind in ("matvec", "plain"))
-        # 92 % of the bandwidth; 6.8 bytes per clock and processor.
-        assert deep == pytest.approx(1e9 / (0.92 * device.bandwidth), rel=0.01)
+        # 90 % of the bandwidth; 6.8 bytes per clock and processor.
+        assert deep == pytest.approx(1e9 / (0.9 * device.bandwidth), rel=0.01)
         assert 1.0 < plain / deep < slower
         assert plain > 1e9 / (6.8 * device.sms * device.clock)
     assert matvec_time(1e9, a100, "plain") > 1.7 * matvec_time(1e9, a100, "matvec")
@@ -256,7 +256,7 @@ def test_heads_that_work_alone_read_the_cache_for_themselves():
     assert each(eight, "all") == pytest.approx(shared, rel=0.01)
     assert each(eight, "but8") == each(eight, "single") == each(eight, "none") < each(eight, "all")
     assert each(alone, "single") == each(alone, "but8") == each(alone, "all")
-    copied = (3 + 2 * 8) * 8 * cache / (0.92 * device.bandwidth)
+    copied = (3 + 2 * 8) * 8 * cache / (0.9 * device.bandwidth)
     assert each(eight, "copied") == pytest.approx(copied, rel=0.01)
 
 

@@ -78,7 +78,7 @@ class Shapes:
     flop: Array
     bytes: Array
     idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
-    cold: bool = False  # weights and cached keys come from memory, as between the layers of a model
+    cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +119,7 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     )
     variant = column([float(names.index(operator.variant)) for operator in operators])
     op, dtype = operators[0].op, operators[0].dtype
-    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=True)
+    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=1.0)
 
 
 def memory_time(moved: Array, accelerator: Accelerator) -> Array:
@@ -128,11 +128,12 @@ def memory_time(moved: Array, accelerator: Accelerator) -> Array:
     return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
 
 
-def _cold_time(weights: Array, accelerator: Accelerator, cold: bool) -> Array:
+def _cold_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Array:
     """Least time to read weights, which come from memory: a layer's are not in the cache when its
     turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
     """
-    stay = 0.0 if cold else np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    few = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    stay = (1.0 - np.asarray(cold)) * few
     return np.asarray(
         weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
     )
@@ -288,9 +289,8 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     k    head size
     batch  sequences x key and value heads
     """
-    floor = memory_time(shapes.bytes, accelerator)
-    if shapes.cold:
-        floor = shapes.bytes / accelerator.bandwidth
+    near = memory_time(shapes.bytes, accelerator)
+    floor = np.where(np.asarray(shapes.cold) > 0, shapes.bytes / accelerator.bandwidth, near)
     compute = shapes.flop / peak_of(shapes.dtype, accelerator)
     time = np.maximum(compute, floor)
     features = np.stack(

@@ -28,7 +28,14 @@ from predictor.serving_operators import decode_attention, layer_operators
 from predictor.serving_plan import ServingPlan
 from profiler.design import design
 from profiler.device import Device
-from profiler.operators import NARROW, attention_heads, build, buildable
+from profiler.operators import (
+    MOST_CALLS,
+    MOST_SETS,
+    NARROW,
+    attention_heads,
+    buildable,
+    builds,
+)
 from profiler.output import accelerator_mapping, rate_key
 from profiler.timing import Timing, measure
 
@@ -224,6 +231,7 @@ def row(
     read = conditions or {}
     load = f"load {read['load_average']:g}" if "load_average" in read else ""
     noisy = f"noisy: p90 is {timing.spread:.2f} times p10" if timing.noisy else ""
+    noisy += f", waited {timing.waited:.0%}" if timing.waited else ""
     common: dict[str, Any] = {
         "source": "profile",
         "accelerator": device.name,
@@ -282,11 +290,11 @@ def row(
 
 
 def _calls(case: Case, device: Device) -> tuple[list[Callable[[], object]], str]:
-    """Calls on enough copies of the data to leave the cache cold, and whether they do."""
-    size = float(np.asarray(case.operator.bytes))
-    copies = int(np.clip(np.ceil(2 * device.cache_bytes / max(size, 1.0)), 1, 4))
-    made = [build(case.operator, device.torch, case.heads) for _ in range(copies)]
-    return made, "cold" if copies * size >= device.cache_bytes else "warm"
+    """Calls on data that a pass would find as cold, and whether it is. What must be compiled or
+    captured first is so for a few only."""
+    most = MOST_CALLS if case.mode == "eager" else MOST_SETS
+    made, cold = builds(case.operator, device.torch, case.heads, device.cache_bytes, most)
+    return made, "cold" if cold else "warm"
 
 
 IDENTITY = (

@@ -20,18 +20,29 @@ LEAST_REPEATS = 3
 NOISY = 1.25
 """Spread from which a measurement counts as disturbed."""
 
+CALM = 0.05
+"""Share of a sample's time that its threads may wait for a processor which others use."""
+
+PATIENCE = 4.0
+"""Budgets after which one takes what samples there are, calm or not."""
+
+WARMED = 4
+"""Calls with data of their own that are run before any is timed."""
+
 SAMPLE_SECONDS = 200e-6
 """A sample repeats the call until it lasts this long, so that the clock's grain does not show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one call: median, tenth and ninetieth percentile, and the number of samples."""
+    """Seconds of one call: median, tenth and ninetieth percentile, and the number of samples;
+    share of their time that threads waited for a processor."""
 
     median: float
     p10: float
     p90: float
     samples: int
+    waited: float = 0.0
 
     @property
     def spread(self) -> float:
@@ -41,7 +52,7 @@ class Timing:
     @property
     def noisy(self) -> bool:
         """Whether something else disturbed it."""
-        return self.spread > NOISY
+        return self.spread > NOISY or self.waited > CALM
 
 
 class _WallClock:
@@ -77,39 +88,55 @@ def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float
              find it cold
     budget   seconds to spend, roughly; at least `LEAST_SAMPLES` samples are taken
 
-    What spreads more than `NOISY` is measured a second time; the calmer result counts.
+    Samples in which threads waited for a processor (`Device.waited`) count only where there are too
+    few others. What spreads more than `NOISY` is measured a second time; the calmer result counts.
     """
     found = _measure(calls, device, budget)
     if found.noisy:
         again = _measure(calls, device, budget)
-        found = min(found, again, key=lambda timing: timing.spread)
+        found = min(found, again, key=lambda timing: (timing.waited > CALM, timing.spread))
     return found
 
 
 def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Timing:
-    for call in (*calls, *calls)[: max(WARM_UP, len(calls))]:
-        call()
+    turn = max(WARM_UP, min(len(calls), WARMED))
+    for number in range(turn):
+        calls[number % len(calls)]()
     device.synchronize()
     begin = time.perf_counter()
-    calls[0]()
+    calls[turn % len(calls)]()
     device.synchronize()
     first = max(time.perf_counter() - begin, 1e-7)
+    turn += 1
     clock = _EventClock(device.event) if device.on_gpu else _WallClock()
     least = LEAST_REPEATS if device.on_gpu else 1
     repeats = max(least, round(SAMPLE_SECONDS / first))
-    samples: list[float] = []
-    turn, end = 0, begin + budget
-    while len(samples) < LEAST_SAMPLES or (
-        time.perf_counter() < end and len(samples) < MOST_SAMPLES
-    ):
+    calm: list[float] = []
+    rough: list[float] = []
+    delayed, end, last = 0.0, begin + budget, begin + PATIENCE * max(budget, LEAST_SAMPLES * first)
+
+    def another() -> bool:
+        now = time.perf_counter()
+        if len(calm) < LEAST_SAMPLES:
+            return len(calm) + len(rough) < LEAST_SAMPLES or now < last
+        return now < end and len(calm) < MOST_SAMPLES
+
+    while another():
+        before = device.waited()
         clock.start()
         for _ in range(repeats):
             calls[turn % len(calls)]()
             turn += 1
-        samples.append(clock.stop() / repeats)
-    return _summary(samples)
+        spent = clock.stop()
+        waited = device.waited() - before
+        (calm if waited <= CALM * spent else rough).append(spent / repeats)
+        delayed += waited
+    if len(calm) >= LEAST_SAMPLES:
+        return _summary(calm, 0.0)
+    samples = calm + rough
+    return _summary(samples, delayed / (repeats * sum(samples)))
 
 
-def _summary(samples: list[float]) -> Timing:
+def _summary(samples: list[float], waited: float) -> Timing:
     p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
-    return Timing(float(median), float(p10), float(p90), len(samples))
+    return Timing(float(median), float(p10), float(p90), len(samples), waited)

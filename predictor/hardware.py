@@ -41,6 +41,8 @@ class Accelerator:
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
     host_bandwidth  of the link to the host, each way [bytes/s]; NaN where unknown
+    dispatch       host time of an eager operator beside its kernel, where the host is the device
+                   itself and both add up: modules, views, PyTorch's dispatcher, autograd [s]
     registers, shared   of one processor [bytes]; NaN where unknown
     register_bandwidth, shared_bandwidth   of all processors [bytes/s]
     instruction    rows and columns of the output of one matrix instruction
@@ -65,6 +67,7 @@ class Accelerator:
     year: Numeric = np.nan
     vendor: str = ""
     host_bandwidth: Numeric = np.nan
+    dispatch: Numeric = 0.0
     registers: Numeric = np.nan
     shared: Numeric = np.nan
     register_bandwidth: Numeric = np.nan

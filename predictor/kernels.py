@@ -166,7 +166,8 @@ def operator_times(
 
     library   the kernel library that runs them; '' for the neutral one
 
-    Operators of one kind and data type are evaluated together.
+    Operators of one kind and data type are evaluated together. Where the host is the device, what
+    it does beside each kernel is part of the operator's time (`Accelerator.dispatch`).
     """
     count = len(operators)
     time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
@@ -181,7 +182,7 @@ def operator_times(
         machine = repeated(accelerator, shape, len(indices))
         part = shape_times(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
-        time[indices] = part[0].reshape(rows)
+        time[indices] = part[0].reshape(rows) + accelerator.dispatch
         sigma[indices] = part[1].reshape(rows)
         bound[indices] = part[2].reshape(rows)
         for index in indices:

@@ -28,7 +28,7 @@ from predictor.serving_operators import (
     layer_operators,
     prefill_attention,
 )
-from predictor.serving_plan import KV_BYTES, ServingPlan, runnable
+from predictor.serving_plan import KV_BYTES, NATIVE, ServingPlan, runnable
 
 COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
 COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")
@@ -189,6 +189,8 @@ def _kernels(
     else:
         flat, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
+    if plan.execution == "native":
+        accelerator = replace(accelerator, dispatch=NATIVE * accelerator.dispatch)
     operators = build(flat, quantities)
     timing = operator_times(operators, accelerator, calibration, within, sustained, plan.library)
     size = within[len(lead) :]

@@ -46,6 +46,12 @@ def _bandwidths(table: pd.DataFrame, cache_bytes: float) -> tuple[float, float]:
     return round(memory, 3), round(max(cache, memory), 3)
 
 
+def _host_time(table: pd.DataFrame) -> dict[str, float]:
+    """Host time of an operator beside its kernel, where it was measured (`profiler.dispatch`)."""
+    rows = table[table["op"] == "dispatch"]
+    return {} if rows.empty else {"dispatch_us": round(float(rows["latency_us"].mean()), 3)}
+
+
 def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
     """The device as an entry of the accelerator catalog."""
     memory, cache = _bandwidths(table, device.cache_bytes)
@@ -59,6 +65,7 @@ def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
         "memory_bandwidth_gbs": memory,
         "l2_mb": round(float(facts["l2_mb"]), 3),
         "l2_bandwidth_gbs": cache,
+        **_host_time(table),
         "source": "reckon profile: best measured rates",
     }
 

@@ -31,6 +31,7 @@ from profiler.step import (
     time_step,
 )
 from profiler.suite import Budget
+from profiler.timing import Sample
 from profiler.trace import RECORDED, record
 
 Around = Callable[[], AbstractContextManager[None]]
@@ -148,6 +149,15 @@ def parallel_step(check: Check, layout: Layout, member: Member) -> Callable[[], 
     return divided
 
 
+def _slowest(samples: list[Sample], member: Member) -> list[Sample]:
+    """The same steps, with what the rank waited that waited most: all wait for it."""
+    own = [sample.waited for sample in samples]
+    waited = torch.tensor(own, dtype=torch.float64, device=member.place)
+    dist.all_reduce(waited, dist.ReduceOp.MAX)
+    both = zip(samples, waited.tolist(), strict=True)
+    return [Sample(sample.seconds, longest) for sample, longest in both]
+
+
 def steps(member: Member, budget: Budget, trace: str | None = None) -> list[dict[str, Any]]:
     """Time steps in every layout until the budget is spent; the first of each in any case.
 
@@ -172,7 +182,7 @@ def steps(member: Member, budget: Budget, trace: str | None = None) -> list[dict
             continue
         seen.add(layout.kind)
         count = int(np.clip(fit, LEAST_STEPS, MOST_STEPS))
-        samples = time_step(step, member.device, 0.0, count)
+        samples = _slowest(time_step(step, member.device, 0.0, count), member)
         if member.rank == 0:
             rows.append(row(check, samples, member.device, layout))
         if trace and position == 0:

@@ -24,7 +24,7 @@ from predictor.operators import Operator, step_operators, streaming, update_oper
 from predictor.plan import TrainingPlan
 from predictor.precision import PRECISIONS
 from predictor.schema import KERNEL_COLUMNS, KERNEL_SCHEMA_VERSION
-from predictor.serving_operators import decode_attention, layer_operators
+from predictor.serving_operators import decode_attention, end_operators, layer_operators
 from predictor.serving_plan import ServingPlan
 from profiler.design import design
 from profiler.device import Device
@@ -199,11 +199,12 @@ def cases(device: Device, models: Sequence[Model] = (), dtypes: Sequence[str] = 
 
 
 def _decoding(model: Model, batch: int) -> list[Operator]:
-    """Products and attention of a pass that adds one token to each sequence."""
+    """Kernels of a pass that adds one token to each sequence."""
     plan = ServingPlan(
         batch=float(batch), input_len=1.0, output_len=1.0, weights=SERVING, kv=SERVING
     )
-    found = [o for o in layer_operators(model, plan, float(batch)) if o.op == "gemm"]
+    found = layer_operators(model, plan, float(batch))
+    found += [o for o in end_operators(model, plan, float(batch), float(batch)) if o.op == "gemm"]
     for keys in DECODE_KEYS:
         found += decode_attention(model, plan, float(batch), float(keys))
     return found
@@ -231,7 +232,7 @@ def row(
     read = conditions or {}
     load = f"load {read['load_average']:g}" if "load_average" in read else ""
     noisy = f"noisy: p90 is {timing.spread:.2f} times p10" if timing.noisy else ""
-    noisy += f", waited {timing.waited:.0%}" if timing.waited else ""
+    noisy += timing.disturbance
     common: dict[str, Any] = {
         "source": "profile",
         "accelerator": device.name,

@@ -50,6 +50,11 @@ class Timing:
         return self.p90 / self.p10
 
     @property
+    def disturbance(self) -> str:
+        """What to note of its waiting, '' where there was none."""
+        return f"; waited for processors {self.waited:.0%} of the time" if self.waited else ""
+
+    @property
     def noisy(self) -> bool:
         """Whether something else disturbed it."""
         return self.spread > NOISY or self.waited > CALM
@@ -79,6 +84,44 @@ class _EventClock:
         self.end.record()
         self.end.synchronize()
         return float(self.begin.elapsed_time(self.end)) * 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds that something took, and seconds that threads waited for a processor meanwhile."""
+
+    seconds: float
+    waited: float
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing else kept it from running."""
+        return self.waited <= CALM * self.seconds
+
+
+def calmest(samples: Sequence[Sample], least: int) -> list[Sample]:
+    """The calm ones, or the `least` calmest where there are fewer."""
+    calm = [sample for sample in samples if sample.calm]
+    if len(calm) >= least:
+        return calm
+    return sorted(samples, key=lambda sample: sample.waited / sample.seconds)[:least]
+
+
+def waited_share(samples: Sequence[Sample]) -> float:
+    """Share of the time of samples that their threads waited; 0 where all are calm."""
+    if all(sample.calm for sample in samples):
+        return 0.0
+    return sum(sample.waited for sample in samples) / sum(sample.seconds for sample in samples)
+
+
+def timed(call: Callable[[], object], device: Device) -> Sample:
+    """Run a call once, from one idle moment of the device to the next."""
+    device.synchronize()
+    before, start = device.waited(), time.perf_counter()
+    call()
+    device.synchronize()
+    spent = time.perf_counter() - start
+    return Sample(spent, device.waited() - before)
 
 
 def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Timing:
@@ -111,15 +154,14 @@ def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: floa
     clock = _EventClock(device.event) if device.on_gpu else _WallClock()
     least = LEAST_REPEATS if device.on_gpu else 1
     repeats = max(least, round(SAMPLE_SECONDS / first))
-    calm: list[float] = []
-    rough: list[float] = []
-    delayed, end, last = 0.0, begin + budget, begin + PATIENCE * max(budget, LEAST_SAMPLES * first)
+    samples: list[Sample] = []
+    end, last = begin + budget, begin + PATIENCE * max(budget, LEAST_SAMPLES * first)
 
     def another() -> bool:
-        now = time.perf_counter()
-        if len(calm) < LEAST_SAMPLES:
-            return len(calm) + len(rough) < LEAST_SAMPLES or now < last
-        return now < end and len(calm) < MOST_SAMPLES
+        now, calm = time.perf_counter(), sum(sample.calm for sample in samples)
+        if calm < LEAST_SAMPLES:
+            return len(samples) < LEAST_SAMPLES or now < last
+        return now < end and calm < MOST_SAMPLES
 
     while another():
         before = device.waited()
@@ -128,15 +170,12 @@ def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: floa
             calls[turn % len(calls)]()
             turn += 1
         spent = clock.stop()
-        waited = device.waited() - before
-        (calm if waited <= CALM * spent else rough).append(spent / repeats)
-        delayed += waited
-    if len(calm) >= LEAST_SAMPLES:
-        return _summary(calm, 0.0)
-    samples = calm + rough
-    return _summary(samples, delayed / (repeats * sum(samples)))
+        samples.append(Sample(spent, device.waited() - before))
+    chosen = calmest(samples, LEAST_SAMPLES)
+    return summary([sample.seconds / repeats for sample in chosen], waited_share(chosen))
 
 
-def _summary(samples: list[float], waited: float) -> Timing:
+def summary(samples: Sequence[float], waited: float) -> Timing:
+    """Samples as a timing; `waited` is the share of their time that threads waited."""
     p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
     return Timing(float(median), float(p10), float(p90), len(samples), waited)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 STEP_SHARE = 0.25
 SERVING_SHARE = 0.08
+HOST_SHARE = 0.03
 RANK_SHARE = 0.4
-"""Parts of the budget for training steps, for passes of serving, and for what several ranks measure
-together."""
+"""Parts of the budget for training steps, for passes of serving, for the host time of operators,
+and for what several ranks measure together."""
 
 MOST_NOISY = 0.2
 """Share of disturbed measurements from which a profile says so."""
@@ -171,7 +172,7 @@ def _measure(
 ) -> None:
     """What one process measures in `seconds`; rows are added one by one, so that an interrupt
     keeps those before it."""
-    from profiler import serving, step, suite
+    from profiler import dispatch, serving, step, suite
     from profiler.trace import record
 
     device.activate()
@@ -181,6 +182,11 @@ def _measure(
     if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
         for row in suite.copies(device, suite.Budget(0.1 * seconds)):
             tables.kernels.append(row)
+    tell("host")
+    if not device.on_gpu and not any(
+        row["op"] == "dispatch" for row in _of(tables.kernels, device)
+    ):
+        tables.kernels += dispatch.host_times(device, suite.Budget(HOST_SHARE * seconds))
     kernels = suite.Budget(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
     known = _of(tables.kernels, device)
     for row in suite.run(device, kernels, known, tell, models=models, modes=modes):

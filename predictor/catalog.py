@@ -195,6 +195,7 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         vendor=spec.vendor,
         host_bandwidth=float(si.get("host_link", np.nan)),
         dispatch=float(si.get("dispatch", 0.0)),
+        split_dispatch=float(si.get("split_dispatch", 0.0)),
     )
 
 

@@ -161,13 +161,15 @@ def operator_times(
     shape: tuple[int, ...],
     sustained: bool = False,
     library: str = "",
+    host: Numeric | None = None,
 ) -> Timing:
     """Time one execution of each operator, for a batch of plans of `shape`.
 
     library   the kernel library that runs them; '' for the neutral one
+    host      what the host adds to each [s]; `Accelerator.dispatch` if not given
 
     Operators of one kind and data type are evaluated together. Where the host is the device, what
-    it does beside each kernel is part of the operator's time (`Accelerator.dispatch`).
+    it does beside each kernel is part of the operator's time.
     """
     count = len(operators)
     time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
@@ -177,12 +179,13 @@ def operator_times(
     for index, operator in enumerate(operators):
         key = (kind_of(operator.op, operator.variant), operator.dtype)
         together.setdefault(key, []).append(index)
+    added = accelerator.dispatch if host is None else host
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
         machine = repeated(accelerator, shape, len(indices))
         part = shape_times(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
-        time[indices] = part[0].reshape(rows) + accelerator.dispatch
+        time[indices] = part[0].reshape(rows) + added
         sigma[indices] = part[1].reshape(rows)
         bound[indices] = part[2].reshape(rows)
         for index in indices:

@@ -189,10 +189,11 @@ def _kernels(
     else:
         flat, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
-    if plan.execution == "native":
-        accelerator = replace(accelerator, dispatch=NATIVE * accelerator.dispatch)
     operators = build(flat, quantities)
-    timing = operator_times(operators, accelerator, calibration, within, sustained, plan.library)
+    host = accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
+    timing = operator_times(
+        operators, accelerator, calibration, within, sustained, plan.library, host
+    )
     size = within[len(lead) :]
     zero = np.zeros(size)
     terms = dict.fromkeys(TERMS, zero)

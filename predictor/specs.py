@@ -87,6 +87,7 @@ class AcceleratorSpec(Spec):
     tdp_w: Positive | None = None
     host_link_gbs: Positive | None = None
     dispatch_us: Annotated[float, Field(ge=0)] | None = None
+    split_dispatch_us: Annotated[float, Field(ge=0)] | None = None
     source: str = ""
     notes: str = ""
 

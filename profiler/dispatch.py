@@ -7,12 +7,13 @@ one, per operator of the predictor's work lists. Such a model is none of those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
 from predictor.model import Model
 from predictor.operators import Operator, step_operators, update_operators
@@ -20,8 +21,10 @@ from predictor.serving_operators import decode_attention, end_operators, layer_o
 from predictor.serving_plan import ServingPlan
 from profiler.device import Device
 from profiler.operators import build
+from profiler.output import SPLIT
+from profiler.parallel import laid_out
 from profiler.serving import empty_cache, generate
-from profiler.step import Check, module_of, step_of, time_step
+from profiler.step import Check, Step, module_of, step_of, time_step
 from profiler.suite import SERVING, Budget, Case, eager_plan, ladder_model, row
 from profiler.timing import (
     LEAST_SAMPLES,
@@ -39,7 +42,7 @@ WIDTH, LAYERS, VOCAB = 64, 6, 256
 TOKENS, DECODED = 16, 12
 """In a prompt or a training step; decoded after the prompt."""
 
-PASSES = 9
+PASSES = 4
 """Of each model."""
 
 LEAST = 1e-7
@@ -48,8 +51,6 @@ LEAST = 1e-7
 KERNEL_SECONDS = 2e-3
 """Spent on each kernel by itself."""
 
-
-STYLES = ("gpt", "llama")
 
 Barrier = Callable[[], None]
 Agree = Callable[[bool], bool]
@@ -94,9 +95,19 @@ def _serving(model: Model, device: Device) -> Whole:
 
 
 def _training(model: Model, device: Device) -> Whole:
-    precision = device.dtypes[0]
-    check = Check(model, TOKENS, 1, precision)
-    step = step_of(check, device, module_of(check, device))
+    check = Check(model, TOKENS, 1, device.dtypes[0])
+    return _steps(check, device, step_of(check, device, module_of(check, device)))
+
+
+def _split(model: Model, device: Device) -> Whole:
+    """Steps as tensor-parallel ranks take them, on distributed tensors, each rank by itself."""
+    check = Check(model, TOKENS, 1, device.dtypes[0])
+    mesh = init_device_mesh(device.kind, (dist.get_world_size(), 1), mesh_dim_names=("all", "own"))
+    return _steps(check, device, laid_out(check, device, "tp", mesh["own"]))
+
+
+def _steps(check: Check, device: Device, step: Step) -> Whole:
+    model, precision = check.model, check.precision
     plan = eager_plan(TOKENS, 1, precision)
     operators = step_operators(model, plan) + update_operators(plan, float(model.parameters))
     blocks = {"layer": float(model.layers), "dense": float(model.layers)}
@@ -108,8 +119,17 @@ def _training(model: Model, device: Device) -> Whole:
     return Whole(call, [(o, count) for o, count in counted if count], model.heads)
 
 
-KINDS: dict[str, Callable[[Model, Device], Whole]] = {"serving": _serving, "training": _training}
-"""Passes that decode, and training steps (whose backward pass autograd launches)."""
+KINDS: dict[str, Callable[[Model, Device], Whole]] = {
+    "serving": _serving,
+    "training": _training,
+    SPLIT: _split,
+}
+"""Passes that decode; training steps, whose backward pass autograd launches; the same on
+distributed tensors."""
+
+ALONE = (("serving", "gpt"), ("serving", "llama"), ("training", "gpt"), ("training", "llama"))
+TOGETHER = ((SPLIT, "llama"), ("training", "gpt"), (SPLIT, "gpt"), ("training", "llama"))
+"""What one process measures, and what each of several ranks does, in this order."""
 
 
 def host_time(whole: Whole, device: Device, barrier: Barrier = lambda: None) -> Timing:
@@ -131,16 +151,20 @@ def host_time(whole: Whole, device: Device, barrier: Barrier = lambda: None) -> 
 
 
 def host_times(
-    device: Device, budget: Budget, barrier: Barrier = lambda: None, agree: Agree = bool
+    device: Device,
+    budget: Budget,
+    wanted: Sequence[tuple[str, str]] = ALONE,
+    barrier: Barrier = lambda: None,
+    agree: Agree = bool,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the kernel table: host time of both kinds of pass in both styles, the first in any
-    case, the others while the budget lasts; none on GPUs, beside whose kernels the host works.
+    """Rows of the kernel table: host time per operator of kinds of pass in styles of model, the
+    first in any case, the others while the budget lasts.
 
     agree   makes all ranks decide as rank 0 does
     """
     blank = Operator("dispatch", "dispatch", "", "forward", "layer", "", 1.0, 1.0)
-    for style, (kind, make) in product(STYLES, KINDS.items()):
-        whole = make(small_model(style), device)
+    for kind, style in wanted:
+        whole = KINDS[kind](small_model(style), device)
         found = host_time(whole, device, barrier)
         dtype = whole.operators[0][0].dtype
         operator = replace(blank, variant=f"{kind}.{style}", dtype=dtype)

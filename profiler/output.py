@@ -46,10 +46,18 @@ def _bandwidths(table: pd.DataFrame, cache_bytes: float) -> tuple[float, float]:
     return round(memory, 3), round(max(cache, memory), 3)
 
 
+SPLIT = "split"
+"""What host times on distributed tensors are called."""
+
+
 def _host_time(table: pd.DataFrame) -> dict[str, float]:
     """Host time of an operator beside its kernel, where it was measured (`profiler.dispatch`)."""
     rows = table[table["op"] == "dispatch"]
-    return {} if rows.empty else {"dispatch_us": round(float(rows["latency_us"].mean()), 3)}
+    split = rows["kernel"].astype(str).str.startswith(SPLIT)
+    parts = {"dispatch_us": rows[~split], "split_dispatch_us": rows[split]}
+    return {
+        key: round(float(part["latency_us"].mean()), 3) for key, part in parts.items() if len(part)
+    }
 
 
 def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _kernels(member: Member, budget: suite.Budget) -> list[dict[str, Any]]:
         def both(more: bool) -> bool:
             return member.agree(float(more)) > 0
 
-        rows += dispatch.host_times(member.device, share, dist.barrier, both)
+        rows += dispatch.host_times(member.device, share, dispatch.TOGETHER, dist.barrier, both)
     rows += suite.run(member.device, own, [], barrier=dist.barrier, agree=agree, dtypes=first)
     return rows if member.rank == 0 else []
 

@@ -34,6 +34,8 @@ def _entry(
     for weight, bias in zip(model.weights, model.biases, strict=True):
         pieces += [weight, bias]
     pieces += [model.tilt, *(model.stacks[name] for name in sorted(model.stacks))]
+    if model.near is not None:
+        pieces += [model.near.centres, model.near.pull, model.near.side]
     first = sum(s.size for s in shapes)
     arrays.extend(np.ravel(piece) for piece in pieces)
     shapes.append(model.keys)
@@ -52,6 +54,18 @@ def _entry(
         "stacks": sorted(model.stacks),
         "year": None if np.isnan(model.year) else _number(model.year),
         "bent": bool(model.tilt.size),
+        **(
+            {}
+            if model.near is None
+            else {
+                "near": {
+                    "points": int(model.near.pull.size),
+                    "variants": list(model.near.variants),
+                    "reach": _number(model.near.reach),
+                    "kinship": _number(model.near.kinship),
+                }
+            }
+        ),
         "offset": int(offset),
         "keys": [int(first), int(model.keys.size)],
     }

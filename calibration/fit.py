@@ -8,6 +8,7 @@ Errors that are reported are those of shapes held out of the fit.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.neural_network import MLPRegressor
 
+from calibration.near import fitted
 from calibration.tables import shapes_of
 from predictor.efficiency import ANY, DEFAULTS, EfficiencyModel, shape_keys
 from predictor.features import Shapes, ideal
@@ -37,6 +39,9 @@ alone; and points per feature that products of two features need."""
 
 SMALL_TABLE = 1000
 """Tables below this size are held out fold by fold, larger ones in a single fold."""
+
+NEAR_POINTS = (8, 400)
+"""Tables of this size may keep their points beside the trend."""
 
 KEEP_SHAPES = 5000
 """Tables up to this size keep their shapes, so that predictions can say 'measured'."""
@@ -206,6 +211,39 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
     return model
 
 
+def fit_near(points: Points, kind: str, dtype: str, place: str) -> EfficiencyModel:
+    """Fit one model to few points, which it keeps: a trend, and what they say of shapes nearby."""
+    mean, spread = points.features.mean(axis=0), points.features.std(axis=0)
+    scale = np.where(spread > 1e-9, spread, 1.0)
+    y = points.y
+    slopes, constant, offsets, near = fitted(
+        (points.features - mean) / scale, points.variant.astype(str), y, points.weight
+    )
+    return EfficiencyModel(
+        kind=kind,
+        dtype=dtype,
+        accelerator=place,
+        latency=float(np.median(points.latency)),
+        limit=float(np.quantile(y, 0.995)) + HEADROOM - min(offsets.values()),
+        degree=1,
+        sigma=0.0,
+        points=len(y),
+        offsets=offsets,
+        low=points.features.min(axis=0),
+        high=points.features.max(axis=0),
+        mean=mean,
+        scale=scale,
+        weights=(slopes[:, None],),
+        biases=(np.array([constant]),),
+        keys=np.unique(points.keys),
+        near=near,
+    )
+
+
+HEADROOM = 0.2
+"""By how much y may exceed that of all points but one in 200, where these are few."""
+
+
 def _base_variant(names: np.ndarray) -> str:
     """The variant with most points; the others get an offset from it."""
     values, counts = np.unique(names.astype(str), return_counts=True)
@@ -264,7 +302,8 @@ def inefficiency(model: EfficiencyModel, points: Points) -> np.ndarray:
     y = np.empty(len(points.time))
     for name in np.unique(points.library.astype(str)):
         own = points.library == name
-        y[own] = model.inefficiency(points.features[own], str(name))
+        variant = points.variant[own].astype(str)
+        y[own] = model.inefficiency(points.features[own], str(name), variant)
     return y
 
 
@@ -300,7 +339,8 @@ def fit_checked(
     points: Points, kind: str, dtype: str, place: str, rows: Points | None = None
 ) -> tuple[EfficiencyModel, HeldOut]:
     """Fit on all points; error and spread from fits without a fifth of the shapes (of small
-    tables each fifth in turn, of large ones the first).
+    tables each fifth in turn, of large ones the first). Of small tables the trend and the points
+    around it (`fit_near`) are taken where that predicts the shapes left out better.
 
     points  to fit: times of every library, and neutral ones
     rows    to predict: the measurements among them; the points themselves if not given
@@ -316,13 +356,26 @@ def fit_checked(
             test = rows.take(np.flatnonzero(own == number))
             predicted.append(predict_points(trial, test))
             measured.append(test.time)
-    if measured:
-        guess, truth = np.concatenate(predicted), np.concatenate(measured)
-        found, sigma = errors(guess, truth), spread(guess, truth)
-    else:
-        found, sigma = HeldOut(float("nan"), float("nan"), float("nan"), 0), 0.3
-    model = fit_points(points, kind, dtype, place)
-    return replace(model, sigma=max(sigma, 0.01)), found
+    if not measured:
+        model = fit_points(points, kind, dtype, place)
+        return replace(model, sigma=0.3), HeldOut(float("nan"), float("nan"), float("nan"), 0)
+    guess, truth = np.concatenate(predicted), np.concatenate(measured)
+    make: Callable[[Points, str, str, str], EfficiencyModel] = fit_points
+    if NEAR_POINTS[0] <= len(points.time) <= NEAR_POINTS[1] and not any(points.library):
+        other = np.concatenate(
+            [
+                predict_points(
+                    fit_near(points.take(np.flatnonzero(fold != number)), kind, dtype, place),
+                    rows.take(np.flatnonzero(own == number)),
+                )
+                for number in folds
+                if (fold != number).sum() >= 3
+            ]
+        )
+        if np.abs(np.log(other / truth)).mean() < np.abs(np.log(guess / truth)).mean():
+            guess, make = other, fit_near
+    found, sigma = errors(guess, truth), spread(guess, truth)
+    return replace(make(points, kind, dtype, place), sigma=max(sigma, 0.01)), found
 
 
 def sample(points: Points, limit: int) -> Points:

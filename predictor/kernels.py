@@ -85,7 +85,8 @@ def _busy(
     sigma = np.full(found.time.shape, resolved.sigma)
     if resolved.model is not None:
         model = resolved.model
-        y = model.inefficiency(found.features, library) + _offsets(model, shapes)
+        names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
+        y = model.inefficiency(found.features, library, names) + _offsets(model, shapes)
         busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
         away = np.minimum(model.distance(found.features), FAR)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * away)

@@ -53,6 +53,11 @@ def _entry(
         "widths": [model.weights[0].shape[0], *(w.shape[1] for w in model.weights)],
         "stacks": sorted(model.stacks),
         "year": None if np.isnan(model.year) else _number(model.year),
+        **(
+            {"lags_us": {name: _number(lag * 1e6) for name, lag in sorted(model.lags.items())}}
+            if model.lags
+            else {}
+        ),
         "bent": bool(model.tilt.size),
         **(
             {}

@@ -109,11 +109,18 @@ class Points:
 POINT_FIELDS = tuple(item.name for item in fields(Points))
 
 
-def latency_of(time: np.ndarray, ideal_time: np.ndarray, default: float) -> float:
+LEAST_EMPTY = 5
+"""Kernels as good as empty that show what an empty one takes on a GPU, where neighbours disturb."""
+
+
+def latency_of(
+    time: np.ndarray, ideal_time: np.ndarray, default: float, least: int = LEAST_EMPTY
+) -> float:
     """Time of an empty kernel [s]: nine tenths of the fastest hundredth of the short kernels whose
-    ideal time is less than a tenth of what they took; `default` where there are no such."""
+    ideal time is less than a tenth of what they took; `default` where there are fewer than `least`
+    such."""
     small = time[(ideal_time < 0.1 * time) & (time < LONGEST_LAUNCH)]
-    if len(small) < 5:
+    if len(small) < least:
         return min(default, 0.5 * float(time.min()))
     return float(0.9 * np.quantile(small, 0.01))
 
@@ -127,12 +134,22 @@ def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str
     sound = time > 0.98 * found.time
     names = np.array(shapes.variants)[shapes.variant.astype(int)]
     default = DEFAULTS.get(op, DEFAULTS[ANY]).latency
-    latency = latency_of(time[sound], found.time[sound], default) if sound.any() else default
+    latency = np.full(time.shape, default)
+    # What is one kernel on a GPU may be several on a host, as many as the variant has.
+    groups = (
+        [names == name for name in set(names)]
+        if accelerator.is_host
+        else [np.ones(time.shape, bool)]
+    )
+    for group in groups:
+        if (own := group & sound).any():
+            least = 1 if accelerator.is_host else LEAST_EMPTY
+            latency[group] = latency_of(time[own], found.time[own], default, least)
     everything = Points(
         found.features,
         found.time,
         time,
-        np.full(time.shape, latency),
+        latency,
         names,
         np.full(time.shape, accelerator.name, dtype=object),
         _keys(shapes),
@@ -202,6 +219,7 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
         biases=biases,
         keys=np.unique(points.keys) if len(y) <= KEEP_SHAPES else np.empty(0),
         stacks=stacks,
+        lags=lags_of(points, place),
     )
     for name in offsets:
         other = points.variant == name
@@ -209,6 +227,19 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
             residual = y[other] - inefficiency(model, points.take(np.flatnonzero(other)))
             offsets[name] = float(np.average(residual, weights=weight[other]))
     return model
+
+
+def lags_of(points: Points, place: str) -> dict[str, float]:
+    """What each variant's latency adds to the median one [s]; none where all are alike, or pooled
+    over accelerators that differ."""
+    usual = float(np.median(points.latency))
+    if place.startswith(ANY) or np.all(points.latency == usual):
+        return {}
+    names = points.variant.astype(str)
+    return {
+        str(name): float(np.median(points.latency[names == name])) - usual
+        for name in np.unique(names)
+    }
 
 
 def fit_near(points: Points, kind: str, dtype: str, place: str) -> EfficiencyModel:
@@ -236,6 +267,7 @@ def fit_near(points: Points, kind: str, dtype: str, place: str) -> EfficiencyMod
         weights=(slopes[:, None],),
         biases=(np.array([constant]),),
         keys=np.unique(points.keys),
+        lags=lags_of(points, place),
         near=near,
     )
 
@@ -310,8 +342,9 @@ def inefficiency(model: EfficiencyModel, points: Points) -> np.ndarray:
 def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     """Times that a model answers for points [s], each in its own kernel library."""
     offset = np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
+    lag = np.array([model.lags.get(str(name), 0.0) for name in points.variant])
     y = np.maximum(inefficiency(model, points) + offset, 0.0)
-    return np.asarray(model.latency + points.ideal * np.exp(y))
+    return np.asarray(model.latency + lag + points.ideal * np.exp(y))
 
 
 def errors(predicted: np.ndarray, measured: np.ndarray) -> HeldOut:

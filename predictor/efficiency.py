@@ -96,6 +96,8 @@ class EfficiencyModel:
     year      mean year of the pooled accelerators; NaN where the latency is an accelerator's own
     tilt      constant and slopes on the standardised features by which few points bent y; empty
               where none did
+    lags      added to the latency for a variant that shares the model [s]: on a CPU one may be a
+              single kernel, another several
     near      what measured points add nearby; None where there are so many that the chain follows
               them by itself
     """
@@ -119,6 +121,7 @@ class EfficiencyModel:
     stacks: Mapping[str, Array] = field(default_factory=dict)
     year: float = math.nan
     tilt: Array = field(default_factory=lambda: np.empty(0))
+    lags: Mapping[str, float] = field(default_factory=dict)
     near: Neighbours | None = None
 
     def inefficiency(
@@ -388,6 +391,7 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         biases=tuple(bias for _, bias in layers),
         tilt=cut(features + 1) if entry["bent"] else np.empty(0),
         stacks={name: cut(widths[1]) for name in entry["stacks"]},
+        lags={name: value * 1e-6 for name, value in entry.get("lags_us", {}).items()},
         near=_neighbours(entry.get("near"), features, cut),
         year=entry["year"] if entry["year"] is not None else math.nan,
         keys=keys[first : first + count],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,8 +87,10 @@ def _busy(
     if resolved.model is not None:
         model = resolved.model
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
-        y = model.inefficiency(found.features, library, names) + _offsets(model, shapes)
+        y = model.inefficiency(found.features, library, names) + _by_variant(model.offsets, shapes)
         busy, latency = found.time * np.exp(np.maximum(y, 0.0)), model.latency_on(accelerator)
+        if model.lags:
+            latency = latency + _by_variant(model.lags, shapes)
         away = np.minimum(model.distance(found.features), FAR)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * away)
         if pedigree == "interpolated" and _all_measured(model, shapes):
@@ -141,8 +144,8 @@ def _compute_bound(found: Ideal) -> Array:
     return np.asarray(found.compute >= found.memory)
 
 
-def _offsets(model: EfficiencyModel, shapes: Shapes) -> Array:
-    table = np.array([model.offsets.get(name, 0.0) for name in shapes.variants])
+def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Array:
+    table = np.array([values.get(name, 0.0) for name in shapes.variants])
     return np.asarray(table[shapes.variant.astype(int)])
 
 

@@ -369,14 +369,20 @@ def folds_of(points: Points, count: int = 5, like: Points | None = None) -> np.n
 
 
 def fit_checked(
-    points: Points, kind: str, dtype: str, place: str, rows: Points | None = None
+    points: Points,
+    kind: str,
+    dtype: str,
+    place: str,
+    rows: Points | None = None,
+    near: bool = False,
 ) -> tuple[EfficiencyModel, HeldOut]:
     """Fit on all points; error and spread from fits without a fifth of the shapes (of small
-    tables each fifth in turn, of large ones the first). Of small tables the trend and the points
-    around it (`fit_near`) are taken where that predicts the shapes left out better.
+    tables each fifth in turn, of large ones the first).
 
     points  to fit: times of every library, and neutral ones
     rows    to predict: the measurements among them; the points themselves if not given
+    near    of small tables, take the trend with the points around it (`fit_near`) where that
+            predicts the shapes left out better
     """
     rows = points if rows is None else rows
     fold, own = folds_of(points), folds_of(rows, like=points)
@@ -394,7 +400,7 @@ def fit_checked(
         return replace(model, sigma=0.3), HeldOut(float("nan"), float("nan"), float("nan"), 0)
     guess, truth = np.concatenate(predicted), np.concatenate(measured)
     make: Callable[[Points, str, str, str], EfficiencyModel] = fit_points
-    if NEAR_POINTS[0] <= len(points.time) <= NEAR_POINTS[1] and not any(points.library):
+    if near and NEAR_POINTS[0] <= len(points.time) <= NEAR_POINTS[1]:
         other = np.concatenate(
             [
                 predict_points(

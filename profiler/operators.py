@@ -253,17 +253,26 @@ def _elementwise(operator: Operator, place: Place) -> Call:
     rows, columns = int(operator.m), int(operator.n)
     kind = operator.variant.removesuffix("_bwd")
     backward = operator.variant.endswith("_bwd")
+    if kind == "swiglu":  # both sides come from one product, and their gradients go back to it
+        sides = place.random(rows, 2 * columns, gradient=backward)
+
+        def gated() -> torch.Tensor:
+            return swiglu(*sides.chunk(2, dim=-1))
+
+        return _backward(gated(), sides) if backward else gated
     x = place.random(rows, columns, gradient=backward)
     if kind in ACTIVATIONS:
         function = ACTIVATIONS[kind]
         return _backward(function(x), x) if backward else lambda: function(x)
-    if kind == "swiglu":
-        y = place.random(rows, columns, gradient=backward)
-        return _backward(swiglu(x, y), x, y) if backward else lambda: swiglu(x, y)
     if kind == "rope":
-        per_head = x.view(rows, columns // ROTARY_HEAD, ROTARY_HEAD)
-        cosine, sine = (place.random(rows, 1, ROTARY_HEAD) for _ in range(2))
-        return lambda: rotary(per_head, cosine, sine)
+        cosine, sine = (place.random(rows, ROTARY_HEAD) for _ in range(2))
+
+        def rotated() -> torch.Tensor:
+            # As attention wants it: heads first, strided over what the projection wrote.
+            heads = x.view(rows, columns // ROTARY_HEAD, ROTARY_HEAD).transpose(0, 1)
+            return rotary(heads, cosine, sine)
+
+        return rotated
     if kind == "bias_grad":
         return lambda: x.sum(0)
     if kind == "add":

@@ -192,7 +192,7 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
 
     monkeypatch.setattr(suite, "measure", interrupted)
     found = profile(tmp_path / "out", "cpu", 600.0, quiet=True)
-    assert len(found.kernels) == len(calls) - 1
+    assert (found.kernels["op"] != "dispatch").sum() == len(calls) - 1
     assert found.steps == []
     assert found.problems == ("interrupted; wrote what had been measured",)
     assert len(pd.read_parquet(tmp_path / "out/kernels.parquet")) == len(found.kernels)

@@ -346,6 +346,20 @@ def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, np.stack(features, axis=1))
 
 
+JOINED = ("layernorm", "rmsnorm", "rope", "swiglu")
+"""Kernels that engines join with others and plain loops run in parts: work lists count their
+traffic as either does."""
+
+
+def _once(shapes: Shapes) -> Array:
+    """Traffic of kernels on a host, which runs them in plain PyTorch whatever a work list counts:
+    of those that lists differ on, every element read and written once. What the parts move beyond
+    that is part of their efficiency [bytes]."""
+    joined = np.array([name.removesuffix("_bwd") in JOINED for name in shapes.variants])
+    least = 2.0 * ELEMENT_BYTES.get(shapes.dtype, 4.0) * shapes.m * shapes.n
+    return np.where(joined[shapes.variant.astype(int)], least, shapes.bytes)
+
+
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Memory-bound kernel: bytes over bandwidth.
 
@@ -353,17 +367,18 @@ def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     sustains. Caches grow with the number of processors, so the same scale says how well a small
     kernel fills them. Where a row is reduced, its length counts too.
     """
-    floor = memory_time(shapes.bytes, accelerator)
+    moved = _once(shapes) if accelerator.is_host else shapes.bytes
+    floor = memory_time(moved, accelerator)
     length = _log(np.clip(shapes.n, 128, 65536)) if shapes.op in ROWWISE else np.zeros_like(floor)
     features = np.stack(
         [
-            1.0 / (1.0 + shapes.bytes / accelerator.l2),
-            1.0 / (1.0 + 8.0 * shapes.bytes / accelerator.l2),
+            1.0 / (1.0 + moved / accelerator.l2),
+            1.0 / (1.0 + 8.0 * moved / accelerator.l2),
             length,
         ],
         axis=1,
     )
-    return Ideal(floor, np.zeros_like(floor), shapes.bytes / accelerator.bandwidth, features)
+    return Ideal(floor, np.zeros_like(floor), moved / accelerator.bandwidth, features)
 
 
 def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:

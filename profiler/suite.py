@@ -327,7 +327,8 @@ def run(
     dtypes: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Time cases until the budget is spent, a row of the kernel table for each; the first
-    `ALWAYS` in any case, without which a device has neither a peak nor a bandwidth.
+    `ALWAYS` and a product of each data type in any case, without which a device has neither peaks
+    nor a bandwidth.
 
     known     rows that were measured before: not measured again, and learned from
     barrier   called before each case, where several ranks measure at the same time
@@ -355,7 +356,7 @@ def run(
             timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
             yield row(case, timing, device, cache, device.conditions()), timing.median
 
-    for number in range(min(ALWAYS, len(candidates))):
+    for number in _always(candidates):
         if names[number] not in before:
             for one, seconds in timed(number):
                 rows.append(one)
@@ -377,6 +378,15 @@ def run(
             if one["mode"] == modes[0]:
                 plan.learn(chosen, seconds)
             yield one
+
+
+def _always(candidates: Sequence[Case]) -> list[int]:
+    """Candidates that no budget leaves out."""
+    products: dict[str, int] = {}
+    for number, case in enumerate(candidates):
+        if case.operator.op == "gemm":
+            products.setdefault(case.operator.dtype, number)
+    return sorted({*range(min(ALWAYS, len(candidates))), *products.values()})
 
 
 MOST_MEMORY = 0.5

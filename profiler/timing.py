@@ -23,8 +23,8 @@ NOISY = 1.25
 CALM = 0.05
 """Share of a sample's time that its threads may wait for a processor which others use."""
 
-PATIENCE = 4.0
-"""Budgets after which one takes what samples there are, calm or not."""
+PATIENCE = 2.0
+"""Budgets, or times of the fewest samples, after which one takes what there is, calm or not."""
 
 WARMED = 4
 """Calls with data of their own that are run before any is timed."""
@@ -132,10 +132,11 @@ def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float
     budget   seconds to spend, roughly; at least `LEAST_SAMPLES` samples are taken
 
     Samples in which threads waited for a processor (`Device.waited`) count only where there are too
-    few others. What spreads more than `NOISY` is measured a second time; the calmer result counts.
+    few others. What spreads more than `NOISY` by itself is measured a second time; the calmer
+    result counts.
     """
     found = _measure(calls, device, budget)
-    if found.noisy:
+    if found.noisy and not found.waited:
         again = _measure(calls, device, budget)
         found = min(found, again, key=lambda timing: (timing.waited > CALM, timing.spread))
     return found

@@ -26,6 +26,9 @@ CALM = 0.05
 PATIENCE = 2.0
 """Budgets, or times of the fewest samples, after which one takes what there is, calm or not."""
 
+DISTURBED = "waited for processors"
+"""What the notes of a measurement say that others disturbed."""
+
 WARMED = 4
 """Calls with data of their own that are run before any is timed."""
 
@@ -52,7 +55,7 @@ class Timing:
     @property
     def disturbance(self) -> str:
         """What to note of its waiting, '' where there was none."""
-        return f"; waited for processors {self.waited:.0%} of the time" if self.waited else ""
+        return f"; {DISTURBED} {self.waited:.0%} of the time" if self.waited else ""
 
     @property
     def noisy(self) -> bool:

@@ -100,6 +100,7 @@ def profile(
     from profiler import output, suite
     from profiler import ranks as together
     from profiler.device import find
+    from profiler.timing import DISTURBED
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     for mode in modes:
@@ -147,6 +148,13 @@ def profile(
         problems.append(
             f"{noisy} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "
             "something else runs here; profile again on a quiet machine"
+        )
+    checks = [*tables.steps, *tables.passes]
+    waited = sum(DISTURBED in str(row["notes"]) for row in checks)
+    if waited:
+        problems.append(
+            f"{waited} of {len(checks)} steps and passes were disturbed: their threads waited for "
+            "processors that others used, so that they say little of a prediction"
         )
     spent = time.perf_counter() - begin
     return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))

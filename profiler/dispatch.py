@@ -139,15 +139,17 @@ def host_time(whole: Whole, device: Device, barrier: Barrier = lambda: None) -> 
     """
     barrier()
     # The least, for what else runs here only adds to it.
-    kernels = sum(
-        count * measure([build(o, device.torch, whole.heads)], device, KERNEL_SECONDS).p10
+    timed = [
+        (count, measure([build(o, device.torch, whole.heads)], device, KERNEL_SECONDS))
         for o, count in whole.operators
-    )
+    ]
+    kernels = sum(count * timing.p10 for count, timing in timed)
+    delayed = max(timing.waited for _, timing in timed)
     launched = sum(count for _, count in whole.operators)
     barrier()
     samples = calmest([sample for _ in range(PASSES) for sample in whole.call()], LEAST_SAMPLES)
     each = [max(sample.seconds - kernels, LEAST) / launched for sample in samples]
-    return summary(each, waited_share(samples))
+    return summary(each, max(delayed, waited_share(samples)))
 
 
 def host_times(

@@ -17,6 +17,7 @@ import yaml
 from predictor.files import prepare_folder, write_text, write_whole
 from predictor.schema import COLLECTIVE_OPS, KERNEL_COLUMNS
 from profiler.device import Device
+from profiler.timing import DISTURBED
 
 CACHE_SHARE = 0.5
 """Copies whose two buffers take at most this share of the cache show its bandwidth."""
@@ -53,6 +54,8 @@ SPLIT = "split"
 def _host_time(table: pd.DataFrame) -> dict[str, float]:
     """Host time of an operator beside its kernel, where it was measured (`profiler.dispatch`)."""
     rows = table[table["op"] == "dispatch"]
+    calm = rows[~rows["notes"].astype(str).str.contains(DISTURBED)]
+    rows = rows if calm.empty else calm
     split = rows["kernel"].astype(str).str.startswith(SPLIT)
     parts = {"dispatch_us": rows[~split], "split_dispatch_us": rows[split]}
     return {

@@ -34,6 +34,8 @@ def _entry(
     for weight, bias in zip(model.weights, model.biases, strict=True):
         pieces += [weight, bias]
     pieces += [model.tilt, *(model.stacks[name] for name in sorted(model.stacks))]
+    if model.near is not None:
+        pieces += [model.near.centres, model.near.pull, model.near.side]
     first = sum(s.size for s in shapes)
     arrays.extend(np.ravel(piece) for piece in pieces)
     shapes.append(model.keys)
@@ -51,7 +53,24 @@ def _entry(
         "widths": [model.weights[0].shape[0], *(w.shape[1] for w in model.weights)],
         "stacks": sorted(model.stacks),
         "year": None if np.isnan(model.year) else _number(model.year),
+        **(
+            {"lags_us": {name: _number(lag * 1e6) for name, lag in sorted(model.lags.items())}}
+            if model.lags
+            else {}
+        ),
         "bent": bool(model.tilt.size),
+        **(
+            {}
+            if model.near is None
+            else {
+                "near": {
+                    "points": int(model.near.pull.size),
+                    "variants": list(model.near.variants),
+                    "reach": _number(model.near.reach),
+                    "kinship": _number(model.near.kinship),
+                }
+            }
+        ),
         "offset": int(offset),
         "keys": [int(first), int(model.keys.size)],
     }

@@ -8,6 +8,7 @@ Errors that are reported are those of shapes held out of the fit.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.neural_network import MLPRegressor
 
+from calibration.near import fitted
 from calibration.tables import shapes_of
 from predictor.efficiency import ANY, DEFAULTS, EfficiencyModel, shape_keys
 from predictor.features import Shapes, ideal
@@ -37,6 +39,9 @@ alone; and points per feature that products of two features need."""
 
 SMALL_TABLE = 1000
 """Tables below this size are held out fold by fold, larger ones in a single fold."""
+
+NEAR_POINTS = (8, 400)
+"""Tables of this size may keep their points beside the trend."""
 
 KEEP_SHAPES = 5000
 """Tables up to this size keep their shapes, so that predictions can say 'measured'."""
@@ -104,11 +109,18 @@ class Points:
 POINT_FIELDS = tuple(item.name for item in fields(Points))
 
 
-def latency_of(time: np.ndarray, ideal_time: np.ndarray, default: float) -> float:
+LEAST_EMPTY = 5
+"""Kernels as good as empty that show what an empty one takes on a GPU, where neighbours disturb."""
+
+
+def latency_of(
+    time: np.ndarray, ideal_time: np.ndarray, default: float, least: int = LEAST_EMPTY
+) -> float:
     """Time of an empty kernel [s]: nine tenths of the fastest hundredth of the short kernels whose
-    ideal time is less than a tenth of what they took; `default` where there are no such."""
+    ideal time is less than a tenth of what they took; `default` where there are fewer than `least`
+    such."""
     small = time[(ideal_time < 0.1 * time) & (time < LONGEST_LAUNCH)]
-    if len(small) < 5:
+    if len(small) < least:
         return min(default, 0.5 * float(time.min()))
     return float(0.9 * np.quantile(small, 0.01))
 
@@ -118,16 +130,27 @@ def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str
     shapes = shapes_of(table, op, dtype)
     found = ideal(shapes, accelerator)
     time = table["latency_us"].to_numpy(float) * 1e-6
+    time = time - np.minimum(found.fetch, 0.5 * time)
     # Faster than the ceiling by more than rounding is a broken row, not an efficient kernel.
     sound = time > 0.98 * found.time
     names = np.array(shapes.variants)[shapes.variant.astype(int)]
     default = DEFAULTS.get(op, DEFAULTS[ANY]).latency
-    latency = latency_of(time[sound], found.time[sound], default) if sound.any() else default
+    latency = np.full(time.shape, default)
+    # What is one kernel on a GPU may be several on a host, as many as the variant has.
+    groups = (
+        [names == name for name in set(names)]
+        if accelerator.is_host
+        else [np.ones(time.shape, bool)]
+    )
+    for group in groups:
+        if (own := group & sound).any():
+            least = 1 if accelerator.is_host else LEAST_EMPTY
+            latency[group] = latency_of(time[own], found.time[own], default, least)
     everything = Points(
         found.features,
         found.time,
         time,
-        np.full(time.shape, latency),
+        latency,
         names,
         np.full(time.shape, accelerator.name, dtype=object),
         _keys(shapes),
@@ -197,6 +220,7 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
         biases=biases,
         keys=np.unique(points.keys) if len(y) <= KEEP_SHAPES else np.empty(0),
         stacks=stacks,
+        lags=lags_of(points, place),
     )
     for name in offsets:
         other = points.variant == name
@@ -204,6 +228,53 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
             residual = y[other] - inefficiency(model, points.take(np.flatnonzero(other)))
             offsets[name] = float(np.average(residual, weights=weight[other]))
     return model
+
+
+def lags_of(points: Points, place: str) -> dict[str, float]:
+    """What each variant's latency adds to the median one [s]; none where all are alike, or pooled
+    over accelerators that differ."""
+    usual = float(np.median(points.latency))
+    if place.startswith(ANY) or np.all(points.latency == usual):
+        return {}
+    names = points.variant.astype(str)
+    return {
+        str(name): float(np.median(points.latency[names == name])) - usual
+        for name in np.unique(names)
+    }
+
+
+def fit_near(points: Points, kind: str, dtype: str, place: str) -> EfficiencyModel:
+    """Fit one model to few points, which it keeps: a trend, and what they say of shapes nearby."""
+    mean, spread = points.features.mean(axis=0), points.features.std(axis=0)
+    scale = np.where(spread > 1e-9, spread, 1.0)
+    y = points.y
+    slopes, constant, offsets, near = fitted(
+        (points.features - mean) / scale, points.variant.astype(str), y, points.weight
+    )
+    return EfficiencyModel(
+        kind=kind,
+        dtype=dtype,
+        accelerator=place,
+        latency=float(np.median(points.latency)),
+        limit=float(np.quantile(y, 0.995)) + HEADROOM - min(offsets.values()),
+        degree=1,
+        sigma=0.0,
+        points=len(y),
+        offsets=offsets,
+        low=points.features.min(axis=0),
+        high=points.features.max(axis=0),
+        mean=mean,
+        scale=scale,
+        weights=(slopes[:, None],),
+        biases=(np.array([constant]),),
+        keys=np.unique(points.keys),
+        lags=lags_of(points, place),
+        near=near,
+    )
+
+
+HEADROOM = 0.2
+"""By how much y may exceed that of all points but one in 200, where these are few."""
 
 
 def _base_variant(names: np.ndarray) -> str:
@@ -264,15 +335,17 @@ def inefficiency(model: EfficiencyModel, points: Points) -> np.ndarray:
     y = np.empty(len(points.time))
     for name in np.unique(points.library.astype(str)):
         own = points.library == name
-        y[own] = model.inefficiency(points.features[own], str(name))
+        variant = points.variant[own].astype(str)
+        y[own] = model.inefficiency(points.features[own], str(name), variant)
     return y
 
 
 def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     """Times that a model answers for points [s], each in its own kernel library."""
     offset = np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
+    lag = np.array([model.lags.get(str(name), 0.0) for name in points.variant])
     y = np.maximum(inefficiency(model, points) + offset, 0.0)
-    return np.asarray(model.latency + points.ideal * np.exp(y))
+    return np.asarray(model.latency + lag + points.ideal * np.exp(y))
 
 
 def errors(predicted: np.ndarray, measured: np.ndarray) -> HeldOut:
@@ -297,13 +370,20 @@ def folds_of(points: Points, count: int = 5, like: Points | None = None) -> np.n
 
 
 def fit_checked(
-    points: Points, kind: str, dtype: str, place: str, rows: Points | None = None
+    points: Points,
+    kind: str,
+    dtype: str,
+    place: str,
+    rows: Points | None = None,
+    near: bool = False,
 ) -> tuple[EfficiencyModel, HeldOut]:
     """Fit on all points; error and spread from fits without a fifth of the shapes (of small
     tables each fifth in turn, of large ones the first).
 
     points  to fit: times of every library, and neutral ones
     rows    to predict: the measurements among them; the points themselves if not given
+    near    of small tables, take the trend with the points around it (`fit_near`) where that
+            predicts the shapes left out better
     """
     rows = points if rows is None else rows
     fold, own = folds_of(points), folds_of(rows, like=points)
@@ -316,13 +396,26 @@ def fit_checked(
             test = rows.take(np.flatnonzero(own == number))
             predicted.append(predict_points(trial, test))
             measured.append(test.time)
-    if measured:
-        guess, truth = np.concatenate(predicted), np.concatenate(measured)
-        found, sigma = errors(guess, truth), spread(guess, truth)
-    else:
-        found, sigma = HeldOut(float("nan"), float("nan"), float("nan"), 0), 0.3
-    model = fit_points(points, kind, dtype, place)
-    return replace(model, sigma=max(sigma, 0.01)), found
+    if not measured:
+        model = fit_points(points, kind, dtype, place)
+        return replace(model, sigma=0.3), HeldOut(float("nan"), float("nan"), float("nan"), 0)
+    guess, truth = np.concatenate(predicted), np.concatenate(measured)
+    make: Callable[[Points, str, str, str], EfficiencyModel] = fit_points
+    if near and NEAR_POINTS[0] <= len(points.time) <= NEAR_POINTS[1]:
+        other = np.concatenate(
+            [
+                predict_points(
+                    fit_near(points.take(np.flatnonzero(fold != number)), kind, dtype, place),
+                    rows.take(np.flatnonzero(own == number)),
+                )
+                for number in folds
+                if (fold != number).sum() >= 3
+            ]
+        )
+        if np.abs(np.log(other / truth)).mean() < np.abs(np.log(guess / truth)).mean():
+            guess, make = other, fit_near
+    found, sigma = errors(guess, truth), spread(guess, truth)
+    return replace(make(points, kind, dtype, place), sigma=max(sigma, 0.01)), found
 
 
 def sample(points: Points, limit: int) -> Points:

@@ -105,7 +105,11 @@ def fit_kernels(
     run = Parallel(n_jobs=jobs)
     single = [(key, name, p) for key, group in parts.items() for name, p in group.items()]
     progress(f"{len(single)} fits of single accelerators")
-    fitted = run(delayed(fit_checked)(p.points, *key, name, p.rows) for key, name, p in single)
+    # A host has no relatives whose fit could be bent to it.
+    fitted = run(
+        delayed(fit_checked)(p.points, *key, name, p.rows, accelerators[name].is_host)
+        for key, name, p in single
+    )
     for (key, name, part), (model, found) in zip(single, fitted, strict=True):
         if base is not None and len(part.points.time) < NETWORK_POINTS:
             relative = base.resolve(*key, accelerators[name]).model

@@ -122,7 +122,10 @@ def gaps(table: pd.DataFrame) -> pd.Series:
         why.mask(bad & (why == ""), reason, inplace=True)
 
     collective = is_collective(table)
-    note(table["op"].isin(DEVICE_OPS), "copies, launches and overlaps describe the device only")
+    note(
+        table["op"].isin(DEVICE_OPS),
+        "copies, launches, overlaps and host times describe the device only",
+    )
     known = table["op"].isin(COMPUTE_OPS) | collective
     note(~known, "kernels of this kind are not predicted yet: " + table["op"])
     launched = table["mode"].isin(["compiled", "graph"]) & table["op"].isin(COMPUTE_OPS)
@@ -176,6 +179,7 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
     """Rows of one op and data type as shapes; bytes and FLOPs as `operators` counts them."""
     size = ELEMENT_BYTES.get(dtype, 2.0)
     names, codes = np.unique(variants(table).to_numpy(dtype=str), return_inverse=True)
+    cold = (table["cache"] == "cold").to_numpy().astype(float)
 
     def column(name: str, default: float = 1.0) -> np.ndarray:
         return table[name].fillna(default).to_numpy(dtype=float)
@@ -188,7 +192,8 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
         flop: np.ndarray,
         moved: np.ndarray,
     ) -> Shapes:
-        return Shapes(op, dtype, tuple(names), codes.astype(float), m, n, k, batch, flop, moved)
+        names_, variant = tuple(names), codes.astype(float)
+        return Shapes(op, dtype, names_, variant, m, n, k, batch, flop, moved, cold=cold)
 
     if op == "attention_decode":
         sequences, key, heads, d = (column(c) for c in ("batch", "kv_len", "heads", "head_dim"))

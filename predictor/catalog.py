@@ -194,6 +194,8 @@ def _accelerator(spec: AcceleratorSpec) -> Accelerator:
         year=float(si.get("year", np.nan)),
         vendor=spec.vendor,
         host_bandwidth=float(si.get("host_link", np.nan)),
+        dispatch=float(si.get("dispatch", 0.0)),
+        split_dispatch=float(si.get("split_dispatch", 0.0)),
     )
 
 

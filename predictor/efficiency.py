@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor import catalog
 from predictor.errors import InputError
@@ -53,6 +54,36 @@ RELATED_DTYPES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """What measured points say of y nearby, beside the trend: the mean of a Gaussian process
+    (Rasmussen & Williams 2006, eq. 2.25 and 4.9), sum over points j of pull_j times
+    exp(-|z - z_j|^2 / (2 reach^2)), times `kinship` where j is of another variant.
+
+    centres   standardised features of the points, (N, F)
+    pull      of each, (N,)
+    variants  names; `side` indexes them, (N,)
+    reach     length over which points are alike, in standardised features
+    """
+
+    centres: Array
+    pull: Array
+    variants: tuple[str, ...]
+    side: Array
+    reach: float
+    kinship: float
+
+    def __call__(self, z: Array, variant: npt.NDArray[np.str_] | None = None) -> Array:
+        """What they add to y at features z of kernels of those variants (None: of any),
+        (M, F) -> (M,)."""
+        away = (z**2).sum(axis=1)[:, None] + (self.centres**2).sum(axis=1) - 2 * z @ self.centres.T
+        near = np.exp(-0.5 * np.maximum(away, 0.0) / self.reach**2)
+        if variant is not None and len(self.variants) > 1:
+            own = np.array(self.variants)[self.side.astype(int)]
+            near = near * np.where(variant[:, None] == own[None, :], 1.0, self.kinship)
+        return np.asarray(near @ self.pull)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EfficiencyModel:
     """Fitted efficiency of one kind of operator in one data type on one accelerator.
 
@@ -70,6 +101,10 @@ class EfficiencyModel:
     year      mean year of the pooled accelerators; NaN where the latency is an accelerator's own
     tilt      constant and slopes on the standardised features by which few points bent y; empty
               where none did
+    lags      added to the latency for a variant that shares the model [s]: on a CPU one may be a
+              single kernel, another several
+    near      what measured points add nearby; None where there are so many that the chain follows
+              them by itself
     """
 
     kind: str
@@ -91,15 +126,22 @@ class EfficiencyModel:
     stacks: Mapping[str, Array] = field(default_factory=dict)
     year: float = math.nan
     tilt: Array = field(default_factory=lambda: np.empty(0))
+    lags: Mapping[str, float] = field(default_factory=dict)
+    near: Neighbours | None = None
 
-    def inefficiency(self, features: Array, library: str = "") -> Array:
+    def inefficiency(
+        self, features: Array, library: str = "", variant: npt.NDArray[np.str_] | None = None
+    ) -> Array:
         """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`.
 
         library   the kernel library that runs them; one that is not known counts as neutral
+        variant   of each row, (N,), which `near` tells apart
         """
         shift = self.stacks.get(library)
         z = self.standard(features)
         bend = self.tilt[0] + z @ self.tilt[1:] if self.tilt.size else 0.0
+        if self.near is not None:
+            bend = bend + self.near(z, variant)
         if self.degree == 2:
             rows, cols = np.triu_indices(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
@@ -384,8 +426,27 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         biases=tuple(bias for _, bias in layers),
         tilt=cut(features + 1) if entry["bent"] else np.empty(0),
         stacks={name: cut(widths[1]) for name in entry["stacks"]},
+        lags={name: value * 1e-6 for name, value in entry.get("lags_us", {}).items()},
+        near=_neighbours(entry.get("near"), features, cut),
         year=entry["year"] if entry["year"] is not None else math.nan,
         keys=keys[first : first + count],
+    )
+
+
+def _neighbours(
+    entry: Mapping[str, Any] | None, features: int, cut: Callable[..., Array]
+) -> Neighbours | None:
+    """The points that a model keeps, None where it keeps none."""
+    if entry is None:
+        return None
+    count = int(entry["points"])
+    return Neighbours(
+        cut(count, features),
+        cut(count),
+        tuple(entry["variants"]),
+        cut(count),
+        entry["reach"],
+        entry["kinship"],
     )
 
 

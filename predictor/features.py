@@ -82,7 +82,7 @@ class Shapes:
     flop: Array
     bytes: Array
     idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
-    cold: bool = False  # weights and cached keys come from memory, as between the layers of a model
+    cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     )
     variant = column([float(names.index(operator.variant)) for operator in operators])
     op, dtype = operators[0].op, operators[0].dtype
-    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=True)
+    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=1.0)
 
 
 def memory_time(moved: Array, accelerator: Accelerator) -> Array:
@@ -134,11 +134,12 @@ def memory_time(moved: Array, accelerator: Accelerator) -> Array:
     return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
 
 
-def _cold_time(weights: Array, accelerator: Accelerator, cold: bool) -> Array:
+def _cold_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Array:
     """Least time to read weights, which come from memory: a layer's are not in the cache when its
     turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
     """
-    stay = 0.0 if cold else np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    few = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    stay = (1.0 - np.asarray(cold)) * few
     return np.asarray(
         weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
     )
@@ -295,12 +296,16 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     k    head size
     batch  sequences x key and value heads
     """
+    cold = np.asarray(shapes.cold, float)
     floor = memory_time(shapes.bytes, accelerator)
+    if accelerator.is_host:  # its own profile measures both
+        floor = np.where(cold > 0, shapes.bytes / accelerator.bandwidth, floor)
+        cold = 0.0 * cold
     compute = shapes.flop / peak_of(shapes.dtype, accelerator)
     time = np.maximum(compute, floor)
     stay = np.clip(2.0 - SPILL * shapes.bytes / accelerator.l2, 0.0, 1.0)
     apart = np.maximum(1.0 / accelerator.bandwidth - 1.0 / accelerator.l2_bandwidth, 0.0)
-    fetch = stay * shapes.bytes * apart if shapes.cold else 0.0
+    fetch = cold * stay * shapes.bytes * apart
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
@@ -354,6 +359,20 @@ def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, np.stack(features, axis=1))
 
 
+JOINED = ("layernorm", "rmsnorm", "rope", "swiglu")
+"""Kernels that engines join with others and plain loops run in parts: work lists count their
+traffic as either does."""
+
+
+def _once(shapes: Shapes) -> Array:
+    """Traffic of kernels on a host, which runs them in plain PyTorch whatever a work list counts:
+    of those that lists differ on, every element read and written once. What the parts move beyond
+    that is part of their efficiency [bytes]."""
+    joined = np.array([name.removesuffix("_bwd") in JOINED for name in shapes.variants])
+    least = 2.0 * ELEMENT_BYTES.get(shapes.dtype, 4.0) * shapes.m * shapes.n
+    return np.where(joined[shapes.variant.astype(int)], least, shapes.bytes)
+
+
 def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Memory-bound kernel: bytes over bandwidth.
 
@@ -361,17 +380,18 @@ def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     sustains. Caches grow with the number of processors, so the same scale says how well a small
     kernel fills them. Where a row is reduced, its length counts too.
     """
-    floor = memory_time(shapes.bytes, accelerator)
+    moved = _once(shapes) if accelerator.is_host else shapes.bytes
+    floor = memory_time(moved, accelerator)
     length = _log(np.clip(shapes.n, 128, 65536)) if shapes.op in ROWWISE else np.zeros_like(floor)
     features = np.stack(
         [
-            1.0 / (1.0 + shapes.bytes / accelerator.l2),
-            1.0 / (1.0 + 8.0 * shapes.bytes / accelerator.l2),
+            1.0 / (1.0 + moved / accelerator.l2),
+            1.0 / (1.0 + 8.0 * moved / accelerator.l2),
             length,
         ],
         axis=1,
     )
-    return Ideal(floor, np.zeros_like(floor), shapes.bytes / accelerator.bandwidth, features)
+    return Ideal(floor, np.zeros_like(floor), moved / accelerator.bandwidth, features)
 
 
 def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:

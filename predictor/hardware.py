@@ -41,6 +41,9 @@ class Accelerator:
     clock          [Hz]; `DEFAULT_CLOCK` where unknown
     year           of release; NaN where unknown
     host_bandwidth  of the link to the host, each way [bytes/s]; NaN where unknown
+    dispatch       host time of an eager operator beside its kernel, where the host is the device
+                   itself and both add up: modules, views, PyTorch's dispatcher, autograd [s]
+    split_dispatch  the same on tensors that PyTorch divides among tensor-parallel ranks [s]
     registers, shared   of one processor [bytes]; NaN where unknown
     register_bandwidth, shared_bandwidth   of all processors [bytes/s]
     instruction    rows and columns of the output of one matrix instruction
@@ -65,6 +68,8 @@ class Accelerator:
     year: Numeric = np.nan
     vendor: str = ""
     host_bandwidth: Numeric = np.nan
+    dispatch: Numeric = 0.0
+    split_dispatch: Numeric = 0.0
     registers: Numeric = np.nan
     shared: Numeric = np.nan
     register_bandwidth: Numeric = np.nan
@@ -85,6 +90,11 @@ class Accelerator:
     def is_host(self) -> bool:
         """Whether this is a CPU: it runs kernels itself instead of queueing them."""
         return self.architecture.startswith("cpu")
+
+    def host_time(self, tp: Numeric) -> Array:
+        """Host time of an operator [s] under tensor parallelism of size `tp`."""
+        split = np.maximum(self.split_dispatch, self.dispatch)
+        return np.asarray(np.where(np.asarray(tp) > 1, split, self.dispatch))
 
     def peak_for(self, dtype: str) -> Numeric:
         """Dense peak rate for a data type [FLOP/s]. Products of 16 bits that are also added up in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,12 +90,15 @@ def _busy(
     sigma = np.full(found.time.shape, resolved.sigma)
     if resolved.model is not None:
         model = resolved.model
-        y = model.inefficiency(found.features, library) + _offsets(model, shapes)
+        names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
+        y = model.inefficiency(found.features, library, names) + _by_variant(model.offsets, shapes)
         latency, away = model.latency_on(accelerator), model.distance(found.features)
         if resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
                 resolved, resolved.relative, found.features, y, away, accelerator, shapes, library
             )
+        if model.lags:
+            latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated" and _all_measured(model, shapes):
@@ -130,7 +134,7 @@ def _beyond(
     """
     own = resolved.model
     assert own is not None
-    offsets = _offsets(relative, shapes)
+    offsets = _by_variant(relative.offsets, shapes)
     edge = relative.inefficiency(np.clip(features, own.low, own.high), library) + offsets
     there = relative.inefficiency(features, library) + offsets
     trust = np.exp(-away / REACH)
@@ -176,8 +180,8 @@ def _compute_bound(found: Ideal) -> Array:
     return np.asarray(found.compute >= found.memory)
 
 
-def _offsets(model: EfficiencyModel, shapes: Shapes) -> Array:
-    table = np.array([model.offsets.get(name, 0.0) for name in shapes.variants])
+def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Array:
+    table = np.array([values.get(name, 0.0) for name in shapes.variants])
     return np.asarray(table[shapes.variant.astype(int)])
 
 
@@ -197,12 +201,15 @@ def operator_times(
     shape: tuple[int, ...],
     sustained: bool = False,
     library: str = "",
+    host: Numeric | None = None,
 ) -> Timing:
     """Time one execution of each operator, for a batch of plans of `shape`.
 
     library   the kernel library that runs them; '' for the neutral one
+    host      what the host adds to each [s]; `Accelerator.dispatch` if not given
 
-    Operators of one kind and data type are evaluated together.
+    Operators of one kind and data type are evaluated together. Where the host is the device, what
+    it does beside each kernel is part of the operator's time.
     """
     count = len(operators)
     time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
@@ -212,12 +219,13 @@ def operator_times(
     for index, operator in enumerate(operators):
         key = (kind_of(operator.op, operator.variant), operator.dtype)
         together.setdefault(key, []).append(index)
+    added = accelerator.dispatch if host is None else host
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
         machine = repeated(accelerator, shape, len(indices))
         part = shape_times(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
-        time[indices] = part[0].reshape(rows)
+        time[indices] = part[0].reshape(rows) + added
         sigma[indices] = part[1].reshape(rows)
         bound[indices] = part[2].reshape(rows)
         for index in indices:

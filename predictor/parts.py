@@ -318,7 +318,14 @@ def layer_parts(
     operators = step_operators(model, base)
     accelerator = cluster.accelerator
     if timing is None:
-        timing = operator_times(operators, accelerator, calibration, base.shape, sustained=True)
+        timing = operator_times(
+            operators,
+            accelerator,
+            calibration,
+            base.shape,
+            sustained=True,
+            host=accelerator.host_time(base.tp),
+        )
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
     weights: dict[tuple[str, str], Array] = {}

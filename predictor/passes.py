@@ -28,7 +28,7 @@ from predictor.serving_operators import (
     layer_operators,
     prefill_attention,
 )
-from predictor.serving_plan import KV_BYTES, ServingPlan, runnable
+from predictor.serving_plan import KV_BYTES, NATIVE, ServingPlan, runnable
 
 COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
 COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")
@@ -212,7 +212,10 @@ def _kernels(
         flat, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
     operators = build(flat, quantities)
-    timing = operator_times(operators, accelerator, calibration, within, sustained, plan.library)
+    host = accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
+    timing = operator_times(
+        operators, accelerator, calibration, within, sustained, plan.library, host
+    )
     size = within[len(lead) :]
     zero = np.zeros(size)
     terms = dict.fromkeys(TERMS, zero)

@@ -89,6 +89,8 @@ class AcceleratorSpec(Spec):
     l2_bandwidth_gbs: Positive | None = None
     tdp_w: Positive | None = None
     host_link_gbs: Positive | None = None
+    dispatch_us: Annotated[float, Field(ge=0)] | None = None
+    split_dispatch_us: Annotated[float, Field(ge=0)] | None = None
     source: str = ""
     notes: str = ""
 

@@ -84,6 +84,11 @@ class Device:
             return None
         return torch.get_device_module(self.kind).Event(enable_timing=True)
 
+    def waited(self) -> float:
+        """Seconds that threads of this process have waited for a processor since they began, as
+        Linux counts them; 0 on GPUs, whose kernels wait for no processor, and elsewhere."""
+        return 0.0 if self.on_gpu else _run_delay()
+
     def conditions(self) -> dict[str, float]:
         """What may disturb a measurement, as far as it can be read: the load of the host
         (`load_average`), and of the device its clock (`clock_mhz`), power (`power_w`) and
@@ -184,14 +189,27 @@ def _available(kind: str) -> bool:
 
 def _proved(names: tuple[str, ...], device: str) -> list[str]:
     """Those of the narrow types in which a small product runs."""
-    from profiler.operators import narrow_product
+    from profiler.operators import Place, narrow_product
 
     found = []
     for name in names:
         with contextlib.suppress(Exception):  # PyTorch refuses in many ways
-            narrow_product(name, device, 32, 32, 32)()
+            narrow_product(name, Place(device, torch.bfloat16), 32, 32, 32)()
             found.append(name)
     return found
+
+
+def _run_delay() -> float:
+    """Seconds on a run queue of all threads of this process."""
+    total = 0
+    try:
+        with os.scandir("/proc/self/task") as threads:
+            for thread in threads:
+                with open(f"{thread.path}/schedstat", "rb") as file:
+                    total += int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return total * 1e-9
 
 
 def _cpu_conditions() -> dict[str, float]:

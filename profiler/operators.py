@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -42,20 +42,84 @@ def _pool(device: str, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(POOL, device=device, dtype=dtype)
 
 
-@dataclass(frozen=True, slots=True)
+SHARP = 16.0
+"""Numbers in a narrow type are this many times as far apart as the pool's."""
+
+
+def _numbers(device: str, dtype: torch.dtype, size: int) -> torch.Tensor:
+    """Normally distributed data: a copy of a pool, which is much faster than new numbers."""
+    wide = dtype if dtype in DTYPES.values() else torch.bfloat16
+    pool = _pool(device, wide)
+    repeats = -(-size // pool.numel())
+    made = (pool.repeat(repeats) if repeats > 1 else pool)[:size].clone()
+    return made if wide == dtype else (made * SHARP).to(dtype)
+
+
+@dataclass(slots=True)
+class Arena:
+    """Memory larger than the last-level cache, handed out piece after piece, round and round: what
+    comes next was last touched so long ago that the cache holds it no more."""
+
+    data: torch.Tensor
+    at: int = 0
+
+    def take(self, size: int) -> torch.Tensor:
+        """The next `size` elements."""
+        if self.at + size > self.data.numel():
+            self.at = 0
+        found = self.data[self.at : self.at + size]
+        self.at += -(-size // ALIGNED) * ALIGNED
+        return found
+
+
+ALIGNED = 2048
+"""Elements to whose multiple pieces of an arena are rounded: a page, as allocators give."""
+
+
+@lru_cache(maxsize=8)
+def _arena(device: str, dtype: torch.dtype, elements: int) -> Arena:
+    return Arena(_numbers(device, dtype, elements))
+
+
+@dataclass(slots=True)
 class Place:
-    """Where and in what type tensors are made."""
+    """Where and in what type tensors are made.
+
+    What a pass reads anew (weights, cached keys and values) comes from an `Arena` of `cold` bytes,
+    0 for memory of its own; what kernels hand to each other is made `sets` times at most, and used
+    again by calls built after that.
+    """
 
     device: str
     dtype: torch.dtype
+    cold: float = 0.0
+    sets: int = 1
+    taken: float = 0.0
+    kept: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    turn: int = 0
+    made: int = 0
+
+    def next_call(self) -> None:
+        """What is asked for from here on belongs to another call."""
+        self.turn, self.made, self.taken = self.turn + 1, 0, 0.0
 
     def random(self, *shape: int, gradient: bool = False) -> torch.Tensor:
-        """Normally distributed data: a copy of a pool, which is much faster than new numbers."""
-        size = math.prod(shape)
-        pool = _pool(self.device, self.dtype)
-        repeats = -(-size // pool.numel())
-        made = (pool.repeat(repeats) if repeats > 1 else pool)[:size].clone()
-        return made.view(shape).requires_grad_(gradient)
+        """Data that the kernel before has just written."""
+        key = (self.turn % self.sets, self.made)
+        self.made += 1
+        if key not in self.kept:
+            made = _numbers(self.device, self.dtype, math.prod(shape))
+            self.kept[key] = made.view(shape).requires_grad_(gradient)
+        return self.kept[key]
+
+    def stored(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Data that no kernel before has touched in this pass: weights, cached keys."""
+        own = dtype or self.dtype
+        size, width = math.prod(shape), own.itemsize
+        self.taken += size * width
+        if size * width > self.cold:
+            return _numbers(self.device, own, size).view(shape)
+        return _arena(self.device, own, int(self.cold / width)).take(size).view(shape)
 
 
 def _backward(output: torch.Tensor, *inputs: torch.Tensor) -> Call:
@@ -74,16 +138,16 @@ def _quantised(x: torch.Tensor, dtype: torch.dtype, most: float) -> tuple[torch.
     return (x / scale.to(x.dtype)).clamp(-most, most).to(dtype), scale
 
 
-def narrow_product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
+def narrow_product(dtype: str, place: Place, m: int, n: int, k: int) -> Call:
     """y = x W^T with 16-bit activations, which are quantised on the way, as a linear layer in
     fp8 or int8 does.
 
     Raises KeyError for another type; PyTorch raises where the device cannot.
     """
-    place = Place(device, torch.bfloat16)
-    x, w = place.random(m, k), place.random(n, k)
+    x = place.random(m, k)
+    weight_scale = torch.full((), 1.0 / SHARP, device=place.device)
     if dtype == "fp8":
-        kept, weight_scale = _quantised(w, torch.float8_e4m3fn, 448.0)
+        kept = place.stored(n, k, dtype=torch.float8_e4m3fn)
 
         def call() -> object:
             own, scale = _quantised(x, torch.float8_e4m3fn, 448.0)
@@ -92,7 +156,7 @@ def narrow_product(dtype: str, device: str, m: int, n: int, k: int) -> Call:
         return call
     if dtype != "int8":
         raise KeyError(dtype)
-    kept, weight_scale = _quantised(w, torch.int8, 127.0)
+    kept = place.stored(n, k, dtype=torch.int8)
 
     def product() -> object:
         own, scale = _quantised(x, torch.int8, 127.0)
@@ -106,15 +170,15 @@ def _gemm(operator: Operator, place: Place) -> Call:
     if operator.dtype in NARROW:
         if operator.variant != "fwd":
             raise KeyError(operator.variant)
-        return narrow_product(operator.dtype, place.device, m, n, k)
+        return narrow_product(operator.dtype, place, m, n, k)
     if operator.variant.startswith("bmm"):
         a, b = place.random(batch, m, k), place.random(batch, k, n)
         return lambda: torch.bmm(a, b)
     if operator.variant == "fwd":
-        x, w = place.random(m, k), place.random(n, k)
+        x, w = place.random(m, k), place.stored(n, k)
         return lambda: functional.linear(x, w)
     if operator.variant == "dgrad":
-        dy, w = place.random(m, k), place.random(k, n)
+        dy, w = place.random(m, k), place.stored(k, n)
         return lambda: torch.mm(dy, w)
     dy, x = place.random(k, m), place.random(k, n)
     return lambda: torch.mm(dy.t(), x)
@@ -162,7 +226,7 @@ def _decode(operator: Operator, place: Place, heads: int) -> Call:
     kv_heads = max(heads // int(operator.m), 1)
     sequences, keys, d = int(operator.batch) // kv_heads, int(operator.n), int(operator.k)
     q = place.random(sequences, heads, 1, d)
-    k, v = (place.random(sequences, kv_heads, keys, d) for _ in range(2))
+    k, v = (place.stored(sequences, kv_heads, keys, d) for _ in range(2))
     grouped = kv_heads < heads
     return lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
 
@@ -173,8 +237,8 @@ def _experts(operator: Operator, place: Place) -> Call:
         raise KeyError(operator.variant)
     m, n, k, experts = (int(getattr(operator, axis)) for axis in ("m", "n", "k", "batch"))
     x = [place.random(m, k) for _ in range(experts)]
-    up = [place.random(2 * n, k) for _ in range(experts)]
-    down = [place.random(k, n) for _ in range(experts)]
+    up = [place.stored(2 * n, k) for _ in range(experts)]
+    down = [place.stored(k, n) for _ in range(experts)]
 
     def call() -> object:
         return [
@@ -189,17 +253,26 @@ def _elementwise(operator: Operator, place: Place) -> Call:
     rows, columns = int(operator.m), int(operator.n)
     kind = operator.variant.removesuffix("_bwd")
     backward = operator.variant.endswith("_bwd")
+    if kind == "swiglu":  # both sides come from one product, and their gradients go back to it
+        sides = place.random(rows, 2 * columns, gradient=backward)
+
+        def gated() -> torch.Tensor:
+            return swiglu(*sides.chunk(2, dim=-1))
+
+        return _backward(gated(), sides) if backward else gated
     x = place.random(rows, columns, gradient=backward)
     if kind in ACTIVATIONS:
         function = ACTIVATIONS[kind]
         return _backward(function(x), x) if backward else lambda: function(x)
-    if kind == "swiglu":
-        y = place.random(rows, columns, gradient=backward)
-        return _backward(swiglu(x, y), x, y) if backward else lambda: swiglu(x, y)
     if kind == "rope":
-        per_head = x.view(rows, columns // ROTARY_HEAD, ROTARY_HEAD)
-        cosine, sine = (place.random(rows, 1, ROTARY_HEAD) for _ in range(2))
-        return lambda: rotary(per_head, cosine, sine)
+        cosine, sine = (place.random(rows, ROTARY_HEAD) for _ in range(2))
+
+        def rotated() -> torch.Tensor:
+            # As attention wants it: heads first, strided over what the projection wrote.
+            heads = x.view(rows, columns // ROTARY_HEAD, ROTARY_HEAD).transpose(0, 1)
+            return rotary(heads, cosine, sine)
+
+        return rotated
     if kind == "bias_grad":
         return lambda: x.sum(0)
     if kind == "add":
@@ -286,15 +359,53 @@ def buildable(operator: Operator) -> bool:
     return operator.op in BUILDERS or operator.op.startswith("attention")
 
 
-def build(operator: Operator, device: str, heads: int) -> Call:
-    """A call that runs the operator once on fresh random data.
+MOST_SETS = 4
+"""Copies of what kernels hand to each other."""
 
-    Raises KeyError for operators that eager PyTorch does not run as one (dropout masks).
-    """
-    place = Place(device, DTYPES.get(operator.dtype, torch.bfloat16))
+MOST_CALLS = 512
+"""Calls that read different weights."""
+
+BEYOND = 2.0
+"""Size of what is read in turn over the cache's, so that nothing of it stays."""
+
+
+def _build(operator: Operator, place: Place, heads: int) -> Call:
     torch.backends.cuda.matmul.allow_tf32 = operator.dtype == "tf32"
     if operator.op == "attention_decode":
         return _decode(operator, place, heads)
     if operator.op.startswith("attention"):
         return _attention(operator, place, heads)
     return BUILDERS[operator.op](operator, place)
+
+
+def build(operator: Operator, device: str, heads: int) -> Call:
+    """A call that runs the operator once on random data.
+
+    Raises KeyError for operators that eager PyTorch does not run as one (dropout masks).
+    """
+    return builds(operator, device, heads, 0.0, 1)[0][0]
+
+
+def builds(
+    operator: Operator, device: str, heads: int, cache: float, most: int = MOST_CALLS
+) -> tuple[list[Call], bool]:
+    """Calls to be run in turn, so that each finds in the cache what it does in a pass: weights and
+    cached keys come from memory, for between two uses of a layer's all other layers' are read.
+
+    cache   size of the last-level cache [bytes]
+    most    calls
+
+    Returns the calls, and whether what they read anew is larger than the cache.
+    Raises KeyError as `build` does.
+    """
+    size = max(float(operator.bytes), 1.0)
+    sets = int(min(max(math.ceil(BEYOND * cache / size), 1), MOST_SETS, most))
+    dtype = DTYPES.get(operator.dtype, torch.bfloat16)
+    place = Place(device, dtype, BEYOND * cache, sets)
+    calls = [_build(operator, place, heads)]
+    anew = place.taken
+    wanted = max(sets, math.ceil(BEYOND * cache / anew)) if anew else sets
+    for _ in range(min(wanted, most) - 1):
+        place.next_call()
+        calls.append(_build(operator, place, heads))
+    return calls, len(calls) * (anew or size) >= cache

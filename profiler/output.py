@@ -17,6 +17,7 @@ import yaml
 from predictor.files import prepare_folder, write_text, write_whole
 from predictor.schema import COLLECTIVE_OPS, KERNEL_COLUMNS
 from profiler.device import Device
+from profiler.timing import DISTURBED
 
 CACHE_SHARE = 0.5
 """Copies whose two buffers take at most this share of the cache show its bandwidth."""
@@ -46,6 +47,22 @@ def _bandwidths(table: pd.DataFrame, cache_bytes: float) -> tuple[float, float]:
     return round(memory, 3), round(max(cache, memory), 3)
 
 
+SPLIT = "split"
+"""What host times on distributed tensors are called."""
+
+
+def _host_time(table: pd.DataFrame) -> dict[str, float]:
+    """Host time of an operator beside its kernel, where it was measured (`profiler.dispatch`)."""
+    rows = table[table["op"] == "dispatch"]
+    calm = rows[~rows["notes"].astype(str).str.contains(DISTURBED)]
+    rows = rows if calm.empty else calm
+    split = rows["kernel"].astype(str).str.startswith(SPLIT)
+    parts = {"dispatch_us": rows[~split], "split_dispatch_us": rows[split]}
+    return {
+        key: round(float(part["latency_us"].mean()), 3) for key, part in parts.items() if len(part)
+    }
+
+
 def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
     """The device as an entry of the accelerator catalog."""
     memory, cache = _bandwidths(table, device.cache_bytes)
@@ -59,6 +76,7 @@ def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
         "memory_bandwidth_gbs": memory,
         "l2_mb": round(float(facts["l2_mb"]), 3),
         "l2_bandwidth_gbs": cache,
+        **_host_time(table),
         "source": "reckon profile: best measured rates",
     }
 

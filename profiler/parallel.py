@@ -24,6 +24,7 @@ from profiler.step import (
     WARM_UP_STEPS,
     Check,
     Layout,
+    Step,
     checks,
     module_of,
     row,
@@ -31,6 +32,7 @@ from profiler.step import (
     time_step,
 )
 from profiler.suite import Budget
+from profiler.timing import Sample
 from profiler.trace import RECORDED, record
 
 Around = Callable[[], AbstractContextManager[None]]
@@ -135,17 +137,31 @@ def even_checks(device: Device) -> list[Check]:
     return [found[0], Check(even, 160 * scale, 2, found[0].precision), *found[1:3]]
 
 
-def parallel_step(check: Check, layout: Layout, member: Member) -> Callable[[], object]:
+def parallel_step(check: Check, layout: Layout, member: Member) -> Step:
     """A step of this rank in a layout."""
     mesh = init_device_mesh(member.device.kind, (member.ranks,))
-    module, around = WRAPPERS[layout.kind](module_of(check, member.device), mesh)
-    step = step_of(check, member.device, module)
+    return laid_out(check, member.device, layout.kind, mesh)
+
+
+def laid_out(check: Check, device: Device, kind: str, mesh: DeviceMesh) -> Step:
+    """A step in one of the `WRAPPERS` over the ranks of a mesh."""
+    module, around = WRAPPERS[kind](module_of(check, device), mesh)
+    step = step_of(check, device, module)
 
     def divided() -> None:
         with around():
             step()
 
     return divided
+
+
+def _slowest(samples: list[Sample], member: Member) -> list[Sample]:
+    """The same steps, with what the rank waited that waited most: all wait for it."""
+    own = [sample.waited for sample in samples]
+    waited = torch.tensor(own, dtype=torch.float64, device=member.place)
+    dist.all_reduce(waited, dist.ReduceOp.MAX)
+    both = zip(samples, waited.tolist(), strict=True)
+    return [Sample(sample.seconds, longest) for sample, longest in both]
 
 
 def steps(member: Member, budget: Budget, trace: str | None = None) -> list[dict[str, Any]]:
@@ -172,7 +188,7 @@ def steps(member: Member, budget: Budget, trace: str | None = None) -> list[dict
             continue
         seen.add(layout.kind)
         count = int(np.clip(fit, LEAST_STEPS, MOST_STEPS))
-        samples = time_step(step, member.device, 0.0, count)
+        samples = _slowest(time_step(step, member.device, 0.0, count), member)
         if member.rank == 0:
             rows.append(row(check, samples, member.device, layout))
         if trace and position == 0:

@@ -20,9 +20,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from predictor.errors import InputError
-from profiler import collectives, parallel, suite
+from profiler import collectives, dispatch, parallel, suite
 from profiler.collectives import Member
 from profiler.device import Device, keep_memory
+
+HOST_SHARE = 0.1
+"""Part of the time for kernels in which the host time of operators is measured."""
 
 TIMEOUT = timedelta(seconds=300)
 
@@ -96,7 +99,15 @@ def _kernels(member: Member, budget: suite.Budget) -> list[dict[str, Any]]:
     own = budget if member.rank == 0 else suite.Budget(3600.0)
     # The steps that ranks take together are in this type.
     first = member.device.dtypes[:1]
-    rows = list(suite.run(member.device, own, [], barrier=dist.barrier, agree=agree, dtypes=first))
+    rows: list[dict[str, Any]] = []
+    if not member.device.on_gpu:
+        share = suite.Budget(HOST_SHARE * own.seconds)
+
+        def both(more: bool) -> bool:
+            return member.agree(float(more)) > 0
+
+        rows += dispatch.host_times(member.device, share, dispatch.TOGETHER, dist.barrier, both)
+    rows += suite.run(member.device, own, [], barrier=dist.barrier, agree=agree, dtypes=first)
     return rows if member.rank == 0 else []
 
 
@@ -142,6 +153,8 @@ def spawn(body: Callable[..., None], ranks: int, *arguments: Any) -> Any:
         while results.empty():
             if any(process.exitcode not in (None, 0) for process in processes):
                 raise ChildProcessError("a rank failed (its message is above)")
+            if not any(process.is_alive() for process in processes) and results.empty():
+                raise ChildProcessError("the ranks ended without a result")
             time.sleep(0.05)
         found = results.get()
         for process in processes:

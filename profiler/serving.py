@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import torch
 
 from predictor.model import Model
@@ -14,9 +13,11 @@ from profiler.models import Cache, Transformer
 from profiler.operators import DTYPES
 from profiler.step import Check, checks, dimensions, module_of
 from profiler.suite import SERVING
+from profiler.timing import Sample, calmest, summary, timed, waited_share
 
 WARM_UP = 1
 PASSES = 9
+LEAST_PASSES = 2
 
 SHAPES = ((1, 384), (4, 192), (8, 96))
 """(sequences, tokens of a prompt); each then decodes some tokens."""
@@ -42,23 +43,24 @@ def empty_cache(
 @torch.no_grad()
 def generate(
     module: Transformer, tokens: torch.Tensor, caches: list[Cache], count: int, device: Device
-) -> tuple[torch.Tensor, list[float]]:
+) -> tuple[torch.Tensor, list[Sample]]:
     """Read prompts and add `count` tokens to each, the likeliest ones.
 
-    Returns all tokens, and the seconds of the prompts' pass and of every pass that decodes.
+    Returns all tokens, and the times of the prompts' pass and of every pass that decodes.
     """
-    seconds = []
+    samples = []
     at, new = 0, tokens
+
+    def one() -> None:
+        nonlocal new
+        new = module.serve(new, caches, at).argmax(-1, keepdim=True)
+
     for _ in range(count):
-        device.synchronize()
-        start = time.perf_counter()
-        logits = module.serve(new, caches, at)
-        at += new.shape[1]
-        new = logits.argmax(-1, keepdim=True)
-        device.synchronize()
-        seconds.append(time.perf_counter() - start)
+        read = new.shape[1]
+        samples.append(timed(one, device))
+        at += read
         tokens = torch.cat((tokens, new), dim=1)
-    return tokens, seconds
+    return tokens, samples
 
 
 def serving_checks(device: Device) -> list[Check]:
@@ -81,14 +83,14 @@ def passes(device: Device, seconds: float) -> list[dict[str, Any]]:
                 return rows
             prompt = torch.randint(check.model.vocab, (sequences, length), device=device.torch)
             caches = empty_cache(check.model, sequences, length + DECODED, check, device)
-            first: list[float] = []
-            later: list[float] = []
+            first: list[Sample] = []
+            later: list[Sample] = []
             for turn in range(WARM_UP + PASSES):
                 _, times = generate(module, prompt, caches, DECODED, device)
                 if turn >= WARM_UP:
                     first.append(times[0])
                     later += times[1:]
-                if time.perf_counter() > until and len(first) >= 2:
+                if time.perf_counter() > until and len(first) >= LEAST_PASSES:
                     break
             for metric, samples in (("ttft_ms", first), ("tpot_ms", later)):
                 rows.append(row(check, device, sequences, length, metric, samples))
@@ -96,11 +98,12 @@ def passes(device: Device, seconds: float) -> list[dict[str, Any]]:
 
 
 def row(
-    check: Check, device: Device, sequences: int, length: int, metric: str, samples: list[float]
+    check: Check, device: Device, sequences: int, length: int, metric: str, samples: list[Sample]
 ) -> dict[str, Any]:
     """A timed pass as a row in the form of `inference.csv`."""
     model = check.model
-    p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9]) * 1e3
+    used = calmest(samples, LEAST_PASSES)
+    timing = summary([sample.seconds * 1e3 for sample in used], waited_share(used))
     name = f"{device.name}_{model.name}_{check.precision}_{sequences}x{length}_{metric[:4]}"
     return {
         "point_id": name,
@@ -122,9 +125,9 @@ def row(
         "framework": "pytorch",
         "framework_version": str(torch.__version__),
         "metric": metric,
-        "value": float(median),
-        "value_p10": float(p10),
-        "value_p90": float(p90),
-        "samples": len(samples),
-        "notes": "one pass; eager; median",
+        "value": timing.median,
+        "value_p10": timing.p10,
+        "value_p90": timing.p90,
+        "samples": timing.samples,
+        "notes": "one pass; eager; median" + timing.disturbance,
     }

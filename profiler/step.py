@@ -6,11 +6,10 @@ Their sizes are not on the ladder that `profiler.suite` measures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,6 +18,7 @@ from profiler import huggingface
 from profiler.device import Device
 from profiler.models import Transformer
 from profiler.operators import DTYPES
+from profiler.timing import Sample, calmest, summary, timed, waited_share
 
 WARM_UP_STEPS = 1
 LEAST_STEPS = 2
@@ -119,9 +119,9 @@ def step_of(check: Check, device: Device, module: nn.Module, sequences: int | No
     return step
 
 
-def time_step(step: Step, device: Device, budget: float, count: int | None = None) -> list[float]:
-    """Seconds of steps after a warm-up: `count` steps, or as many as fit the budget (but two)."""
-    samples: list[float] = []
+def time_step(step: Step, device: Device, budget: float, count: int | None = None) -> list[Sample]:
+    """Steps after a warm-up: `count` of them, or as many as fit the budget (but two)."""
+    samples: list[Sample] = []
     begin = time.perf_counter()
     for _ in range(WARM_UP_STEPS):
         step()
@@ -129,14 +129,10 @@ def time_step(step: Step, device: Device, budget: float, count: int | None = Non
 
     def another() -> bool:
         spent = time.perf_counter() - begin
-        return len(samples) < LEAST_STEPS or spent + samples[-1] < budget
+        return len(samples) < LEAST_STEPS or spent + samples[-1].seconds < budget
 
     while len(samples) < wanted and (count or another()):
-        device.synchronize()
-        start = time.perf_counter()
-        step()
-        device.synchronize()
-        samples.append(time.perf_counter() - start)
+        samples.append(timed(step, device))
     return samples
 
 
@@ -186,12 +182,13 @@ def dimensions(model: Model) -> dict[str, int]:
 
 
 def row(
-    check: Check, samples: list[float], device: Device, layout: Layout = ALONE, notes: str = ""
+    check: Check, samples: Sequence[Sample], device: Device, layout: Layout = ALONE, notes: str = ""
 ) -> dict[str, Any]:
     """A timed step as a row in the form of `training.csv`, with the plan's byte counts."""
     model = check.model
     size = float(torch.empty(0, dtype=DTYPES[check.precision]).element_size())
-    p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
+    used = calmest(samples, LEAST_STEPS)
+    timing = summary([sample.seconds for sample in used], waited_share(used))
     ranks = layout.dp * layout.tp
     shape = f"{check.sequences}x{check.seq_len}"
     return {
@@ -227,11 +224,11 @@ def row(
         "gather_bytes": size,
         "optimizer_bytes": 2 * size,
         "metric": "step_time_s",
-        "value": float(median),
-        "step_time_s": float(median),
-        "step_time_p10_s": float(p10),
-        "step_time_p90_s": float(p90),
-        "steps": len(samples),
+        "value": timing.median,
+        "step_time_s": timing.median,
+        "step_time_p10_s": timing.p10,
+        "step_time_p90_s": timing.p90,
+        "steps": timing.samples,
         "load_average": device.conditions()["load_average"],
-        "notes": notes or "forward, backward, AdamW (fused); eager; median",
+        "notes": (notes or "forward, backward, AdamW (fused); eager; median") + timing.disturbance,
     }

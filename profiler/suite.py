@@ -24,11 +24,18 @@ from predictor.operators import Operator, step_operators, streaming, update_oper
 from predictor.plan import TrainingPlan
 from predictor.precision import PRECISIONS
 from predictor.schema import KERNEL_COLUMNS, KERNEL_SCHEMA_VERSION
-from predictor.serving_operators import decode_attention, layer_operators
+from predictor.serving_operators import decode_attention, end_operators, layer_operators
 from predictor.serving_plan import ServingPlan
 from profiler.design import design
 from profiler.device import Device
-from profiler.operators import NARROW, attention_heads, build, buildable
+from profiler.operators import (
+    MOST_CALLS,
+    MOST_SETS,
+    NARROW,
+    attention_heads,
+    buildable,
+    builds,
+)
 from profiler.output import accelerator_mapping, rate_key
 from profiler.timing import Timing, measure
 
@@ -192,11 +199,12 @@ def cases(device: Device, models: Sequence[Model] = (), dtypes: Sequence[str] = 
 
 
 def _decoding(model: Model, batch: int) -> list[Operator]:
-    """Products and attention of a pass that adds one token to each sequence."""
+    """Kernels of a pass that adds one token to each sequence."""
     plan = ServingPlan(
         batch=float(batch), input_len=1.0, output_len=1.0, weights=SERVING, kv=SERVING
     )
-    found = [o for o in layer_operators(model, plan, float(batch)) if o.op == "gemm"]
+    found = layer_operators(model, plan, float(batch))
+    found += [o for o in end_operators(model, plan, float(batch), float(batch)) if o.op == "gemm"]
     for keys in DECODE_KEYS:
         found += decode_attention(model, plan, float(batch), float(keys))
     return found
@@ -224,6 +232,7 @@ def row(
     read = conditions or {}
     load = f"load {read['load_average']:g}" if "load_average" in read else ""
     noisy = f"noisy: p90 is {timing.spread:.2f} times p10" if timing.noisy else ""
+    noisy += timing.disturbance
     common: dict[str, Any] = {
         "source": "profile",
         "accelerator": device.name,
@@ -282,11 +291,11 @@ def row(
 
 
 def _calls(case: Case, device: Device) -> tuple[list[Callable[[], object]], str]:
-    """Calls on enough copies of the data to leave the cache cold, and whether they do."""
-    size = float(np.asarray(case.operator.bytes))
-    copies = int(np.clip(np.ceil(2 * device.cache_bytes / max(size, 1.0)), 1, 4))
-    made = [build(case.operator, device.torch, case.heads) for _ in range(copies)]
-    return made, "cold" if copies * size >= device.cache_bytes else "warm"
+    """Calls on data that a pass would find as cold, and whether it is. What must be compiled or
+    captured first is so for a few only."""
+    most = MOST_CALLS if case.mode == "eager" else MOST_SETS
+    made, cold = builds(case.operator, device.torch, case.heads, device.cache_bytes, most)
+    return made, "cold" if cold else "warm"
 
 
 IDENTITY = (
@@ -318,7 +327,8 @@ def run(
     dtypes: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Time cases until the budget is spent, a row of the kernel table for each; the first
-    `ALWAYS` in any case, without which a device has neither a peak nor a bandwidth.
+    `ALWAYS` and a product of each data type in any case, without which a device has neither peaks
+    nor a bandwidth.
 
     known     rows that were measured before: not measured again, and learned from
     barrier   called before each case, where several ranks measure at the same time
@@ -346,7 +356,7 @@ def run(
             timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
             yield row(case, timing, device, cache, device.conditions()), timing.median
 
-    for number in range(min(ALWAYS, len(candidates))):
+    for number in _always(candidates):
         if names[number] not in before:
             for one, seconds in timed(number):
                 rows.append(one)
@@ -368,6 +378,15 @@ def run(
             if one["mode"] == modes[0]:
                 plan.learn(chosen, seconds)
             yield one
+
+
+def _always(candidates: Sequence[Case]) -> list[int]:
+    """Candidates that no budget leaves out."""
+    products: dict[str, int] = {}
+    for number, case in enumerate(candidates):
+        if case.operator.op == "gemm":
+            products.setdefault(case.operator.dtype, number)
+    return sorted({*range(min(ALWAYS, len(candidates))), *products.values()})
 
 
 MOST_MEMORY = 0.5

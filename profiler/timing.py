@@ -20,18 +20,32 @@ LEAST_REPEATS = 3
 NOISY = 1.25
 """Spread from which a measurement counts as disturbed."""
 
+CALM = 0.05
+"""Share of a sample's time that its threads may wait for a processor which others use."""
+
+PATIENCE = 2.0
+"""Budgets, or times of the fewest samples, after which one takes what there is, calm or not."""
+
+DISTURBED = "waited for processors"
+"""What the notes of a measurement say that others disturbed."""
+
+WARMED = 4
+"""Calls with data of their own that are run before any is timed."""
+
 SAMPLE_SECONDS = 200e-6
 """A sample repeats the call until it lasts this long, so that the clock's grain does not show."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one call: median, tenth and ninetieth percentile, and the number of samples."""
+    """Seconds of one call: median, tenth and ninetieth percentile, and the number of samples;
+    share of their time that threads waited for a processor."""
 
     median: float
     p10: float
     p90: float
     samples: int
+    waited: float = 0.0
 
     @property
     def spread(self) -> float:
@@ -39,9 +53,14 @@ class Timing:
         return self.p90 / self.p10
 
     @property
+    def disturbance(self) -> str:
+        """What to note of its waiting, '' where there was none."""
+        return f"; {DISTURBED} {self.waited:.0%} of the time" if self.waited else ""
+
+    @property
     def noisy(self) -> bool:
         """Whether something else disturbed it."""
-        return self.spread > NOISY
+        return self.spread > NOISY or self.waited > CALM
 
 
 class _WallClock:
@@ -70,6 +89,44 @@ class _EventClock:
         return float(self.begin.elapsed_time(self.end)) * 1e-3
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds that something took, and seconds that threads waited for a processor meanwhile."""
+
+    seconds: float
+    waited: float
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing else kept it from running."""
+        return self.waited <= CALM * self.seconds
+
+
+def calmest(samples: Sequence[Sample], least: int) -> list[Sample]:
+    """The calm ones, or the `least` calmest where there are fewer."""
+    calm = [sample for sample in samples if sample.calm]
+    if len(calm) >= least:
+        return calm
+    return sorted(samples, key=lambda sample: sample.waited / sample.seconds)[:least]
+
+
+def waited_share(samples: Sequence[Sample]) -> float:
+    """Share of the time of samples that their threads waited; 0 where all are calm."""
+    if all(sample.calm for sample in samples):
+        return 0.0
+    return sum(sample.waited for sample in samples) / sum(sample.seconds for sample in samples)
+
+
+def timed(call: Callable[[], object], device: Device) -> Sample:
+    """Run a call once, from one idle moment of the device to the next."""
+    device.synchronize()
+    before, start = device.waited(), time.perf_counter()
+    call()
+    device.synchronize()
+    spent = time.perf_counter() - start
+    return Sample(spent, device.waited() - before)
+
+
 def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Timing:
     """Time calls that do the same work on different data, in turn.
 
@@ -77,39 +134,52 @@ def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float
              find it cold
     budget   seconds to spend, roughly; at least `LEAST_SAMPLES` samples are taken
 
-    What spreads more than `NOISY` is measured a second time; the calmer result counts.
+    Samples in which threads waited for a processor (`Device.waited`) count only where there are too
+    few others. What spreads more than `NOISY` by itself is measured a second time; the calmer
+    result counts.
     """
     found = _measure(calls, device, budget)
-    if found.noisy:
+    if found.noisy and not found.waited:
         again = _measure(calls, device, budget)
-        found = min(found, again, key=lambda timing: timing.spread)
+        found = min(found, again, key=lambda timing: (timing.waited > CALM, timing.spread))
     return found
 
 
 def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Timing:
-    for call in (*calls, *calls)[: max(WARM_UP, len(calls))]:
-        call()
+    turn = max(WARM_UP, min(len(calls), WARMED))
+    for number in range(turn):
+        calls[number % len(calls)]()
     device.synchronize()
     begin = time.perf_counter()
-    calls[0]()
+    calls[turn % len(calls)]()
     device.synchronize()
     first = max(time.perf_counter() - begin, 1e-7)
+    turn += 1
     clock = _EventClock(device.event) if device.on_gpu else _WallClock()
     least = LEAST_REPEATS if device.on_gpu else 1
     repeats = max(least, round(SAMPLE_SECONDS / first))
-    samples: list[float] = []
-    turn, end = 0, begin + budget
-    while len(samples) < LEAST_SAMPLES or (
-        time.perf_counter() < end and len(samples) < MOST_SAMPLES
-    ):
+    samples: list[Sample] = []
+    end, last = begin + budget, begin + PATIENCE * max(budget, LEAST_SAMPLES * first)
+
+    def another() -> bool:
+        now, calm = time.perf_counter(), sum(sample.calm for sample in samples)
+        if calm < LEAST_SAMPLES:
+            return len(samples) < LEAST_SAMPLES or now < last
+        return now < end and calm < MOST_SAMPLES
+
+    while another():
+        before = device.waited()
         clock.start()
         for _ in range(repeats):
             calls[turn % len(calls)]()
             turn += 1
-        samples.append(clock.stop() / repeats)
-    return _summary(samples)
+        spent = clock.stop()
+        samples.append(Sample(spent, device.waited() - before))
+    chosen = calmest(samples, LEAST_SAMPLES)
+    return summary([sample.seconds / repeats for sample in chosen], waited_share(chosen))
 
 
-def _summary(samples: list[float]) -> Timing:
+def summary(samples: Sequence[float], waited: float) -> Timing:
+    """Samples as a timing; `waited` is the share of their time that threads waited."""
     p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
-    return Timing(float(median), float(p10), float(p90), len(samples))
+    return Timing(float(median), float(p10), float(p90), len(samples), waited)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 STEP_SHARE = 0.25
 SERVING_SHARE = 0.08
+HOST_SHARE = 0.03
 RANK_SHARE = 0.4
-"""Parts of the budget for training steps, for passes of serving, and for what several ranks measure
-together."""
+"""Parts of the budget for training steps, for passes of serving, for the host time of operators,
+and for what several ranks measure together."""
 
 MOST_NOISY = 0.2
 """Share of disturbed measurements from which a profile says so."""
@@ -99,6 +100,7 @@ def profile(
     from profiler import output, suite
     from profiler import ranks as together
     from profiler.device import find
+    from profiler.timing import DISTURBED
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     for mode in modes:
@@ -147,6 +149,13 @@ def profile(
             f"{noisy} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "
             "something else runs here; profile again on a quiet machine"
         )
+    checks = [*tables.steps, *tables.passes]
+    waited = sum(DISTURBED in str(row["notes"]) for row in checks)
+    if waited:
+        problems.append(
+            f"{waited} of {len(checks)} steps and passes were disturbed: their threads waited for "
+            "processors that others used, so that they say little of a prediction"
+        )
     spent = time.perf_counter() - begin
     return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
 
@@ -171,7 +180,7 @@ def _measure(
 ) -> None:
     """What one process measures in `seconds`; rows are added one by one, so that an interrupt
     keeps those before it."""
-    from profiler import serving, step, suite
+    from profiler import dispatch, serving, step, suite
     from profiler.trace import record
 
     device.activate()
@@ -181,6 +190,11 @@ def _measure(
     if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
         for row in suite.copies(device, suite.Budget(0.1 * seconds)):
             tables.kernels.append(row)
+    tell("host")
+    if not device.on_gpu and not any(
+        row["op"] == "dispatch" for row in _of(tables.kernels, device)
+    ):
+        tables.kernels += dispatch.host_times(device, suite.Budget(HOST_SHARE * seconds))
     kernels = suite.Budget(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
     known = _of(tables.kernels, device)
     for row in suite.run(device, kernels, known, tell, models=models, modes=modes):

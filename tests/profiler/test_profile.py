@@ -192,7 +192,7 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
 
     monkeypatch.setattr(suite, "measure", interrupted)
     found = profile(tmp_path / "out", "cpu", 600.0, quiet=True)
-    assert len(found.kernels) == len(calls) - 1
+    assert (found.kernels["op"] != "dispatch").sum() == len(calls) - 1
     assert found.steps == []
     assert found.problems == ("interrupted; wrote what had been measured",)
     assert len(pd.read_parquet(tmp_path / "out/kernels.parquet")) == len(found.kernels)
@@ -282,7 +282,8 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(suite.MODES, "compiled", lambda calls, device: calls)
     device = find("cpu")
     found = list(suite.run(device, suite.Budget(0.0), [], modes=["eager", "compiled", "graph"]))
-    assert [row["mode"] for row in found] == ["eager", "compiled"] * suite.ALWAYS
+    assert [row["mode"] for row in found] == ["eager", "compiled"] * (len(found) // 2)
+    assert len(found) >= 2 * suite.ALWAYS
     table = check_kernels(pd.DataFrame(found), "x")
     assert (kinds(table)[table["mode"] == "compiled"] == "").all()
 
@@ -290,9 +291,9 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
     device = find("cpu")
     rows = list(suite.run(device, suite.Budget(0.0), []))
-    assert len(rows) == suite.ALWAYS
+    assert suite.ALWAYS <= len(rows) < suite.ALWAYS + len(device.dtypes)
     found = output.accelerator_mapping(pd.DataFrame(rows), device)
-    assert found["fp32_tflops"] > 0
+    assert all(found[output.rate_key(dtype)] > 0 for dtype in device.dtypes)
     assert found["memory_bandwidth_gbs"] > 0
 
 

@@ -302,11 +302,6 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             "state a concurrency or a rate",
             ("prefill_workers",),
         ),
-        Rule(
-            np.asarray((plan.prefill_workers > 0) & (plan.prefill_workers < plan.dp)),
-            "prefill_workers {prefill_workers} are fewer than the {dp} replicas that decode",
-            ("prefill_workers", "dp"),
-        ),
     ]
     if model.is_moe:
         found += [

@@ -203,7 +203,7 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10) -> None:
     _page(
         path,
         f"Fleets for {found.model.name}",
-        f"{lead}{found.output_len:g} out.",
+        f"{lead}{found.output_len:g} out. Why: {found.reason}.",
         figures,
         text,
     )

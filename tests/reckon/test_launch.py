@@ -131,6 +131,10 @@ def random_serving(
         tp, dp = 2 ** rng.randrange(4), 2 ** rng.randrange(3)
         fields |= {"tp": tp, "dp": dp, "framework": framework}
         fields["ep"] = rng.choice([1, tp * dp]) if model.is_moe else 1
+        if fields["prefill_workers"] and "batch" not in fields:
+            fields["prefill_tp"] = 2 ** rng.randrange(4)
+        else:
+            fields["prefill_workers"] = 0
         try:
             return complete_serving(
                 parse(ServingPlanSpec, fields, "test"),
@@ -147,13 +151,13 @@ ENGINES: dict[str, dict[str, list[Any]]] = {
         "pp": [1, 2], "precision": ["bf16", "fp16", "fp8", "int4_wo", "nvfp4"],
         "kv_precision": ["fp8", None], "execution": ["graph", "eager"],
         "allreduce": ["custom", "nccl"], "max_batch": [64, 256, 1024], "chunk": [2048, 8192],
-        "drafted": [0, 0, 3],
+        "drafted": [0, 0, 3], "prefill_workers": [0, 0, 1, 5],
     },
     "sglang": {
         "pp": [1], "precision": ["bf16", "fp16", "fp8", "sq", "int4_wo"],
         "kv_precision": ["fp8", None], "execution": ["graph", "eager"],
         "allreduce": ["custom", "nccl"], "max_batch": [64, 256, 1024], "chunk": [2048, 8192],
-        "drafted": [0, 0, 4],
+        "drafted": [0, 0, 4], "prefill_workers": [0, 0, 1, 5],
     },
 }  # fmt: skip
 
@@ -204,6 +208,7 @@ def test_serving_lines_read_back_as_the_same_plan(
     rng = random.Random(9)
     run = kernels_only.run
     plans = [random_serving(rng, ENGINES[dialect], dialect, run) for _ in range(count)]
+    assert any(p.plan.prefill_workers > 1 for p in plans)
     found = missed(plans, dialect, run, but=("acceptance", "draft_cost"))
     assert not found, found[0]
 
@@ -211,6 +216,7 @@ def test_serving_lines_read_back_as_the_same_plan(
 def test_tensorrt_llm_says_all_but_static_batches(kernels_only: Calibration) -> None:
     rng = random.Random(10)
     space = {**ENGINES["vllm"], "precision": ["bf16", "fp8", "fp8_block", "nvfp4", "sq"],
+             "prefill_workers": [0],
              "kv_precision": ["fp8", "int8", None], "admission": ["whole", "mean"]}  # fmt: skip
     run = kernels_only.run
     plans = [random_serving(rng, space, "tensorrt-llm", run) for _ in range(100)]
@@ -872,6 +878,30 @@ def test_a_searched_plan_is_emitted(
     assert told.out == found["text"]
     assert "megatron: llama3-8b on 64 accelerators, the best" in told.err
     assert "--train-samples 244140625" in told.out
+
+
+def test_engines_that_read_prompts_apart_have_lines_and_a_router(
+    kernels_only: Calibration,
+) -> None:
+    fields = {"model": "llama3-70b", "system": "dgx-h100", "input_len": 4096, "output_len": 256,
+              "rate": 10, "tp": 8, "prefill_workers": 3, "prefill_tp": 2,
+              "framework": "sglang"}  # fmt: skip
+    request = complete_serving(parse(ServingPlanSpec, fields, "test"), kernels_only.run)
+    written = emit("sglang", request, kernels_only.run)
+    assert not written.unsaid
+    worker, engine = written.text.split("# where the answers")
+    assert "--tp-size 2" in worker
+    assert "--disaggregation-mode prefill" in worker
+    assert "--tp-size 8" in engine
+    assert engine.count("--prefill http") == 3
+    launch = read_launch("sglang", written.text)
+    assert launch.unknown == []
+    two = written.text.replace("--decode http", "--decode http://D:1 --decode http")
+    with pytest.raises(InputError, match="3 engines that read prompts for 2 that decode"):
+        read_launch("sglang", two)
+    other = emit("trtllm", request, kernels_only.run)
+    assert "prefill_workers" in {one.field for one in other.unsaid}
+    assert "# not said here: prefill_workers=3 (it means 0)" in other.text
 
 
 def test_searches_emit_their_best(cli: Cli) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from predictor.axes import Index
+from predictor.contenders import varied
 from predictor.efficiency import Calibration
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.parts import parts
 from predictor.plan import TrainingPlan
-from predictor.search import SearchResult, varied
-from predictor.space import Index
+from predictor.ranking import SearchResult
 from predictor.step import assemble
 from predictor.training import environment_of
 

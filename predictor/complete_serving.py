@@ -13,19 +13,13 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import (
-    Assumption,
-    Filler,
-    complete_cluster,
-    named_model,
-    period,
-    scale_up,
-)
+from predictor.complete_cluster import complete_cluster, scale_up
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
+from predictor.filling import Assumption, Filler, named_model, period
 from predictor.hardware import Accelerator, Cluster
 from predictor.model import Model
-from predictor.plan import enforce
+from predictor.rules import enforce
 from predictor.serving_memory import serving_memory
 from predictor.serving_offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.serving_plan import (

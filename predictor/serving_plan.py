@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from predictor.hardware import Accelerator, Numeric
 from predictor.model import Model
-from predictor.plan import Rule, not_multiple
 from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
+from predictor.rules import Rule, not_multiple
 
 HALVES = ("bf16", "fp16")
 

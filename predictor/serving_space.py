@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from predictor.complete import scale_up
+from predictor.axes import Index
+from predictor.complete_cluster import scale_up
 from predictor.complete_serving import complete_serving
 from predictor.disaggregation import worker
 from predictor.efficiency import Calibration, RunParameters
+from predictor.given import Range
 from predictor.hardware import Array, Cluster
 from predictor.model import Model
 from predictor.serving_capacity import Capacity, Promise, waiting_quantile
 from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_plan import ServingPlan
-from predictor.space import Index, Range
 from predictor.specs import ServingPlanSpec, parse
 
 DECODING = ("tp", "pp", "dp", "ep")

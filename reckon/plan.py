@@ -23,12 +23,15 @@ from predictor.compare import (
     timed,
     timed_again,
 )
-from predictor.complete import Filler, complete_cluster, complete_training
+from predictor.complete import complete_training
+from predictor.complete_cluster import complete_cluster
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
+from predictor.filling import Filler
 from predictor.hardware import Cluster
 from predictor.model import Model
-from predictor.search import OBJECTIVES, Limits, SearchResult, brief, mapping, search_train
+from predictor.ranking import OBJECTIVES, Limits, SearchResult, brief, mapping
+from predictor.search import search_train
 from predictor.specs import TrainingPlanSpec, parse
 from predictor.training import TrainingPrediction, predict
 from predictor.units import GB

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import Filler, complete_cluster
+from predictor.complete_cluster import complete_cluster
 from predictor.efficiency import Calibration, RunParameters, load
 from predictor.errors import InputError
+from predictor.filling import Filler
+from predictor.given import read_given
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.search_serving import (
@@ -29,7 +31,6 @@ from predictor.search_serving import (
 from predictor.serving_capacity import Promise
 from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
 from predictor.serving_space import FIELDS
-from predictor.space import read_given
 from predictor.specs import ServingPlanSpec, parse
 from predictor.units import GB
 from reckon.loads import Load, load_of, prices

@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.errors import InputError
 from predictor.files import write_text
-from predictor.search import brief
+from predictor.ranking import brief
 from predictor.search_serving import engine_brief
 from predictor.serving_memory import serving_memory
 from predictor.units import GB

@@ -18,7 +18,8 @@ from predictor.compare import (
     timed_again,
 )
 from predictor.efficiency import load
-from predictor.search import SearchResult, search_train
+from predictor.ranking import SearchResult
+from predictor.search import search_train
 from predictor.training import predict
 
 KERNELS = load("kernels-only")

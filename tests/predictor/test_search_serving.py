@@ -10,12 +10,12 @@ from predictor.disaggregation import worker
 from predictor.efficiency import load
 from predictor.errors import InputError
 from predictor.events import pass_table, poisson, serve, spread_lengths
+from predictor.given import Range
 from predictor.inference import predict_inference
 from predictor.search_serving import Engines, curve, interruption, replicas, search_engines
 from predictor.serving_capacity import Promise, poisson_quantile, waiting_quantile
 from predictor.serving_memory import serving_memory
 from predictor.serving_parameters import load_parameters
-from predictor.space import Range
 
 KNOWN, PARAMETERS = load("default"), load_parameters("default")
 LLAMA, MIXTURE = catalog.model("llama3-8b"), catalog.model("mixtral-8x7b")

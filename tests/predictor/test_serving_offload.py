@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.complete import alone
+from predictor.complete_cluster import alone
 from predictor.complete_serving import complete_serving
 from predictor.efficiency import RunParameters, load
 from predictor.errors import InputError

@@ -8,7 +8,8 @@ import pytest
 
 import reckon
 from predictor import catalog
-from predictor.plan import TrainingPlan, check
+from predictor.plan import TrainingPlan
+from predictor.rules import check
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",

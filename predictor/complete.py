@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete_cluster import complete_cluster, scale_up
+from predictor.complete_cluster import complete_cluster, scale_up, with_host
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.filling import Assumption, Filler, framework_settings, named_model
@@ -25,11 +25,13 @@ from predictor.goodput import Reliability
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
+from predictor.offload import node_memory
 from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, stack
 from predictor.precision import PEAK, PRECISIONS
 from predictor.rules import check
 from predictor.schedules import SCHEDULES, V
 from predictor.specs import TrainingPlanSpec
+from predictor.units import GB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +107,7 @@ def complete_training(
     values = filler.values
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
+    cluster = with_host(cluster, values)
     for field in ("seq_len", "global_batch"):
         if field not in values:
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
@@ -235,6 +238,10 @@ def complete_training(
                 f"{values['dp']} = {int(plan.gpus)}"
             )
         check(plan, model)
+    away = max(float(plan.offload_activations), float(plan.offload_optimizer))
+    if away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory):
+        known = f"the catalog does not say what hosts of {cluster.name} have"
+        filler.fill("host_memory_gb", round(node_memory(cluster) / GB), f"of a node; {known}")
     tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
     if price is not None and tokens is None:
         raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")

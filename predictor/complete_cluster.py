@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.filling import Filler
 from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.specs import TrainingPlanSpec, parse
+from predictor.units import GB
 
 NODE_FALLBACK = 8
 
@@ -52,13 +55,16 @@ def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
 
 
 def resize_node(cluster: Cluster, per_node: int) -> Cluster:
-    """The same links with another number of accelerators per node."""
+    """The same links, and host memory for each accelerator, with another number per node."""
     old = cluster.accelerators_per_node
     tiers = tuple(
         replace(tier, size=float(per_node)) if tier.size == old else tier for tier in cluster.tiers
     )
     name = f"{cluster.name} with {per_node} per node"
-    return replace(cluster, name=name, accelerators_per_node=per_node, tiers=tiers)
+    host = cluster.host_memory * per_node / old
+    return replace(
+        cluster, name=name, accelerators_per_node=per_node, tiers=tiers, host_memory=host
+    )
 
 
 def scale_up(cluster: Cluster) -> int:
@@ -66,6 +72,15 @@ def scale_up(cluster: Cluster) -> int:
     inner = [tier for tier in cluster.tiers if tier.link == cluster.tiers[0].link]
     sizes = [tier.size for tier in inner if np.isfinite(tier.size)]
     return int(max(sizes, default=cluster.accelerators_per_node))
+
+
+def with_host(cluster: Cluster, values: dict[str, Any]) -> Cluster:
+    """The system with the host memory per node that `values` state, `host_memory_gb`; taken out of
+    them."""
+    stated = parse(
+        TrainingPlanSpec, {"host_memory_gb": values.pop("host_memory_gb", None)}, "request"
+    ).host_memory_gb
+    return cluster if stated is None else replace(cluster, host_memory=stated * GB)
 
 
 def complete_cluster(filler: Filler) -> Cluster:

@@ -24,6 +24,7 @@ from predictor.kernels import Timing
 from predictor.layer_parts import COLLECTIVE_CATEGORIES, STEP_CATEGORIES, LayerParts, layer_parts
 from predictor.memory import memory
 from predictor.model import Model
+from predictor.offload import host_room
 from predictor.parts import parts
 from predictor.plan import CATEGORY_FIELDS, TrainingPlan
 from predictor.ranking import DAY, OBJECTIVES, Counts, Limits, SearchResult, brief, single
@@ -31,7 +32,7 @@ from predictor.rules import Rule, rules
 from predictor.space import Block, Space, space_of
 from predictor.step import assemble, stretched
 from predictor.training import environment_of, interval
-from predictor.units import GIB
+from predictor.units import GB, GIB
 
 CHUNK = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
@@ -95,6 +96,7 @@ class _Search:
         allowed = self.limits.memory_fraction * capacity
         conflict = Conflict()
         least, where = np.inf, (0, 0)
+        crowded = np.inf, 0.0, 0.0
         for number, block in enumerate(self.blocks):
             lawful: list[Index] = []
             for part in _chunks(np.arange(len(block))):
@@ -111,11 +113,17 @@ class _Search:
             for part in lawful:
                 if not part.size:
                     continue
-                peak = memory(self.model, block.plan(part), self.calibration.run).peak
+                plan = block.plan(part)
+                held = memory(self.model, plan, self.calibration.run)
+                peak, room = held.peak, host_room(self.cluster, plan)
                 low = int(np.argmin(peak))
                 if peak[low] < least:
                     least, where = float(peak[low]), (number, int(part[low]))
                 fits = peak <= allowed
+                over = np.where(fits, held.host / room, np.inf)
+                if (near := int(np.argmin(over))) >= 0 and over[near] < crowded[0]:
+                    crowded = float(over[near]), float(held.host[near]), float(room[near])
+                fits &= held.host <= room
                 kept.append(part[fits])
                 peaks.append(peak[fits])
             self.rows.append(np.concatenate([np.empty(0, np.intp), *kept]))
@@ -130,6 +138,12 @@ class _Search:
                 else (f" ({self.limits.memory_fraction:.0%} of {capacity / GIB:.1f})")
             )
             name = self.cluster.accelerator.name
+            if np.isfinite(crowded[0]):
+                raise InputError(
+                    f"no plan fits the hosts of {self.cluster.name}: of those that fit {name}, the "
+                    f"least would keep {crowded[1] / GB:.1f} GB for each accelerator, for which "
+                    f"the host has {crowded[2] / GB:.1f} GB"
+                )
             raise InputError(
                 f"no plan fits the {allowed / GIB:.1f} GiB{share} of {name}: the least that would "
                 f"is {least / GIB:.1f} GiB per GPU, with {brief(best)}"

@@ -24,6 +24,7 @@ from predictor.hardware import Array, Cluster
 from predictor.model import Model
 from predictor.serving_capacity import Capacity, Promise, waiting_quantile
 from predictor.serving_memory import ServingMemory, serving_memory
+from predictor.serving_offload import hosts_memory
 from predictor.serving_plan import ServingPlan
 from predictor.specs import ServingPlanSpec, parse
 
@@ -105,6 +106,9 @@ def batches(
         spec = parse(ServingPlanSpec, {**stated, **alone}, "request")
         found = complete_serving(spec, calibration.run, False, model=model, cluster=cluster)
         numbers: dict[str, Any] = {**columns, "batch": columns["dp"]}
+        if "host_memory_gb" not in stated:
+            ranks = columns["tp"] * columns["pp"] * columns["dp"]
+            numbers["host_memory"] = hosts_memory(cluster, ranks)
         yield replace(found.plan, **numbers)
 
 

@@ -24,7 +24,7 @@ from predictor.compare import (
     timed_again,
 )
 from predictor.complete import complete_training
-from predictor.complete_cluster import complete_cluster
+from predictor.complete_cluster import complete_cluster, with_host
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
 from predictor.filling import Filler
@@ -264,6 +264,7 @@ def search(
     known = load(calibration)
     own_model, own_cluster = catalog.model(model), catalog.system(cluster)
     stated = _batch_of(plan)
+    own_cluster = with_host(own_cluster, stated)
     bounds = Limits(**limits)
     goal = objective or ("cost" if bounds.days is not None else "time")
     result = search_train(own_model, own_cluster, stated, known, bounds, goal, keep, prune)

@@ -111,7 +111,8 @@ def search_engines(
         for batch in batches(model, cluster, fields, calibration):
             found.both(cluster, batch)
     if not found.counts[1]:
-        reason = found.reason or "no layout"
+        apart_from = f"prompts cannot be read apart: {found.unsearched}"
+        reason = found.reason or (apart_from if found.unsearched else "no layout")
         raise InputError(f"no way to serve {model.name} is possible: {reason}")
     if not found.counts[2]:
         raise InputError(

@@ -22,9 +22,9 @@ from predictor.efficiency import Calibration, RunParameters
 from predictor.given import Range
 from predictor.hardware import Array, Cluster
 from predictor.model import Model
+from predictor.offload import node_memory
 from predictor.serving_capacity import Capacity, Promise, waiting_quantile
 from predictor.serving_memory import ServingMemory, serving_memory
-from predictor.serving_offload import hosts_memory
 from predictor.serving_plan import ServingPlan
 from predictor.specs import ServingPlanSpec, parse
 
@@ -107,8 +107,9 @@ def batches(
         found = complete_serving(spec, calibration.run, False, model=model, cluster=cluster)
         numbers: dict[str, Any] = {**columns, "batch": columns["dp"]}
         if "host_memory_gb" not in stated:
+            # Engines of a fleet share nodes: each has the part of its accelerators.
             ranks = columns["tp"] * columns["pp"] * columns["dp"]
-            numbers["host_memory"] = hosts_memory(cluster, ranks)
+            numbers["host_memory"] = node_memory(cluster) * ranks / cluster.accelerators_per_node
         yield replace(found.plan, **numbers)
 
 

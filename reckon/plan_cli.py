@@ -135,6 +135,9 @@ def plan_infer_command(
     pp: PP = None,
     dp: Annotated[Text, flag("dp", "Attention replicas of a mixture.")] = None,
     ep: EP = None,
+    prefill_workers: Annotated[
+        Text, flag("prefill-workers", "That read prompts apart; 0: none.")
+    ] = None,
     precision: Annotated[Text, flag("precision", "bf16,fp8,int4_wo ...", "P")] = None,
     kv_precision: Annotated[Text, flag("kv-precision", "bf16,fp8 cache.", "P")] = None,
     framework: EngineName = None,

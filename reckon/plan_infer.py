@@ -44,7 +44,7 @@ OBJECTIVES = ("gpus", "cost")
 
 STATED = (
     "model", "system", "accelerator", "input_len", "output_len", "tp", "pp", "dp", "ep",
-    "precision", "kv_precision", "framework", "era",
+    "prefill_workers", "precision", "kv_precision", "framework", "era",
 )  # fmt: skip
 """Flags that say what to search."""
 

@@ -185,7 +185,8 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10) -> None:
         memory = serving_memory(found.model, engine.cluster, engine.plan, found.run)
         held.append({name: float(value) / GB for name, value in memory.classes.items()})
     stacks = {name: [one[name] for one in held] for name in held[0]}
-    figures.append(_bars(graphs, labels, stacks, "Memory of a GPU", "GB"))
+    what = "Memory of a GPU that decodes" if any(f.engine.apart for f in fleets) else "Memory"
+    figures.append(_bars(graphs, labels, stacks, what, "GB"))
     if len(found.load.rates) > 1:
         load = graphs.Figure()
         load.add_scatter(x=found.load.hours, y=found.load.rates, name="load", line={"shape": "hv"})

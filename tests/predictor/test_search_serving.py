@@ -192,3 +192,15 @@ def test_workers_that_cannot_hold_the_weights_are_none() -> None:
         large, [DGX], {**stated, "prefill_tp": Range(1, 64)}, Promise(), KNOWN, PARAMETERS
     )
     assert {float(e.plan.prefill_tp) for e in found.engines} == {16.0}
+
+
+def test_engines_of_a_fleet_share_the_hosts_memory() -> None:
+    stated = {**LENGTHS, "offload": ("weights",), "tp": (1, 2), "pp": (1,)}
+    found = search_engines(LLAMA, [DGX], stated, Promise(), KNOWN, PARAMETERS)
+    each = {float(e.plan.tp): float(e.plan.host_memory) for e in found.engines}
+    assert each == pytest.approx({1.0: 2048e9 / 8, 2.0: 2048e9 / 4})
+    assert found.unsearched == "the cache lies in the host's memory"
+    with pytest.raises(InputError, match="cannot be read apart: the cache lies"):
+        search_engines(
+            LLAMA, [DGX], {**stated, "prefill_workers": (1,)}, Promise(), KNOWN, PARAMETERS
+        )

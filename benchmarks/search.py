@@ -14,8 +14,10 @@ from predictor.efficiency import Calibration, load
 from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.plan import TrainingPlan, feasible
-from predictor.search import MEMORY_FRACTION, search_train, single
+from predictor.plan import TrainingPlan
+from predictor.ranking import MEMORY_FRACTION, single
+from predictor.rules import feasible
+from predictor.search import search_train
 from predictor.space import space_of
 from predictor.training import predict
 from reckon.terminal import grid

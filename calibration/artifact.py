@@ -103,6 +103,7 @@ def manifest(
             "memory_sigma": run.memory_sigma,
             "sigma": _number(run.sigma),
             "sigma_moe": _number(run.sigma_moe),
+            "sigma_plan": _number(run.sigma_plan),
             "factors": dict(run.factors),
             "sources": dict(run.sources),
         },

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from calibration.crossval_sweep import score_sweep
-from predictor.compare import PLAN_SIGMA
 from predictor.efficiency import load
 from predictor.hardware import Array
 
@@ -77,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     known = load(given.calibration)
     table = score_sweep(given.shared / "bulk" / "training" / "nanotron_sweep.csv", known)
-    tie = math.exp(known.interval_q * math.sqrt(2.0) * PLAN_SIGMA)
+    tie = math.exp(known.interval_q * math.sqrt(2.0) * known.run.sigma_plan)
     for label, rows in (("all rows", table), ("without sick machines", table[~table["sick"]])):
         found = choices(rows, tie)
         close = np.mean(found["share"] >= CLOSE)

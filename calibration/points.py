@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from predictor import catalog
-from predictor.complete import TrainingRequest, complete_training, frameworks
+from predictor.complete import TrainingRequest, complete_training
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
+from predictor.filling import frameworks
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.plan import FIT, RECOMPUTE_MODULES

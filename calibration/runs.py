@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from calibration.artifact import write
 from calibration.points import Point, point_of
-from calibration.spread import Residual, with_spread
+from calibration.spread import Residual, with_plan_spread, with_spread
 from calibration.sweep import healthy_points, with_allocation
 from calibration.tables import read_table
 from predictor import catalog
@@ -38,6 +38,7 @@ from predictor.efficiency import Calibration, RunParameters, load, run_parameter
 from predictor.errors import InputError
 from predictor.hardware import Array
 from predictor.parts import Parts, parts, stack, take
+from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.schema import TRAINING_KEY
 from predictor.step import ANY, HOP, LAUNCH, NODES, Environment, assemble, environment
 from predictor.training import interval
@@ -352,9 +353,25 @@ def residuals(runs: Runs, run: RunParameters) -> list[Residual]:
     value, sigma = predictions(runs, run)
     rows = zip(value - runs.measured, sigma, runs.points, strict=True)
     return [
-        Residual(float(error), float(spread), point.source, point.request.model.is_moe)
+        Residual(
+            float(error),
+            float(spread),
+            point.source,
+            point.request.model.is_moe,
+            *_compared(point),
+        )
         for error, spread, point in rows
     ]
+
+
+def _compared(point: Point) -> tuple[str, str]:
+    """What a run has in common with those that differ from it in the plan alone; the plan."""
+    request = point.request
+    plan, machine = request.plan, request.cluster.accelerator.name
+    same = ("precision", "framework", "era")
+    common = [request.model.name, machine, float(plan.gpus), *(getattr(plan, n) for n in same)]
+    names = (name for name in (*NUMERIC_FIELDS, *CATEGORY_FIELDS) if name not in same)
+    return repr(common), repr([str(getattr(plan, name)) for name in names])
 
 
 def left_out(
@@ -399,7 +416,7 @@ def fit_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
     )
     found = left_out(runs, defaults)
     spread = with_spread(fitted.run, found, fitted.interval_q, fitted.interval_level)
-    return replace(fitted, run=spread)
+    return replace(fitted, run=with_plan_spread(spread, found))
 
 
 def bend_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
@@ -484,7 +501,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     write(fitted, given.out, manifest["heldout"])
     print(f"wrote {given.out}: {len(fitted.fitted_points)} runs")
-    print(f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}")
+    print(
+        f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}, "
+        f"between plans {fitted.run.sigma_plan:.3f}"
+    )
     for name, value in {**fitted.run.overlap, **fitted.run.factors}.items():
         print(f"  {name:28} {value:.3f}")
 

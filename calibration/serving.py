@@ -20,10 +20,10 @@ import numpy as np
 from calibration.inference_points import InferencePoint, inference_point
 from calibration.spread import Residual, run_sigma
 from calibration.tables import read_table
-from predictor.complete import period
 from predictor.complete_serving import engines
 from predictor.efficiency import Calibration, RunParameters, load
 from predictor.errors import InputError
+from predictor.filling import period
 from predictor.hardware import Array
 from predictor.inference import predict_inference, spread_of, spreads
 from predictor.latency import Device, Latencies, Work, latencies

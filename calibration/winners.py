@@ -24,7 +24,8 @@ from predictor.errors import InputError
 from predictor.hardware import Numeric
 from predictor.memory import memory
 from predictor.plan import TrainingPlan
-from predictor.search import Limits, SearchResult, brief, search_train
+from predictor.ranking import Limits, SearchResult, brief
+from predictor.search import search_train
 
 SOURCES = (
     "megatron_sc21",

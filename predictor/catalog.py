@@ -28,7 +28,7 @@ from predictor.hardware import (
 from predictor.huggingface import from_config, is_config
 from predictor.model import Model
 from predictor.specs import AcceleratorSpec, ModelSpec, Spec, SystemSpec, parse
-from predictor.units import to_si
+from predictor.units import GB, to_si
 
 Ref = str | Path | Mapping[str, Any]
 Row = dict[str, Any]
@@ -242,9 +242,9 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
                 in_switch=tier.in_switch,
             )
         )
-    return Cluster(
-        spec.name, accelerator(spec.accelerator), spec.accelerators_per_node, tuple(tiers)
-    )
+    host = np.nan if spec.host_memory_gb is None else spec.host_memory_gb * GB
+    machine = accelerator(spec.accelerator)
+    return Cluster(spec.name, machine, spec.accelerators_per_node, tuple(tiers), host)
 
 
 def model(ref: Ref | Model) -> Model:

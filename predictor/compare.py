@@ -13,20 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from predictor.axes import Index
+from predictor.contenders import varied
 from predictor.efficiency import Calibration
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.parts import parts
 from predictor.plan import TrainingPlan
-from predictor.search import SearchResult, varied
-from predictor.space import Index
+from predictor.ranking import SearchResult
 from predictor.step import assemble
 from predictor.training import environment_of
-
-PLAN_SIGMA = 0.03
-"""Log-standard-deviation of what is particular to one plan: the errors of 578 published runs about
-the median of their source, model, machine, precision and number of accelerators, each source left
-out of the fit (robust; half of the sources lie between 0.02 and 0.05)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +95,12 @@ def ratio(one: Timed, other: Timed, calibration: Calibration, weight: float = 1.
     """Step time of one plan over that of another, times `weight` (their accelerators', where plans
     are ranked by cost).
 
-    sigma² = Σ over families (share x sigma of one - share x sigma of the other)² + 2 plan_sigma²
+    sigma² = Σ over families (share x sigma of one - share x sigma of the other)² + 2 sigma_plan²
     """
     names = {*one.errors, *other.errors}
     shared = sum((one.errors.get(f, 0.0) - other.errors.get(f, 0.0)) ** 2 for f in names)
-    reach = math.exp(calibration.interval_q * math.sqrt(shared + 2.0 * PLAN_SIGMA**2))
+    own = calibration.run.sigma_plan
+    reach = math.exp(calibration.interval_q * math.sqrt(shared + 2.0 * own**2))
     value = weight * one.step_time / other.step_time
     return Ratio(value, value / reach, value * reach)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -17,33 +17,21 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
+from predictor.complete_cluster import complete_cluster, scale_up, with_host
 from predictor.efficiency import RunParameters
-from predictor.errors import InputError, unknown
+from predictor.errors import InputError
+from predictor.filling import Assumption, Filler, framework_settings, named_model
 from predictor.goodput import Reliability
-from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.hardware import Accelerator, Cluster
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, check, stack
+from predictor.offload import node_memory
+from predictor.plan import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, stack
 from predictor.precision import PEAK, PRECISIONS
+from predictor.rules import check
 from predictor.schedules import SCHEDULES, V
 from predictor.specs import TrainingPlanSpec
-
-NODE_FALLBACK = 8
-
-PCIE_RATE = 32e9
-"""A PCIe 4 x16 link, one direction [bytes/s] (PCI Express 4.0 base specification)."""
-
-NODE_NETWORK = 12.5e9
-"""What joins nodes of which the catalog knows nothing: one 100 Gb/s port [bytes/s]."""
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A field that was filled in: its value and the rule that gave it."""
-
-    field: str
-    value: Any
-    rule: str
+from predictor.units import GB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,138 +49,6 @@ class TrainingRequest:
     assumed: tuple[Assumption, ...]
     reliability: Reliability
     price: float | None = None
-
-
-@lru_cache(maxsize=1)
-def frameworks() -> Mapping[str, Any]:
-    """The table of framework defaults, `data/defaults/frameworks.yaml`."""
-    return catalog.read_mapping(catalog.data_dir() / "defaults" / "frameworks.yaml")
-
-
-def framework_settings(name: str, era: str | None) -> tuple[dict[str, Any], str]:
-    """Defaults of a framework in an era ('YYYY' or 'YYYY-MM'; None: its latest), and a label.
-
-    Raises InputError for an unknown framework or an era that is no date.
-    """
-    chosen, label = period(frameworks(), name, era)
-    return {**chosen["settings"], "means": chosen.get("means", {})}, label
-
-
-def period(table: Mapping[str, Any], name: str, era: str | None) -> tuple[dict[str, Any], str]:
-    """The entry of a framework that holds in an era, of a table of periods; and a label.
-
-    Raises InputError for an unknown framework or an era that is no date.
-    """
-    if name not in table:
-        raise unknown("framework", name, table)
-    periods = table[name]
-    if era is None or era == "neutral":
-        chosen = periods[-1]
-    else:
-        if not era[:4].isdigit():
-            raise InputError(f"era {era!r} is not a date; write YYYY or YYYY-MM")
-        month = era if len(era) > 4 else f"{era}-06"
-        chosen = next((p for p in periods if "until" not in p or month <= p["until"]), periods[-1])
-    return chosen, f"{name} until {chosen['until']}" if "until" in chosen else name
-
-
-class Filler:
-    """Collects values and the record of those that were assumed."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        self.assumed: list[Assumption] = []
-
-    def fill(self, field: str, value: Any, rule: str) -> Any:
-        """Take the value and its rule where none was given; returns what holds."""
-        if field not in self.values:
-            self.values[field] = value
-            self.assumed.append(Assumption(field, value, rule))
-        return self.values[field]
-
-
-def named_model(values: Mapping[str, Any]) -> Model:
-    """The model that a request names.
-
-    Raises InputError where it names none.
-    """
-    if "model" not in values:
-        raise InputError("give --model (reckon show models)")
-    return catalog.model(values["model"])
-
-
-def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
-    """The first catalog system with an accelerator and node size, else one of another node size
-    resized, else a PCIe node (`alone`)."""
-    matches = [
-        name
-        for name, row in catalog.rows("systems").items()
-        if row["accelerator"] == accelerator.name
-    ]
-    if not matches:
-        return alone(accelerator, per_node)
-    for name in matches:
-        row = catalog.rows("systems")[name]
-        if per_node in (None, int(row["accelerators_per_node"])):
-            return catalog.system(name)
-    found = catalog.system(matches[0])
-    return resize_node(found, int(per_node or NODE_FALLBACK))
-
-
-def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
-    """A node of accelerators that no catalog system has: joined by their PCIe links (that of a
-    PCIe 4 x16 where the catalog has none), and by a `NODE_NETWORK` per node."""
-    size = int(per_node or NODE_FALLBACK)
-    host = accelerator.host_bandwidth
-    inside = Tier("pcie4", float(size), host if np.isfinite(host) else PCIE_RATE)
-    outside = Tier("ethernet", math.inf, NODE_NETWORK / size)
-    return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, (inside, outside))
-
-
-def resize_node(cluster: Cluster, per_node: int) -> Cluster:
-    """The same links with another number of accelerators per node."""
-    old = cluster.accelerators_per_node
-    tiers = tuple(
-        replace(tier, size=float(per_node)) if tier.size == old else tier for tier in cluster.tiers
-    )
-    name = f"{cluster.name} with {per_node} per node"
-    return replace(cluster, name=name, accelerators_per_node=per_node, tiers=tiers)
-
-
-def scale_up(cluster: Cluster) -> int:
-    """Accelerators that the innermost link joins: those of a node, or of an NVLink domain."""
-    inner = [tier for tier in cluster.tiers if tier.link == cluster.tiers[0].link]
-    sizes = [tier.size for tier in inner if np.isfinite(tier.size)]
-    return int(max(sizes, default=cluster.accelerators_per_node))
-
-
-def complete_cluster(filler: Filler) -> Cluster:
-    """The system that a request names, or the first of its accelerator, resized as it states."""
-    values = filler.values
-    per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
-    if "system" in values:
-        cluster = catalog.system(values["system"])
-        if "accelerator" in values:
-            own = catalog.accelerator(values["accelerator"])
-            cluster = replace(cluster, accelerator=own)
-    elif "accelerator" in values:
-        own = catalog.accelerator(values["accelerator"])
-        cluster = default_system(own, per_node)
-        rule = "catalog system of that accelerator and node size, else a PCIe node"
-        filler.fill("system", cluster.name, rule)
-    else:
-        raise InputError("give --system or --accelerator (reckon show systems)")
-    if per_node is not None and per_node != cluster.accelerators_per_node:
-        cluster = resize_node(cluster, per_node)
-    if link is not None:
-        outer = replace(cluster.tiers[-1], bandwidth=link * 1e9 / 8)
-        if len(cluster.tiers) == 1:
-            inner = replace(cluster.tiers[0], size=float(cluster.accelerators_per_node))
-            outer = replace(outer, link="infiniband", size=np.inf, in_switch=False)
-            cluster = replace(cluster, tiers=(inner, outer))
-        else:
-            cluster = replace(cluster, tiers=(*cluster.tiers[:-1], outer))
-    return cluster
 
 
 def _precision(filler: Filler, accelerator: Accelerator) -> str:
@@ -251,6 +107,7 @@ def complete_training(
     values = filler.values
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
+    cluster = with_host(cluster, values)
     for field in ("seq_len", "global_batch"):
         if field not in values:
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
@@ -381,6 +238,10 @@ def complete_training(
                 f"{values['dp']} = {int(plan.gpus)}"
             )
         check(plan, model)
+    away = max(float(plan.offload_activations), float(plan.offload_optimizer))
+    if away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory):
+        known = f"the catalog does not say what hosts of {cluster.name} have"
+        filler.fill("host_memory_gb", round(node_memory(cluster) / GB), f"of a node; {known}")
     tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
     if price is not None and tokens is None:
         raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")

@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import (
-    Assumption,
-    Filler,
-    complete_cluster,
-    named_model,
-    period,
-    scale_up,
-)
+from predictor.complete_cluster import complete_cluster, scale_up
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
+from predictor.filling import Assumption, Filler, named_model, period
 from predictor.hardware import Accelerator, Cluster
 from predictor.model import Model
-from predictor.plan import enforce
+from predictor.rules import enforce
 from predictor.serving_memory import serving_memory
-from predictor.serving_offload import HOST_BANDWIDTH, default_link, enforce_host
+from predictor.serving_offload import (
+    HOST_BANDWIDTH,
+    default_link,
+    enforce_host,
+    hosts_memory,
+)
 from predictor.serving_plan import (
     SERVING_CATEGORIES,
     SERVING_NUMBERS,
@@ -163,6 +162,9 @@ def complete_serving(
             for name in (*SERVING_CATEGORIES, *SERVING_NUMBERS)
             if name in values and name not in ("tp", "pp", "dp", "ep", "batch")
         }
+        if "offload" in taken and taken["offload"] != "none":
+            gpus = tp * pp * dp + _read_apart(values)
+            taken.setdefault("host_memory", float(hosts_memory(cluster, gpus)))
         return ServingPlan(
             batch=values["batch"],
             tp=float(tp),
@@ -193,6 +195,12 @@ def complete_serving(
     if model.is_moe:
         filler.fill("ep", int(plan.ep), "all ranks where attention is replicated, else 1")
     filler.fill("gpus", int(plan.gpus), "tp x pp x dp, and those that read prompts apart")
+    if plan.offload != "none" and "host_memory" not in values:
+        known = "the catalog does not say what those have"
+        rule = "of the nodes that the plan takes" + (
+            f"; {known}" if np.isnan(cluster.host_memory) else ""
+        )
+        filler.fill("host_memory_gb", round(float(plan.host_memory) / GB), rule)
     if strict:
         if int(plan.gpus) != values["gpus"]:
             raise InputError(
@@ -225,9 +233,8 @@ def complete_serving(
 def _offload(filler: Filler, accelerator: Accelerator) -> None:
     """The host that holds weights and cache."""
     values = filler.values
-    if "host_memory_gb" not in values:
-        raise InputError("give host_memory_gb: it has no default where weights are offloaded")
-    values["host_memory"] = values.pop("host_memory_gb") * GB
+    if "host_memory_gb" in values:
+        values["host_memory"] = values.pop("host_memory_gb") * GB
     for key, field, usual, rule in (
         ("host_bandwidth_gbs", "host_bandwidth", HOST_BANDWIDTH, "eight channels of DDR4-3200"),
         ("host_link_gbs", "host_link", default_link(accelerator), "copies over PCIe of its year"),

@@ -2,6 +2,8 @@
 
 Workers take prompts in the order of their arrival, as many to a pass as it has room for; a cache
 travels to the engine that decodes, which leaps from one event to the next as `events.serve` does.
+Of several replicas that decode, one is followed: with random arrivals the workers read the prompts
+of all, in turn, and clients have as many workers as are each replica's.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections import deque
 
 import numpy as np
 
+from predictor.errors import InputError
 from predictor.events import PassTable, Served, enforce_load
 from predictor.hardware import Array
 from predictor.serving_plan import NATIVE
@@ -28,12 +31,13 @@ def serve_apart(
     """Serve requests one by one on workers that read prompts and one engine that decodes.
 
     reading, decoding       tables of a worker and of the engine; as many workers as its plan has
-    input_len, output_len   tokens of each request
+    input_len, output_len   tokens of each request, with `arrivals` of all replicas
     transfer                time that a cache of the plan's prompt travels, in proportion [s]
     arrivals                when each arrives [s], rising; None: `clients` send the next request
                             when they have the answer to the last
 
-    Raises InputError where a request is longer than the cache, or neither load is stated.
+    Returns the requests of one replica. Raises InputError where a request is longer than the
+    cache, neither load is stated, or clients' replicas share a worker.
     """
     enforce_load(decoding, input_len, output_len, arrivals, clients)
     count = len(input_len)
@@ -45,7 +49,15 @@ def serve_apart(
     scale = transfer / float(plan.input_len)
     came = [0.0] * count if arrivals is None else arrivals.tolist()
     first, last = [0.0] * count, [0.0] * count
-    free = [0.0] * max(round(float(plan.prefill_workers) / float(plan.dp)), 1)
+    replicas, workers = round(float(plan.dp)), round(float(plan.prefill_workers))
+    if arrivals is None:
+        if workers % replicas:
+            raise InputError(
+                f"clients' requests one by one need as many prefill workers for each of {replicas} "
+                f"replicas, which {workers} cannot be; state a rate"
+            )
+        replicas, workers = 1, workers // replicas
+    free = [0.0] * workers
     heapq.heapify(free)
     sent: list[tuple[float, int]] = []  # requests yet to be read, by arrival
     for one in range(min(clients, count) if arrivals is None else count):
@@ -79,9 +91,11 @@ def serve_apart(
             heapq.heappush(free, start + spent)
             for one in batch:
                 first[one] = start + spent
-                heapq.heappush(ready, (start + spent + scale * given[one], one))
+                if one % replicas == 0:
+                    heapq.heappush(ready, (start + spent + scale * given[one], one))
 
-    while finished < count:
+    own_requests = range(0, count, replicas)
+    while finished < len(own_requests):
         read_until(now)
         while ready and ready[0][0] <= now:
             waiting.append(heapq.heappop(ready)[1])
@@ -119,5 +133,7 @@ def serve_apart(
                 came[started] = now
                 heapq.heappush(sent, (now, started))
                 started += 1
-    start, head, tail = (np.array(values) for values in (came, first, last))
-    return Served(start, head + overhead, tail + overhead, np.asarray(output_len, float), 0)
+    start, head, tail, tokens = (
+        np.asarray(values, float)[::replicas] for values in (came, first, last, output_len)
+    )
+    return Served(start, head + overhead, tail + overhead, tokens, 0)

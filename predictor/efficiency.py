@@ -218,6 +218,8 @@ class RunParameters:
     memory_sigma      log-standard-deviation of peak memory
     sigma             log-standard-deviation of a run that no operator explains
     sigma_moe         the same where the model is a mixture of experts
+    sigma_plan        the part of it that is particular to one plan, which plans of one model on
+                      one machine do not share
     factors           time factor by 'framework/era' (neutral: 1)
     """
 
@@ -230,6 +232,7 @@ class RunParameters:
     memory_sigma: float = 0.1
     sigma: float = 0.1
     sigma_moe: float = 0.1
+    sigma_plan: float = 0.03
     factors: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -461,6 +464,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         memory_sigma=content["memory_sigma"],
         sigma=content["sigma"],
         sigma_moe=content["sigma_moe"],
+        sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
         factors=content["factors"],
         sources=content["sources"],
     )

@@ -18,8 +18,9 @@ from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Array, Cluster
 from predictor.kernels import BOUNDS
+from predictor.layer_parts import Exchange, Slot, Worklist, kernel_class, weight_share
 from predictor.memory import memory
-from predictor.parts import Exchange, Parts, Slot, Worklist, kernel_class, parts, weight_share
+from predictor.parts import Parts, parts
 from predictor.plan import TrainingPlan
 from predictor.precision import PEAK
 from predictor.step import KINDS, Environment, Step, assemble, environment, stretched

@@ -142,12 +142,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cluster:
-    """Accelerators of one kind behind a tiered network (innermost tier first)."""
+    """Accelerators of one kind behind a tiered network (innermost tier first).
+
+    host_memory   of a node [bytes]; NaN: not known
+    """
 
     name: str
     accelerator: Accelerator
     accelerators_per_node: int
     tiers: tuple[Tier, ...]
+    host_memory: float = np.nan
 
     @property
     def varying(self) -> list[Array]:

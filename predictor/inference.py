@@ -174,7 +174,8 @@ def predict_inference(
     m = np.maximum(np.minimum(plan.working, running), 1.0)
     sequences = running / m
     # While serving, prompts come as many as fill a pass.
-    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
+    there = np.where(apart(plan), running, sequences)
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, there)
     together = np.where(static > 0, sequences, together)
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
@@ -189,7 +190,13 @@ def predict_inference(
         decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
         captured=float(plan.execution == "graph"),
         sequences=sequences,
-        fill=np.where(static > 0, (m + (plan.pp - 1.0) / following) / plan.pp, 1.0 / m) - 1.0,
+        # Prompts that are read apart have no pipeline to follow each other through.
+        fill=np.where(
+            apart(plan),
+            1.0,
+            np.where(static > 0, (m + (plan.pp - 1.0) / following) / plan.pp, 1.0 / m),
+        )
+        - 1.0,
         running=running,
         clients=clients,
         static=static,
@@ -202,6 +209,7 @@ def predict_inference(
         launching=NATIVE if plan.execution == "native" else 1.0,
         overlapped=float(plan.scheduling == "overlapped"),
         workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
+        shared=np.broadcast_to(plan.prefill_workers, shape),
     )
     if apart(plan).any():
         each = prompt_time(work, own) / together

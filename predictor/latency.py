@@ -48,7 +48,9 @@ class Work:
     per_pass    tokens that a pass adds to a sequence, on average
     launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
-    workers     engines that read the prompts of this replica and nothing else; 0: it reads them
+    workers     engines that read the prompts of this replica and nothing else, below 1 where
+                replicas share them; 0: it reads them
+    shared      the same of all replicas together
     transfer    time for which a cache from there is waited for, after the first token [s]
     overlapped  1 where the host prepares a pass while the one before it runs, else 0
     """
@@ -70,6 +72,7 @@ class Work:
     drafting: Numeric = 0.0
     overlapped: Numeric = 0.0
     workers: Numeric = 0.0
+    shared: Numeric = 0.0
     transfer: Numeric = 0.0
     launching: Numeric = 1.0
 
@@ -80,6 +83,7 @@ class Latencies:
 
     step     one pass that decodes and nothing else
     prompt   what one more prompt costs
+    turn     time between the prompts that are taken up while others wait
     queue    wait of a request until there is room for it, part of `e2e` and of `ttft`; of a static
              batch, wait of the last requests, of which half is the mean
     """
@@ -90,6 +94,7 @@ class Latencies:
     requests_per_s: Array
     step: Array
     prompt: Array
+    turn: Array
     queue: Array
 
 
@@ -144,13 +149,15 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     not run waits: queue = (C - R) / R of a running request's life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
-    a prompt costs 1 / W of its time, and R requests take R / W prompts at least.
+    a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
+    several replicas share (W < 1) do not read a single prompt any slower.
     """
     step = decode_time(work, own)
     batch = prompt_time(work, own)
     prompt = batch / work.together * (1.0 + work.fill)
     apart = np.asarray(work.workers) > 0
-    prompt = np.where(apart, prompt / np.maximum(work.workers, 1.0), prompt)
+    turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
+    prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
@@ -165,7 +172,8 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
     filling = np.minimum(per_pass, rest)
     ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
-    first = np.maximum(ahead * prompt, batch / np.maximum(work.together, 1.0))
+    alone = batch / np.maximum(work.together, 1.0)
+    first = np.maximum(ahead * prompt - np.maximum(prompt - alone, 0.0), alone)
     # Where all send together, nothing is under way when they do.
     residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
     sent = work.launching * np.asarray(own.request)
@@ -189,5 +197,6 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         np.asarray(work.running / life),
         step,
         np.asarray(prompt),
+        np.asarray(turn),
         np.asarray(queue + busy),
     )

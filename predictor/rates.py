@@ -2,8 +2,8 @@
 
 Requests run in such a number R that as many end as arrive: R = rate x life(R) (Little 1961), where
 the life of a request is that of a concurrency of R. Random arrivals find the prompts of others
-being read: a mean wait of u / (2 (1 - u)) prompts, u = rate x prompt (Pollaczek 1930, for a service
-of constant length).
+being read: a mean wait of u / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930, for a service
+of constant length). A turn is a prompt, or of W workers that read nothing else a Wth of it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def predict_rate(
     )
     latency = one.latencies
     used = min(rate / float(plan.dp) * float(latency.prompt), 0.999)
-    wait = 0.5 * used / (1.0 - used) * float(latency.prompt)
+    wait = 0.5 * used / (1.0 - used) * float(latency.turn)
     found_latencies = replace(
         latency,
         ttft=latency.ttft + wait,

@@ -1,139 +1,54 @@
-"""How much of a load an engine carries within its promised latencies, and how many engines it
-takes: every layout of every system as arrays through the functions that predict a single one.
+"""Engines that carry the most of a load within promised latencies, and how many it takes: every
+layout of every system as arrays through the functions that predict a single one.
 
-Requests arrive at random. As many run at a time as Little's law says; their number is close to
-Poisson's, so that a share q of requests meets no more than its q-quantile running, and latencies
-are those of so many. A prompt that finds others being read waits: not at all with probability
-1 - u, else exponentially with a mean of 1 / (2 (1 - u)) prompts, u = rate x prompt (Pollaczek 1930
-for the mean; Kingman 1961 for the tail).
+Engines that read their own prompts are all evaluated. Of those whose prompts are read apart, first
+with plenty of workers: what they decode then bounds the accelerators that a load takes, and only
+those that may take fewer than the best so far get their workers counted.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import NormalDist
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from predictor.complete import scale_up
-from predictor.complete_serving import complete_serving
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
-from predictor.hardware import Array, Cluster, Numeric
+from predictor.hardware import Array, Cluster
 from predictor.inference import predict_inference
 from predictor.model import Model
-from predictor.serving_memory import serving_memory
+from predictor.serving_capacity import Capacity, Promise, capacity
+from predictor.serving_memory import ServingMemory, serving_memory
 from predictor.serving_parameters import ServingParameters
 from predictor.serving_plan import SERVING_NUMBERS, ServingPlan, serving_rules
-from predictor.space import Range
-from predictor.specs import ServingPlanSpec, parse
+from predictor.serving_space import (
+    DECODING,
+    apart,
+    batches,
+    not_apart,
+    reader,
+    together_too,
+    workers,
+)
 from predictor.units import GIB
 
-NODES = 40
-"""Loads at which every plan is evaluated, from one running request to as many as it admits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """Latencies that a share of the requests is to meet [s]; inf: none."""
-
-    ttft: float = math.inf
-    tpot: float = math.inf
-    ttft_share: float = 0.9
-    tpot_share: float = 0.9
-
-    def __post_init__(self) -> None:
-        for name in ("ttft", "tpot"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} {getattr(self, name):g} s must be above 0")
-        for name in ("ttft_share", "tpot_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name):g} is not between 0 and 1")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Capacity:
-    """What every plan of a batch carries at every load; arrays of (plans, loads).
-
-    rate      requests per second of the engine
-    ttft, tpot  at the promised shares of the requests [s]
-    running   requests at a time, of the engine
-    """
-
-    rate: Array
-    ttft: Array
-    tpot: Array
-    running: Array
-
-
-def poisson_quantile(mean: Numeric, share: float) -> Array:
-    """Quantile of a Poisson number, by the Cornish-Fisher expansion of its normal limit."""
-    z = NormalDist().inv_cdf(share)
-    values = np.asarray(mean, float)
-    return np.asarray(np.maximum(values + z * np.sqrt(values) + (z * z - 1.0) / 6.0, values))
-
-
-def waiting_quantile(used: Numeric, prompt: Numeric, share: float) -> Array:
-    """Wait for the prompts of others that a share of the requests does not exceed [s].
-
-    used     share of the time in which prompts are read, below 1
-    prompt   one of them [s]
-    """
-    u = np.clip(used, 1e-9, 0.999)
-    mean = prompt / (2.0 * (1.0 - u))
-    return np.asarray(np.maximum(mean * np.log(u / (1.0 - share)), 0.0))
-
-
-def capacity(
-    model: Model,
-    cluster: Cluster,
-    plan: ServingPlan,
-    calibration: Calibration,
-    parameters: ServingParameters,
-    promise: Promise,
-) -> Capacity:
-    """Rate and latencies of every plan at `NODES` loads.
-
-    plan   a batch of one dimension, each of which fits; its `batch` is replaced
-    """
-    count = plan.shape[0]
-    columns: dict[str, Any] = {
-        name: np.broadcast_to(getattr(plan, name), (count,))[:, None] for name in SERVING_NUMBERS
-    }
-    column = replace(plan, **columns)
-    column = replace(column, serving=1.0, synchrony=0.0)
-    full = replace(column, batch=np.inf)
-    top = predict_inference(model, cluster, full, calibration, parameters).work.running
-    nodes = np.exp(np.linspace(0.0, 1.0, NODES) * np.log(np.maximum(top, 1.0)))
-
-    def at(running: Array) -> Any:
-        batch = replace(column, batch=running * column.dp)
-        return predict_inference(model, cluster, batch, calibration, parameters)
-
-    mean = at(nodes).latencies
-    slow_first = at(poisson_quantile(nodes, promise.ttft_share)).latencies
-    slow_token = at(poisson_quantile(nodes, promise.tpot_share)).latencies
-    used = mean.requests_per_s * mean.prompt
-    wait = waiting_quantile(used, mean.prompt, promise.ttft_share)
-    return Capacity(
-        rate=mean.requests_per_s * column.dp,
-        ttft=slow_first.ttft + wait,
-        tpot=slow_token.tpot,
-        running=nodes * column.dp,
-    )
+SLAB = 24
+"""Layouts with prompts read apart whose workers are counted together, most promising first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
     """One way to serve on one system, and what it carries within the promise.
 
+    gpus      accelerators, with those that read prompts
     rate      most requests per second of one engine
     ttft, tpot  at that load, at the promised shares [s]
     running   requests at a time at that load
+    used      share of the time in which prompts are read at that load, by all workers where they
+              are read apart
     memory    of the fullest device [bytes]
     curve     loads beyond and below: (rate, ttft, tpot) arrays
     """
@@ -145,88 +60,32 @@ class Engine:
     ttft: float
     tpot: float
     running: float
+    used: float
     memory: float
     curve: tuple[Array, Array, Array]
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts are read on accelerators of their own."""
+        return float(self.plan.prefill_workers) > 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engines:
     """Engines that keep the promise at some load.
 
-    enumerated, possible, fitting   plans in all; that obey every law; that hold a request
+    enumerated, possible, fitting, keeping   plans in all; that obey every law; that hold a
+                 request; that keep the promise at some load. With prompts read apart each counts
+                 once, whatever the number of workers
+    unsearched   why prompts are nowhere read apart; None where that was searched
     """
 
     engines: list[Engine]
     enumerated: int
     possible: int
     fitting: int
-
-
-FIELDS = ("tp", "pp", "dp", "ep")
-
-
-def _layouts(
-    model: Model, cluster: Cluster, given: Mapping[str, Any]
-) -> tuple[Array, Array, Array, Array]:
-    """Columns tp, pp, dp, ep: stated values, or powers of two inside the scale-up network; stages
-    beyond it. Replicas of the attention only share anything where experts are divided."""
-    node = scale_up(cluster)
-    powers = [float(2**i) for i in range(12) if 2**i <= node]
-    table = {
-        "tp": [p for p in powers if model.heads % p == 0],
-        "pp": [1.0, 2.0, 4.0, 8.0],
-        "dp": powers if model.is_moe else [1.0],
-    }
-    for name in table:
-        wanted = given.get(name)
-        if isinstance(wanted, Range):
-            table[name] = [v for v in table[name] if wanted.low <= v <= wanted.high]
-        elif wanted is not None:
-            table[name] = [float(v) for v in wanted]
-    rows = [
-        (tp, pp, dp, ep)
-        for tp in table["tp"]
-        for pp in table["pp"]
-        for dp in table["dp"]
-        for ep in _expert_ranks(model, tp, dp, given.get("ep"))
-    ]
-    columns = np.array(rows, dtype=float).reshape(-1, 4).T
-    return columns[0], columns[1], columns[2], columns[3]
-
-
-def _expert_ranks(model: Model, tp: float, dp: float, wanted: Any) -> list[float]:
-    if wanted is not None and not isinstance(wanted, Range):
-        return [float(v) for v in wanted]
-    whole = [1.0] if dp == 1 else []
-    ranks = [r for r in (tp, tp * dp) if r > 1 and model.num_experts % r == 0]
-    found = sorted(set(whole + ranks)) if model.is_moe else [1.0]
-    if isinstance(wanted, Range):
-        found = [v for v in found if wanted.low <= v <= wanted.high]
-    return found
-
-
-def batches(
-    model: Model, cluster: Cluster, fields: Mapping[str, Any], calibration: Calibration
-) -> Iterator[ServingPlan]:
-    """Plans on one system, a batch for each set of categories.
-
-    fields   keys of a serving plan: values, tuples of values or ranges (`space.read_given`'s form)
-    """
-    listed = {
-        name: values
-        for name, values in fields.items()
-        if name not in FIELDS and not isinstance(values, Range)
-    }
-    tp, pp, dp, ep = _layouts(model, cluster, fields)
-    if not tp.size:
-        return
-    names = list(listed)
-    for values in itertools.product(*listed.values()):
-        stated = dict(zip(names, values, strict=True))
-        alone = dict.fromkeys(("tp", "pp", "dp", "ep"), 1) | {"gpus": 1, "saturated": True}
-        spec = parse(ServingPlanSpec, {**stated, **alone}, "request")
-        found = complete_serving(spec, calibration.run, False, model=model, cluster=cluster)
-        yield replace(found.plan, tp=tp, pp=pp, dp=dp, ep=ep, batch=dp)
+    keeping: int
+    unsearched: str | None = None
 
 
 def search_engines(
@@ -236,85 +95,176 @@ def search_engines(
     promise: Promise,
     calibration: Calibration,
     parameters: ServingParameters,
+    load: float = math.inf,
 ) -> Engines:
-    """Every way to serve on every system, with the most that it carries within the promise.
+    """Ways to serve on every system, with the most that each carries within the promise.
 
-    Raises InputError: no plan is possible, none fits (with the least memory that would), or none
-    keeps the promise (with the closest).
+    load   requests per second to carry in all, by which engines are compared; inf: by accelerators
+           per request
+
+    Engines with prompts read apart that cannot take fewer accelerators of their system for the load
+    than another one are left out. Raises InputError: no plan is possible, none fits (with the least
+    memory that would), or none keeps the promise (with the closest).
     """
-    engines: list[Engine] = []
-    counts = np.zeros(3, dtype=int)
-    least: tuple[float, str] = (math.inf, "")
-    reason = ""
-    closest: tuple[float, str] = (math.inf, "")
+    found = _Search(model, fields, promise, calibration, parameters, load)
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):
-            counts[0] += batch.shape[0]
-            allowed = np.ones(batch.shape, dtype=bool)
-            for rule in serving_rules(batch, model):
-                broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), batch.shape)
-                if broken.all():
-                    reason = rule.message.format(
-                        **{n: f"{np.ravel(getattr(batch, n))[0]:g}" for n in rule.fields}
-                    )
-                allowed &= ~broken
-            reach = np.asarray(batch.gpus) <= cluster.tiers[-1].size
-            batch = batch.take(np.flatnonzero(allowed & reach))
-            counts[1] += batch.shape[0]
-            if not batch.shape[0]:
-                continue
-            one = replace(batch, serving=1.0)
-            room = serving_memory(model, cluster, one, calibration.run)
-            where = f"{cluster.accelerator.name}"
-            short = int(np.argmin(room.total))
-            if room.total[short] < least[0]:
-                plan = batch.take(np.array([short]))
-                least = (float(room.total[short]), f"{engine_brief(plan)} on {where}")
-            fits = np.flatnonzero((room.admitted >= batch.dp) & (room.fits > 0))
-            counts[2] += fits.size
-            if not fits.size:
-                continue
-            batch = batch.take(fits)
-            found = capacity(model, cluster, batch, calibration, parameters, promise)
-            kept = (found.ttft <= promise.ttft) & (found.tpot <= promise.tpot)
-            miss = np.maximum(found.ttft / promise.ttft, found.tpot / promise.tpot)
-            near = int(np.argmin(miss))
-            if miss.ravel()[near] < closest[0]:
-                row, load = np.unravel_index(near, miss.shape)
-                told = (
-                    f"{1e3 * found.ttft[row, load]:.3g} ms to the first token and "
-                    f"{1e3 * found.tpot[row, load]:.3g} ms per token, with "
-                    f"{engine_brief(batch.take(np.array([row])))} on {where}"
-                )
-                closest = (float(miss.ravel()[near]), told)
-            engines += _engines(cluster, batch, found, kept, room.total[fits])
-    if not counts[1]:
-        raise InputError(f"no way to serve {model.name} is possible: {reason or 'no layout'}")
-    if not counts[2]:
+            found.both(cluster, batch)
+    if not found.counts[1]:
+        apart_from = f"prompts cannot be read apart: {found.unsearched}"
+        reason = found.reason or (apart_from if found.unsearched else "no layout")
+        raise InputError(f"no way to serve {model.name} is possible: {reason}")
+    if not found.counts[2]:
         raise InputError(
             f"{model.name} with one request fits no layout tried: the least memory that would is "
-            f"{least[0] / GIB:.1f} GiB per GPU, with {least[1]}; more GPUs (--pp, --tp) would help"
+            f"{found.least[0] / GIB:.1f} GiB per GPU, with {found.least[1]}; more GPUs (--pp, "
+            "--tp) would help"
         )
-    if not engines:
-        raise InputError(f"no plan keeps the promise: the closest takes {closest[1]}")
-    return Engines(engines, int(counts[0]), int(counts[1]), int(counts[2]))
+    if not found.engines:
+        raise InputError(f"no plan keeps the promise: the closest takes {found.closest[1]}")
+    enumerated, possible, fitting, keeping = found.counts
+    return Engines(found.engines, enumerated, possible, fitting, keeping, found.unsearched)
 
 
-def _engines(
-    cluster: Cluster, batch: ServingPlan, found: Capacity, kept: Any, memory: Array
-) -> list[Engine]:
-    """The best load of each plan that keeps the promise at any."""
-    rate = np.where(kept, found.rate, -np.inf)
-    best = np.argmax(rate, axis=1)
-    engines = []
-    for row in np.flatnonzero(kept.any(axis=1)):
-        load = best[row]
-        plan = batch.take(np.array([row]))
-        numbers = {name: float(np.ravel(getattr(plan, name))[0]) for name in SERVING_NUMBERS}
-        numbers |= {"batch": math.inf, "serving": 1.0}
-        single = replace(plan, **numbers)  # type: ignore[arg-type]
-        engines.append(
-            Engine(
+@dataclass(slots=True, eq=False)
+class _Search:
+    """One search on its way.
+
+    counts    plans enumerated, possible, fitting, keeping the promise
+    least     smallest memory of a plan [bytes], and which
+    closest   smallest miss of the promise, and what it takes
+    fewest    accelerators for the load of the best engine of each system
+    """
+
+    model: Model
+    fields: Mapping[str, Any]
+    promise: Promise
+    calibration: Calibration
+    parameters: ServingParameters
+    load: float
+    engines: list[Engine] = field(default_factory=list)
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    least: tuple[float, str] = (math.inf, "")
+    closest: tuple[float, str] = (math.inf, "")
+    reason: str = ""
+    unsearched: str | None = None
+    fewest: dict[str, float] = field(default_factory=dict)
+
+    def both(self, cluster: Cluster, batch: ServingPlan) -> None:
+        """Engines that read their own prompts, then those whose prompts are read apart."""
+        if together_too(self.fields):
+            rows, memory = self._fitting(cluster, batch)
+            if rows.shape[0]:
+                found = self._capacity(cluster, rows)
+                self.counts[3] += int(found.kept(self.promise).any(axis=1).sum())
+                self._keep(cluster, rows, found, memory)
+        why = not_apart(batch, self.fields)
+        if why is not None:
+            self.unsearched = why
+            return
+        many = apart(self.model, cluster, batch, self.fields, self.calibration.run)
+        rows, memory = self._fitting(cluster, many)
+        if rows.shape[0]:
+            self._apart(cluster, rows, memory)
+
+    def _fitting(self, cluster: Cluster, batch: ServingPlan) -> tuple[ServingPlan, Array]:
+        """Plans that obey every law and hold a request, and bytes of the fullest device."""
+        self.counts[0] += batch.shape[0]
+        model, run = self.model, self.calibration.run
+        # One worker a replica stands for any number of them.
+        one = replace(batch, serving=1.0, prefill_workers=np.minimum(batch.prefill_workers, 1.0))
+        allowed = np.ones(batch.shape, dtype=bool)
+        for rule in serving_rules(one, model):
+            broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), batch.shape)
+            if broken.all() and broken.size:
+                self.reason = rule.message.format(
+                    **{n: f"{np.ravel(getattr(one, n))[0]:g}" for n in rule.fields}
+                )
+            allowed &= ~broken
+        reach = np.asarray(one.gpus) <= cluster.tiers[-1].size
+        lawful = np.flatnonzero(allowed & reach)
+        batch, one = batch.take(lawful), one.take(lawful)
+        self.counts[1] += batch.shape[0]
+        if not batch.shape[0]:
+            return batch, np.empty(0)
+        room = serving_memory(model, cluster, one, run)
+        fits = (room.admitted >= one.dp) & (room.fits > 0)
+        held = room.total
+        if np.any(np.asarray(one.prefill_workers) > 0):
+            read: ServingMemory = reader(model, cluster, one, run)
+            fits &= read.fits > 0
+            held = np.maximum(held, read.total)
+        short = int(np.argmin(held))
+        if held[short] < self.least[0]:
+            brief = engine_brief(one.take(np.array([short])))
+            self.least = (float(held[short]), f"{brief} on {cluster.accelerator.name}")
+        there = np.flatnonzero(fits)
+        self.counts[2] += there.size
+        return batch.take(there), held[there]
+
+    def _capacity(self, cluster: Cluster, batch: ServingPlan) -> Capacity:
+        return capacity(self.model, cluster, batch, self.calibration, self.parameters, self.promise)
+
+    def _apart(self, cluster: Cluster, batch: ServingPlan, memory: Array) -> None:
+        """Count the workers of the layouts that may take fewest accelerators."""
+        # A lower bound: caches travel at the fastest network's rate.
+        near = np.where(np.isfinite(batch.kv_rate), batch.kv_rate, cluster.tiers[0].rate)
+        plenty = self._capacity(cluster, replace(batch, kv_rate=near))
+        every, best = np.arange(batch.shape[0]), plenty.best(self.promise)
+        rate, read = plenty.rate[every, best], plenty.read[every, best]
+        decoding = np.asarray(batch.tp * batch.pp * batch.dp)
+        size = np.asarray(batch.prefill_tp)
+        bound = np.maximum(
+            self._needed(rate, decoding + size), self._share(decoding / rate + size * read)
+        )
+        keeps = plenty.kept(self.promise).any(axis=1)
+        self.counts[3] += int(keeps.sum())
+        bound = np.where(keeps, bound, np.inf)
+        at, counts = workers(batch, plenty, self.promise, self.fields.get("prefill_workers"))
+        order = np.argsort(bound, kind="stable")
+        for start in range(0, len(order), SLAB):
+            slab = order[start : start + SLAB]
+            if start and bound[slab[0]] > self.fewest.get(cluster.name, math.inf):
+                return
+            own = np.flatnonzero(np.isin(at, slab))
+            rows = replace(batch.take(at[own]), prefill_workers=counts[own])
+            reach = np.flatnonzero(np.asarray(rows.gpus) <= cluster.tiers[-1].size)
+            if reach.size:
+                rows = rows.take(reach)
+                found = self._capacity(cluster, rows)
+                self._keep(cluster, rows, found, memory[at[own]][reach])
+
+    def _needed(self, rate: Array, gpus: Array) -> Array:
+        """Accelerators of whole engines for the load, or for a request per second."""
+        if not math.isfinite(self.load):
+            return np.asarray(gpus / rate)
+        return np.asarray(np.ceil(self.load / rate - 1e-9) * gpus)
+
+    def _share(self, each: Array) -> Array:
+        """Accelerators for the load if engines came in parts; `each` [accelerators x s/request]."""
+        return each * self.load if math.isfinite(self.load) else each
+
+    def _keep(self, cluster: Cluster, batch: ServingPlan, found: Capacity, memory: Array) -> None:
+        """Keep the plans that keep the promise, each at its best load; note the closest of all."""
+        promise = self.promise
+        miss = np.maximum(found.ttft / promise.ttft, found.tpot / promise.tpot)
+        near = int(np.argmin(miss))
+        if miss.ravel()[near] < self.closest[0]:
+            row, load = np.unravel_index(near, miss.shape)
+            told = (
+                f"{1e3 * found.ttft[row, load]:.3g} ms to the first token and "
+                f"{1e3 * found.tpot[row, load]:.3g} ms per token, with "
+                f"{engine_brief(batch.take(np.array([row])))} on {cluster.accelerator.name}"
+            )
+            self.closest = (float(miss.ravel()[near]), told)
+        best = found.best(promise)
+        for row in np.flatnonzero(found.kept(promise).any(axis=1)):
+            load = best[row]
+            plan = batch.take(np.array([row]))
+            numbers = {name: float(np.ravel(getattr(plan, name))[0]) for name in SERVING_NUMBERS}
+            numbers |= {"batch": math.inf, "serving": 1.0}
+            single = replace(plan, **numbers)  # type: ignore[arg-type]
+            engine = Engine(
                 cluster,
                 single,
                 float(np.asarray(single.gpus)),
@@ -322,21 +272,34 @@ def _engines(
                 float(found.ttft[row, load]),
                 float(found.tpot[row, load]),
                 float(found.running[row, load]),
+                float(found.used[row, load]),
                 float(memory[row]),
                 (found.rate[row], found.ttft[row], found.tpot[row]),
             )
-        )
-    return engines
+            self.engines.append(engine)
+            needed = float(self._needed(np.array(engine.rate), np.array(engine.gpus)))
+            self.fewest[cluster.name] = min(needed, self.fewest.get(cluster.name, math.inf))
 
 
 def engine_brief(plan: ServingPlan) -> str:
     """An engine's layout in a few words."""
-    sizes = " ".join(
-        f"{name} {float(np.ravel(getattr(plan, name))[0]):g}"
-        for name in FIELDS
-        if name == "tp" or float(np.ravel(getattr(plan, name))[0]) > 1
-    )
-    return f"{sizes}, {plan.weights}, {plan.kv} cache"
+
+    def one(name: str) -> float:
+        return float(np.ravel(getattr(plan, name))[0])
+
+    sizes = " ".join(f"{n} {one(n):g}" for n in DECODING if n == "tp" or one(n) > 1)
+    own = one("prefill_workers")
+    beside = f" + {own:g} x prefill tp {one('prefill_tp'):g}" if own > 0 else ""
+    return f"{sizes}{beside}, {plan.weights}, {plan.kv} cache"
+
+
+def interruption(
+    model: Model, engine: Engine, calibration: Calibration, parameters: ServingParameters
+) -> float:
+    """Time by which the prompts of others lengthen each token at the engine's best load [s]."""
+    plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
+    found = predict_inference(model, engine.cluster, plan, calibration, parameters).latencies
+    return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
 
 
 def replicas(engine: Engine, load: Array, headroom: float, spare: int) -> Array:

@@ -15,8 +15,9 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Array, Numeric
+from predictor.hardware import Accelerator, Array, Cluster, Numeric
 from predictor.model import Model
+from predictor.offload import node_memory
 from predictor.passes import COMPUTE, Pass
 from predictor.serving_memory import weight_bytes
 from predictor.serving_operators import kv_token_bytes
@@ -34,6 +35,11 @@ def default_link(accelerator: Accelerator) -> float:
     """Rate of copies from the host [bytes/s], by the accelerator's year."""
     year = float(np.nan_to_num(np.asarray(accelerator.year, float), nan=np.inf))
     return next(rate for before, rate in LINKS if year < before or before == np.inf)
+
+
+def hosts_memory(cluster: Cluster, gpus: Numeric) -> Array:
+    """Memory of the hosts of so many accelerators [bytes]: whole nodes."""
+    return np.asarray(node_memory(cluster) * np.ceil(gpus / cluster.accelerators_per_node))
 
 
 def stream_time(model: Model, plan: ServingPlan) -> Array:
@@ -100,5 +106,6 @@ def enforce_host(model: Model, plan: ServingPlan) -> None:
     if plan.offload != "none" and float(plan.host_memory) < need:
         raise InputError(
             f"host_memory_gb {float(plan.host_memory) / 1e9:g} is less than the weights of "
-            f"{model.name}, {need / 1e9:.0f} GB"
+            f"{model.name}, {need / 1e9:.0f} GB: {(need - float(plan.host_memory)) / 1e9:.0f} GB "
+            "are missing"
         )

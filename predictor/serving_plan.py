@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from predictor.hardware import Accelerator, Numeric
 from predictor.model import Model
-from predictor.plan import Rule, not_multiple
 from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
+from predictor.rules import Rule, not_multiple
 
 HALVES = ("bf16", "fp16")
 
@@ -336,11 +336,6 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             "prefill_workers {prefill_workers} read prompts of requests that follow each other: "
             "state a concurrency or a rate",
             ("prefill_workers",),
-        ),
-        Rule(
-            np.asarray((plan.prefill_workers > 0) & (plan.prefill_workers < plan.dp)),
-            "prefill_workers {prefill_workers} are fewer than the {dp} replicas that decode",
-            ("prefill_workers", "dp"),
         ),
     ]
     if model.is_moe:

@@ -119,6 +119,7 @@ class SystemSpec(Spec):
     aliases: str = ""
     accelerator: str | dict[str, Any]
     accelerators_per_node: Count
+    host_memory_gb: Positive | None = None
     tiers: Annotated[list[TierSpec], Field(min_length=1)]
     facts: dict[str, Any] = {}
     source: str = ""
@@ -253,6 +254,7 @@ class TrainingPlanSpec(Spec):
     offload_optimizer: Share | None = None
     loader_rate: Positive | None = None
     offload_to: Annotated[str, _one_of(OFFLOADS)] | None = None
+    host_memory_gb: Positive | None = None
     sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
     attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
     cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from predictor.communication import PASSES
 from predictor.efficiency import RunParameters
 from predictor.hardware import Array, Numeric
-from predictor.parts import COMPUTE_TERMS, Exchange, Parts, Slot
+from predictor.layer_parts import Exchange, Slot
+from predictor.parts import COMPUTE_TERMS, Parts
 from predictor.schedules import Passes, pipeline_time
 
 TERMS = (

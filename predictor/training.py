@@ -16,12 +16,14 @@ from predictor.errors import InputError
 from predictor.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.hardware import Array, Cluster, Numeric, batch_shape
 from predictor.kernels import BOUNDS, Timing
+from predictor.layer_parts import kernel_class
 from predictor.memory import Memory, memory
 from predictor.model import Model
 from predictor.operators import Operator
-from predictor.parts import kernel_class, parts
+from predictor.parts import parts
 from predictor.pipeline import STAGES
-from predictor.plan import TrainingPlan, enforce, pipeline_rules
+from predictor.plan import TrainingPlan
+from predictor.rules import enforce, pipeline_rules
 from predictor.schedules import LINE, Event, Passes, timeline
 from predictor.step import KINDS, TERMS, Environment, Step, assemble, environment, stretched
 

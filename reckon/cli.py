@@ -15,7 +15,30 @@ import typer
 from predictor.errors import InputError
 from reckon import __version__
 from reckon.explore_cli import register as register_explore
-from reckon.flags import CalibrationName, Json, Settings, Text, flag
+from reckon.flags import (
+    CP,
+    EP,
+    PP,
+    TP,
+    VPP,
+    AcceleratorName,
+    CalibrationName,
+    EngineEra,
+    EngineName,
+    InputLen,
+    Json,
+    MicroBatch,
+    ModelName,
+    OutputLen,
+    RunFile,
+    SeqLen,
+    Settings,
+    SystemName,
+    Text,
+    TrainingEra,
+    TrainingFramework,
+    flag,
+)
 from reckon.plan_cli import plan_app
 
 app = typer.Typer(
@@ -48,20 +71,20 @@ def main_callback(
 
 @predict_app.command("train", epilog=EXAMPLE)
 def predict_train_command(
-    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
-    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
-    system: Annotated[Text, flag("system", "Catalog name or .yaml.", "NAME")] = None,
-    accelerator: Annotated[Text, flag("accelerator", "Instead of a system.", "NAME")] = None,
+    file: RunFile = None,
+    model: ModelName = None,
+    system: SystemName = None,
+    accelerator: AcceleratorName = None,
     gpus: Annotated[Text, flag("gpus", "Accelerators in all.")] = None,
-    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
-    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
-    vpp: Annotated[Text, flag("vpp", "Virtual stages per device.")] = None,
-    cp: Annotated[Text, flag("cp", "Context parallel.")] = None,
-    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    tp: TP = None,
+    pp: PP = None,
+    vpp: VPP = None,
+    cp: CP = None,
+    ep: EP = None,
     dp: Annotated[Text, flag("dp", "Data parallel (default: what remains).")] = None,
-    micro_batch: Annotated[Text, flag("micro-batch", "Sequences per micro-batch.")] = None,
+    micro_batch: MicroBatch = None,
     global_batch: Annotated[Text, flag("global-batch", "Sequences per step.")] = None,
-    seq_len: Annotated[Text, flag("seq-len", "Tokens per sequence.")] = None,
+    seq_len: SeqLen = None,
     precision: Annotated[Text, flag("precision", "fp32 tf32 fp16 bf16 fp8 ...", "P")] = None,
     recompute: Annotated[Text, flag("recompute", "none selective per_op full fit.", "R")] = None,
     sharding: Annotated[Text, flag("sharding", "none zero1 zero2 zero3 fsdp hsdp.", "S")] = None,
@@ -70,8 +93,8 @@ def predict_train_command(
         typer.Option("--sequence-parallel/--no-sequence-parallel", help="Megatron's flag."),
     ] = None,
     attention: Annotated[Text, flag("attention", "flash or unfused.", "A")] = None,
-    framework: Annotated[Text, flag("framework", "Whose defaults to assume.", "NAME")] = None,
-    era: Annotated[Text, flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
+    framework: TrainingFramework = None,
+    era: TrainingEra = None,
     tokens: Annotated[Text, flag("tokens", "Budget: adds days, goodput, GPU-hours.")] = None,
     price_per_gpu_hour: Annotated[Text, flag("price-per-gpu-hour", "Adds money.", "X")] = None,
     settings: Settings = None,
@@ -160,15 +183,15 @@ INFER_EXAMPLE = (
 
 @predict_app.command("infer", epilog=INFER_EXAMPLE)
 def predict_infer_command(
-    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
-    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
-    system: Annotated[Text, flag("system", "Catalog name or .yaml.", "NAME")] = None,
-    accelerator: Annotated[Text, flag("accelerator", "Instead of a system.", "NAME")] = None,
+    file: RunFile = None,
+    model: ModelName = None,
+    system: SystemName = None,
+    accelerator: AcceleratorName = None,
     gpus: Annotated[Text, flag("gpus", "Accelerators in all.")] = None,
-    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
-    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
+    tp: TP = None,
+    pp: PP = None,
     dp: Annotated[Text, flag("dp", "Replicas of the attention (dense: of all).")] = None,
-    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    ep: EP = None,
     batch: Annotated[Text, flag("batch", "Requests that start together.")] = None,
     concurrency: Annotated[Text, flag("concurrency", "Or clients, one request each.")] = None,
     saturated: Annotated[
@@ -176,14 +199,14 @@ def predict_infer_command(
     ] = None,
     rate: Annotated[Text, flag("rate", "Or requests per second, at random.", "X")] = None,
     simulate: Annotated[Text, flag("simulate", "Also serve N requests one by one.")] = None,
-    input_len: Annotated[Text, flag("input-len", "Tokens of a prompt.")] = None,
-    output_len: Annotated[Text, flag("output-len", "Tokens of an answer.")] = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
     precision: Annotated[
         Text, flag("precision", "bf16 fp8 fp8_block sq int8_wo int4_wo ...", "P")
     ] = None,
     kv_precision: Annotated[Text, flag("kv-precision", "bf16, fp8 or int8 cache.", "P")] = None,
-    framework: Annotated[Text, flag("framework", "Engine: vllm sglang ...", "NAME")] = None,
-    era: Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
+    framework: EngineName = None,
+    era: EngineEra = None,
     settings: Settings = None,
     calibration: CalibrationName = "default",
     json: Json = None,

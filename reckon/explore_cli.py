@@ -90,7 +90,7 @@ def _optimise(grid: Any, json: str | None) -> int:
         gain = found.score / found.before - 1.0 if found.before else float("nan")
         print(f"  {objective:32} {found.score:,.4g}  ({gain:+.1%} over the budget as stated)")
         if grid.spec.workload == "training":
-            from predictor.search import brief
+            from predictor.ranking import brief
 
             print(f"  by the plan {brief(found.plan)}")
         for name, area in content["machine"]["area_mm2"].items():

@@ -23,12 +23,15 @@ from predictor.compare import (
     timed,
     timed_again,
 )
-from predictor.complete import Filler, complete_cluster, complete_training
+from predictor.complete import complete_training
+from predictor.complete_cluster import complete_cluster, with_host
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
+from predictor.filling import Filler
 from predictor.hardware import Cluster
 from predictor.model import Model
-from predictor.search import OBJECTIVES, Limits, SearchResult, brief, mapping, search_train
+from predictor.ranking import OBJECTIVES, Limits, SearchResult, brief, mapping
+from predictor.search import search_train
 from predictor.specs import TrainingPlanSpec, parse
 from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
@@ -261,6 +264,7 @@ def search(
     known = load(calibration)
     own_model, own_cluster = catalog.model(model), catalog.system(cluster)
     stated = _batch_of(plan)
+    own_cluster = with_host(own_cluster, stated)
     bounds = Limits(**limits)
     goal = objective or ("cost" if bounds.days is not None else "time")
     result = search_train(own_model, own_cluster, stated, known, bounds, goal, keep, prune)
@@ -317,70 +321,26 @@ def hold_against(
     )
 
 
-def where(fields: dict[str, Any]) -> tuple[Model, Cluster, dict[str, Any]]:
-    """Model and cluster of a request, and the rest of it."""
-    rest = dict(fields)
-    name = rest.pop("model", None)
-    if name is None:
+def asked(
+    stated: Mapping[str, Any],
+    calibration: str | Path | Calibration,
+    where: str = "command line",
+    **options: Any,
+) -> TrainingSearch:
+    """Search what a flat request asks for: `model`, `system` (or `accelerator`), keys of a plan,
+    fields of `Limits`, `objective`.
+
+    options   further ones of `search`
+
+    Raises InputError.
+    """
+    rest = {name: value for name, value in stated.items() if value is not None}
+    model = rest.pop("model", None)
+    if model is None:
         raise InputError("give --model (reckon show models)")
-    spec = parse(TrainingPlanSpec, {k: rest.pop(k) for k in CLUSTER if k in rest}, "command line")
-    return catalog.model(name), complete_cluster(Filler(spec.model_dump())), rest
-
-
-def read_plan(text: str) -> dict[str, Any]:
-    """A plan as a YAML file, or as 'tp=8 pp=4'."""
-    if "=" not in text:
-        return dict(catalog.read_mapping(Path(text)))
-    pairs = (word.partition("=") for word in text.replace(",", " ").split())
-    return {key.replace("-", "_"): value for key, _, value in pairs}
-
-
-def run_train(
-    file: str | None,
-    fields: dict[str, Any],
-    settings: list[str],
-    limits: dict[str, Any],
-    objective: str | None,
-    compare: str | None,
-    top: int,
-    report: str | None,
-    calibration: str,
-    json: str | None,
-    emit: str | None = None,
-) -> int:
-    """The verb `reckon plan train`; returns the exit status."""
-    from reckon.commands import settings_of
-
-    content = dict(catalog.read_mapping(Path(file))) if file else {}
-    stated = {**content, **fields, **settings_of(settings)}
-    if "price_per_gpu_hour" in stated:
-        stated["price"] = stated.pop("price_per_gpu_hour")
-    bounds = {name: stated.pop(name) for name in LIMITS if name in stated} | limits
-    goal = objective or stated.pop("objective", None)
-    model, cluster, rest = where(stated)
-    found = search(
-        model,
-        cluster,
-        rest,
-        calibration,
-        objective=goal,
-        compare=read_plan(compare) if compare else None,
-        keep=max(top, 100),
-        **bounds,
-    )
-    line = {"emitted": found.emit(emit, quiet=json == "-")} if emit else {}
-    if json:
-        from reckon.files import write_json
-
-        write_json(json, {**found.to_dict(max(top, 1)), **line})
-    if report:
-        from reckon.report import write_training
-
-        write_training(Path(report), found, top)
-    if json != "-" and not emit:
-        from reckon.plan_terminal import show_training
-
-        show_training(found, top)
-        if report:
-            print(f"\npictures in {report}")
-    return 0
+    spec = parse(TrainingPlanSpec, {k: rest.pop(k) for k in CLUSTER if k in rest}, where)
+    if "price_per_gpu_hour" in rest:
+        rest.setdefault("price", rest.pop("price_per_gpu_hour"))
+    options |= {name: rest.pop(name) for name in (*LIMITS, "objective") if name in rest}
+    cluster = complete_cluster(Filler(spec.model_dump()))
+    return search(model, cluster, rest, calibration, **options)

@@ -6,7 +6,32 @@ from typing import Annotated
 
 import typer
 
-from reckon.flags import CalibrationName, Json, Settings, Text, flag
+from reckon.flags import (
+    CP,
+    EP,
+    PP,
+    TP,
+    VPP,
+    AcceleratorName,
+    CalibrationName,
+    Emit,
+    EngineEra,
+    EngineName,
+    InputLen,
+    Json,
+    MicroBatch,
+    ModelName,
+    OutputLen,
+    Report,
+    RunFile,
+    SeqLen,
+    Settings,
+    SystemName,
+    Text,
+    TrainingEra,
+    TrainingFramework,
+    flag,
+)
 
 plan_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -16,32 +41,30 @@ TRAIN_EXAMPLE = (
     "(1..8), which bounds the search; the others are searched."
 )
 
-REPORT_HELP = "Pictures, one HTML file."
-
 
 @plan_app.command("train", epilog=TRAIN_EXAMPLE)
 def plan_train_command(
-    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
-    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
-    system: Annotated[Text, flag("system", "Catalog name or .yaml.", "NAME")] = None,
-    accelerator: Annotated[Text, flag("accelerator", "Instead of a system.", "NAME")] = None,
+    file: RunFile = None,
+    model: ModelName = None,
+    system: SystemName = None,
+    accelerator: AcceleratorName = None,
     gpus: Annotated[Text, flag("gpus", "N, a list, or LOW..HIGH; none: any.")] = None,
     global_batch: Annotated[Text, flag("global-batch", "Sequences per step.")] = None,
     batch_tokens: Annotated[Text, flag("batch-tokens", "Or tokens per step.")] = None,
-    seq_len: Annotated[Text, flag("seq-len", "Tokens per sequence.")] = None,
-    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
-    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
-    vpp: Annotated[Text, flag("vpp", "Virtual stages per device.")] = None,
-    cp: Annotated[Text, flag("cp", "Context parallel.")] = None,
-    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    seq_len: SeqLen = None,
+    tp: TP = None,
+    pp: PP = None,
+    vpp: VPP = None,
+    cp: CP = None,
+    ep: EP = None,
     dp: Annotated[Text, flag("dp", "Data parallel.")] = None,
-    micro_batch: Annotated[Text, flag("micro-batch", "Sequences per micro-batch.")] = None,
+    micro_batch: MicroBatch = None,
     precision: Annotated[Text, flag("precision", "fp16 bf16 fp8 ... (one: searched.)", "P")] = None,
     recompute: Annotated[Text, flag("recompute", "none selective per_op full.", "R")] = None,
     sharding: Annotated[Text, flag("sharding", "none zero1 zero2 fsdp hsdp.", "S")] = None,
     schedule: Annotated[Text, flag("schedule", "1f1b zb-h1 ...", "S")] = None,
-    framework: Annotated[Text, flag("framework", "Whose defaults to assume.", "NAME")] = None,
-    era: Annotated[Text, flag("era", "Of the framework, YYYY-MM.", "DATE")] = None,
+    framework: TrainingFramework = None,
+    era: TrainingEra = None,
     settings: Settings = None,
     tokens: Annotated[float | None, flag("tokens", "To train on.", "X")] = None,
     days: Annotated[float | None, flag("days", "At most so many.", "X")] = None,
@@ -63,32 +86,20 @@ def plan_train_command(
         Text, flag("compare", "Your plan: .yaml, or 'tp=8 pp=4 ...'.", "PLAN")
     ] = None,
     top: Annotated[int, flag("top", "Plans to list.")] = 10,
-    report: Annotated[Text, flag("report", REPORT_HELP, "FILE")] = None,
+    report: Report = None,
     calibration: CalibrationName = "default",
     json: Json = None,
-    emit: Annotated[Text, flag("emit", "Launch line instead.", "NAME")] = None,
+    emit: Emit = None,
 ) -> None:
     """The fastest (or cheapest) layout of a training run, the Pareto front, and why."""
     given = locals()
-    from reckon.plan import FIELDS, LIMITS, OFFLOADED, run_train
+    from reckon.plan import FIELDS, LIMITS, OFFLOADED
+    from reckon.plan_verbs import plan_train
 
-    fields = {name: given[name] for name in FIELDS if given[name] is not None}
+    fields = {n: given[n] for n in (*FIELDS, *LIMITS, "objective") if given[n] is not None}
     fields |= OFFLOADED if offload else {}
-    limits = {name: given[name] for name in LIMITS if given[name] is not None}
     raise typer.Exit(
-        run_train(
-            file,
-            fields,
-            settings or [],
-            limits,
-            objective,
-            compare,
-            top,
-            report,
-            calibration,
-            json,
-            emit,
-        )
+        plan_train(file, fields, settings or [], compare, top, report, calibration, json, emit)
     )
 
 
@@ -100,14 +111,14 @@ INFER_EXAMPLE = (
 
 @plan_app.command("infer", epilog=INFER_EXAMPLE)
 def plan_infer_command(
-    file: Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")] = None,
-    model: Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")] = None,
+    file: RunFile = None,
+    model: ModelName = None,
     system: Annotated[Text, flag("system", "To choose among.", "NAME,...")] = None,
     accelerator: Annotated[Text, flag("accelerator", "Instead of systems.", "NAME,...")] = None,
     rate: Annotated[float | None, flag("rate", "Requests per second.", "X")] = None,
     load: Annotated[Text, flag("load", "Or a table: hour, requests_per_s.", "CSV")] = None,
-    input_len: Annotated[Text, flag("input-len", "Tokens of a prompt.")] = None,
-    output_len: Annotated[Text, flag("output-len", "Tokens of an answer.")] = None,
+    input_len: InputLen = None,
+    output_len: OutputLen = None,
     ttft_ms: Annotated[float | None, flag("ttft-ms", "Promised first token.", "X")] = None,
     tpot_ms: Annotated[float | None, flag("tpot-ms", "Promised time per token.", "X")] = None,
     ttft_percentile: Annotated[
@@ -120,30 +131,31 @@ def plan_infer_command(
         float | None, flag("headroom", "Load to carry beyond, 0.2: 20 %.", "X")
     ] = None,
     spare: Annotated[int | None, flag("spare", "Engines beyond those needed.")] = None,
-    tp: Annotated[Text, flag("tp", "Tensor parallel.")] = None,
-    pp: Annotated[Text, flag("pp", "Pipeline parallel.")] = None,
+    tp: TP = None,
+    pp: PP = None,
     dp: Annotated[Text, flag("dp", "Attention replicas of a mixture.")] = None,
-    ep: Annotated[Text, flag("ep", "Expert parallel.")] = None,
+    ep: EP = None,
+    prefill_workers: Annotated[
+        Text, flag("prefill-workers", "That read prompts apart; 0: none.")
+    ] = None,
     precision: Annotated[Text, flag("precision", "bf16,fp8,int4_wo ...", "P")] = None,
     kv_precision: Annotated[Text, flag("kv-precision", "bf16,fp8 cache.", "P")] = None,
-    framework: Annotated[Text, flag("framework", "Engine: vllm,sglang ...", "NAME")] = None,
-    era: Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")] = None,
+    framework: EngineName = None,
+    era: EngineEra = None,
     price: Annotated[Text, flag("price-per-gpu-hour", "X, or SYSTEM=X,...", "X")] = None,
     objective: Annotated[Text, flag("objective", "gpus or cost.", "O")] = None,
     simulate: Annotated[int | None, flag("simulate", "Check the best with N requests.")] = None,
     settings: Settings = None,
     top: Annotated[int, flag("top", "Fleets to list.")] = 10,
-    report: Annotated[Text, flag("report", REPORT_HELP, "FILE")] = None,
+    report: Report = None,
     calibration: CalibrationName = "default",
     json: Json = None,
-    emit: Annotated[Text, flag("emit", "Launch line instead.", "NAME")] = None,
+    emit: Emit = None,
 ) -> None:
     """The fewest GPUs, or the least money, for a load within promised latencies."""
     given = locals()
-    from reckon.plan_infer import OPTIONS, STATED, run_infer
+    from reckon.plan_infer import OPTIONS, STATED
+    from reckon.plan_verbs import plan_infer
 
-    fields = {name: given[name] for name in STATED if given[name] is not None}
-    options = {name: given[name] for name in OPTIONS if given[name] is not None}
-    raise typer.Exit(
-        run_infer(file, fields, settings or [], options, top, report, calibration, json, emit)
-    )
+    fields = {name: given[name] for name in (*STATED, *OPTIONS) if given[name] is not None}
+    raise typer.Exit(plan_infer(file, fields, settings or [], top, report, calibration, json, emit))

@@ -3,7 +3,7 @@ latencies."""
 
 from __future__ import annotations
 
-import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,37 +12,39 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.complete import Filler, complete_cluster
+from predictor.complete_cluster import complete_cluster
 from predictor.efficiency import Calibration, RunParameters, load
 from predictor.errors import InputError
-from predictor.events import pass_table, poisson, serve, spread_lengths
-from predictor.hardware import Array, Cluster
+from predictor.filling import Filler
+from predictor.given import read_given
+from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.search_serving import (
-    FIELDS,
     Engine,
     Engines,
-    Promise,
     curve,
     engine_brief,
+    interruption,
     replicas,
     search_engines,
 )
-from predictor.serving_parameters import ServingParameters
+from predictor.serving_capacity import Promise
 from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.space import read_given
+from predictor.serving_space import FIELDS
 from predictor.specs import ServingPlanSpec, parse
 from predictor.units import GB
+from reckon.loads import Load, load_of, prices
 from reckon.plan import CLUSTER
 from reckon.predict import DEFAULT_CALIBRATION, Ref
 from reckon.result import SCHEMA_VERSION
 from reckon.serving import engine_parameters
+from reckon.simulating import one_by_one
 
 OBJECTIVES = ("gpus", "cost")
 
 STATED = (
     "model", "system", "accelerator", "input_len", "output_len", "tp", "pp", "dp", "ep",
-    "precision", "kv_precision", "framework", "era",
+    "prefill_workers", "precision", "kv_precision", "framework", "era",
 )  # fmt: skip
 """Flags that say what to search."""
 
@@ -52,21 +54,10 @@ OPTIONS = (
 )  # fmt: skip
 """Flags that say what for."""
 
-VARIATION = 0.1
-"""Of the lengths of simulated requests, as in `reckon predict infer --simulate`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Load:
-    """Requests per second, hour by hour; one value for a constant rate."""
-
-    hours: Array
-    rates: Array
-
-    @property
-    def peak(self) -> float:
-        """The largest."""
-        return float(self.rates.max())
+NUMBERS = (
+    "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom", "spare", "simulate",
+)  # fmt: skip
+"""Those of them that are numbers in any case."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +66,8 @@ class Fleet:
 
     count     at the peak
     gpus      accelerators at the peak
+    used      share of the time in which prompts are read at the peak, by all workers where they are
+              read apart
     hours     accelerator-hours over the load's hours if engines come and go with it
     cost      money per hour of the load: of the fleet at its peak, and as it follows the load
     ttft, tpot  at the peak, at the promised shares of the requests [s]
@@ -88,12 +81,28 @@ class Fleet:
     cost_scaled: float | None
     ttft: float
     tpot: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contrast:
+    """The best fleet of the other kind: prompts read apart, or by the engines that decode.
+
+    delay   time by which prompts lengthen each token of the one of the two that reads its own, at
+            the most that its engine carries [s]
+    share   of that time per token
+    """
+
+    other: Fleet
+    delay: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
 class InferenceSearch:
     """A search as a user sees it: fleets, best first.
 
+    contrast    the best fleet that reads prompts the other way; None where there is none
     simulated   figures of requests served one by one by the best fleet at the peak, if asked for
     """
 
@@ -108,7 +117,31 @@ class InferenceSearch:
     run: RunParameters
     found: Engines
     fleets: list[Fleet]
+    contrast: Contrast | None = None
     simulated: dict[str, Any] | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why prompts are read apart by the best fleet, or why not, in a sentence."""
+        best, other = self.fleets[0], self.contrast
+        kinds = ("where engines read their own prompts", "with prompts read apart")
+        if other is None:
+            why = self.found.unsearched if not best.engine.apart else None
+            if why is not None:
+                return f"prompts read apart were not searched: {why}"
+            return f"no plan {kinds[not best.engine.apart]} keeps the promise"
+        cost = "" if other.other.cost is None else f", {other.other.cost:,.2f} per hour"
+        told = f"{engine_brief(other.other.engine.plan)}, takes {other.other.gpus} GPUs{cost}"
+        delay = f"{1e3 * other.delay:.3g} ms to each token, {other.share:.0%} of its time"
+        if best.engine.apart:
+            return (
+                "prompts read apart delay no token, and their workers are busy "
+                f"{best.used:.0%} of the time; {kinds[0]} they add {delay}, and the best, {told}"
+            )
+        return (
+            f"prompts add {delay}; {kinds[1]}, whose workers would be busy "
+            f"{other.other.used:.0%} of the time, the best, {told}"
+        )
 
     @property
     def front(self) -> list[tuple[float, float, Engine]]:
@@ -153,9 +186,15 @@ class InferenceSearch:
                 "enumerated": self.found.enumerated,
                 "possible": self.found.possible,
                 "fitting": self.found.fitting,
-                "keep_the_promise": len(self.found.engines),
+                "keep_the_promise": self.found.keeping,
             },
             "fleets": [self.entry(fleet) for fleet in self.fleets[:top]],
+            "prompts": {
+                "apart": self.fleets[0].engine.apart,
+                "reason": self.reason,
+                "other": None if self.contrast is None else self.entry(self.contrast.other),
+                "delay_per_token_s": None if self.contrast is None else self.contrast.delay,
+            },
             "frontier": [
                 {
                     "output_tokens_per_s_per_gpu": gain,
@@ -182,6 +221,7 @@ class InferenceSearch:
             "tpot_s": fleet.tpot,
             "most_requests_per_s_per_engine": engine.rate,
             "running_per_engine": engine.running,
+            "prompts_read_share": fleet.used,
             "memory_gb": engine.memory / GB,
             "gpu_hours_following_load": fleet.hours,
             "cost_per_hour": fleet.cost,
@@ -200,57 +240,11 @@ def plan_mapping(engine: Engine) -> dict[str, Any]:
     return {**found, **{name: getattr(engine.plan, name) for name in SERVING_CATEGORIES}}
 
 
-def read_load(table: Path) -> Load:
-    """Hours and requests per second of a CSV table. Raises InputError where it has none."""
-    try:
-        with table.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InputError(f"cannot read {table}: {why}") from None
-    for name in ("hour", "requests_per_s"):
-        if not rows or name not in rows[0]:
-            raise InputError(f"{table} needs the columns hour and requests_per_s, and a row")
-    try:
-        hours, rates = (
-            np.array([float(row[name]) for row in rows]) for name in ("hour", "requests_per_s")
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{table}: {error}") from None
-    return checked_load(hours, rates, str(table))
-
-
-def checked_load(hours: Array, rates: Array, where: str) -> Load:
-    """A load whose rates are possible."""
-    if not np.all(np.isfinite(rates)) or np.any(rates < 0) or not rates.max() > 0:
-        raise InputError(f"{where}: requests_per_s must be finite, 0 or more, and not all 0")
-    return Load(hours, rates)
-
-
-def prices(text: str | float | None, clusters: Sequence[Cluster]) -> dict[str, float] | None:
-    """Price of an accelerator-hour by system: one number for all, or 'SYSTEM=X,SYSTEM=Y'."""
-    if text is None:
-        return None
-    try:
-        if "=" not in str(text):
-            return {cluster.name: float(text) for cluster in clusters}
-        pairs = (part.partition("=") for part in str(text).split(","))
-        table = {catalog.system(name.strip()).name: float(value) for name, _, value in pairs}
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"--price-per-gpu-hour {text!r}: write X, or SYSTEM=X,SYSTEM=Y") from None
-    for cluster in clusters:
-        if cluster.name not in table:
-            raise InputError(f"--price-per-gpu-hour {text!r} says nothing of {cluster.name}")
-    return table
-
-
 def search_infer(
     model: Ref | Model,
     clusters: Ref | Cluster | Sequence[Ref | Cluster],
     plan: Mapping[str, Any],
-    load_: float | Mapping[str, Sequence[float]] | Path | Load,
+    load_: float | str | Path | Mapping[str, Sequence[float]] | Load,
     *,
     ttft: float = float("inf"),
     tpot: float = float("inf"),
@@ -297,16 +291,33 @@ def search_infer(
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
         if len(given[field]) > 1:
             raise InputError(f"{field} takes one value in a search, not {len(given[field])}")
-    wanted = _load(load_)
+    wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
-    found = search_engines(own_model, systems, given, promise, known, parameters)
+    most = wanted.peak * (1.0 + headroom)
+    found = search_engines(own_model, systems, given, promise, known, parameters, most)
     fleets = [_fleet(e, wanted, headroom, spare, table) for e in found.engines]
     fleets.sort(
         key=lambda f: (f.cost if goal == "cost" else f.gpus, f.gpus, f.hours, f.tpot, f.ttft)
     )
+    best = fleets[0]
+    contrast = None
+    other = next((f for f in fleets if f.engine.apart != best.engine.apart), None)
+    if other is not None:
+        own = other.engine if best.engine.apart else best.engine
+        delay = interruption(own_model, own, known, parameters)
+        contrast = Contrast(other, delay, delay / own.tpot)
     simulated = None
     if simulate:
-        simulated = _simulate(own_model, fleets[0], wanted, promise, simulate, known, parameters)
+        engine, rate = best.engine, wanted.peak / best.count
+        served = one_by_one(
+            own_model, engine.cluster, engine.plan, known, parameters, simulate, rate=rate
+        )
+        simulated = {
+            "requests": simulate,
+            "ttft_s_at_share": float(np.quantile(served.ttft, promise.ttft_share)),
+            "tpot_s_at_share": float(np.quantile(served.tpot, promise.tpot_share)),
+            **{f"{name}_s": own for name, own in served.summary().items()},
+        }
     return InferenceSearch(
         own_model,
         wanted,
@@ -319,22 +330,9 @@ def search_infer(
         known.run,
         found,
         fleets,
+        contrast,
         simulated,
     )
-
-
-def _load(given: float | Mapping[str, Sequence[float]] | Path | Load) -> Load:
-    if isinstance(given, Load):
-        return given
-    if isinstance(given, Mapping):
-        try:
-            hours, rates = (np.asarray(given[k], float) for k in ("hour", "requests_per_s"))
-        except KeyError as error:
-            raise InputError(f"the load lacks {error}") from None
-        return checked_load(hours, rates, "load")
-    if isinstance(given, str | Path):
-        return read_load(Path(given))
-    return checked_load(np.zeros(1), np.array([float(given)]), "--rate")
 
 
 def _fleet(
@@ -356,100 +354,67 @@ def _fleet(
         None if own is None else own * hours / len(wanted.rates),
         float(np.interp(share, rate, ttft)),
         float(np.interp(share, rate, tpot)),
+        engine.used * min(share / engine.rate, 1.0),
     )
 
 
-def _simulate(
-    model: Model,
-    fleet: Fleet,
-    wanted: Load,
-    promise: Promise,
-    requests: int,
-    calibration: Calibration,
-    parameters: ServingParameters,
-) -> dict[str, Any]:
-    """One engine of the best fleet at the peak, request by request."""
-    plan = fleet.engine.plan
-    given, made = (
-        spread_lengths(float(mean), requests, VARIATION, seed)
-        for seed, mean in ((1, plan.input_len), (2, plan.output_len))
-    )
-    longest = (float(given.max()), float(made.max()))
-    table = pass_table(model, fleet.engine.cluster, plan, calibration, parameters, longest)
-    share = wanted.peak / fleet.count / float(plan.dp)
-    served = serve(table, given, made, poisson(share, requests))
-    return {
-        "requests": requests,
-        "ttft_s_at_share": float(np.quantile(served.ttft, promise.ttft_share)),
-        "tpot_s_at_share": float(np.quantile(served.tpot, promise.tpot_share)),
-        **{f"{name}_s": own for name, own in served.summary().items()},
-    }
+def asked(
+    stated: Mapping[str, Any], calibration: str | Path | Calibration, where: str = "command line"
+) -> InferenceSearch:
+    """Search what a flat request asks for: `model`, `system` (or `accelerator`), one or several;
+    the load and the promise (`OPTIONS`); keys of a serving plan.
 
-
-def run_infer(
-    file: str | None,
-    fields: dict[str, Any],
-    settings: list[str],
-    options: dict[str, Any],
-    top: int,
-    report: str | None,
-    calibration: str,
-    json: str | None,
-    emit: str | None = None,
-) -> int:
-    """The verb `reckon plan infer`; returns the exit status."""
-    from reckon.commands import settings_of
-
-    content = dict(catalog.read_mapping(Path(file))) if file else {}
-    stated = {**content, **fields, **settings_of(settings)}
-    own = {name: stated.pop(name) for name in OPTIONS if name in stated} | options
-    name = stated.pop("model", None)
-    if name is None:
+    Raises InputError.
+    """
+    rest = {name: value for name, value in stated.items() if value is not None}
+    own = {name: rest.pop(name) for name in OPTIONS if name in rest}
+    if "price_per_gpu_hour" in rest:
+        own.setdefault("price", rest.pop("price_per_gpu_hour"))
+    model = rest.pop("model", None)
+    if model is None:
         raise InputError("give --model (reckon show models)")
     if ("rate" in own) == ("load" in own):
         raise InputError("give the load: --rate X, or --load TABLE.csv (hour, requests_per_s)")
-    wanted = read_load(Path(own.pop("load"))) if "load" in own else float(own.pop("rate"))
-    arguments = {
-        "ttft": own.pop("ttft_ms", float("inf")) / 1e3,
-        "tpot": own.pop("tpot_ms", float("inf")) / 1e3,
-        "ttft_share": own.pop("ttft_percentile", 90.0) / 100.0,
-        "tpot_share": own.pop("tpot_percentile", 90.0) / 100.0,
+    wanted = own.pop("load") if "load" in own else own.pop("rate")
+    numbers = {name: _number(name, own.pop(name)) for name in NUMBERS if name in own}
+    return search_infer(
+        model,
+        _systems(rest, where),
+        rest,
+        wanted if isinstance(wanted, str | Path | Mapping) else _number("rate", wanted),
+        ttft=numbers.pop("ttft_ms", math.inf) / 1e3,
+        tpot=numbers.pop("tpot_ms", math.inf) / 1e3,
+        ttft_share=numbers.pop("ttft_percentile", 90.0) / 100.0,
+        tpot_share=numbers.pop("tpot_percentile", 90.0) / 100.0,
+        headroom=numbers.pop("headroom", 0.0),
+        spare=int(numbers.pop("spare", 0)),
+        simulate=int(numbers.pop("simulate", 0)),
+        calibration=calibration,
         **own,
-    }
-    systems = _systems(stated)
-    found = search_infer(name, systems, stated, wanted, calibration=calibration, **arguments)
-    line = {"emitted": found.emit(emit, quiet=json == "-")} if emit else {}
-    if json:
-        from reckon.files import write_json
-
-        write_json(json, {**found.to_dict(max(top, 1)), **line})
-    if report:
-        from reckon.report import write_inference
-
-        write_inference(Path(report), found, top)
-    if json != "-" and not emit:
-        from reckon.plan_infer_terminal import show_inference
-
-        show_inference(found, top)
-        if report:
-            print(f"\npictures in {report}")
-    return 0
+    )
 
 
-def _systems(stated: dict[str, Any]) -> list[Cluster]:
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} {value!r} is not a number") from None
+
+
+def _systems(stated: dict[str, Any], where: str) -> list[Cluster]:
     """Systems (or accelerators) among which to choose; taken out of what is stated."""
     rest = {name: stated.pop(name) for name in CLUSTER if name in stated}
     key = "system" if "system" in rest else "accelerator"
     value = rest.pop(key, None)
     if value is None:
         raise InputError("give --system or --accelerator, one or several (reckon show systems)")
-    names = value if isinstance(value, list) else [part.strip() for part in str(value).split(",")]
-    return [
-        complete_cluster(
-            Filler(parse(ServingPlanSpec, {**rest, key: name}, "command line").model_dump())
-        )
-        for name in names
-    ]
+    texts = value.split(",") if isinstance(value, str) else value
+    names = texts if isinstance(texts, list) else [texts]
+    parsed = (
+        parse(ServingPlanSpec, {**rest, key: n.strip() if isinstance(n, str) else n}, where)
+        for n in names
+    )
+    return [complete_cluster(Filler(spec.model_dump())) for spec in parsed]
 
 
 __all__ = ["InferenceSearch", "engine_brief", "search_infer"]

@@ -34,7 +34,7 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     counts = found.found
     print(
         f"{counts.enumerated:,} ways to serve: {counts.possible:,} possible, "
-        f"{counts.fitting:,} fit, {len(counts.engines):,} keep the promise\n"
+        f"{counts.fitting:,} fit, {counts.keeping:,} keep the promise\n"
     )
     priced = found.fleets[0].cost is not None
     rows = []
@@ -66,7 +66,8 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     columns += ["cost/h scaled"] if varying and priced else []
     print(grid(columns, rows, left=3))
     shares = f"{promise.ttft_share:.0%} and {promise.tpot_share:.0%}"
-    print(f"TTFT and TPOT of {shares} of the requests at the peak; req/s: most that one carries\n")
+    print(f"TTFT and TPOT of {shares} of the requests at the peak; req/s: most that one carries")
+    print(f"why: {found.reason}\n")
     front = found.front
     step = max(1, math.ceil(len(front) / FRONT))
     print(strong("throughput against latency"))

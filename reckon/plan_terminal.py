@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.compare import Ratio
-from predictor.search import brief
+from predictor.ranking import brief
 from predictor.units import GIB
 from reckon.plan import MOST_TIES, TrainingSearch
 from reckon.terminal import TERM_NAMES, bar, four, grid, seconds, short, strong

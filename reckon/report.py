@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.errors import InputError
 from predictor.files import write_text
-from predictor.search import brief
+from predictor.ranking import brief
 from predictor.search_serving import engine_brief
 from predictor.serving_memory import serving_memory
 from predictor.units import GB
@@ -185,7 +185,8 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10) -> None:
         memory = serving_memory(found.model, engine.cluster, engine.plan, found.run)
         held.append({name: float(value) / GB for name, value in memory.classes.items()})
     stacks = {name: [one[name] for one in held] for name in held[0]}
-    figures.append(_bars(graphs, labels, stacks, "Memory of a GPU", "GB"))
+    what = "Memory of a GPU that decodes" if any(f.engine.apart for f in fleets) else "Memory"
+    figures.append(_bars(graphs, labels, stacks, what, "GB"))
     if len(found.load.rates) > 1:
         load = graphs.Figure()
         load.add_scatter(x=found.load.hours, y=found.load.rates, name="load", line={"shape": "hv"})
@@ -203,7 +204,7 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10) -> None:
     _page(
         path,
         f"Fleets for {found.model.name}",
-        f"{lead}{found.output_len:g} out.",
+        f"{lead}{found.output_len:g} out. Why: {found.reason}.",
         figures,
         text,
     )

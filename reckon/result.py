@@ -13,6 +13,7 @@ from predictor.explain import Explanation, explain
 from predictor.flops import CONVENTIONS
 from predictor.goodput import Goodput, goodput
 from predictor.kernels import BOUNDS
+from predictor.offload import host_room
 from predictor.pipeline import STAGES
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.schedules import Event
@@ -119,9 +120,14 @@ class Prediction:
         return self._at(self.batch.memory.host)
 
     @property
+    def host_capacity(self) -> float:
+        """What the host may keep for a device [bytes]; inf where drives keep it."""
+        return self._at(host_room(self.batch.cluster, self.batch.plan))
+
+    @property
     def fits(self) -> bool:
-        """Whether the peak stays below the capacity."""
-        return self.peak_memory <= self.capacity
+        """Whether the peak stays below the capacity, and what the host keeps below its own."""
+        return self.peak_memory <= self.capacity and self.host_memory <= self.host_capacity
 
     @property
     def p_oom(self) -> float:
@@ -281,6 +287,7 @@ class Prediction:
                 "fits": self.fits,
                 "p_oom": self.p_oom,
                 "host_gb": self.host_memory / GB,
+                "host_capacity_gb": self.host_capacity / GB if self.host_memory > 0 else None,
                 "stages": self.memory_stages,
             },
             "training": self.run(),

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.complete_serving import ServingRequest, complete_serving
-from predictor.disaggregated_events import serve_apart
-from predictor.disaggregation import worker
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
-from predictor.events import PassTable, Served, pass_table, poisson, serve, spread_lengths
-from predictor.hardware import Array, Cluster
+from predictor.hardware import Cluster
 from predictor.inference import InferencePrediction, predict_inference
 from predictor.model import Model
 from predictor.rates import predict_rate
@@ -24,6 +20,7 @@ from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_servin
 from predictor.specs import ServingPlanSpec, parse
 from reckon.predict import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
 from reckon.serving_result import ServingResult
+from reckon.simulating import one_by_one
 
 
 def predict_infer(
@@ -67,45 +64,19 @@ def _one(
         batch = predict_inference(model, cluster, plan, calibration, parameters)
     served = None
     if request.simulate:
-        given, made = (
-            spread_lengths(float(mean), request.simulate, request.variation, seed)
-            for seed, mean in ((1, plan.input_len), (2, plan.output_len))
+        clients = float(plan.batch) / float(plan.dp)
+        served = one_by_one(
+            model,
+            cluster,
+            plan,
+            calibration,
+            parameters,
+            request.simulate,
+            request.variation,
+            request.rate,
+            max(int(clients), 1) if math.isfinite(clients) else request.simulate,
         )
-        longest = (float(given.max()), float(made.max()))
-        table = pass_table(model, cluster, plan, calibration, parameters, longest)
-        replicas = float(plan.dp)
-        if request.rate is not None:
-            arrivals = poisson(request.rate / replicas, request.simulate)
-            served = _serve(table, batch, given, made, longest, arrivals=arrivals)
-        else:
-            clients = float(plan.batch) / replicas
-            many = max(int(clients), 1) if math.isfinite(clients) else request.simulate
-            served = _serve(table, batch, given, made, longest, clients=many)
     return ServingResult(request, batch, None, served, most, saturated)
-
-
-def _serve(
-    table: PassTable,
-    batch: InferencePrediction,
-    given: Array,
-    made: Array,
-    longest: tuple[float, float],
-    arrivals: Array | None = None,
-    clients: int = 0,
-) -> Served:
-    """Serve requests one by one, their prompts apart where the plan says so.
-
-    given, made   tokens of each prompt and answer
-    longest       the longest of both
-    """
-    plan = batch.plan
-    if not float(plan.prefill_workers):
-        return serve(table, given, made, arrivals, clients)
-    parameters = ServingParameters({plan.framework: batch.parameters})
-    own = replace(worker(plan), batch=1.0, prefill_workers=0.0)
-    reading = pass_table(batch.model, batch.cluster, own, batch.calibration, parameters, longest)
-    moved = float(batch.work.transfer)
-    return serve_apart(reading, table, given, made, moved, arrivals, clients)
 
 
 def engine_parameters(calibration: str | Path | Calibration) -> ServingParameters:

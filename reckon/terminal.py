@@ -92,7 +92,15 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
         f"({inputs['system']}), {plan or 'one rank'}, {inputs['precision']}, "
         f"recompute {inputs['recompute']}, {inputs['sharding']}"
     )
-    if not result.fits:
+    if result.host_memory > result.host_capacity:
+        print(
+            f"{strong('does not fit', '1;31')} the host: it would keep "
+            f"{result.host_memory / GB:.1f} GB for each accelerator and has "
+            f"{result.host_capacity / GB:.1f} GB, "
+            f"{(result.host_memory - result.host_capacity) / GB:.1f} GB too little; offload less, "
+            "or to drives (offload_to=nvme)"
+        )
+    if result.peak_memory > result.capacity:
         over = (result.peak_memory - result.capacity) / GB
         print(
             f"{strong('does not fit', '1;31')}: needs {result.peak_memory / GB:.1f} GB of "

@@ -234,6 +234,7 @@ def systems(shared: Path) -> None:
                 str(record["name"]), SYSTEM_ACCELERATOR.get(gpu, gpu)
             ),
             "accelerators_per_node": size,
+            "host_memory_gb": record["host_mem_gb"],
             "source": record["source"],
             "notes": record["notes"],
             "tier1_link": inner,
@@ -274,6 +275,7 @@ def systems(shared: Path) -> None:
         "aliases",
         "accelerator",
         "accelerators_per_node",
+        "host_memory_gb",
         *tier_columns,
         "source",
         "notes",

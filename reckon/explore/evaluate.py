@@ -21,7 +21,8 @@ from predictor.hardware import Array, Cluster, clusters_at
 from predictor.inference import predict_inference
 from predictor.model import Model
 from predictor.plan import CATEGORY_FIELDS, TrainingPlan, stack
-from predictor.search import Limits, search_train
+from predictor.ranking import Limits
+from predictor.search import search_train
 from predictor.serving_parameters import ServingParameters, load_parameters
 from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
 from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse

@@ -19,7 +19,8 @@ from predictor.cost import cost_assumptions, machine_cost
 from predictor.efficiency import load
 from predictor.errors import InputError, unknown
 from predictor.hardware import Array
-from predictor.search import Limits, search_train
+from predictor.ranking import Limits
+from predictor.search import search_train
 from predictor.serving_parameters import load_parameters
 from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.technology import Derived, assumptions, budget, derive, stack

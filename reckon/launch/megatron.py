@@ -8,9 +8,9 @@ from typing import Any
 
 from predictor.complete import TRAINED_LOAD
 from predictor.errors import InputError
-from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import NODES, PER_NODE, WORLD, choose, rendered
+from reckon.launch.megatron_memory import OFFLOAD, RECOMPUTE, STATE
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.shell import options, read_script
 from reckon.launch.structured import flatten, read_mapping_text
@@ -73,142 +73,6 @@ def _split_says(facts: Facts) -> Flags:
     return {}
 
 
-def _recompute_says(facts: Facts) -> Flags:
-    kind = facts["recompute"]
-    if kind == "selective":
-        modules = str(facts["recompute_modules"]).replace(",", " ")
-        return {"--recompute-granularity": "selective", "--recompute-modules": modules}
-    if kind != "full":
-        return {}
-    share = facts.get("recompute_share", 1)
-    found: Flags = {"--recompute-granularity": "full", "--recompute-method": "uniform",
-                    "--recompute-num-layers": 1}  # fmt: skip
-    if share == 1:
-        found["--recompute-num-layers"] = facts.get("recompute_chunk", 1)
-    else:
-        each = facts["model.layers"] / (facts["pp"] * facts["vpp"])
-        found["--recompute-method"] = "block"
-        found["--recompute-num-layers"] = math.ceil(share * each - 1e-9)
-    return found
-
-
-def _recompute_means(flags: Flags, facts: Facts) -> Facts:
-    kind = str(flags.get("--recompute-granularity", "none")).lower()
-    if truth("", flags.get("--recompute-activations", False)):
-        if kind == "full":
-            raise InputError("--recompute-activations contradicts --recompute-granularity full")
-        kind = "selective"
-    if kind in ("none", "null"):
-        return {"recompute": "none"}
-    if kind == "selective":
-        modules = str(flags.get("--recompute-modules", "core_attn")).strip("[]").replace(",", " ")
-        names = [name.strip("'\"") for name in modules.split()]
-        return {"recompute": "selective", "recompute_modules": ",".join(names or ["core_attn"])}
-    if kind != "full":
-        raise InputError(f"--recompute-granularity {kind}: known are full, selective")
-    if facts.get("recompute", kind) != kind:  # another is given beside the line
-        return {"recompute": kind}
-    layers = whole_number("--recompute-num-layers", flags.get("--recompute-num-layers", 1))
-    if str(flags.get("--recompute-method", "uniform")).lower() != "block":
-        found: Facts = {"recompute": "full", "recompute_share": 1}
-        chunk = {"recompute_method": "uniform", "recompute_layers": layers} if layers > 1 else {}
-        return found | chunk
-    if "model.layers" not in facts:
-        raise InputError("--recompute-method block needs --num-layers, or --model")
-    each = facts["model.layers"] / (facts.get("pp", 1) * facts.get("vpp", 1))
-    return {"recompute": "full", "recompute_share": min(max(layers / each, 1e-6), 1.0)}
-
-
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
-STATE_FLAGS = ("--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype")
-
-
-def _states_says(facts: Facts) -> Flags:
-    """Smaller optimizer states than the recipe's: moments first, then the fp32 copy."""
-    recipe = PRECISIONS[facts["precision"]].optimizer
-    known = {10: ("fp32", "fp32", "bf16"), 8: ("fp32", "bf16", "bf16"),
-             6: ("fp16", "bf16", "bf16"), 7: ("fp32", "bf16", "fp8"),
-             4: ("fp16", "fp8", "fp8")}  # fmt: skip
-    kinds = known.get(facts["optimizer_bytes"])
-    if facts["optimizer_bytes"] == recipe or recipe != 12 or kinds is None:
-        return {}
-    return {
-        "--use-precision-aware-optimizer": True,
-        **dict(zip(STATE_FLAGS, kinds, strict=True)),
-    }
-
-
-def _states_means(flags: Flags, facts: Facts) -> Facts:
-    if not truth("", flags.get("--use-precision-aware-optimizer", False)):
-        return {}
-    sizes = [DTYPE_BYTES.get(str(flags.get(f, "fp32")).removeprefix("torch.")) for f in STATE_FLAGS]
-    for flag, size in zip(STATE_FLAGS, sizes, strict=True):
-        if size is None:
-            raise InputError(f"{flag} {flags[flag]}: known are {', '.join(DTYPE_BYTES)}")
-    return {"optimizer_bytes": sum(size for size in sizes if size)}
-
-
-GRADIENT_FLAGS = ("--accumulate-allreduce-grads-in-fp32", "--grad-reduce-in-bf16")
-
-
-def _gradients_says(facts: Facts) -> Flags:
-    said = (facts["gradient_bytes"], facts["reduce_bytes"])
-    if said == (4, 4):
-        return {GRADIENT_FLAGS[0]: True}
-    if said == (2, 2) and facts["precision"] != "fp16":
-        return {GRADIENT_FLAGS[1]: True}
-    return {}
-
-
-def _gradients_means(flags: Flags, facts: Facts) -> Facts:
-    """bf16 accumulates in fp32 unless told otherwise, fp16 in fp16 unless told otherwise."""
-    wide, narrow = (truth(f, flags.get(f, False)) for f in GRADIENT_FLAGS)
-    if wide and narrow:
-        raise InputError(f"{GRADIENT_FLAGS[0]} contradicts {GRADIENT_FLAGS[1]}")
-    stated = GRADIENT_FLAGS[0] in flags or facts.get("precision") == "fp16"
-    size = 2 if narrow or (stated and not wide) else 4
-    return {"gradient_bytes": size, "reduce_bytes": size}
-
-
-FSDP = {"--use-megatron-fsdp": True, "--use-distributed-optimizer": True}
-STRATEGY = "--data-parallel-sharding-strategy"
-SHARDING = Cases(
-    ("sharding",),
-    (
-        (("none",), {"--use-distributed-optimizer": False}),
-        (("zero1",), {"--use-distributed-optimizer": True}),
-        (("zero2",), {**FSDP, STRATEGY: "optim_grads"}),
-        (("fsdp",), {**FSDP, STRATEGY: "optim_grads_params"}),
-        (("zero3",), {**FSDP, STRATEGY: "optim_grads_params"}),
-        (("hsdp",), {**FSDP, STRATEGY: "optim_grads_params"}),
-        (("zero1",), {**FSDP, STRATEGY: "optim"}),
-        (("none",), {**FSDP, STRATEGY: "no_shard"}),
-        (("none",), FSDP),
-        (("fsdp",), {"--use-torch-fsdp2": True}),
-    ),
-)
-
-REPLICAS = "--num-distributed-optimizer-instances"
-
-
-def _replicas_says(facts: Facts) -> Flags:
-    if facts["sharding"] != "hsdp" or not facts.get("dp_shard"):
-        return {}
-    return {REPLICAS: round(facts["dp"] / facts["dp_shard"])}
-
-
-def _replicas_means(flags: Flags, facts: Facts) -> Facts:
-    copies = whole_number(REPLICAS, flags.get(REPLICAS, 1))
-    if copies <= 1 or facts.get("sharding") != "fsdp":
-        return {}
-    if "gpus" not in facts:
-        raise InputError(f"{REPLICAS} {copies}: needs the number of accelerators (--nnodes, ...)")
-    dp = facts["gpus"] // int(facts["tp"] * facts["pp"] * facts["cp"])
-    if not dp or dp % copies:
-        raise InputError(f"{REPLICAS} {copies} does not divide the {dp} data-parallel ranks")
-    return {"sharding": "hsdp", "dp_shard": dp // copies}
-
-
 LOAD_FLAGS = ("--moe-router-force-load-balancing", "--moe-expert-capacity-factor",
               "--moe-pad-expert-input-to-capacity")  # fmt: skip
 
@@ -257,23 +121,6 @@ def _budget_means(flags: Flags, facts: Facts) -> Facts:
         steps = number("--train-iters", flags["--train-iters"])
         return {"tokens": steps * facts["seq_len"] * facts["global_batch"]}
     return {}
-
-
-OFFLOAD_FLAGS = ("--optimizer-cpu-offload", "--optimizer-offload-fraction")
-
-
-def _offload_says(facts: Facts) -> Flags:
-    """Optimizer states that the host keeps and updates."""
-    share = facts.get("offload_optimizer", 0)
-    if not share or facts["offload_to"] != "cpu":
-        return {}
-    return {OFFLOAD_FLAGS[0]: True, OFFLOAD_FLAGS[1]: share}
-
-
-def _offload_means(flags: Flags, facts: Facts) -> Facts:
-    if not truth(OFFLOAD_FLAGS[0], flags.get(OFFLOAD_FLAGS[0], False)):
-        return {"offload_optimizer": 0}
-    return {"offload_optimizer": number(OFFLOAD_FLAGS[1], flags.get(OFFLOAD_FLAGS[1], 1))}
 
 
 GROUP_FLAGS = ("--moe-router-group-topk", "--moe-router-num-groups")
@@ -393,32 +240,14 @@ PLAN: tuple[Entry, ...] = (
             (("fp32",), {"--bf16": False, "--fp16": False}),
         ),
     ),
-    Cases(
-        ("weight_bytes", "gather_bytes"),
-        (((1, 1), {"--fp8-param-gather": True}), ((None, None), {})),
-    ),
-    SHARDING,
-    Derived((REPLICAS,), _replicas_says, _replicas_means),
-    Derived(GRADIENT_FLAGS, _gradients_says, _gradients_means, off=((GRADIENT_FLAGS[0], False),)),
-    Derived(("--use-precision-aware-optimizer", *STATE_FLAGS), _states_says, _states_means),
+    *STATE,
     Switch("--overlap-grad-reduce", "grad_overlap"),
     Switch("--overlap-param-gather", "param_overlap"),
     Switch("--tp-comm-overlap", "tp_overlap"),
     Switch("--no-async-tensor-model-parallel-allreduce", "tp_async_backward", when=False),
     Switch("--no-overlap-p2p-communication", "p2p_overlap", when=False),
     Switch("--overlap-moe-expert-parallel-comm", "ep_overlap"),
-    Derived(
-        (
-            "--recompute-activations",
-            "--recompute-granularity",
-            "--recompute-method",
-            "--recompute-num-layers",
-            "--recompute-modules",
-        ),
-        _recompute_says,
-        _recompute_means,
-        off=(("--recompute-granularity", "null"),),
-    ),
+    RECOMPUTE,
     Cases(
         ("attention",),
         (
@@ -457,7 +286,7 @@ PLAN: tuple[Entry, ...] = (
         lambda facts: bool(facts.get("model.num_experts")),
     ),
     Derived(LOAD_FLAGS, _load_says, _load_means, off=((LOAD_FLAGS[0], False),)),
-    Derived(OFFLOAD_FLAGS, _offload_says, _offload_means, off=((OFFLOAD_FLAGS[0], False),)),
+    OFFLOAD,
     Derived(GROUP_FLAGS, _groups_says, _groups_means),
     Derived(("--mtp-num-layers",), _mtp_says, _mtp_means, off=(("--mtp-num-layers", 0),)),
     Derived(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from predictor.errors import InputError
+from reckon.launch.apart import APART, Roles
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.engines import (
     ALLREDUCE,
@@ -102,8 +103,19 @@ ENTRIES: tuple[Entry, ...] = (
         _guesses_says,
         _guesses_means,
     ),
+    APART,
     LOAD,
-)  # fmt: skip
+)
+
+ROLES = Roles(
+    "--disaggregation-mode",
+    "prefill",
+    "decode",
+    "prefill",
+    (TP, "--tensor-parallel-size", "--tp"),
+    "python -m sglang_router.launch_router --pd-disaggregation",
+)
+"""SGLang's own split of prompts and decoding, and its router."""
 
 
 def _render(flags: Flags, facts: Facts) -> str:
@@ -112,7 +124,8 @@ def _render(flags: Flags, facts: Facts) -> str:
     if BATCH in load:
         head = f"python -m sglang.bench_one_batch --model-path {name}"
         return rendered(head, {**engine, **static(load)})
-    served = rendered(f"python -m sglang.launch_server --model-path {name}", engine)
+    head = f"python -m sglang.launch_server --model-path {name}"
+    served = ROLES.lines(head, engine, facts, ENTRIES, flags)
     return served + client(
         f"python -m sglang.bench_serving --backend sglang --model {name} --dataset-name random",
         load,
@@ -125,7 +138,9 @@ SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--data-parallel-size": DP, "
 
 
 def _parse(text: str, folder: Path) -> Source:
-    found, notes = engine_flags(read_script(text), lambda command: "sglang" in command, "serve")
+    script, apart = ROLES.taken(read_script(text))
+    found, notes = engine_flags(script, lambda command: "sglang" in command, "serve")
+    found |= apart
     return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)
 
 
@@ -135,7 +150,13 @@ SGLANG = Dialect(
     serving=True,
     model=NAMED,
     entries=ENTRIES,
-    ignored=(*CLIENT_IGNORED, "--mem-fraction-static", "--attention-backend", "--schedule-"),
+    ignored=(
+        *CLIENT_IGNORED,
+        "--mem-fraction-static",
+        "--attention-backend",
+        "--schedule-",
+        "--disaggregation",
+    ),
     whole=True,
     render=_render,
     parse=_parse,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from predictor.errors import InputError
+from reckon.launch.apart import APART, Roles
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.engines import (
     ALLREDUCE,
@@ -94,8 +95,19 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         _guesses_means,
     ),
+    APART,
     LOAD,
 )
+
+ROLES = Roles(
+    "--kv-transfer-config",
+    '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}',
+    '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}',
+    "kv_producer",
+    ("--tensor-parallel-size", "--tp", "-tp"),
+    "vllm-router --vllm-pd-disaggregation",
+)
+"""vLLM's connector of caches, and the router of its project."""
 
 
 def _render(flags: Flags, facts: Facts) -> str:
@@ -104,12 +116,14 @@ def _render(flags: Flags, facts: Facts) -> str:
     if BATCH in load:
         return rendered(f"vllm bench latency --model {name}", {**engine, **static(load)})
     engine["--max-model-len"] = load[INPUT] + load[OUTPUT]
-    served = rendered(f"vllm serve {name}", engine)
+    served = ROLES.lines(f"vllm serve {name}", engine, facts, ENTRIES, flags)
     return served + client(f"vllm bench serve --model {name} --dataset-name random", load)
 
 
 def _parse(text: str, folder: Path) -> Source:
-    found, notes = engine_flags(read_script(text), lambda command: "vllm" in command, "serve")
+    script, apart = ROLES.taken(read_script(text))
+    found, notes = engine_flags(script, lambda command: "vllm" in command, "serve")
+    found |= apart
     short = {"--tp": "--tensor-parallel-size", "-tp": "--tensor-parallel-size"}
     return Source({short.get(f, f): v for f, v in found.items()}, notes)
 
@@ -120,7 +134,13 @@ VLLM = Dialect(
     serving=True,
     model=NAMED,
     entries=ENTRIES,
-    ignored=(*CLIENT_IGNORED, "--gpu-memory-utilization", "--swap-space", "--enable-chunked"),
+    ignored=(
+        *CLIENT_IGNORED,
+        "--gpu-memory-utilization",
+        "--swap-space",
+        "--enable-chunked",
+        ROLES.flag,
+    ),
     whole=True,
     render=_render,
     parse=_parse,

@@ -18,7 +18,8 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.plan import TrainingPlan
-from predictor.search import MEMORY_FRACTION, brief, search_train
+from predictor.ranking import MEMORY_FRACTION, brief
+from predictor.search import search_train
 from predictor.specs import TrainingPlanSpec, parse
 from predictor.training import predict
 from predictor.units import GIB

@@ -21,7 +21,7 @@ from reckon.sweeping.cells import columns
 from reckon.sweeping.grid import Chunk, chunks, read_grid
 from reckon.sweeping.workers import Done, beside, here, on_cluster
 
-CHUNK = {"predict train": 256, "predict infer": 256, "plan train": 1}
+CHUNK = {"predict train": 256, "predict infer": 256, "plan train": 1, "plan infer": 1}
 """Cells of a file unless stated: about a second's work."""
 
 

@@ -6,14 +6,11 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from predictor import catalog
-from predictor.complete import Filler, complete_cluster
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
 from predictor.inference import BREAKDOWN
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.specs import TrainingPlanSpec, parse
 from predictor.step import TERMS
 from predictor.units import GB
 from reckon import __version__
@@ -51,13 +48,23 @@ SERVING = {
     **{f"{term}_s": "double" for term in BREAKDOWN},
 }  # fmt: skip
 
+FLEET = {
+    "engines": "int64", "gpus_per_engine": "int64", "ttft_s": "double", "tpot_s": "double",
+    "most_requests_per_s_per_engine": "double", "prompts_read_share": "double",
+    "gpu_hours_following_load": "double", "cost_per_hour": "double",
+    "cost_per_hour_following_load": "double", "runner_up": "double", "other_gpus": "int64",
+    "why": "string",
+}  # fmt: skip
+"""Figures of a fleet, as `plan infer --json` names them."""
+
 
 def columns(verb: str) -> dict[str, str]:
     """Columns of a dataset with their types, the same in every file."""
-    if verb == "predict infer":
+    if verb.endswith("infer"):
         plan = {**dict.fromkeys(SERVING_NUMBERS, "double"),
                 **dict.fromkeys(SERVING_CATEGORIES, "string")}  # fmt: skip
-        return {**COMMON, "rate": "double", **plan, **SERVING}
+        own = SERVING if verb == "predict infer" else FLEET
+        return {**COMMON, "rate": "double", **plan, **own}
     kinds = {f: type(TrainingPlan.__dataclass_fields__[f].default) for f in CATEGORY_FIELDS}
     plan = {**dict.fromkeys(NUMERIC_FIELDS, "double"),
             **{f: "bool" if kind is bool else "string" for f, kind in kinds.items()}}  # fmt: skip
@@ -81,8 +88,10 @@ def work(verb: str, calibration: str, chunk: Chunk) -> list[Row]:
         found = predict_each(requests, known, "cell")
     elif verb == "predict infer":
         found = predict_each_serving(requests, known, engine_parameters(calibration), "cell")
-    else:
+    elif verb == "plan train":
         found = [_searched(fields, known) for fields in requests]
+    else:
+        found = [_fleet(fields, calibration) for fields in requests]
     rows = []
     for cell, one in zip(chunk.cells, found, strict=True):
         start = _start(cell, verb, known.name)
@@ -140,23 +149,14 @@ def _figures(result: Prediction | ServingResult) -> Row:
 
 def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputError:
     """Figures of the best plan of a cell; `runner_up` is the next one's time or cost over it."""
-    from reckon.plan import CLUSTER, LIMITS, search
+    from reckon.plan import asked
 
     try:
-        rest = dict(fields)
-        model = catalog.model(rest.pop("model"))
-        stated = {name: rest.pop(name) for name in CLUSTER if name in rest}
-        spec = parse(TrainingPlanSpec, stated, "cell")
-        cluster = complete_cluster(Filler(spec.model_dump()))
-        if "price_per_gpu_hour" in rest:
-            rest["price"] = rest.pop("price_per_gpu_hour")
-        limits = {name: rest.pop(name) for name in LIMITS if name in rest}
-        goal = rest.pop("objective", None)
-        found = search(model, cluster, rest, calibration, objective=goal, keep=2, **limits)
+        found = asked(fields, calibration, "cell", keep=2)
         (best,) = found.entries([0])
     except InputError as error:
         return error
-    score = found.result.score
+    score, cluster = found.result.score, found.result.cluster
     plan = {k: v for k, v in best["plan"].items() if k in (*NUMERIC_FIELDS, *CATEGORY_FIELDS)}
     time = best["step_time_s"]
     return {
@@ -174,4 +174,32 @@ def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputEr
         "cost": best["cost"],
         "runner_up": float(score[1] / score[0]) if len(score) > 1 else None,
         **{f"{term}_s": value for term, value in found.winner.breakdown.items()},
+    }
+
+
+def _fleet(fields: dict[str, Any], calibration: str) -> Row | InputError:
+    """Figures of the best fleet of a cell; `runner_up` is the GPUs or the cost of the next one over
+    its own, `other_gpus` the GPUs of the best that reads prompts the other way."""
+    from reckon.plan_infer import asked
+
+    try:
+        found = asked(fields, calibration, "cell")
+    except InputError as error:
+        return error
+    best = found.entry(found.fleets[0])
+    key = "cost_per_hour" if found.objective == "cost" else "gpus"
+    next_one = found.entry(found.fleets[1])[key] if len(found.fleets) > 1 else None
+    kept = {name: best[name] for name in FLEET if name in best}
+    return {
+        **best["plan"],
+        **kept,
+        "system": best["system"],
+        "accelerator": best["accelerator"],
+        "gpus": best["gpus"],
+        "fits": True,
+        "memory_gb": best["memory_gb"],
+        "rate": found.load.peak,
+        "runner_up": None if next_one is None else next_one / best[key],
+        "other_gpus": None if found.contrast is None else found.contrast.other.gpus,
+        "why": found.reason,
     }

@@ -15,8 +15,8 @@ from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
 
-VERBS = ("predict train", "predict infer", "plan train")
-"""What a grid may ask of a cell: a prediction, or the best plan that a search finds."""
+VERBS = ("predict train", "predict infer", "plan train", "plan infer")
+"""What a grid may ask of a cell: a prediction, or the best plan or fleet that a search finds."""
 
 MOST_CELLS = 10_000_000
 """Cells that a grid may have; their identities alone take a minute."""
@@ -129,6 +129,10 @@ def _keys(verb: str) -> tuple[str, ...]:
         return tuple(ServingPlanSpec.model_fields)
     if verb == "predict train":
         return tuple(TrainingPlanSpec.model_fields)
+    if verb == "plan infer":
+        from reckon.plan_infer import OPTIONS
+
+        return (*dict.fromkeys((*ServingPlanSpec.model_fields, *OPTIONS, "price_per_gpu_hour")),)
     from reckon.plan import FIELDS, LIMITS
 
     return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *FIELDS, *LIMITS, "objective")),)
@@ -139,17 +143,30 @@ def _checked(verb: str, name: str, value: Any, where: str) -> Any:
 
     Raises InputError.
     """
+    if verb == "plan infer" and name in ("system", "accelerator") and "," in str(value):
+        several = value.split(",") if isinstance(value, str) else value
+        return [_checked(verb, name, one.strip(), where) for one in several]
     kinds = {"model": "models", "system": "systems", "accelerator": "accelerators"}
     if name in kinds:
         kind = kinds[name]
         if isinstance(value, str) and not value.endswith((".yaml", ".yml", ".json")):
             return catalog.find(kind, value)["name"]
         return catalog.to_mapping(catalog.spec_of(kind, value))
+    form = ServingPlanSpec if verb.endswith("infer") else TrainingPlanSpec
+    if verb == "plan infer" and name == "load":
+        return _load(value)
     bounds = isinstance(value, str) and (".." in value or "," in value)
-    if verb == "plan train" and (bounds or name not in TrainingPlanSpec.model_fields):
+    if verb.startswith("plan") and (bounds or name not in form.model_fields):
         return value
-    form = ServingPlanSpec if verb == "predict infer" else TrainingPlanSpec
     return getattr(parse(form, {name: value}, where), name)
+
+
+def _load(value: Any) -> dict[str, list[float]]:
+    """The table of a load, so that workers need not have its file."""
+    from reckon.loads import load_of
+
+    found = load_of(value)
+    return {"hour": found.hours.tolist(), "requests_per_s": found.rates.tolist()}
 
 
 def fingerprint(calibration: str) -> str:

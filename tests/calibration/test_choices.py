@@ -10,7 +10,8 @@ from calibration.crossval_plans import CLOSE, choices, main
 from calibration.winners import published, standing
 from predictor.compare import timed
 from predictor.efficiency import load
-from predictor.search import Limits, search_train
+from predictor.ranking import Limits
+from predictor.search import search_train
 
 TABLE = Path(__file__).resolve().parents[2] / "data" / "reference" / "training.csv"
 KNOWN = load("default")

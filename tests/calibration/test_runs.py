@@ -30,9 +30,9 @@ from calibration.runs import (
     take_apart,
 )
 from calibration.scoreboard import refold, score
-from predictor.complete import frameworks
 from predictor.efficiency import load
 from predictor.errors import InputError
+from predictor.filling import frameworks
 from predictor.step import environment
 from tests.calibration.test_points import ROW
 

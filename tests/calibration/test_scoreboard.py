@@ -9,7 +9,13 @@ import pytest
 from calibration.runs import fit_runs, read_points
 from calibration.scoreboard import kind_of_table, refold, score
 from calibration.scored import Scores, summary
-from calibration.spread import Residual, run_sigma, with_spread
+from calibration.spread import (
+    Residual,
+    plan_spreads,
+    run_sigma,
+    with_plan_spread,
+    with_spread,
+)
 from predictor import catalog
 from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
@@ -217,3 +223,26 @@ def test_kernels_that_were_fitted_are_marked(tmp_path: Path) -> None:
     known = Calibration("x", KERNELS.kernels, fitted_files=frozenset({str(path)}))
     assert all(p["in_sample"] for p in summary(score([path], known), 0.8)["points"])
     assert not any(p["in_sample"] for p in summary(score([path], KERNELS), 0.8)["points"])
+
+
+def test_plans_differ_about_the_median_of_their_setting() -> None:
+    def source(name: str, width: float) -> list[Residual]:
+        """Two settings, each far off as a whole, whose three plans differ by `width`."""
+        return [
+            Residual(level + width * at, 0.0, name, setting=f"s{level}", plan=str(at))
+            for level in (-0.5, 0.3)
+            for at in (-1, 0, 1)
+        ]
+
+    found = [*source("a", 0.02), *source("b", 0.05), *source("c", 0.3)]
+    # Of three plans the outer two deviate by the width, sqrt(3/2) of it with their middle unknown.
+    wide = plan_spreads(found)
+    expected = {"a": 0.02, "b": 0.05, "c": 0.3}
+    assert wide == pytest.approx({k: 1.4826 * v * np.sqrt(1.5) for k, v in expected.items()})
+    # A plan that was run twice counts once; settings of one plan and unknown ones say nothing.
+    again = [*found, found[0], Residual(9.0, 0.0, "a", setting="alone"), Residual(9.0, 0.0, "a")]
+    assert plan_spreads(again) == pytest.approx(wide)
+    fitted = with_plan_spread(KERNELS.run, found)
+    assert fitted.sigma_plan == pytest.approx(wide["b"])
+    assert "b 0.091" in fitted.sources["sigma_plan"]
+    assert with_plan_spread(KERNELS.run, found[:12]).sigma_plan == KERNELS.run.sigma_plan

@@ -7,7 +7,6 @@ import pytest
 
 from predictor import catalog
 from predictor.compare import (
-    PLAN_SIGMA,
     Timed,
     alternatives,
     differences,
@@ -18,7 +17,8 @@ from predictor.compare import (
     timed_again,
 )
 from predictor.efficiency import load
-from predictor.search import SearchResult, search_train
+from predictor.ranking import SearchResult
+from predictor.search import search_train
 from predictor.training import predict
 
 KERNELS = load("kernels-only")
@@ -34,7 +34,7 @@ def found() -> SearchResult:
 def test_shared_errors_cancel_in_a_ratio() -> None:
     one = Timed(2.0, {}, {"gemm": 0.2, "link": 0.05})
     other = Timed(1.0, {}, {"gemm": 0.2})
-    reach = math.exp(KERNELS.interval_q * math.sqrt(0.05**2 + 2 * PLAN_SIGMA**2))
+    reach = math.exp(KERNELS.interval_q * math.sqrt(0.05**2 + 2 * KERNELS.run.sigma_plan**2))
     own = ratio(one, other, KERNELS)
     assert (own.value, own.low, own.high) == pytest.approx((2.0, 2.0 / reach, 2.0 * reach))
     assert not own.tie

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.complete import (
-    TrainingRequest,
-    complete_training,
-    framework_settings,
-    frameworks,
-)
+from predictor.complete import TrainingRequest, complete_training
 from predictor.efficiency import RunParameters
 from predictor.errors import InputError
+from predictor.filling import framework_settings, frameworks
 from predictor.specs import TrainingPlanSpec, parse
 
 RUN = RunParameters()

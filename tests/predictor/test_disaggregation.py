@@ -77,6 +77,28 @@ def test_one_worker_is_always_busy():
     assert (found.queue, found.e2e) == pytest.approx((4.5, 8.0))
 
 
+def test_replicas_share_workers():
+    # Two replicas and one worker: a prompt takes 2 s of it, of each replica's share twice that;
+    # by itself it is read no slower, and what waits takes turns of 2 s.
+    alone = {"workers": 0.5, "shared": 1.0, "running": 1.0, "clients": 1.0}
+    found = latencies(work(**alone, output_len=41.0), BARE)
+    assert (found.ttft, found.prompt, found.turn) == pytest.approx((2.0, 4.0, 2.0))
+    # Two clients that decode for 1 s keep it busy: each has its turn every 4 s, after 1 s of wait.
+    found = latencies(work(**alone), BARE)
+    assert (found.ttft, found.e2e) == pytest.approx((3.0, 4.0))
+    found = latencies(work(workers=0.5, shared=1.0), BARE)
+    assert found.requests_per_s == pytest.approx(0.25)
+    # Three workers for two replicas take up a prompt every two thirds of a second.
+    found = latencies(work(workers=1.5, shared=3.0), BARE)
+    assert found.turn == pytest.approx(2.0 / 3.0)
+
+
+def test_stages_that_decode_do_not_speed_up_the_workers():
+    deep = predict(pp=4.0, batch=8.0)
+    flat = predict(pp=1.0, batch=8.0)
+    assert float(deep.latencies.prompt) == pytest.approx(float(flat.latencies.prompt), rel=1e-9)
+
+
 def test_a_cache_is_sent_layer_by_layer():
     one = plan(kv_rate=1e9)
     whole = 2000.0 * kv_token_bytes(MODEL, worker(one)) * 80 / 1e9
@@ -149,6 +171,21 @@ def test_random_arrivals_wait_for_a_worker():
     assert found.most_requests_per_s <= most * 1.001
 
 
+def test_shared_workers_one_by_one():
+    own = plan(batch=np.inf, tp=4.0, dp=4.0, prefill_workers=2.0)
+    found = predict_rate(MODEL, CLUSTER, own, 6.0, CALIBRATION, ENGINES)
+    assert not found.saturated
+    form = found.prediction
+    lengths = np.full(16000, 2000.0), np.full(16000, 200.0)
+    moved = float(form.work.transfer)
+    served = serve_apart(*tables(own), *lengths, moved, arrivals=poisson(6.0, 16000))
+    assert len(served.ttft) == 4000
+    assert served.ttft.mean() == pytest.approx(float(form.latencies.ttft), rel=0.2)
+    assert served.e2e.mean() == pytest.approx(float(form.latencies.e2e), rel=0.1)
+    with pytest.raises(InputError, match="as many prefill workers for each of 4 replicas"):
+        serve_apart(*tables(own), *lengths, moved, clients=4)
+
+
 def test_requests_that_cannot_be_served():
     reading, decoding = tables(plan())
     one = np.array([100.0])
@@ -175,7 +212,6 @@ def test_accelerators_are_shared_out():
     [
         ({"prefill_workers": 1, "batch": 4}, "state a concurrency or a rate"),
         ({"prefill_workers": 1, "prefill_tp": 3, "concurrency": 4}, "prefill_tp 3 does not divide"),
-        ({"prefill_workers": 1, "tp": 4, "dp": 2, "concurrency": 4}, "fewer than the 2 replicas"),
     ],
 )
 def test_impossible_splits_are_refused(fields, message):

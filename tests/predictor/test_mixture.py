@@ -20,7 +20,8 @@ from predictor.memory import memory
 from predictor.model import Model
 from predictor.operators import Operator, step_operators
 from predictor.pipeline import stages
-from predictor.plan import TrainingPlan, check, feasible, stack
+from predictor.plan import TrainingPlan, stack
+from predictor.rules import check, feasible
 from predictor.training import TERMS, predict
 
 Make = Callable[..., TrainingPlan]

@@ -9,13 +9,25 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.complete import complete_training
 from predictor.efficiency import RunParameters, load
 from predictor.errors import InputError
 from predictor.memory import memory
 from predictor.model import Model
-from predictor.offload import HOST_MEMORY, NVME_READ, NVME_WRITE, PINNED, activation_times
+from predictor.offload import (
+    HOST_MEMORY,
+    HOST_USABLE,
+    HOST_USUAL,
+    NVME_READ,
+    NVME_WRITE,
+    PINNED,
+    activation_times,
+    host_room,
+)
 from predictor.offload import update_time as on_host
 from predictor.plan import TrainingPlan
+from predictor.search import search_train
+from predictor.specs import TrainingPlanSpec, parse
 from predictor.training import predict
 
 Make = Callable[..., TrainingPlan]
@@ -109,3 +121,41 @@ def test_a_device_without_a_host_link_refuses(llama: Model, plan: Make) -> None:
     for field in ("offload_activations", "offload_optimizer"):
         with pytest.raises(InputError, match="H100-SXM5-80GB states no link to its host"):
             predict(llama, alone, plan(tp=8.0, pp=1.0, **{field: 0.5}), KERNELS)
+
+
+def test_room_on_the_host_by_hand(plan: Make) -> None:
+    """A DGX H100 has 2 TB for eight accelerators, or for the four of a smaller job."""
+    many = plan(tp=8.0, pp=np.array([1.0, 4.0]), dp=1.0)
+    assert host_room(DGX, many) == pytest.approx(HOST_USABLE * 2048e9 / 8)
+    assert host_room(DGX, plan(tp=4.0, pp=1.0, dp=1.0)) == pytest.approx(HOST_USABLE * 2048e9 / 4)
+    assert np.isinf(host_room(DGX, plan(tp=8.0, offload_to="nvme")))
+    unknown = replace(DGX, host_memory=np.nan)
+    assert host_room(unknown, many) == pytest.approx(HOST_USABLE * HOST_USUAL)
+
+
+OFFLOADING = {"gpus": 8, "global_batch": 8, "seq_len": 4096, "tp": 8, "pp": 1, "recompute": "full",
+              "offload_optimizer": 1}  # fmt: skip
+
+
+def test_hosts_of_unknown_size_are_assumed_and_said(llama: Model) -> None:
+    for cluster, told in ((DGX, False), (replace(DGX, host_memory=np.nan), True)):
+        spec = parse(TrainingPlanSpec, OFFLOADING, "test")
+        found = complete_training(spec, KERNELS.run, model=llama, cluster=cluster)
+        assert ("host_memory_gb" in {one.field for one in found.assumed}) == told
+    spec = parse(TrainingPlanSpec, {**OFFLOADING, "host_memory_gb": 512}, "test")
+    stated = complete_training(spec, KERNELS.run, model=llama, cluster=DGX)
+    assert stated.cluster.host_memory == 512e9
+
+
+def test_a_search_offloads_no_more_than_hosts_hold(llama: Model) -> None:
+    fields = {**OFFLOADING, "gpus": 16, "pp": 2, "offload_optimizer": [0, 0.5, 1]}
+
+    def shares(host: float) -> set[float]:
+        found = search_train(llama, replace(DGX, host_memory=host), fields, KERNELS, prune=False)
+        return set(found.column("offload_optimizer").tolist())
+
+    # 16 bytes of 70e9 / 16 parameters: 71 GB for each accelerator, or 35 for half of them.
+    assert shares(2048e9) == {0.5, 1.0}
+    assert shares(400e9) == {0.5}
+    with pytest.raises(InputError, match=r"no plan fits the hosts .* keep 3\d\.\d GB .* has 22\.5"):
+        shares(200e9)

@@ -14,7 +14,8 @@ from predictor.errors import InputError
 from predictor.memory import memory
 from predictor.model import Model
 from predictor.pipeline import in_flight, stages
-from predictor.plan import TrainingPlan, check
+from predictor.plan import TrainingPlan
+from predictor.rules import check
 
 Make = Callable[..., TrainingPlan]
 

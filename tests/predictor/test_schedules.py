@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.efficiency import load
 from predictor.errors import InputError
-from predictor.plan import TrainingPlan, check
+from predictor.plan import TrainingPlan
+from predictor.rules import check
 from predictor.schedules import SCHEDULES, Event, Passes, pipeline_time, timeline
 from predictor.training import predict
 

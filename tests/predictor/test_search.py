@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.axes import gpu_counts
+from predictor.contenders import frontier
 from predictor.efficiency import load
 from predictor.errors import InputError
-from predictor.plan import NUMERIC_FIELDS, check, feasible
-from predictor.search import Limits, SearchResult, _Search, frontier, mapping, search_train
-from predictor.space import gpu_counts, read_given, space_of, template
+from predictor.given import read_given
+from predictor.plan import NUMERIC_FIELDS
+from predictor.ranking import Limits, SearchResult, mapping
+from predictor.rules import check, feasible
+from predictor.search import _Search, search_train
+from predictor.space import space_of, template
 from predictor.training import predict
 
 KERNELS = load("kernels-only")

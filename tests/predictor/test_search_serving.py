@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.disaggregation import worker
 from predictor.efficiency import load
 from predictor.errors import InputError
 from predictor.events import pass_table, poisson, serve, spread_lengths
+from predictor.given import Range
 from predictor.inference import predict_inference
-from predictor.search_serving import (
-    Engines,
-    Promise,
-    curve,
-    poisson_quantile,
-    replicas,
-    search_engines,
-    waiting_quantile,
-)
+from predictor.search_serving import Engines, curve, interruption, replicas, search_engines
+from predictor.serving_capacity import Promise, poisson_quantile, waiting_quantile
+from predictor.serving_memory import serving_memory
 from predictor.serving_parameters import load_parameters
 
 KNOWN, PARAMETERS = load("default"), load_parameters("default")
@@ -29,7 +25,8 @@ PROMISE = Promise(ttft=0.3, tpot=0.015)
 
 
 def search(promise: Promise = PROMISE, **fields: object) -> Engines:
-    stated = {**LENGTHS, **{name: (value,) for name, value in fields.items()}}
+    wide = {name: v if isinstance(v, tuple) else (v,) for name, v in fields.items()}
+    stated = {**LENGTHS, "prefill_workers": (0,), **wide}
     return search_engines(LLAMA, [DGX], stated, promise, KNOWN, PARAMETERS)
 
 
@@ -124,3 +121,86 @@ def test_what_cannot_be_says_what_would() -> None:
         Promise(ttft=0.0)
     with pytest.raises(InputError, match="between 0 and 1"):
         Promise(ttft_share=90.0)
+
+
+LONG = {"input_len": (4096,), "output_len": (256,), "tp": (1, 2, 4), "pp": (1,)}
+TIGHT = Promise(ttft=0.5, tpot=0.02)
+
+
+def both(load: float = 40.0, promise: Promise = TIGHT, **fields: object) -> Engines:
+    return search_engines(LLAMA, [DGX], {**LONG, **fields}, promise, KNOWN, PARAMETERS, load)
+
+
+@pytest.fixture(scope="module")
+def apart() -> Engines:
+    return both()
+
+
+def test_prompts_read_apart_are_single_runs(apart: Engines) -> None:
+    engines = [engine for engine in apart.engines if engine.apart]
+    assert len(engines) > 5
+    assert {engine.apart for engine in apart.engines} == {True, False}
+    for engine in engines:
+        assert engine.ttft <= TIGHT.ttft
+        assert engine.tpot <= TIGHT.tpot
+        plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
+        alone = predict_inference(LLAMA, DGX, plan, KNOWN, PARAMETERS)
+        assert float(alone.requests_per_s) == pytest.approx(engine.rate, rel=1e-6)
+        decoding, reading = plan.tp * plan.pp * plan.dp, plan.prefill_workers * plan.prefill_tp
+        assert engine.gpus == float(decoding + reading)
+        held = serving_memory(LLAMA, DGX, worker(replace(plan, batch=plan.dp)), KNOWN.run)
+        assert float(held.fits) == 1.0
+        assert engine.memory >= float(held.total)
+        read = float(alone.latencies.prompt * plan.prefill_workers)
+        assert engine.used == pytest.approx(engine.rate * read / plan.prefill_workers, rel=1e-6)
+
+
+def test_the_best_ratio_is_that_of_trying_every_one(apart: Engines) -> None:
+    def needed(engines: Engines) -> float:
+        return min(float(replicas(e, np.array(40.0), 0.0, 0)) * e.gpus for e in engines.engines)
+
+    every = both(prefill_workers=tuple(range(13)))
+    assert len(every.engines) > len(apart.engines)
+    assert needed(apart) == needed(every)
+    # For this load apart takes fewer: no token waits for a prompt of sixteen times its length.
+    together = both(prefill_workers=(0,))
+    assert needed(apart) < needed(together)
+    assert not any(engine.apart for engine in together.engines)
+    assert together.unsearched == "prefill_workers 0 was asked for"
+    own, other = apart.engines[-1], together.engines[0]
+    assert own.apart
+    assert interruption(LLAMA, other, KNOWN, PARAMETERS) > 0.05 * other.tpot
+    assert interruption(LLAMA, own, KNOWN, PARAMETERS) < 0.05 * own.tpot
+
+
+def test_workers_are_bounded_by_what_is_stated(apart: Engines) -> None:
+    ranged = both(prefill_workers=Range(2, 3), prefill_tp=(2,))
+    assert {float(e.plan.prefill_workers) for e in ranged.engines} <= {2.0, 3.0}
+    assert {float(e.plan.prefill_tp) for e in ranged.engines} == {2.0}
+    assert all(e.apart for e in ranged.engines)
+    one = both(output_len=(1,))
+    assert one.unsearched == "nothing is decoded after the first token"
+
+
+def test_workers_that_cannot_hold_the_weights_are_none() -> None:
+    large = catalog.model("llama3-405b")
+    stated = {**LENGTHS, "tp": (8,), "pp": (4,), "prefill_workers": (1,), "prefill_tp": (4,)}
+    with pytest.raises(InputError, match=r"least memory that would is [\d.]+ GiB .*prefill tp 4"):
+        search_engines(large, [DGX], stated, Promise(), KNOWN, PARAMETERS)
+    # Beyond the node where none inside it holds them.
+    found = search_engines(
+        large, [DGX], {**stated, "prefill_tp": Range(1, 64)}, Promise(), KNOWN, PARAMETERS
+    )
+    assert {float(e.plan.prefill_tp) for e in found.engines} == {16.0}
+
+
+def test_engines_of_a_fleet_share_the_hosts_memory() -> None:
+    stated = {**LENGTHS, "offload": ("weights",), "tp": (1, 2), "pp": (1,)}
+    found = search_engines(LLAMA, [DGX], stated, Promise(), KNOWN, PARAMETERS)
+    each = {float(e.plan.tp): float(e.plan.host_memory) for e in found.engines}
+    assert each == pytest.approx({1.0: 2048e9 / 8, 2.0: 2048e9 / 4})
+    assert found.unsearched == "the cache lies in the host's memory"
+    with pytest.raises(InputError, match="cannot be read apart: the cache lies"):
+        search_engines(
+            LLAMA, [DGX], {**stated, "prefill_workers": (1,)}, Promise(), KNOWN, PARAMETERS
+        )

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.complete import alone
+from predictor.complete_cluster import alone
 from predictor.complete_serving import complete_serving
 from predictor.efficiency import RunParameters, load
 from predictor.errors import InputError
 from predictor.events import pass_table
 from predictor.inference import BREAKDOWN, predict_inference
 from predictor.serving_memory import weight_bytes
-from predictor.serving_offload import default_link
+from predictor.serving_offload import default_link, hosts_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import ServingPlan
 from predictor.specs import ServingPlanSpec, parse
@@ -99,7 +99,10 @@ def test_hosts_are_completed_or_asked_for():
     assert (float(found.host_link), float(found.host_bandwidth)) == (55e9, 200e9)
     assert default_link(catalog.accelerator("A100-SXM4-80GB")) == 25e9
     assert float(request(host_memory_gb=512, host_link_gbs=10, batch=1).plan.host_link) == 10e9
-    with pytest.raises(InputError, match="give host_memory_gb"):
-        request()
-    with pytest.raises(InputError, match="less than the weights of mixtral-8x7b, 93 GB"):
+    usual = request(batch=1)
+    (told,) = (one for one in usual.assumed if one.field == "host_memory_gb")
+    assert (told.value, told.rule) == (2048, "of the nodes that the plan takes")
+    assert float(usual.plan.host_memory) == 2048e9
+    assert float(hosts_memory(CLUSTER, 9.0)) == 2 * 8 * 128e9  # not in the catalog: the usual
+    with pytest.raises(InputError, match="weights of mixtral-8x7b, 93 GB: 29 GB are missing"):
         request(host_memory_gb=64)

@@ -8,7 +8,8 @@ import pytest
 
 from predictor import catalog
 from predictor.efficiency import load
-from predictor.parts import parts, stack, take, weight_share
+from predictor.layer_parts import weight_share
+from predictor.parts import parts, stack, take
 from predictor.plan import TrainingPlan
 from predictor.step import KINDS, Environment, assemble, environment, stretched
 from predictor.training import predict

@@ -13,7 +13,8 @@ from predictor.efficiency import Calibration, load
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model
-from predictor.plan import NUMERIC_FIELDS, SHARDINGS, TrainingPlan, check, feasible
+from predictor.plan import NUMERIC_FIELDS, SHARDINGS, TrainingPlan
+from predictor.rules import check, feasible
 from predictor.training import TERMS, TrainingPrediction, predict
 
 Make = Callable[..., TrainingPlan]

@@ -425,3 +425,17 @@ def test_new_flags_are_refused_in_one_line(cli: Cli) -> None:
         assert status == 2, flags
         assert message in err
         assert err.count("\n") == 1
+
+
+def test_a_host_that_is_too_small_is_told(cli: Cli) -> None:
+    request = ["predict", "train", "--model", "llama3-70b", "--system", "dgx-h100", "--gpus", "8",
+               "--tp", "8", "--pp", "1", "--global-batch", "8", "--seq-len", "4096", "--recompute",
+               "full", "--set", "offload_optimizer=1"]  # fmt: skip
+    status, out, _ = cli(*request)
+    assert (status, "does not fit" in out) == (0, False)
+    status, out, _ = cli(*request, "--set", "host_memory_gb=512")
+    assert status == 2
+    assert "does not fit the host: it would keep 14" in out
+    assert "has 57.6 GB" in out
+    status, out, _ = cli(*request, "--set", "host_memory_gb=512", "--set", "offload_to=nvme")
+    assert status == 0

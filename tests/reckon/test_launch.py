@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import tomllib
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,8 @@ from predictor.complete import TrainingRequest, complete_training
 from predictor.complete_serving import ServingRequest, complete_serving
 from predictor.efficiency import Calibration
 from predictor.errors import InputError
-from predictor.model import Model
 from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
 from reckon.launch import DIALECTS, emit, read_launch
-from reckon.launch.dimensions import dimensions, layer_pattern
-from reckon.launch.shell import arithmetic, read_script
-
-Cli = Callable[..., tuple[int, str, str]]
 
 ANY: dict[str, list[Any]] = {
     "micro_batch": [1, 2, 4],
@@ -131,6 +124,10 @@ def random_serving(
         tp, dp = 2 ** rng.randrange(4), 2 ** rng.randrange(3)
         fields |= {"tp": tp, "dp": dp, "framework": framework}
         fields["ep"] = rng.choice([1, tp * dp]) if model.is_moe else 1
+        if fields["prefill_workers"] and "batch" not in fields:
+            fields["prefill_tp"] = 2 ** rng.randrange(4)
+        else:
+            fields["prefill_workers"] = 0
         try:
             return complete_serving(
                 parse(ServingPlanSpec, fields, "test"),
@@ -147,13 +144,13 @@ ENGINES: dict[str, dict[str, list[Any]]] = {
         "pp": [1, 2], "precision": ["bf16", "fp16", "fp8", "int4_wo", "nvfp4"],
         "kv_precision": ["fp8", None], "execution": ["graph", "eager"],
         "allreduce": ["custom", "nccl"], "max_batch": [64, 256, 1024], "chunk": [2048, 8192],
-        "drafted": [0, 0, 3],
+        "drafted": [0, 0, 3], "prefill_workers": [0, 0, 1, 5],
     },
     "sglang": {
         "pp": [1], "precision": ["bf16", "fp16", "fp8", "sq", "int4_wo"],
         "kv_precision": ["fp8", None], "execution": ["graph", "eager"],
         "allreduce": ["custom", "nccl"], "max_batch": [64, 256, 1024], "chunk": [2048, 8192],
-        "drafted": [0, 0, 4],
+        "drafted": [0, 0, 4], "prefill_workers": [0, 0, 1, 5],
     },
 }  # fmt: skip
 
@@ -204,6 +201,7 @@ def test_serving_lines_read_back_as_the_same_plan(
     rng = random.Random(9)
     run = kernels_only.run
     plans = [random_serving(rng, ENGINES[dialect], dialect, run) for _ in range(count)]
+    assert any(p.plan.prefill_workers > 1 for p in plans)
     found = missed(plans, dialect, run, but=("acceptance", "draft_cost"))
     assert not found, found[0]
 
@@ -211,6 +209,7 @@ def test_serving_lines_read_back_as_the_same_plan(
 def test_tensorrt_llm_says_all_but_static_batches(kernels_only: Calibration) -> None:
     rng = random.Random(10)
     space = {**ENGINES["vllm"], "precision": ["bf16", "fp8", "fp8_block", "nvfp4", "sq"],
+             "prefill_workers": [0],
              "kv_precision": ["fp8", "int8", None], "admission": ["whole", "mean"]}  # fmt: skip
     run = kernels_only.run
     plans = [random_serving(rng, space, "tensorrt-llm", run) for _ in range(100)]
@@ -256,506 +255,6 @@ def test_what_a_line_cannot_say_is_said(kernels_only: Calibration) -> None:
     assert "model" in {one.field for one in emit("megatron", bloom, kernels_only.run).unsaid}
 
 
-GPT3 = """#!/bin/bash
-# Runs the "175B" parameter model
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-
-GPUS_PER_NODE=8
-# Change for multinode config
-MASTER_ADDR=localhost
-MASTER_PORT=6000
-NUM_NODES=128
-NODE_RANK=0
-WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
-
-CHECKPOINT_PATH=$1 #<Specify path>
-TENSORBOARD_LOGS_PATH=$2 #<Specify path>
-VOCAB_FILE=$3 #<Specify path to file>/gpt2-vocab.json
-MERGE_FILE=$4 #<Specify path to file>/gpt2-merges.txt
-DATA_PATH=$5 #<Specify path and file prefix>_text_document
-
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --nnodes $NUM_NODES
-    --master_addr $MASTER_ADDR
-    --master_port $MASTER_PORT
-)
-
-GPT_MODEL_ARGS=(
-    --num-layers 96
-    --hidden-size 12288
-    --num-attention-heads 96
-    --seq-length 2048
-    --max-position-embeddings 2048
-    --attention-backend auto # Can use (flash/fused/unfused/local)
-)
-
-TRAINING_ARGS=(
-    --micro-batch-size 1
-    --global-batch-size 1536
-    --rampup-batch-size 16 16 5859375
-    --train-iters 500000
-    --weight-decay 0.1
-    --adam-beta1 0.9
-    --adam-beta2 0.95
-    --init-method-std 0.006
-    --clip-grad 1.0
-    --fp16
-    --lr 6.0e-5
-    --lr-decay-style cosine
-    --min-lr 6.0e-6
-    --lr-warmup-fraction .001
-    --lr-decay-iters 430000
-)
-
-MODEL_PARALLEL_ARGS=(
-\t--tensor-model-parallel-size 8
-\t--pipeline-model-parallel-size 16
-)
-
-DATA_ARGS=(
-    --data-path $DATA_PATH
-    --vocab-file $VOCAB_FILE
-    --merge-file $MERGE_FILE
-    --split 949,50,1
-)
-
-EVAL_AND_LOGGING_ARGS=(
-    --log-interval 100
-    --save-interval 10000
-    --eval-interval 1000
-    --save $CHECKPOINT_PATH
-    --load $CHECKPOINT_PATH
-    --eval-iters 10
-    --tensorboard-dir $TENSORBOARD_LOGS_PATH
-)
-
-torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
-    ${GPT_MODEL_ARGS[@]} \\
-    ${TRAINING_ARGS[@]} \\
-    ${MODEL_PARALLEL_ARGS[@]} \\
-    ${DATA_ARGS[@]} \\
-    ${EVAL_AND_LOGGING_ARGS[@]}
-"""
-
-
-def test_the_gpt3_script_of_megatron_lm() -> None:
-    launch = read_launch("megatron", GPT3)
-    assert launch.model == catalog.model("gpt3-175b")
-    expected = {"tp": 8, "pp": 16, "cp": 1, "vpp": 1, "gpus": 1024, "micro_batch": 1,
-                "global_batch": 1536, "seq_len": 2048, "precision": "fp16", "sharding": "none",
-                "recompute": "none", "sequence_parallel": False, "dropout": True,
-                "grad_overlap": False, "framework": "megatron-lm",
-                "tokens": 500000 * 1536 * 2048}  # fmt: skip
-    assert {name: launch.fields.get(name) for name in expected} == expected
-    assert "attention" not in launch.fields
-    assert launch.unknown == []
-    assert {"--lr", "--data-path", "--rampup-batch-size"} <= set(launch.ignored)
-
-
-LLAMA3 = """#!/bin/bash
-export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}
-CHECKPOINT_PATH=${1:-"checkpoints/llama3_8b_fp8"}
-TOKENIZER_ARG=${3:-"MOCK"} # Path to tokenizer model, or "MOCK"
-DATA_ARG=${4:-"MOCK"}
-mkdir -p "$(dirname "$CHECKPOINT_PATH")"
-GPUS_PER_NODE=8
-NUM_NODES=1
-WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
-PRETRAIN_SCRIPT_PATH="pretrain_gpt.py"
-TP_SIZE=1
-CP_SIZE=1
-PP_SIZE=1
-MICRO_BATCH_SIZE=1
-GLOBAL_BATCH_SIZE=128
-NUM_LAYERS=32
-DTYPE="fp8"
-SEQ_LENGTH=8192
-MAX_POSITION_EMBEDDINGS=8192
-
-DISTRIBUTED_ARGS=(
-    --nproc_per_node $GPUS_PER_NODE
-    --nnodes $NUM_NODES
-)
-MODEL_ARGS=(
-    --use-mcore-models
-    --num-layers $NUM_LAYERS
-    --hidden-size 4096
-    --ffn-hidden-size 14336
-    --num-attention-heads 32
-    --group-query-attention
-    --num-query-groups 8
-    --kv-channels 128
-    --seq-length $SEQ_LENGTH
-    --max-position-embeddings $MAX_POSITION_EMBEDDINGS
-    --position-embedding-type rope
-    --rotary-base 1000000
-    --rotary-percent 1.0
-    --attention-dropout 0.0
-    --hidden-dropout 0.0
-    --swiglu
-    --init-method-std 0.0134
-    --attention-backend fused
-    --apply-layernorm-1p
-    --untie-embeddings-and-output-weights
-    --disable-bias-linear
-    --normalization RMSNorm
-)
-TRAINING_ARGS=(
-    --micro-batch-size $MICRO_BATCH_SIZE
-    --global-batch-size $GLOBAL_BATCH_SIZE
-    --train-samples 1953125000
-    --lr-decay-samples 1949218748
-    --lr 0.00015
-    --clip-grad 1.0
-    --bf16
-    --grad-reduce-in-bf16
-    --cross-entropy-loss-fusion
-    --calculate-per-token-loss
-    --manual-gc
-    --empty-unused-memory-level 1
-)
-# Conditional arguments based on DTYPE (FP8)
-DTYPE_ARGS=()
-if [[ "$DTYPE" == "fp8" ]]; then
-    DTYPE_ARGS+=(
-        "--fp8-format hybrid"
-        "--fp8-amax-history-len 1024"
-        "--fp8-amax-compute-algo max"
-        "--fp8-param-gather"
-    )
-fi
-MODEL_PARALLEL_ARGS=(
-    --tensor-model-parallel-size $TP_SIZE
-    --context-parallel-size $CP_SIZE
-    # --pipeline-model-parallel-size $PP_SIZE
-    --sequence-parallel
-)
-DDP_ARGS=(
-    --use-distributed-optimizer
-    --overlap-grad-reduce
-    --overlap-param-gather
-)
-TRAINING_ARGS+=("${DDP_ARGS[@]}")
-DATA_ARGS_LIST=()
-if [[ "$TOKENIZER_ARG" == "MOCK" ]] || [[ "$DATA_ARG" == "MOCK" ]]; then
-    DATA_ARGS_LIST+=(
-        "--mock-data"
-        "--tokenizer-type NullTokenizer"
-        "--vocab-size 128256"
-    )
-else
-    DATA_ARGS_LIST+=(
-        "--tokenizer-type HuggingFaceTokenizer"
-        "--vocab-size 99"
-    )
-fi
-if [ ! -f "$PRETRAIN_SCRIPT_PATH" ]; then
-    echo "Error: pretrain_gpt.py not found at $PRETRAIN_SCRIPT_PATH"
-    exit 1
-fi
-torchrun ${DISTRIBUTED_ARGS[@]} \\
-    "$PRETRAIN_SCRIPT_PATH" \\
-    ${MODEL_ARGS[@]} \\
-    ${TRAINING_ARGS[@]} \\
-    ${DTYPE_ARGS[@]} \\
-    ${MODEL_PARALLEL_ARGS[@]} \\
-    ${DATA_ARGS_LIST[@]}
-"""
-
-
-def test_the_llama3_fp8_script_of_megatron_lm() -> None:
-    launch = read_launch("megatron", LLAMA3)
-    assert launch.model is not None
-    assert launch.model.name == "llama3-8b"
-    expected = {"tp": 1, "pp": 1, "gpus": 8, "precision": "fp8", "weight_bytes": 1,
-                "gradient_bytes": 2, "reduce_bytes": 2, "sharding": "zero1", "dropout": False,
-                "attention": "flash", "grad_overlap": True,
-                "tokens": 1953125000 * 8192}  # fmt: skip
-    assert {name: launch.fields.get(name) for name in expected} == expected
-    assert set(launch.unknown) == {
-        "--cross-entropy-loss-fusion", "--calculate-per-token-loss", "--empty-unused-memory-level",
-    }  # fmt: skip
-
-
-MIXTRAL = """
-GPUS_PER_NODE=8; NNODES=${SLURM_NNODES:-"16"}
-MODEL_ARGS=(
-    --use-mcore-models --disable-bias-linear --seq-length 4096 --max-position-embeddings 32768
-    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
-    --init-method-std 0.01 --attention-dropout 0.0 --hidden-dropout 0.0 --normalization RMSNorm
-    --position-embedding-type rope --swiglu --untie-embeddings-and-output-weights
-    --group-query-attention --num-query-groups 8 --no-masked-softmax-fusion
-    --no-position-embedding --rotary-base 1000000
-)
-MOE_ARGS=(
-    --num-experts 8 --moe-router-topk 2 --moe-router-load-balancing-type aux_loss
-    --moe-aux-loss-coeff 1e-2 --moe-grouped-gemm --moe-token-dispatcher-type alltoall
-    --overlap-param-gather --overlap-grad-reduce
-)
-TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size 256 --lr 1e-4 --train-iters 500000
-    --lr-decay-iters 320000 --lr-decay-style cosine --min-lr 1.0e-5 --weight-decay 0.1
-    --lr-warmup-iters 500 --clip-grad 1.0 --bf16)
-MODEL_PARALLEL_ARGS=(--tensor-model-parallel-size 1 --pipeline-model-parallel-size 4
-    --num-layers-per-virtual-pipeline-stage 8 --expert-model-parallel-size 8
-    --use-distributed-optimizer --sequence-parallel)
-torchrun --nproc_per_node $GPUS_PER_NODE --nnodes "$NNODES" pretrain_gpt.py \\
-    ${MODEL_ARGS[@]} ${MOE_ARGS[@]} ${TRAINING_ARGS[@]} ${MODEL_PARALLEL_ARGS[@]} \\
-    --tokenizer-type Llama2Tokenizer --tokenizer-model ${TOKENIZER_MODEL} > log.txt 2>&1
-"""
-
-
-def test_the_mixtral_script_of_megatron_lm(kernels_only: Calibration) -> None:
-    launch = read_launch("megatron", MIXTRAL)
-    assert launch.model is not None
-    assert launch.model.name == "mixtral-8x7b"
-    expected = {"gpus": 128, "pp": 4, "vpp": 1, "ep": 8, "etp": 1, "dispatch": "copies"}
-    assert {name: launch.fields.get(name) for name in expected} == expected
-    assert launch.unknown == ["--moe-grouped-gemm"]
-
-
-def test_a_model_beside_the_line_counts() -> None:
-    line = "--num-layers 40 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000 --bf16"
-    assert read_launch("megatron", line).model is not None
-    launch = read_launch("megatron", line, catalog.model("llama3-8b"))
-    assert launch.model == catalog.model("llama3-8b")
-    assert any("layers 40" in note and "32" in note for note in launch.notes)
-
-
-@pytest.mark.parametrize(
-    "name", ["gpt3-175b", "llama3-70b", "deepseek-v3", "gemma2-9b", "dbrx-132b"]
-)
-def test_dimensions_of_a_line_are_the_models(name: str, kernels_only: Calibration) -> None:
-    model = catalog.model(name)
-    spec = parse(TrainingPlanSpec, {"gpus": 64, "global_batch": 64, "seq_len": 2048}, "test")
-    request = complete_training(
-        spec, kernels_only.run, model=model, cluster=catalog.system("dgx-h100"), strict=False
-    )
-    other = read_launch("megatron", emit("megatron", request, kernels_only.run).text).model
-    assert isinstance(other, Model)
-    assert dimensions(other) == dimensions(model)
-    assert other.parameters == model.parameters
-
-
-def test_megatron_configurations_in_yaml() -> None:
-    core = """
-language_model:
-  num_layers: 24
-  hidden_size: 1024
-  num_attention_heads: 16
-  add_bias_linear: true
-  gated_linear_unit: false
-  hidden_dropout: 0.0
-  attention_dropout: 0.0
-  recompute_granularity: null
-model_parallel:
-  tensor_model_parallel_size: 2
-  pipeline_model_parallel_size: 1
-  sequence_parallel: true
-  bf16: true
-micro_batch_size: 4
-global_batch_size: 64
-seq_length: 2048
-max_position_embeddings: 2048
-use_distributed_optimizer: true
-vocab_size: 50257
-lr: 0.0001
-"""
-    launch = read_launch("megatron", core)
-    assert launch.model is not None
-    assert (launch.model.layers, launch.model.bias) == (24, True)
-    assert launch.fields["tp"] == 2
-    assert launch.fields["sharding"] == "zero1"
-    assert launch.unknown == []
-    recipe = "MODEL_ARGS:\n  --num-layers: 12\n  --hidden-size: 512\n  --num-attention-heads: 8\n"
-    recipe += "  --bf16: true\n  --vocab-size: 50257\n  --swiglu: true\n"
-    found = read_launch("megatron", recipe)
-    assert found.model is not None
-    assert found.model.ffn_hidden == 1344  # int(4 * 512 * 2 / 3 / 64) * 64
-    assert found.fields["precision"] == "bf16"
-
-
-TORCHTITAN_LLAMA = """
-# NOTE: this toml config is a preset for 64 A100 GPUs.
-[job]
-dump_folder = "./outputs"
-description = "Llama 3 70B training"
-
-[profiling]
-enable_profiling = true
-
-[model]
-name = "llama3"
-flavor = "70B"
-tokenizer_path = "./assets/tokenizer/original/tokenizer.model"
-
-[optimizer]
-name = "AdamW"
-lr = 1.5e-4
-
-[training]
-local_batch_size = 8
-seq_len = 8192
-max_norm = 1.0
-steps = 1000
-dataset = "c4"
-
-[parallelism]
-data_parallel_replicate_degree = 1
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 8
-pipeline_parallel_degree = 1
-context_parallel_degree = 1
-
-[compile]
-enable = false
-
-[activation_checkpoint]
-mode = "full"
-
-[float8]
-enable_fsdp_float8_all_gather = false
-"""
-
-
-def test_torchtitans_llama_job(tmp_path: Path) -> None:
-    path = tmp_path / "llama3_70b.toml"
-    path.write_text(TORCHTITAN_LLAMA)
-    launch = read_launch("torchtitan", str(path))
-    assert launch.model == catalog.model("llama3-70b")
-    expected = {"tp": 8, "micro_batch": 8, "sharding": "fsdp", "recompute": "full", "fused": False}
-    assert {name: launch.fields.get(name) for name in expected} == expected
-    assert "gpus" not in launch.fields
-    assert launch.unknown == []
-    line = f"torchrun --nproc_per_node=8 --nnodes=8 -m torchtitan.train --job.config_file {path} "
-    launch = read_launch("torchtitan", line + "--training.seq_len 4096 --compile.enable")
-    expected = {"gpus": 64, "dp": 8, "global_batch": 64, "seq_len": 4096, "fused": True}
-    assert {name: launch.fields.get(name) for name in expected} == expected
-
-
-def test_a_deepspeed_command_with_its_configuration(tmp_path: Path) -> None:
-    config = {"train_batch_size": 512, "train_micro_batch_size_per_gpu": 4,
-              "gradient_accumulation_steps": "auto", "bf16": {"enabled": True},
-              "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
-              "gradient_clipping": 1.0, "steps_per_print": 10}  # fmt: skip
-    (tmp_path / "ds.json").write_text(json.dumps(config))
-    line = ("deepspeed --num_nodes 4 --num_gpus 8 pretrain_gpt.py --deepspeed "
-            f"--deepspeed_config {tmp_path / 'ds.json'} --tensor-model-parallel-size 2 "
-            "--seq-length 4096")  # fmt: skip
-    launch = read_launch("deepspeed", line, catalog.model("llama3-8b"))
-    expected = {"gpus": 32, "tp": 2, "seq_len": 4096, "global_batch": 512, "micro_batch": 4,
-                "sharding": "zero3", "precision": "bf16", "grad_clip": True}  # fmt: skip
-    assert {name: launch.fields.get(name) for name in expected} == expected
-    assert launch.fields["offload_optimizer"] == 1
-    assert launch.fields["offload_to"] == "cpu"
-    assert launch.unknown == []
-    assert any("'auto'" in note for note in launch.notes)
-
-
-def test_real_serving_lines() -> None:
-    line = (
-        "docker run --gpus all vllm/vllm-openai:latest\n"
-        "VLLM_USE_V1=1 vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 4 --quantization fp8 "
-        "--max-model-len 16384 --gpu-memory-utilization 0.92 --max-num-seqs=256 --foo 3"
-    )
-    launch = read_launch("vllm", line)
-    assert launch.model == catalog.model("llama3.3-70b")
-    expected = {"tp": 4, "precision": "fp8", "max_batch": 256, "execution": "graph"}
-    assert {name: launch.fields.get(name) for name in expected} == expected
-    assert launch.unknown == ["--foo"]
-    line = (
-        "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --dp 16 "
-        "--enable-dp-attention --ep-size 16 --trust-remote-code --nnodes 2 --node-rank 0"
-    )
-    launch = read_launch("sglang", line)
-    assert {"tp": 1, "dp": 16, "ep": 16}.items() <= launch.fields.items()
-    assert launch.unknown == []
-    text = ("cat >./extra.yml<<EOF\nenable_attention_dp: true\nkv_cache_config:\n  dtype: fp8\n"
-            "cuda_graph_config: null\nEOF\ntrtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 "
-            "--ep_size 8 --max_batch_size 1024 --extra_llm_api_options ./extra.yml")  # fmt: skip
-    launch = read_launch("trtllm", text)
-    expected = {"tp": 1, "dp": 8, "ep": 8, "kv_precision": "fp8", "execution": "eager"}
-    assert {name: launch.fields.get(name) for name in expected} == expected
-
-
-STAGES = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage"
-BASE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000 "
-
-
-@pytest.mark.parametrize(
-    ("dialect", "text", "told"),
-    [
-        ("megatron", BASE + "--bf16 --fp16", "--fp16 contradicts --bf16"),
-        ("megatron", BASE + "--tensor-model-parallel-size four", "four: not a number"),
-        ("megatron", BASE + "--tensor-model-parallel-size $TP", "does not set that variable"),
-        ("megatron", BASE + "--tensor-model-parallel-size", "its value is missing"),
-        ("megatron", BASE + "--recompute-activations --recompute-granularity full", "contradicts"),
-        ("megatron", BASE + "--fp8-format e5m2 --bf16", "known: hybrid, e4m3"),
-        ("megatron", BASE + "--normalization BatchNorm", "known: RMSNorm, LayerNorm"),
-        ("megatron", BASE + STAGES + " 3", "do not divide into 4 stages"),
-        ("megatron", BASE + STAGES + " 4 --num-virtual-stages-per-pipeline-rank 4", "contradicts"),
-        ("megatron", BASE + "--moe-layer-freq [0,1,0,0,1] --num-experts 8", "neither leading"),
-        ("megatron", "--num-layers 32 --hidden-size 4096", "without its heads"),
-        ("megatron", "--num-layers 3 --hidden-size 64 --num-attention-heads 4", "--vocab-size"),
-        ("megatron", "python train.py 'unclosed", "is not closed"),
-        ("megatron", "ls -l --foo", "no flag of megatron is in it"),
-        ("megatron", "nowhere.sh", "no such file"),
-        ("torchtitan", "[model]\nname = ", "is not TOML"),
-        ("torchtitan", "[training]\nlocal_batch_size = 3\n[parallelism]\n"
-         "pipeline_parallel_degree = 2\npipeline_parallel_microbatch_size = 2", "not a multiple"),
-        ("torchtitan", "[parallelism]\npipeline_parallel_degree = 2\n"
-         "pipeline_parallel_schedule = 'Fancy'", "known are 1F1B"),
-        ("deepspeed", '{"zero_optimization": {"stage": 5}}', "known are 0, 1, 2, 3"),
-        ("deepspeed", '{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, '
-         '"gradient_accumulation_steps": 1}', "contradicts"),
-        ("sglang", "python -m sglang.launch_server --model-path x --tp-size 6 --dp-size 4 "
-         "--enable-dp-attention", "does not divide"),
-        ("vllm", "vllm serve x --kv-cache-dtype int3", "known are auto"),
-        ("vllm", "vllm serve x --quantization magic", "--quantization magic: not known"),
-    ],
-)  # fmt: skip
-def test_bad_lines_are_told_in_one_line(dialect: str, text: str, told: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_launch(dialect, text)
-    assert told in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_the_shell_is_read_not_run(tmp_path: Path) -> None:
-    script = f"""
-A=3
-B=$((A*2+1))   # a comment with 'quotes'
-C="x $B"; D='$A'
-rm -rf {tmp_path}; touch {tmp_path}/made
-if [ "$A" -gt 2 ]; then E=big; elif [[ $A == 3 ]]; then E=three; else E=small; fi
-for i in 1 2; do echo $i; done
-run $A "$C" $D ${{F:-default}} $(hostname) {tmp_path} $E
-"""
-    found = read_script(script)
-    assert found.commands[-1] == [
-        "run",
-        "3",
-        "x 7",
-        "$A",
-        "default",
-        "$(hostname)",
-        str(tmp_path),
-        "big",
-    ]
-    assert tmp_path.is_dir()
-    assert not list(tmp_path.iterdir())
-    assert any("for" in note for note in found.notes)
-    assert arithmetic("8 * (3 - 1) / 4") == 4
-    assert arithmetic("__import__('os')") is None
-    assert arithmetic("1/0") is None
-
-
-def test_patterns_of_expert_layers() -> None:
-    assert layer_pattern("f", "([0]*3+[1]*58)") == {"model.dense_layers": 3, "model.moe_every_n": 1}
-    assert layer_pattern("f", "2") == {"model.moe_every_n": 2}
-    assert layer_pattern("f", "[1,0,1,0]")["model.moe_every_n"] == 2
-
-
 def test_the_torchtitan_job_is_toml(kernels_only: Calibration) -> None:
     rng = random.Random(3)
     request = random_training(rng, TORCHTITAN, ["llama3-8b"], "torchtitan", kernels_only.run)
@@ -764,132 +263,25 @@ def test_the_torchtitan_job_is_toml(kernels_only: Calibration) -> None:
     assert job["training"]["seq_len"] == request.plan.seq_len
 
 
-def test_a_launch_line_is_predicted(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "gpt3.sh"
-    path.write_text(GPT3)
-    line = ["predict", "train", "--from-megatron", path, "--system", "dgx-a100"]
-    status, out, err = cli(*line, "--recompute", "full", "--json", "-")
-    found = json.loads(out)
-    assert status == 0
-    assert found["inputs"]["model"] == "gpt3-175b"
-    assert found["inputs"]["gpus"] == 1024
-    assert found["inputs"]["framework"] == "megatron-lm"
-    assert found["training"]["tokens"] == 500000 * 1536 * 2048
-    launch = found["launch"]
-    assert launch["understood"]["--num-layers"] == "96"
-    assert "--lr" in launch["ignored"]
-    assert "recompute" not in launch["fields"]
-    assert "vocabulary" in err
-    same = json.loads(cli(
-        "predict", "train", "--model", "gpt3-175b", "--system", "dgx-a100", "--gpus", 1024,
-        "--tp", 8, "--pp", 16, "--micro-batch", 1, "--global-batch", 1536, "--seq-len", 2048,
-        "--precision", "fp16", "--sharding", "none", "--recompute", "full", "--framework",
-        "megatron-lm", "--no-sequence-parallel", "--set", "dropout=true", "--set",
-        "grad_overlap=false", "--set", "param_overlap=false", "--set", "gradient_bytes=2",
-        "--set", "reduce_bytes=2", "--json", "-",
-    )[1])  # fmt: skip
-    assert found["step_time_s"] == same["step_time_s"]
-
-
-def test_flags_beside_a_line_count_and_lists_vary(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "gpt3.sh"
-    path.write_text(GPT3)
-    line = ["predict", "train", "--from-megatron", path, "--system", "dgx-a100", "--allow-oom"]
-    status, out, err = cli(*line, "--gpus", 2048, "--tp", "4,8", "--json", "-")
-    found = json.loads(out)
-    assert status == 0
-    assert [p["inputs"]["tp"] for p in found["predictions"]] == [4, 8]
-    assert [p["inputs"]["gpus"] for p in found["predictions"]] == [2048, 2048]
-    assert found["launch"]["overridden"] == {"gpus": {"line": 1024, "given": 2048}}
-    assert "gpus 2048 is given beside the line, which says 1024" in err
-
-
-def test_what_is_emitted_is_predicted_the_same(cli: Cli, tmp_path: Path) -> None:
-    request = ["predict", "train", "--model", "llama3-70b", "--system", "dgx-h100", "--gpus", 256,
-               "--global-batch", 256, "--seq-len", 8192, "--framework", "megatron-lm"]  # fmt: skip
-    status, text, err = cli(*request, "--tp", "1,8", "--pp", "4", "--emit", "megatron")
-    assert status == 0
-    assert text.startswith("torchrun --nproc-per-node 8 --nnodes 32 pretrain_gpt.py")
-    assert "--tensor-model-parallel-size 8" in text
-    assert "not said" not in err
-    path = tmp_path / "run.sh"
-    path.write_text(text)
-    again = json.loads(
-        cli("predict", "train", "--from-megatron", path, "--system", "dgx-h100", "--json", "-")[1]
-    )
-    direct = json.loads(cli(*request, "--tp", 8, "--pp", 4, "--emit", "nemo", "--json", "-")[1])
-    assert again["step_time_s"] == direct["step_time_s"]
-    assert again["memory"] == direct["memory"]
-    assert direct["emitted"]["dialect"] == "nemo"
-    assert direct["emitted"]["unsaid"] == []
-
-
-def test_serving_lines_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
-    request = ["predict", "infer", "--model", "llama3-70b", "--system", "dgx-h200", "--tp", 8,
-               "--concurrency", 64, "--input-len", 1024, "--output-len", 256,
-               "--framework", "vllm"]  # fmt: skip
-    status, text, _ = cli(*request, "--emit", "vllm")
-    assert status == 0
-    path = tmp_path / "serve.sh"
-    path.write_text(text)
-    line = ["predict", "infer", "--from-vllm", path, "--system", "dgx-h200", "--json", "-"]
-    again, direct = json.loads(cli(*line)[1]), json.loads(cli(*request, "--json", "-")[1])
-    assert again["tpot_s"] == direct["tpot_s"]
-    assert again["memory"] == direct["memory"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["train", "--emit", "vllm"], "--emit vllm is for predict infer"),
-        (["train", "--emit", "megatorn"], "did you mean 'megatron'"),
-        (["train", "--from-megatron", "--bf16", "--from-nemo", "a=1"], "give one launch line"),
-        (["train", "--from-megatron", "missing.sh"], "no such file"),
-        (["train", "--from-megatron", "--num-gpus 3"], "no flag of megatron is in it"),
-    ],
-)
-def test_bad_use_is_one_line_and_status_2(cli: Cli, arguments: list[str], told: str) -> None:
-    rest = ["--model", "llama3-8b", "--system", "dgx-h100", "--global-batch", 8, "--seq-len", 4096,
-            "--gpus", 8]  # fmt: skip
-    status, out, err = cli("predict", *arguments, *rest)
-    assert (status, out) == (2, "")
-    assert told in err
-    assert err.count("\n") == 1
-
-
-def test_a_searched_plan_is_emitted(
-    kernels_only: Calibration, capsys: pytest.CaptureFixture[str]
+def test_engines_that_read_prompts_apart_have_lines_and_a_router(
+    kernels_only: Calibration,
 ) -> None:
-    from reckon.launching import emitted_plan
-
-    spec = parse(TrainingPlanSpec, {"gpus": 64, "global_batch": 64, "seq_len": 4096}, "test")
-    llama, system = catalog.model("llama3-8b"), catalog.system("dgx-h100")
-    request = complete_training(spec, kernels_only.run, model=llama, cluster=system)
-    found = emitted_plan(
-        "megatron", llama, system, request.plan, kernels_only.run, "the best", tokens=1e12
-    )
-    told = capsys.readouterr()
-    assert told.out == found["text"]
-    assert "megatron: llama3-8b on 64 accelerators, the best" in told.err
-    assert "--train-samples 244140625" in told.out
-
-
-def test_searches_emit_their_best(cli: Cli) -> None:
-    status, out, err = cli(
-        "plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", 16,
-        "--global-batch", 64, "--seq-len", 4096, "--framework", "megatron-lm", "--schedule", "1f1b",
-        "--emit", "megatron",
-    )  # fmt: skip
-    assert status == 0
-    assert "--nnodes 2" in out
-    assert "the best of" in err
-    assert read_launch("megatron", out).fields["gpus"] == 16
-    status, out, err = cli(
-        "plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100", "--rate", 20,
-        "--input-len", 512, "--output-len", 128, "--ttft-ms", 1000, "--tpot-ms", 40,
-        "--framework", "vllm", "--emit", "vllm",
-    )  # fmt: skip
-    assert status == 0
-    assert out.startswith("vllm serve meta-llama/Meta-Llama-3-8B")
-    assert "engines" in err
-    assert read_launch("vllm", out).fields["rate"] <= 20
+    fields = {"model": "llama3-70b", "system": "dgx-h100", "input_len": 4096, "output_len": 256,
+              "rate": 10, "tp": 8, "prefill_workers": 3, "prefill_tp": 2,
+              "framework": "sglang"}  # fmt: skip
+    request = complete_serving(parse(ServingPlanSpec, fields, "test"), kernels_only.run)
+    written = emit("sglang", request, kernels_only.run)
+    assert not written.unsaid
+    worker, engine = written.text.split("# where the answers")
+    assert "--tp-size 2" in worker
+    assert "--disaggregation-mode prefill" in worker
+    assert "--tp-size 8" in engine
+    assert engine.count("--prefill http") == 3
+    launch = read_launch("sglang", written.text)
+    assert launch.unknown == []
+    two = written.text.replace("--decode http", "--decode http://D:1 --decode http")
+    with pytest.raises(InputError, match="3 engines that read prompts for 2 that decode"):
+        read_launch("sglang", two)
+    other = emit("trtllm", request, kernels_only.run)
+    assert "prefill_workers" in {one.field for one in other.unsaid}
+    assert "# not said here: prefill_workers=3 (it means 0)" in other.text

@@ -8,7 +8,8 @@ import pytest
 
 import reckon
 from predictor import catalog
-from predictor.plan import TrainingPlan, check
+from predictor.plan import TrainingPlan
+from predictor.rules import check
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
@@ -117,6 +118,36 @@ def test_a_fleet_is_printed_and_checked_by_simulation(cli: Cli) -> None:
     for text in ("ways to serve", "keep the promise", "GPUs", "TTFT", "TPOT", "throughput against",
                  "served one by one"):  # fmt: skip
         assert text in out
+
+
+LONG = ["plan", "infer", "--model", "llama3-70b", "--system", "dgx-h100", "--rate", "20",
+        "--input-len", "4096", "--output-len", "256", "--ttft-ms", "1000", "--tpot-ms", "40",
+        "--pp", "1"]  # fmt: skip
+
+
+def test_prompts_are_read_apart_where_that_takes_fewer_and_the_reason_is_told(cli: Cli) -> None:
+    status, out, _ = cli(*LONG, "--simulate", "1000", "--json", "-", "--top", "2")
+    found = json.loads(out)
+    assert status == 0
+    best, prompts = found["fleets"][0], found["prompts"]
+    plan = best["plan"]
+    assert prompts["apart"]
+    assert plan["prefill_workers"] > 0
+    each = plan["tp"] * plan["pp"] * plan["dp"] + plan["prefill_workers"] * plan["prefill_tp"]
+    assert best["gpus_per_engine"] == each
+    other = prompts["other"]
+    assert other["plan"]["prefill_workers"] == 0
+    assert other["gpus"] > best["gpus"]
+    assert 0 < prompts["delay_per_token_s"] < 0.04
+    assert found["simulated"]["tpot_s_at_share"] == pytest.approx(best["tpot_s"], rel=0.1)
+    assert found["simulated"]["ttft_s_at_share"] == pytest.approx(best["ttft_s"], rel=0.4)
+    status, out, _ = cli(*LONG, "--set", "prefill_workers=0", "--json", "-", "--top", "1")
+    alone = json.loads(out)
+    assert alone["fleets"][0]["gpus"] == other["gpus"]
+    assert alone["prompts"]["other"] is None
+    assert "prefill_workers 0 was asked for" in alone["prompts"]["reason"]
+    status, out, _ = cli(*LONG, "--top", "1")
+    assert "why: prompts read apart delay no token, and their workers are busy" in out
 
 
 def test_fleets_follow_the_hours_of_a_table(cli: Cli, tmp_path: Path) -> None:

@@ -143,6 +143,58 @@ def test_serving_and_search_have_grids_too(tmp_path: Path, cli: Cli) -> None:
     assert plans["step_time_s"].iloc[0] == pytest.approx(best["step_time_s"]["value"])
 
 
+def test_fleets_have_grids(tmp_path: Path, cli: Cli) -> None:
+    table = tmp_path / "load.csv"
+    table.write_text("hour,requests_per_s\n0,1\n1,40\n")
+    grid = {
+        "verb": "plan infer", "model": ["llama3-8b", "llama3-70b"],
+        "system": ["dgx-h100", "dgx-a100"],
+        "rate": [5, 40], "input_len": 1024, "output_len": 256, "ttft_ms": 500, "tpot_ms": 12,
+        "precision": "bf16,fp8", "tp": "1..4", "pp": 1,
+    }  # fmt: skip
+    path, out = tmp_path / "grid.yaml", tmp_path / "fleets"
+    path.write_text(yaml.safe_dump(grid))
+    status, told, err = cli(
+        "sweep", path, "--out", out, "--workers", 1, "--chunk", 3, "--json", "-"
+    )
+    assert (status, err) == (0, "")
+    found = json.loads(told)
+    frame = read(out)
+    assert found["cells"] == len(frame) == 8
+    assert found["refused"] == (frame["status"] == "refused").sum() > 0  # 70B: no A100 is that fast
+    assert frame.loc[frame["status"] == "refused", "reason"].str.contains("closest takes").all()
+    own = frame[(frame["model"] == "llama3-8b") & (frame["system"] == "DGX-H100")]
+    own = own.sort_values("rate")
+    assert own["rate"].tolist() == [5.0, 40.0]
+    assert own["gpus"].is_monotonic_increasing
+    for row in own.to_dict("records"):
+        fields = {k: v for k, v in grid.items() if k in ("input_len", "output_len", "precision",
+                                                         "tp", "pp")}  # fmt: skip
+        alone = reckon.search_infer(
+            "llama3-8b", "dgx-h100", fields, row["rate"], ttft=0.5, tpot=0.012
+        )
+        best = alone.entry(alone.fleets[0])
+        assert (row["gpus"], row["engines"]) == (best["gpus"], best["engines"])
+        assert row["tpot_s"] == pytest.approx(best["tpot_s"])
+        assert row["prefill_workers"] == best["plan"]["prefill_workers"]
+        assert row["why"] == alone.reason
+    lost = sorted(out.iterdir())[0]
+    rows = len(pd.read_parquet(lost))
+    lost.unlink()
+    again = sweep(path, out, workers=1, chunk=3)
+    assert again.before == 8 - rows
+    del grid["rate"]
+    hourly = {**grid, "load": str(table), "model": "llama3-8b", "system": "dgx-h100,dgx-a100",
+              "price": "dgx-h100=3,dgx-a100=1"}  # fmt: skip
+    swept = sweep(hourly, tmp_path / "hours", workers=1)
+    table.unlink()  # cells carry the table
+    assert (swept.cells, swept.ok) == (1, 1)
+    row = read(tmp_path / "hours").iloc[0]
+    assert row["rate"] == 40.0
+    assert row["cost_per_hour_following_load"] < row["cost_per_hour"]
+    assert json.loads(row["request"])["load"]["requests_per_s"] == [1.0, 40.0]
+
+
 def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
     out = tmp_path / "out"

@@ -1,0 +1,111 @@
+"""Sparse attention over chosen keys: the indexer that chooses, and the attention that follows.
+
+Every token has one small index key in each block, cached in 8 bits beside the latent. A new token's
+index queries are multiplied with all of them, the scores of the heads are weighted and added up,
+and attention sees the `index_topk` keys with the largest sums: the work of the indexer grows with
+the context, that of attention does not. All ranks choose alike, so each has the whole indexer.
+
+DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), section 2.1; kernels as in deepseek-ai/DeepGEMM (scores in
+8 bits) and deepseek-ai/FlashMLA (attention on the latents, prompts too).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.counts import keys_seen
+from predictor.hardware import Numeric
+from predictor.model import Model
+from predictor.primitives import Operator, gemm, streaming
+
+if TYPE_CHECKING:
+    from predictor.serving_operators import WorkList
+
+SCALE_BYTES = 4.0
+"""Of the scale that an index key of 8 bits comes with."""
+
+LEAST_ROWS = 64.0
+"""Query heads that attention over chosen keys multiplies at a time: a block of prompt kernels has
+one token, whose keys are its own, so that fewer heads leave rows of the matrix unit idle (FlashMLA,
+whose callers fill up to 64 heads)."""
+
+
+def index_bytes(model: Model) -> float:
+    """Cached index key of one token in one block [bytes]: every rank holds it."""
+    return model.index_head_dim + SCALE_BYTES if model.is_sparse else 0.0
+
+
+def projections(at: WorkList, tokens: Numeric) -> None:
+    """Index queries, key and weights of `tokens` tokens; position encoding, rotation, 8 bits."""
+    model, h = at.model, float(at.model.hidden)
+    width = float(model.index_heads * model.index_head_dim)
+    at.linear("index.query", tokens, width, float(model.q_lora_rank or h))
+    at.linear("index.key", tokens, float(model.index_head_dim + model.index_heads), h)
+    both = width + model.index_head_dim
+    at.stream("index.rope", "elementwise", "rope", tokens, both, 2.0 * at.size)
+    at.stream("index.rotate", "elementwise", "other", tokens, both, 2.0 * at.size)
+    at.stream("index.narrow", "elementwise", "other", tokens, both, at.size + 1.0)
+
+
+def choice(at: WorkList, sequences: Numeric, query: Numeric, keys: Numeric, seen: Numeric) -> None:
+    """Scores of `query` tokens of each of `sequences` sequences, and their largest ones.
+
+    keys   cached tokens of a sequence, each read once
+    seen   how many of them a token is scored against, on average
+    """
+    model = at.model
+    heads, d = float(model.index_heads), float(model.index_head_dim)
+    # Heads are added up on the way: 32 bits per pair of tokens are written.
+    moved = query * heads * d + keys * index_bytes(model) + 4.0 * query * seen
+    scores = gemm(
+        "index.scores", "bmm", "forward", at.module, "fp8", query * heads, seen, d,
+        batch=sequences, count=at.blocks,
+    )  # fmt: skip
+    at.operators.append(replace(scores, bytes=sequences * moved))
+    # A radix selection reads the scores twice.
+    chosen = streaming(
+        "index.choose", "softmax", "fwd", "forward", at.module, at.plan.half, sequences * query,
+        seen, 8.0, count=at.blocks,
+    )  # fmt: skip
+    at.operators.append(chosen)
+
+
+def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> None:
+    """Choice and attention of `query` new tokens of each of `sequences` prompts behind `past`
+    cached ones, where there are more than `index_topk` tokens; on the latents, as while decoding.
+    """
+    model, plan, size = at.model, at.plan, at.size
+    keys = past + query
+    choice(at, sequences, query, keys, past + 0.5 * query)
+    queries = model.heads / plan.tp
+    latent = float(model.kv_lora_rank)
+    stored = latent + model.qk_rope_head_dim
+    seen = keys_seen(query, keys, 1.0, float(model.index_topk))
+    batch = sequences * np.maximum(queries, LEAST_ROWS)
+    d = 0.5 * (stored + latent)
+    moved = size * sequences * (query * queries * 2.0 * d + keys * stored)
+    at.operators.append(
+        Operator(
+            "attention.chosen",
+            "attention_prefill",
+            "mla",
+            "forward",
+            at.module,
+            plan.half,
+            query,
+            np.minimum(keys, float(model.index_topk)),
+            d,
+            batch,
+            4.0 * batch * query * d * seen,
+            moved,
+            at.blocks,
+        )
+    )
+
+
+def longer(model: Model, keys: Numeric) -> Numeric:
+    """1 where a prompt of `keys` tokens is longer than what attention may choose, else 0."""
+    return np.where(np.asarray(keys) > model.index_topk, 1.0, 0.0) if model.is_sparse else 0.0

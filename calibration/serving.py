@@ -247,9 +247,10 @@ ROUNDS = 25
 
 
 def _weights(found: Timed) -> Array:
-    keys = [f"{p.source}/{p.metric}/{p.kind}" for p in found.points]
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     odd = np.array([point.flagged or point.tentative for point in found.points])
+    # Doubtful rows are counted apart: many of them leave a source's other rows their weight.
+    keys = [f"{p.source}/{p.metric}/{p.kind}/{o}" for p, o in zip(found.points, odd, strict=True)]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(odd, DOUBT, 1.0))
 
 

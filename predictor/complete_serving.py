@@ -133,6 +133,8 @@ def complete_serving(
     narrow = chosen.get("narrow_cache", ())
     if "fp4" in accelerator.peak:
         narrow = [*narrow, *chosen.get("narrow_cache_fp4", ())]
+        if model.is_sparse:
+            narrow = [*narrow, *chosen.get("narrow_cache_sparse_fp4", ())]
     if stated in narrow and "fp8" in accelerator.peak:
         filler.fill("kv_precision", "fp8", f"{label} keeps an fp8 cache beside {stated} weights")
     half = own if own in ("bf16", "fp16", "fp32") else best

@@ -324,7 +324,7 @@ def decode_attention(
         at = WorkList(model, plan, found).on("layer", blocks)
         _through_latents(at, sequences * guessed)
         if model.is_sparse:
-            serving_sparse.choice(at, sequences, guessed, keys, keys)
+            serving_sparse.choice(at, sequences, keys, guessed)
     at = WorkList(model, plan, found)
     if model.is_hybrid:
         serving_mamba.update(at.on("layer", float(model.mamba_layers)), sequences * guessed)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SCALE_BYTES = 4.0
 """Of the scale that an index key of 8 bits comes with."""
 
+SCORED = "fp8"
+"""Data type in which index queries and keys are multiplied."""
+
 LEAST_ROWS = 64.0
 """Query heads that attention over chosen keys multiplies at a time: a block of prompt kernels has
 one token, whose keys are its own, so that fewer heads leave rows of the matrix unit idle (FlashMLA,
@@ -50,25 +53,30 @@ def projections(at: WorkList, tokens: Numeric) -> None:
     at.stream("index.narrow", "elementwise", "other", tokens, both, at.size + 1.0)
 
 
-def choice(at: WorkList, sequences: Numeric, query: Numeric, keys: Numeric, seen: Numeric) -> None:
-    """Scores of `query` tokens of each of `sequences` sequences, and their largest ones.
-
-    keys   cached tokens of a sequence, each read once
-    seen   how many of them a token is scored against, on average
-    """
+def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
+    """Scores of a new token of each of `sequences` sequences, and of the guesses after it, with
+    `keys` cached ones, and the largest of them."""
     model = at.model
-    heads, d = float(model.index_heads), float(model.index_head_dim)
-    # Heads are added up on the way: 32 bits per pair of tokens are written.
-    moved = query * heads * d + keys * index_bytes(model) + 4.0 * query * seen
     scores = gemm(
-        "index.scores", "bmm", "forward", at.module, "fp8", query * heads, seen, d,
-        batch=sequences, count=at.blocks,
+        "index.scores", "bmm", "forward", at.module, SCORED, guessed * model.index_heads, keys,
+        float(model.index_head_dim), batch=sequences, count=at.blocks,
     )  # fmt: skip
-    at.operators.append(replace(scores, bytes=sequences * moved))
-    # A radix selection reads the scores twice.
+    at.operators.append(replace(scores, bytes=sequences * _moved(model, guessed, keys, keys)))
+    _largest(at, sequences * guessed, keys)
+
+
+def _moved(model: Model, query: Numeric, keys: Numeric, seen: Numeric) -> Numeric:
+    """Traffic of one sequence's scores [bytes]: queries, each cached key once, and 32 bits per pair
+    of tokens, since heads are added up on the way."""
+    queries = query * model.index_heads * model.index_head_dim
+    return queries + keys * index_bytes(model) + 4.0 * query * seen
+
+
+def _largest(at: WorkList, rows: Numeric, seen: Numeric) -> None:
+    """A radix selection, which reads the scores twice."""
     chosen = streaming(
-        "index.choose", "softmax", "fwd", "forward", at.module, at.plan.half, sequences * query,
-        seen, 8.0, count=at.blocks,
+        "index.choose", "softmax", "fwd", "forward", at.module, at.plan.half, rows, seen, 8.0,
+        count=at.blocks,
     )  # fmt: skip
     at.operators.append(chosen)
 
@@ -76,10 +84,22 @@ def choice(at: WorkList, sequences: Numeric, query: Numeric, keys: Numeric, seen
 def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> None:
     """Choice and attention of `query` new tokens of each of `sequences` prompts behind `past`
     cached ones, where there are more than `index_topk` tokens; on the latents, as while decoding.
+
+    Scores are timed as the fused attention that they resemble: tiles of queries and keys whose
+    products stay in the processor.
     """
     model, plan, size = at.model, at.plan, at.size
     keys = past + query
-    choice(at, sequences, query, keys, past + 0.5 * query)
+    before = past + 0.5 * query
+    heads, width = sequences * float(model.index_heads), float(model.index_head_dim)
+    # One product instead of the two of attention: half the head size.
+    scores = Operator(
+        "index.scores", "attention_prefill", "flash", "forward", at.module, SCORED, query, keys,
+        0.5 * width, heads, 2.0 * heads * query * width * before,
+        sequences * _moved(model, query, keys, before), at.blocks,
+    )  # fmt: skip
+    at.operators.append(scores)
+    _largest(at, sequences * query, before)
     queries = model.heads / plan.tp
     latent = float(model.kv_lora_rank)
     stored = latent + model.qk_rope_head_dim

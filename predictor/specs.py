@@ -35,10 +35,10 @@ from predictor.plan import (
 from predictor.precision import PRECISIONS
 from predictor.schedules import SCHEDULES
 from predictor.serving_plan import (
-    ACCUMULATIONS,
     ADMISSIONS,
     ALLREDUCES,
     EXECUTIONS,
+    ACCUMULATIONS,
     FUSIONS,
     HEADWISE,
     KV_BYTES,

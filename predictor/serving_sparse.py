@@ -11,7 +11,6 @@ DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), section 2.1; kernels as in deepseek-ai/Dee
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from predictor.counts import keys_seen
 from predictor.hardware import Numeric
 from predictor.model import Model
-from predictor.primitives import Operator, gemm, streaming
+from predictor.primitives import Operator, streaming
 
 if TYPE_CHECKING:
     from predictor.serving_operators import WorkList
@@ -55,13 +54,17 @@ def projections(at: WorkList, tokens: Numeric) -> None:
 
 def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
     """Scores of a new token of each of `sequences` sequences, and of the guesses after it, with
-    `keys` cached ones, and the largest of them."""
-    model = at.model
-    scores = gemm(
-        "index.scores", "bmm", "forward", at.module, SCORED, guessed * model.index_heads, keys,
-        float(model.index_head_dim), batch=sequences, count=at.blocks,
+    `keys` cached ones, and the largest of them.
+
+    Scores are timed as the attention that they resemble: one key head, kept in 8 bits in pages.
+    """
+    rows, width = guessed * float(at.model.index_heads), float(at.model.index_head_dim)
+    scores = Operator(
+        "index.scores", "attention_decode", "kv8", "forward", at.module, at.plan.half, rows, keys,
+        width, sequences, 2.0 * sequences * rows * width * keys,
+        sequences * _moved(at.model, guessed, keys, keys), at.blocks,
     )  # fmt: skip
-    at.operators.append(replace(scores, bytes=sequences * _moved(model, guessed, keys, keys)))
+    at.operators.append(scores)
     _largest(at, sequences * guessed, keys)
 
 

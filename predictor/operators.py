@@ -34,8 +34,8 @@ def _layer(at: Layers) -> None:
     model = at.model
     if model.delta_layers or model.is_sparse or model.output_gate:
         raise InputError(
-            f"training of {model.name} is not predicted yet: gated delta rules, gated outputs and "
-            "sparse attention are only while serving"
+            f"training of {model.name} is not predicted yet: its attention (gated delta rules, "
+            "gated outputs or chosen keys) is known while serving only"
         )
     attention_block(at.on("layer", model.attention_share))
     if model.is_hybrid:

@@ -179,5 +179,5 @@ def test_a_user_gets_a_prediction() -> None:
 @pytest.mark.parametrize("name", ["qwen3.5-397b-a17b", "glm-5"])
 def test_training_is_refused(name: str) -> None:
     own = TrainingPlan(tp=8.0, pp=1.0, dp=1.0, micro_batch=1.0, global_batch=8.0, seq_len=2048.0)
-    with pytest.raises(InputError, match=f"training of {name} is not predicted yet: gated delta"):
+    with pytest.raises(InputError, match=f"training of {name} is not predicted yet: its attention"):
         step_operators(catalog.model(name), own)

@@ -259,6 +259,8 @@ def _point(
     fields["output_len"] = max(round(made), 1)
     if serving:
         fields["concurrency"] = max(round(float(concurrency)), 1)
+        if batch is not None and "batch=max_num_seqs" in notes:
+            fields["max_batch"] = max(round(float(batch)), 1)
     elif batch is not None:
         fields["batch"] = max(round(float(batch)), 1)
     else:

@@ -2,7 +2,7 @@
 `python -m calibration.serving TABLE... --out data/calibrations/default`.
 
 The work of every row is timed once; then latencies are arithmetic (`predictor.latency`), and the
-logarithms of an engine's parameters are least squares on log errors (Huber's loss), each drawn
+logarithms of an engine's parameters are least squares on log errors (Cauchy's loss), each drawn
 towards the mean of all engines, and that towards a documented default.
 """
 
@@ -232,10 +232,10 @@ PRIORS: dict[str, Prior] = {
 to a factor of two, and servers are rewritten from one period to the next; how synchronous clients
 stay is hardly known beforehand, but it is the clients' own."""
 
-SCALE, QUEUED, KNEE = 0.2, 0.6, 1.0
-"""Log error that is taken as ordinary, that of a first token under load, which clients and queues
-decide as much as the engine, and how many of it an error counts squared: beyond, Huber's loss is
-linear, so that odd rows do not decide."""
+SCALE, QUEUED, KNEE = 0.2, 0.6, 1.5
+"""Log error that is taken as ordinary; that of a first token under load, which clients and queues
+decide as much as the engine; and how many of it halve a row's say (Cauchy's loss), so that odd
+rows, whose cause no engine's parameter is, do not decide."""
 
 MOST_ROWS = 15.0
 """A source counts in each metric as this many rows at most, since its rows err together."""
@@ -298,7 +298,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
             shifted = logs.copy()
             shifted[:, column] += 1e-3
             slopes[:, column] = (predicted(shifted) - base) / 1e-3 / scale
-        loss = weight * np.minimum(1.0, KNEE / np.maximum(np.abs(error), 1e-9))
+        loss = weight / (1.0 + (error / KNEE) ** 2)
         left = np.diag(scales.ravel() ** -2.0).reshape(len(nodes), count, len(nodes), count)
         right = -state * scales**-2.0
         for position, path in enumerate(members):
@@ -382,6 +382,9 @@ def operator_sigma(found: Timed, own: EngineParameters) -> Array:
     return np.array([table[CLASSES[point.metric]][i] for i, point in enumerate(found.points)])
 
 
+QUEUED_CLASS = "ttft.serving"
+"""First tokens under load, which queues spread several times as wide as anything else."""
+
 LEAST = 20
 """Points of one class from which its own spread is taken; fewer share that of all."""
 
@@ -393,8 +396,9 @@ FEWEST = 5
 def fit_spreads(
     points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
 ) -> dict[str, float]:
-    """Spread of runs by class of metric, such that intervals cover `level` of the held-out points,
-    every source counting alike (`spread.run_sigma`).
+    """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
+    the held-out points, every source counting alike (`spread.run_sigma`). First tokens under load
+    are a class for themselves; doubtful rows say nothing of others.
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
@@ -404,11 +408,15 @@ def fit_spreads(
         for point, e, s in zip(points, errors, operators, strict=True)
     ]
     labels = [class_of(point) for point in points]
-    groups: dict[str, list[Residual]] = {"all": residuals}
+    groups: dict[str, list[Residual]] = {}
     counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
-    for label, one in zip(labels, residuals, strict=True):
-        if counts[label, one.source] >= FEWEST:
-            groups.setdefault(label, []).append(one)
+    for point, label, one in zip(points, labels, residuals, strict=True):
+        if point.flagged or point.tentative:
+            continue
+        names = [label] if label == QUEUED_CLASS else [label, label.partition(".")[0], "all"]
+        for name in names:
+            if name == "all" or counts[label, one.source] >= FEWEST:
+                groups.setdefault(name, []).append(one)
     return {
         name: round(run_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())

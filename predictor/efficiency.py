@@ -22,8 +22,8 @@ import numpy as np
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Array, Numeric
-from predictor.precision import PACKED
 from predictor.links import Curve, LinkModel, default_link, link_class, link_family
+from predictor.precision import PACKED
 
 SCHEMA_VERSION = 5
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
@@ -216,7 +216,7 @@ class Resolved:
     """The efficiency that applies to a kind of operator on an accelerator, and how it is known.
 
     relative         of an accelerator's own model that was measured in part of the range only, the
-                     model of its relatives that was measured further out; None where there is none
+                     model of its architecture that was measured further out; None if there is none
     relative_sigma   log-standard-deviation of that one
     """
 
@@ -270,7 +270,7 @@ class Calibration:
                 sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
                 if own is None:
                     return Resolved(model, None, "transferred", sigma)
-                if model.kind == own.kind and model.reaches_beyond(own):
+                if place in near and model.kind == own.kind and model.reaches_beyond(own):
                     return Resolved(own, None, "interpolated", own.sigma, model, sigma)
         if own is not None:
             return Resolved(own, None, "interpolated", own.sigma)

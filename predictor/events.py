@@ -111,7 +111,7 @@ def pass_table(
     running = np.unique(np.append(2.0 ** np.arange(0, np.ceil(np.log2(max(most, 2.0)))), most))
     contexts = np.linspace(0.0, given + made, NODES) + 1.0
     # Stages hold their own micro-batches of the running sequences.
-    split = np.maximum(np.minimum(plan.pp, running), 1.0)
+    split = np.maximum(np.minimum(plan.working, running), 1.0)
     sequences = running / split
     wide = replace(plan, batch=running * plan.dp)
     captured = plan.execution == "graph"
@@ -150,7 +150,7 @@ def pass_table(
         found, passes = prompt_pass(model, cluster, each, many, calibration)
         work = Device(found.compute, found.communication, found.kernels, passes)
         whole = prompt_time(replace(_work(found, many, plan), prompts=work), own)
-        costs.append((whole / many / np.minimum(plan.pp, many)).tolist())
+        costs.append((whole / many / np.minimum(plan.working, many)).tolist())
     return PassTable(
         running.tolist(),
         contexts.tolist(),

@@ -171,7 +171,7 @@ def predict_inference(
     room = np.where(room < plan.dp, np.inf, room / plan.dp)
     most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
     running = np.minimum(clients, most)
-    m = np.maximum(np.minimum(plan.pp, running), 1.0)
+    m = np.maximum(np.minimum(plan.working, running), 1.0)
     sequences = running / m
     # While serving, prompts come as many as fill a pass.
     together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)

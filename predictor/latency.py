@@ -135,11 +135,13 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
-    burst) prompts are read together, and the other R - G while a request decodes, as far as its
-    passes have room for them (the rest delays first tokens too): first token = request + half a
-    pass that is under way + a pass with G prompts + queue; the rest = (n - 1) passes + mixing
-    (R - G) prompts; fewer passes where each adds several tokens. What does not run waits: queue =
-    (C - R) / R of a running request's life.
+    burst) prompts arrive together, and the other R - G while a request decodes, as far as its
+    passes have room for them (the rest delays first tokens too). Of the G, one is read alone and
+    the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
+    read when a mean one has (c at most G - 1). First token = request + half a pass that is under
+    way (not where all send together) + those prompts + the pass that answers + queue; the rest =
+    (n - 1) passes + mixing (R - G) prompts; fewer passes where each adds several tokens. What does
+    not run waits: queue = (C - R) / R of a running request's life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least.
@@ -158,10 +160,14 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     # A burst smaller than the prompts that were timed together fills their pass less.
-    # An idle engine reads the first of them alone, at once, and the rest together after it.
-    ahead = burst - 1.0 + 1.0 / burst
+    # An idle engine reads the first of them alone, at once, and the rest after it, pass by pass.
+    rest = burst - 1.0
+    per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
+    filling = np.minimum(per_pass, rest)
+    ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
     first = np.maximum(ahead * prompt, batch / np.maximum(work.together, 1.0))
-    residual = np.where((others > 0) & ~apart, 1.5 * step, 0.0)
+    # Where all send together, nothing is under way when they do.
+    residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
     sent = work.launching * np.asarray(own.request)
     ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
     mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt

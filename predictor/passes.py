@@ -43,7 +43,7 @@ NODES = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
 
-STREAMED = 0.92
+STREAMED = 0.9
 """Share of the memory's bandwidth that a kernel reaches which streams one matrix
 (te42kyfo/gpu-benches: 0.83 to 0.93 of GDDR6X, HBM2e and HBM3)."""
 
@@ -64,10 +64,11 @@ HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
 whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
 Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
 
-HEADWISE_GROUPS: dict[str, Callable[[Array], Array]] = {
+HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "all": lambda group: group > 0,
     "but8": lambda group: group != 8,
     "single": lambda group: group == 1,
+    "copied": lambda group: group > 0,
 }
 """Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
 
@@ -251,7 +252,7 @@ def _kernels(
         family = timing.family[position]
         before, most = families.get(family, (zero, zero))
         families[family] = (before + spent, np.maximum(most, sigma))
-        if not shape:
+        if not shape and np.any(np.asarray(operator.count) > 0):
             bound = timing.bound[position]
             lines.append(
                 Line(
@@ -280,6 +281,12 @@ def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerato
     """Time of decoding attention with a thread block for every query head [s]: the cache comes from
     memory once, and through the last-level cache once for each head that shares it."""
     cache = KV_BYTES[plan.kv] * operator.batch * operator.n * 2.0 * operator.k
+    if plan.headwise == "copied":
+        # Read and written as it grows; read, and written for each head; read by the products.
+        moved = (3.0 + 2.0 * operator.m) * cache
+        return np.asarray(
+            empty_kernel(accelerator.year) + moved / (STREAMED * accelerator.bandwidth)
+        )
     once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
     every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
     return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))

@@ -53,7 +53,8 @@ class ServingMemory:
 
 def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     """Bytes of weights on the fullest device: linear layers as narrow as they are stored, the
-    rest in 16 bits unless the format packs it too. The stages' layers are spread as evenly as whole layers allow."""
+    rest in 16 bits unless the format packs it too. The stages' layers are spread as evenly as
+    whole layers allow."""
     narrow, ends = WEIGHT_BYTES[plan.projections], WEIGHT_BYTES[plan.head]
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)

@@ -90,14 +90,14 @@ class WorkList:
         many = np.asarray(rows) > MANY_ROWS
         few = self.blocks if not packed else np.where(many, 0.0, self.blocks)
 
-        def product(made_in: str, count: Numeric) -> None:
+        def product(label: str, made_in: str, count: Numeric) -> None:
             made = gemm(
-                name, layout, PHASE, self.module, made_in, rows, columns, depth,
+                label, layout, PHASE, self.module, made_in, rows, columns, depth,
                 batch=batch, out_bytes=self.size, count=count,
             )  # fmt: skip
             self.operators.append(made)
 
-        product(half if dtype == self.plan.half else dtype, few)
+        product(name, half if dtype == self.plan.half else dtype, few)
         if packed:
             apart = np.where(many, self.blocks, 0.0)
             moved = WEIGHT_BYTES[dtype] + ELEMENT_BYTES[half]
@@ -106,7 +106,7 @@ class WorkList:
                 depth, columns, moved, count=apart,
             )  # fmt: skip
             self.operators.append(widened)
-            product(half, apart)
+            product(f"{name}.wide", half, apart)
 
     def stream(
         self, name: str, op: str, variant: str, rows: Numeric, columns: Numeric, streams: float

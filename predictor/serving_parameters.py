@@ -84,7 +84,7 @@ class ServingParameters:
     def spread(self, metric: str, kind: str) -> float:
         """Log-standard-deviation of a metric ('ttft', 'tpot', 'e2e', 'throughput') in runs of a
         kind: 'prefill', 'static', 'serving' (at a concurrency) or 'saturated'."""
-        for name in (f"{metric}.{kind}", kind, "all"):
+        for name in (f"{metric}.{kind}", metric, "all"):
             if name in self.sigma:
                 return self.sigma[name]
         return UNFITTED_SIGMA

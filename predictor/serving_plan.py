@@ -62,11 +62,16 @@ SPLITTINGS = ("keys", "none")
 """Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
 TensorRT-LLM's multi-block mode), or one block walks over all of them."""
 
-HEADWISE = ("none", "all", "but8", "single")
+HEADWISE = ("none", "all", "but8", "single", "copied")
 """Which heads have a thread block each of attention while decoding (FasterTransformer's masked
 attention, vLLM's first paged attention), rather than one for all that share a key head: none, all,
 those that share it with other than seven more, those that share it with no other (TensorRT-LLM's
-XQA kernel first took groups of eight, then all groups)."""
+XQA kernel first took groups of eight, then all groups); 'copied': no such kernel, the cache is
+copied to be longer and repeated for each head in memory (transformers)."""
+
+PIPELININGS = ("sequences", "turns")
+"""What pipeline stages do at a time: each a part of the running sequences, or one after the other
+all of them (layers dealt out to devices: llama.cpp, device_map of transformers)."""
 
 SCHEDULINGS = ("serial", "overlapped")
 """Whether the host prepares the next pass after the one before it, or while that runs."""
@@ -132,6 +137,7 @@ class ServingPlan:
     splitting    how attention is cut while decoding, of `SPLITTINGS`
     headwise     which groups of heads attention works through one by one while decoding, of
                  `HEADWISE`
+    pipelining   what pipeline stages do at a time, of `PIPELININGS`
     scheduling   when the host prepares a pass, of `SCHEDULINGS`
     admission    whether a request is let in when there is cache for its whole length, or when there
                  is for its prompt and the others are, on average, half way
@@ -174,6 +180,7 @@ class ServingPlan:
     fusion: str = "fused"
     splitting: str = "keys"
     headwise: str = "none"
+    pipelining: str = "sequences"
     scheduling: str = "serial"
     framework: str = "neutral"
     era: str = "neutral"
@@ -209,9 +216,14 @@ class ServingPlan:
         return self.batch / self.dp
 
     @property
+    def working(self) -> Numeric:
+        """Pipeline stages that work at a time while sequences decode."""
+        return 1.0 if self.pipelining == "turns" else self.pp
+
+    @property
     def micro_batches(self) -> Numeric:
-        """Parts into which a replica's sequences are cut, one for each pipeline stage."""
-        return np.maximum(np.minimum(self.pp, self.sequences), 1.0)
+        """Parts into which a replica's sequences are cut, one for each stage that works."""
+        return np.maximum(np.minimum(self.working, self.sequences), 1.0)
 
     @property
     def tokens_per_pass(self) -> Numeric:

@@ -35,16 +35,17 @@ from predictor.plan import (
 from predictor.precision import PRECISIONS
 from predictor.schedules import SCHEDULES
 from predictor.serving_plan import (
+    ACCUMULATIONS,
     ADMISSIONS,
     ALLREDUCES,
     EXECUTIONS,
-    ACCUMULATIONS,
     FUSIONS,
     HEADWISE,
     KV_BYTES,
     LIBRARIES,
     MATVECS,
     NARROWED,
+    PIPELININGS,
     POOLS,
     SCHEDULINGS,
     SERVING_OFFLOADS,
@@ -326,6 +327,7 @@ class ServingPlanSpec(Spec):
     fusion: Annotated[str, _one_of(FUSIONS)] | None = None
     splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
     headwise: Annotated[str, _one_of(HEADWISE)] | None = None
+    pipelining: Annotated[str, _one_of(PIPELININGS)] | None = None
     scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
     chunk: Count | None = None
     window: Count | None = None

@@ -34,7 +34,7 @@ EXTRA_ACCELERATORS = [
         "memory_bandwidth_gbs": 960,
         "l2_mb": 96,
         "tdp_w": 300,
-        "source": "datasheet (from memory); professional cards accumulate in fp32 at the full rate, as L40S",
+        "source": "datasheet (from memory); fp32 accumulate at the full rate, as L40S",
     },
     {
         "like": "RTX-4090-24GB",
@@ -51,7 +51,7 @@ EXTRA_ACCELERATORS = [
         "memory_bandwidth_gbs": 576,
         "l2_mb": 72,
         "tdp_w": 250,
-        "source": "datasheet (from memory); professional cards accumulate in fp32 at the full rate, as L40S",
+        "source": "datasheet (from memory); fp32 accumulate at the full rate, as L40S",
     },
     {
         "like": "RTX-4090-24GB",
@@ -68,7 +68,7 @@ EXTRA_ACCELERATORS = [
         "memory_bandwidth_gbs": 360,
         "l2_mb": 48,
         "tdp_w": 130,
-        "source": "datasheet (from memory); professional cards accumulate in fp32 at the full rate, as L40S",
+        "source": "datasheet (from memory); fp32 accumulate at the full rate, as L40S",
     },
     {
         "like": "RTX-4090-24GB",

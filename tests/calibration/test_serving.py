@@ -1,5 +1,7 @@
 """Rows of inference tables, and the fit of serving engines."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from calibration.serving import (
     class_of,
     fit,
     fit_engines,
+    fit_spreads,
     held_out,
     lineage,
     main,
@@ -87,10 +90,17 @@ def test_precisions_and_engines_under_their_own_names():
     assert point(weights_precision="int4 (AWQ)").request.plan.weights == "int4_wo"
     assert point(weights_precision="fp8").request.plan.weights == "fp8"
     assert point(model="deepseek-v3", weights_precision="fp8").request.plan.weights == "fp8_block"
+    assert point(weights_precision="exl2-2.5bpw").request.plan.weights == "exl2_2.5"
     a100 = point(accelerator="A100-SXM4-80GB", weights_precision="fp8")
     assert a100.request.plan.weights == "int8_wo"
     assert point(framework="nvidia-nim (tensorrt-llm)").request.plan.framework == "nim"
     assert point(accelerator="MI300X-192GB").request.plan.framework == "vllm-rocm"
+
+
+def test_a_stated_limit_of_sequences_is_the_engines():
+    stated = {"batch": 2048.0, "concurrency": 1900.0}
+    limited = point(**stated, notes="batch=max_num_seqs, concurrency=measured avg batch size")
+    assert [float(p.request.plan.max_batch) for p in (limited, point(**stated))] == [2048.0, 256.0]
 
 
 def test_layers_that_take_turns_are_pipeline_stages():
@@ -211,9 +221,23 @@ def test_fitted_spreads_cover_their_share():
         for p in rows(EngineParameters(), tuple("abcdefgh"))
     ]
     fitted = fit(made, CALIBRATION)
-    assert {class_of(p) for p in made} | {"all"} == set(fitted.sigma)
+    classes = {class_of(p) for p in made}
+    assert classes | {name.partition(".")[0] for name in classes} | {"all"} == set(fitted.sigma)
     assert all(0.1 < sigma < 0.6 for sigma in fitted.sigma.values())
     assert fitted.points == {p.point_id for p in made}
+
+
+def test_first_tokens_under_load_and_doubtful_rows_say_nothing_of_other_spreads():
+    calm = rows(EngineParameters(), tuple("abcdefgh"))
+    queued = [replace(p, kind="serving", metric="ttft_s") for p in calm]
+    doubtful = [replace(p, flagged=True) for p in calm]
+    errors = np.full(len(calm), 0.1) * np.where(np.arange(len(calm)) % 2, 1, -1)
+    points = [*calm, *queued, *doubtful]
+    wild = np.concatenate([errors, 20 * errors, 20 * errors])
+    found = fit_spreads(points, wild, np.zeros(len(points)), 1.2816, 0.8)
+    assert found["all"] < 0.15
+    assert found["e2e"] == found["e2e.static"] < 0.15
+    assert found["ttft.serving"] > 1.0
 
 
 def table_of(tmp_path, **fields):

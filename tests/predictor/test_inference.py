@@ -65,16 +65,42 @@ def test_prompts_of_others_fall_into_the_decoding():
 
 
 def test_synchronous_clients_wait_for_each_other():
+    # Nothing is under way but half a pass's wait; one prompt is read alone, the others after it.
     found = latencies(work(running=4.0, clients=4.0, synchrony=1.0), BARE)
-    group = 1 + 3 / (1 + 3 * 1000 / 1e5)
-    assert found.ttft == pytest.approx(0.15 + 2.0 * group)
+    rest = 3 / (1 + 3 * 1000 / 1e5)
+    mean = (1 + rest * (1 + rest)) / (1 + rest)
+    assert found.ttft == pytest.approx(0.05 + 2.0 * mean)
+
+
+def test_a_burst_is_read_pass_by_pass():
+    # Nine prompts of 1,000 tokens, two to a pass: 1, then 3, 5, 7 and 9 have been read; no burst
+    # is too large here.
+    wide = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e12)
+    found = latencies(work(running=9.0, clients=9.0, synchrony=1.0, chunk=2048.0), wide)
+    assert found.ttft == pytest.approx(0.05 + 2.0 * (1 + 2 * (3 + 5 + 7 + 9)) / 9)
 
 
 def test_passes_have_room_for_so_many_prompts():
-    # Ten passes of 500 tokens take five prompts; of 20 clients, 15 delay the first token.
+    # Ten passes of 500 tokens take five prompts; of 20 clients, 15 are read one after the other.
     found = latencies(work(running=20.0, clients=20.0, chunk=500.0), BARE)
     assert found.tpot == pytest.approx((1.0 + 5 * 2.0) / 10)
-    assert found.ttft == pytest.approx(0.15 + 15 * 2.0)
+    assert found.ttft == pytest.approx(0.15 + 8 * 2.0)
+
+
+def test_layers_dealt_out_to_devices_take_turns():
+    spread, turns = (predict(pp=4.0, batch=8.0, pipelining=kind) for kind in ("sequences", "turns"))
+    assert float(turns.work.sequences) == 4 * float(spread.work.sequences) == 8.0
+    # Decoding reads the same weights either way; prompts no longer overlap.
+    assert turns.latencies.tpot > spread.latencies.tpot
+    assert turns.latencies.ttft > 2.0 * spread.latencies.ttft
+
+
+def test_a_pipeline_that_drains_early_fills_more_often():
+    """Sixteen parts through four stages: (16 + 3) / 16 together, (4 + 3) / 4 four by four."""
+    fields = {"pp": 4.0, "input_len": 8192.0, "output_len": 1.0, "chunk": 512.0}
+    whole, parts = (predict(window=window, **fields) for window in (np.inf, 4.0))
+    fill = [(1.0 + float(found.work.fill)) * 4.0 for found in (whole, parts)]
+    assert fill == pytest.approx([19 / 16, 7 / 4])
 
 
 def test_what_does_not_run_waits():

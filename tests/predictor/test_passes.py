@@ -8,7 +8,7 @@ import pytest
 from predictor import catalog
 from predictor.counts import experts_hit
 from predictor.efficiency import load
-from predictor.passes import TERMS, body, decode_cores, prefill_cores, steps
+from predictor.passes import TERMS, body, decode_cores, matvec_time, prefill_cores, steps
 from predictor.serving_operators import (
     decode_attention,
     exchanges,
@@ -203,11 +203,16 @@ def test_scores_and_small_kernels_go_through_memory_where_nothing_is_fused():
 
 
 def test_narrow_weights_are_widened_in_memory_for_many_rows_only():
-    own = plan(weights="int4_wo", fusion="unfused")
+    own = plan(weights="q4_k", fusion="unfused", accumulation="fp16")
     few, many = ({o.name: o for o in layer_operators(LLAMA, own, rows)} for rows in (1.0, 512.0))
-    name = "mlp.down.widen"
-    assert (float(few[name].count), float(many[name].count)) == (0.0, LLAMA.layers)
-    assert many[name].bytes == pytest.approx(LLAMA.ffn_hidden * LLAMA.hidden * 4.5156)
+    counts = [
+        [float(found[f"mlp.down{part}"].count) for part in ("", ".widen", ".wide")]
+        for found in (few, many)
+    ]
+    assert counts == [[LLAMA.layers, 0.0, 0.0], [0.0, LLAMA.layers, LLAMA.layers]]
+    matrix = LLAMA.ffn_hidden * LLAMA.hidden
+    assert many["mlp.down.widen"].bytes == pytest.approx(matrix * 2.606)
+    assert many["mlp.down.wide"].dtype == "fp16_acc"
 
 
 def test_few_rows_stream_the_matrix():
@@ -220,6 +225,45 @@ def test_few_rows_stream_the_matrix():
 
     assert linear(1.0, "matvec") < linear(1.0, "gemm")
     assert linear(64.0, "matvec") == linear(64.0, "gemm")
+
+
+def test_plain_kernels_wait_for_their_loads_where_a_processor_has_much_bandwidth():
+    a100, a6000 = (catalog.accelerator(n) for n in ("A100-SXM4-80GB", "RTX-A6000-48GB"))
+    for device, slower in ((a100, 1.9), (a6000, 1.1)):
+        deep, plain = (float(matvec_time(1e9, device, kind)) for kind in ("matvec", "plain"))
+        # 90 % of the bandwidth; 6.8 bytes per clock and processor.
+        assert deep == pytest.approx(1e9 / (0.9 * device.bandwidth), rel=0.01)
+        assert 1.0 < plain / deep < slower
+        assert plain > 1e9 / (6.8 * device.sms * device.clock)
+    assert matvec_time(1e9, a100, "plain") > 1.7 * matvec_time(1e9, a100, "matvec")
+
+
+def test_heads_that_work_alone_read_the_cache_for_themselves():
+    cluster = catalog.system("dgx-h100")
+    device = cluster.accelerator
+
+    def each(model, headwise):
+        contexts, ones = np.array([8192.0]), np.ones(1)
+        own = plan(headwise=headwise)
+        cores = decode_cores(model, cluster, own, 64.0, contexts, ones, CALIBRATION)
+        return float(cores.terms["attention"]) / model.layers
+
+    cache = 64 * 8192 * 2 * 2 * 128.0  # keys and values of one key head, 16 bits
+    alone, eight = catalog.model("llama2-7b"), catalog.model("llama3-70b")
+    once = 32 * cache / (0.8 * device.bandwidth)
+    assert each(alone, "all") == pytest.approx(once, rel=0.01)
+    shared = 8 * 8 * cache / (0.5 * device.l2_bandwidth)
+    assert each(eight, "all") == pytest.approx(shared, rel=0.01)
+    assert each(eight, "but8") == each(eight, "single") == each(eight, "none") < each(eight, "all")
+    assert each(alone, "single") == each(alone, "but8") == each(alone, "all")
+    copied = (3 + 2 * 8) * 8 * cache / (0.9 * device.bandwidth)
+    assert each(eight, "copied") == pytest.approx(copied, rel=0.01)
+
+
+def test_packed_formats_pack_the_output_projection_too():
+    assert [plan(weights=w).head for w in ("q4_k", "exl2_4", "int4_wo")] == [
+        "q6_k", "exl2_6", "bf16",
+    ]  # fmt: skip
 
 
 def test_checkpoints_may_be_narrow_in_the_experts_alone():

@@ -390,19 +390,20 @@ def prefill_attention(
             found.append(scores)
 
     share = model.windowed_share
-    if share < 1.0:
+    whole = bool(np.any(np.asarray(chosen) < 1.0))
+    if share < 1.0 and whole:
         core("attention", past + 0.5 * query, keys, blocks * (1.0 - share))
     if share > 0.0:
         window = np.minimum(float(model.sliding_window), keys)
         fresh = model.mean_keys(keys, True)
         seen = np.where(np.asarray(past) > 0, np.minimum(window, past + 0.5 * query), fresh)
         core("attention.window", seen, window, blocks * share)
-    if model.is_latent:
+    if model.is_latent and whole:
         at = WorkList(model, plan, found).on("layer", blocks)
         up = queries * (model.qk_nope_head_dim + model.v_dim)
         at.linear("attention.kv_up", sequences * keys, up, float(model.kv_lora_rank))
     at = WorkList(model, plan, found)
-    if model.is_sparse:
+    if np.any(np.asarray(chosen) > 0.0):
         sparse = at.on("layer", model.attention_blocks * chosen)
         _through_latents(sparse, sequences * query)
         serving_sparse.prompts(sparse, sequences, query, past)

@@ -94,9 +94,9 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen2_moe": (STANDARD, {"qkv_bias": True}),
     "qwen3": (STANDARD, _LLAMA),
     "qwen3_moe": (STANDARD, _LLAMA),
-    "qwen3_next": (DELTA, {"output_gate": True}),
-    "qwen3_5_text": (DELTA, {"output_gate": True}),
-    "qwen3_5_moe_text": (DELTA, {"output_gate": True}),
+    "qwen3_next": (DELTA, _LLAMA),
+    "qwen3_5_text": (DELTA, _LLAMA),
+    "qwen3_5_moe_text": (DELTA, _LLAMA),
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
     "gemma3_text": (STANDARD, {"activation": "geglu"}),
@@ -158,13 +158,23 @@ def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any
     """How many layers have a delta rule: listed, or all but every so manieth."""
     kinds = content.get("layer_types")
     if kinds is None:
-        return {"delta_layers": layers - layers // int(content.get("full_attention_interval", 4))}
-    if len(kinds) != layers or set(kinds) - {"linear_attention", "full_attention"}:
+        every = content.get("full_attention_interval", 4)
+        if not isinstance(every, int) or every < 1:
+            raise InputError(
+                f"{where}: key 'full_attention_interval' must be a whole number of at least 1, "
+                f"got {every!r}"
+            )
+        return {"delta_layers": layers - layers // every}
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != layers
+        or set(kinds) - {"linear_attention", "full_attention"}
+    ):
         raise InputError(
             f"{where}: key 'layer_types' must list linear_attention or full_attention for each of "
             f"the {layers} layers"
         )
-    return {"delta_layers": list(kinds).count("linear_attention")}
+    return {"delta_layers": kinds.count("linear_attention")}
 
 
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -205,6 +215,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         found |= _hybrid(content, where)
     if keys is DELTA:
         found |= _delta(content, found["layers"], where)
+        found["output_gate"] = content.get("attn_output_gate", True)
         found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
     if "sliding_window" in found:
         found |= _windows(kind, content)

@@ -332,6 +332,9 @@ def test_delta_rules_are_read_from_a_config(layers: dict) -> None:
         assert read.active_parameters == own.active_parameters
     with pytest.raises(InputError, match="'layer_types' must list linear_attention or full"):
         catalog.model({**inner, "layer_types": ["sliding_attention"] * 60})
+    with pytest.raises(InputError, match="'full_attention_interval' must be a whole number"):
+        catalog.model(config(**QWEN_35, full_attention_interval=0))
+    assert not catalog.model({**inner, "attn_output_gate": False}).output_gate
 
 
 def test_an_indexer_is_read_from_a_config() -> None:

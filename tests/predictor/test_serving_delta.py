@@ -7,6 +7,7 @@ import pytest
 
 from predictor import catalog
 from predictor.complete_serving import complete_serving
+from predictor.disaggregation import transfer_time
 from predictor.efficiency import RunParameters, load
 from predictor.errors import InputError
 from predictor.inference import InferencePrediction, predict_inference
@@ -88,6 +89,12 @@ def test_a_state_is_kept_in_place_of_a_cache() -> None:
 
     assert held(2000.0) - held(1000.0) == pytest.approx(1000 * 15 * 1024)
     assert held(1000.0) == pytest.approx(1010 * 15 * 1024 + 45 * (rule + convolution))
+
+
+def test_states_travel_with_the_cache_of_a_prompt_read_apart() -> None:
+    own = plan(serving=1.0, prefill_workers=1.0, prefill_tp=8.0, kv_rate=1e9)
+    moved = 1024 * 15 * 1024 + float(state_bytes(QWEN, own))
+    assert float(transfer_time(QWEN, own, CLUSTER, 0.0)) == pytest.approx(moved / 1e9)
 
 
 def test_weights_are_split_over_ranks_but_key_heads_only_in_two() -> None:

@@ -35,6 +35,7 @@ from predictor.serving_plan import (
     runnable,
     serving_rules,
 )
+from predictor.serving_sparse import SCORED
 from predictor.specs import ServingPlanSpec
 from predictor.units import GB
 
@@ -117,6 +118,11 @@ def complete_serving(
     for field in ("input_len", "output_len"):
         if field not in values:
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
+    if model.is_sparse and SCORED not in accelerator.peak:
+        raise InputError(
+            f"{model.name} scores cached keys in {SCORED}, which {accelerator.name} does not "
+            "multiply"
+        )
     _load(filler)
     best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     filler.fill("precision", best, "bf16 where the accelerator has it, else fp16, else fp32")

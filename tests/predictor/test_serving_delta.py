@@ -183,6 +183,13 @@ def test_a_user_gets_a_prediction() -> None:
     assert 0.0 < float(found.latencies.tpot) < 0.05
 
 
+def test_ranks_share_out_whole_key_heads() -> None:
+    fields = {"model": QWEN.name, "system": "DGX-H200", "tp": 32, "gpus": 32, "input_len": 10}
+    spec = parse(ServingPlanSpec, {**fields, "output_len": 10}, "test")
+    with pytest.raises(InputError, match="tp 32 does not divide the 16 key heads of the delta"):
+        complete_serving(spec, CALIBRATION.run)
+
+
 @pytest.mark.parametrize("name", ["qwen3.5-397b-a17b", "glm-5"])
 def test_training_is_refused(name: str) -> None:
     own = TrainingPlan(tp=8.0, pp=1.0, dp=1.0, micro_batch=1.0, global_batch=8.0, seq_len=2048.0)

@@ -157,6 +157,6 @@ def test_sglang_keeps_a_narrow_cache_on_blackwell(accelerator: str, cache: str) 
 
 
 def test_scores_need_8_bit_products() -> None:
-    own = plan(input_len=4096.0)
-    with pytest.raises(InputError, match="fp8"):
-        predict_inference(GLM, catalog.system("dgx-a100"), own, CALIBRATION, ServingParameters())
+    fields = {"model": "glm-5", "system": "dgx-a100", "input_len": 1000, "output_len": 10}
+    with pytest.raises(InputError, match="glm-5 scores cached keys in fp8, which A100-SXM4-80GB"):
+        complete_serving(parse(ServingPlanSpec, fields, "test"), RunParameters())

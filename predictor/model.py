@@ -104,6 +104,11 @@ class Model:
         return self.index_topk > 0
 
     @property
+    def only_served(self) -> bool:
+        """Whether its attention is predicted while serving only, not in training."""
+        return self.delta_layers > 0 or self.is_sparse or self.output_gate
+
+    @property
     def attention_blocks(self) -> int:
         """Number of attention blocks, those of delta rules aside."""
         return self.attention_layers if self.is_hybrid else self.layers - self.delta_layers

@@ -32,7 +32,7 @@ LAYER_MODULES = ("layer", "dense", "moe")
 def _layer(at: Layers) -> None:
     """The blocks of one layer; in a hybrid, those of the mean layer."""
     model = at.model
-    if model.delta_layers or model.is_sparse or model.output_gate:
+    if model.only_served:
         raise InputError(
             f"training of {model.name} is not predicted yet: its attention (gated delta rules, "
             "gated outputs or chosen keys) is known while serving only"

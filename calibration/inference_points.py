@@ -45,11 +45,6 @@ MODELS = {
 }
 """Models of published tables that have the dimensions of a catalog entry of another name."""
 
-UNSERVED = {
-    "qwen3.5-397b-a17b": "linear attention (gated delta rule) is not predicted yet",
-    "glm-5": "sparse attention over chosen tokens is not predicted yet",
-}
-
 ACCELERATORS = {
     "MI250": "MI250X-GCD-64GB",
     "RTX-PRO6000-BSE-96GB": "RTX-PRO-6000-BSE-96GB",
@@ -169,9 +164,6 @@ def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoin
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
     notes = str(cell(row, "notes") or "")
-    name = str(cell(row, "model") or "")
-    if name in UNSERVED:
-        return Skipped(point_id, source, f"{name}: {UNSERVED[name]}")
     try:
         return _point(row, run, point_id, source, notes)
     except InputError as error:

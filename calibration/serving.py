@@ -246,10 +246,12 @@ DOUBT = 0.1
 ROUNDS = 25
 
 
-def _weights(found: Timed) -> Array:
-    keys = [f"{p.source}/{p.metric}/{p.kind}" for p in found.points]
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+def weights(found: Timed) -> Array:
+    """What each point counts in the fit, 0..1."""
     odd = np.array([point.flagged or point.tentative for point in found.points])
+    # Doubtful rows are counted apart: many of them leave a source's other rows their weight.
+    keys = [f"{p.source}/{p.metric}/{p.kind}/{o}" for p, o in zip(found.points, odd, strict=True)]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(odd, DOUBT, 1.0))
 
 
@@ -275,7 +277,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
         "mean" if node in ALL else "period" if " until " in node else "engine" for node in nodes
     ]
     scales = np.array([[getattr(PRIORS[n], one) for n in NAMES] for one in level])
-    target, weight = np.log(published(found)), _weights(found)
+    target, weight = np.log(published(found)), weights(found)
     queued = [p.metric == "ttft_s" and p.kind == "serving" for p in found.points]
     scale = np.where(queued, QUEUED, SCALE)
     state = np.zeros((len(nodes), count))

@@ -291,6 +291,8 @@ NEEDED = {
     "mamba_layers": ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"),
     "kv_lora_rank": ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
     "attention_layers": ("mamba_layers",),
+    "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
+    "index_topk": ("index_heads", "index_head_dim", "kv_lora_rank"),
 }
 """Keys that make no sense without others."""
 
@@ -310,6 +312,17 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: attention, mamba and dense layers are {mixers + spec.dense_layers}, more "
             f"than the {spec.layers} layers there are"
+        )
+    if spec.delta_layers and spec.mamba_layers:
+        raise InputError(f"{where}: delta_layers and mamba_layers in one model are not predicted")
+    if spec.delta_layers > spec.layers:
+        raise InputError(
+            f"{where}: delta_layers {spec.delta_layers} are more than the {spec.layers} layers"
+        )
+    if spec.delta_layers and spec.delta_value_heads % spec.delta_key_heads:
+        raise InputError(
+            f"{where}: delta_key_heads {spec.delta_key_heads} does not divide delta_value_heads "
+            f"{spec.delta_value_heads}"
         )
 
 

@@ -34,6 +34,7 @@ from predictor.serving_plan import (
     runnable,
     serving_rules,
 )
+from predictor.serving_sparse import SCORED
 from predictor.specs import ServingPlanSpec
 from predictor.units import GB
 
@@ -116,6 +117,11 @@ def complete_serving(
     for field in ("input_len", "output_len"):
         if field not in values:
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
+    if model.is_sparse and SCORED not in accelerator.peak:
+        raise InputError(
+            f"{model.name} scores cached keys in {SCORED}, which {accelerator.name} does not "
+            "multiply"
+        )
     _load(filler)
     best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     filler.fill("precision", best, "bf16 where the accelerator has it, else fp16, else fp32")
@@ -132,6 +138,8 @@ def complete_serving(
     narrow = chosen.get("narrow_cache", ())
     if "fp4" in accelerator.peak:
         narrow = [*narrow, *chosen.get("narrow_cache_fp4", ())]
+        if model.is_sparse:
+            narrow = [*narrow, *chosen.get("narrow_cache_sparse_fp4", ())]
     if stated in narrow and "fp8" in accelerator.peak:
         filler.fill("kv_precision", "fp8", f"{label} keeps an fp8 cache beside {stated} weights")
     half = own if own in ("bf16", "fp16", "fp32") else best

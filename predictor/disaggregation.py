@@ -15,7 +15,7 @@ import numpy as np
 
 from predictor.hardware import Array, Cluster, Numeric
 from predictor.model import Model
-from predictor.serving_operators import kv_token_bytes
+from predictor.serving_operators import kv_token_bytes, state_bytes
 from predictor.serving_plan import ServingPlan
 
 
@@ -62,6 +62,7 @@ def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Num
     share = model.windowed_share
     kept = np.minimum(plan.new_tokens, float(model.sliding_window or 1))
     tokens = (1.0 - share) * np.asarray(plan.new_tokens) + share * kept
-    whole = tokens * kv_token_bytes(model, rank) * layers / link_rate(plan, cluster)
+    moved = tokens * kv_token_bytes(model, rank) * layers + state_bytes(model, rank)
+    whole = moved / link_rate(plan, cluster)
     left = np.maximum(whole / layers, whole - np.asarray(prompt) * (layers - 1.0) / layers)
     return np.asarray(np.where(apart(plan), left, 0.0))

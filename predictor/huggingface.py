@@ -34,6 +34,18 @@ STANDARD = {
     "mtp_layers": "num_nextn_predict_layers",
     "sliding_window": "sliding_window",
     "shared_expert_ffn_hidden": "shared_expert_intermediate_size",
+    "index_heads": "index_n_heads",
+    "index_head_dim": "index_head_dim",
+    "index_topk": "index_topk",
+}
+DELTA = {
+    **STANDARD,
+    "delta_key_heads": "linear_num_key_heads",
+    "delta_value_heads": "linear_num_value_heads",
+    "delta_key_dim": "linear_key_head_dim",
+    "delta_value_dim": "linear_value_head_dim",
+    "delta_conv": "linear_conv_kernel_dim",
+    "mtp_layers": "mtp_num_hidden_layers",
 }
 LLAMA4 = {
     **STANDARD,
@@ -82,6 +94,9 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen2_moe": (STANDARD, {"qkv_bias": True}),
     "qwen3": (STANDARD, _LLAMA),
     "qwen3_moe": (STANDARD, _LLAMA),
+    "qwen3_next": (DELTA, _LLAMA),
+    "qwen3_5_text": (DELTA, _LLAMA),
+    "qwen3_5_moe_text": (DELTA, _LLAMA),
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
     "gemma3_text": (STANDARD, {"activation": "geglu"}),
@@ -90,8 +105,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "olmo2": (STANDARD, _LLAMA),
     "deepseek_v2": (STANDARD, _LLAMA),
     "deepseek_v3": (STANDARD, _LLAMA),
+    "deepseek_v32": (STANDARD, _LLAMA),
     "kimi_k2": (STANDARD, _LLAMA),
     "glm4_moe": (STANDARD, _LLAMA),
+    "glm_moe_dsa": (STANDARD, _LLAMA),
     "gpt_oss": (STANDARD, _LLAMA),
     "llama4_text": (LLAMA4, {"shared_experts": 1}),
     "nemotron_h": (
@@ -103,6 +120,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 
 TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text")
 """Types whose configuration class ties input and output embeddings unless the file says no."""
+
+
+SHARED = ("tie_word_embeddings", "_name_or_path")
+"""What a model that sees images too states beside its `text_config`."""
 
 
 def is_config(content: Mapping[str, Any]) -> bool:
@@ -133,12 +154,39 @@ def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"layers": len(pattern), **counts}
 
 
+def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any]:
+    """How many layers have a delta rule: listed, or all but every so manieth."""
+    kinds = content.get("layer_types")
+    if kinds is None:
+        every = content.get("full_attention_interval", 4)
+        if not isinstance(every, int) or every < 1:
+            raise InputError(
+                f"{where}: key 'full_attention_interval' must be a whole number of at least 1, "
+                f"got {every!r}"
+            )
+        return {"delta_layers": layers - layers // every}
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != layers
+        or set(kinds) - {"linear_attention", "full_attention"}
+    ):
+        raise InputError(
+            f"{where}: key 'layer_types' must list linear_attention or full_attention for each of "
+            f"the {layers} layers"
+        )
+    return {"delta_layers": kinds.count("linear_attention")}
+
+
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Translate a HuggingFace configuration into the keys of `specs.ModelSpec`.
 
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
     kind = str(content.get("model_type", ""))
+    if kind not in TYPES and isinstance(inner := content.get("text_config"), Mapping):
+        # A model that sees images too: its language model.
+        outer = {key: content[key] for key in SHARED if key in content}
+        return from_config({**outer, **inner}, where)
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
     keys, implied = TYPES[kind]
@@ -165,6 +213,10 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         found.setdefault("shared_experts", 1)
     if kind == "nemotron_h":
         found |= _hybrid(content, where)
+    if keys is DELTA:
+        found |= _delta(content, found["layers"], where)
+        found["output_gate"] = content.get("attn_output_gate", True)
+        found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
     if "sliding_window" in found:
         found |= _windows(kind, content)
     if kind == "falcon":

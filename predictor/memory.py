@@ -124,7 +124,7 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
     """Parameters of one attention block on one tensor-parallel rank."""
     split, whole = model.mixer_vectors
     if model.is_latent:
-        latent = model.latent_down_matrix
+        latent = model.latent_down_matrix + model.index_matrix
         vectors = whole + model.q_lora_rank + model.kv_lora_rank
         return (model.attention_matrix - latent) / tp + latent + vectors
     # Key and value projections are replicated where tp exceeds the key/value heads.

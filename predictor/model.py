@@ -19,6 +19,13 @@ class Model:
     hybrid (`mamba_layers` > 0) each layer is one block: attention, state space (Mamba-2) or
     feed-forward.
 
+    output_gate       attention's output is multiplied by a gate, projected beside the queries and
+                      as wide (Qwen3-Next)
+    delta_layers      layers whose attention is a gated delta rule (Yang et al. 2024, arXiv
+                      2412.06464), which keeps a state of delta_key_dim x delta_value_dim for each
+                      of `delta_value_heads`
+    index_topk        > 0: sparse attention over that many cached keys, which an indexer of
+                      `index_heads` x `index_head_dim` chooses (DeepSeek-AI 2025, DeepSeek-V3.2)
     expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
                       to it and back)
     attention_layers  of a hybrid; 0: every layer
@@ -65,6 +72,16 @@ class Model:
     mamba_head_dim: int = 0
     mamba_state: int = 0
     mamba_groups: int = 0
+    output_gate: bool = False
+    delta_layers: int = 0
+    delta_key_heads: int = 0
+    delta_value_heads: int = 0
+    delta_key_dim: int = 0
+    delta_value_dim: int = 0
+    delta_conv: int = 4  # tokens that the short convolution sees
+    index_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
 
     @property
     def is_moe(self) -> bool:
@@ -82,9 +99,19 @@ class Model:
         return self.mamba_layers > 0
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether attention chooses the keys that it sees."""
+        return self.index_topk > 0
+
+    @property
+    def only_served(self) -> bool:
+        """Whether its attention is predicted while serving only, not in training."""
+        return self.delta_layers > 0 or self.is_sparse or self.output_gate
+
+    @property
     def attention_blocks(self) -> int:
-        """Number of attention blocks."""
-        return self.attention_layers if self.is_hybrid else self.layers
+        """Number of attention blocks, those of delta rules aside."""
+        return self.attention_layers if self.is_hybrid else self.layers - self.delta_layers
 
     @property
     def ffn_blocks(self) -> int:
@@ -181,14 +208,22 @@ class Model:
         return self.hidden * (self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim)
 
     @property
+    def index_matrix(self) -> int:
+        """Weights of one block's indexer: queries, one key, a weight per head; 0 without it. Every
+        tensor-parallel rank holds them whole."""
+        query = (self.q_lora_rank or self.hidden) * self.index_heads * self.index_head_dim
+        return query + self.hidden * (self.index_head_dim + self.index_heads)
+
+    @property
     def attention_matrix(self) -> int:
         """Weights of the projections of one attention block."""
         if self.is_latent:
             query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
             key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
             out = self.heads * self.v_dim * self.hidden
-            return self.latent_down_matrix + query + key_value + out
-        return self.hidden * (2 * self.attention_width + 2 * self.kv_width)
+            return self.latent_down_matrix + self.index_matrix + query + key_value + out
+        sides = 3 if self.output_gate else 2
+        return self.hidden * (sides * self.attention_width + 2 * self.kv_width)
 
     @property
     def mamba_width(self) -> int:
@@ -204,6 +239,28 @@ class Model:
     def mamba_matrix(self) -> int:
         """Weights of the projections of one state-space block."""
         return self.hidden * (self.mamba_in_width + self.mamba_width)
+
+    @property
+    def delta_key_width(self) -> int:
+        """Width of the concatenated keys of a delta rule, and of its queries."""
+        return self.delta_key_heads * self.delta_key_dim
+
+    @property
+    def delta_value_width(self) -> int:
+        """Width of its concatenated values."""
+        return self.delta_value_heads * self.delta_value_dim
+
+    @property
+    def delta_mixed_width(self) -> int:
+        """Channels of its short convolution: queries, keys and values."""
+        return 2 * self.delta_key_width + self.delta_value_width
+
+    @property
+    def delta_matrix(self) -> int:
+        """Weights of one block with a delta rule: what the convolution sees, the output's gate, a
+        decay and a step size per value head; output; the convolution."""
+        widths = self.delta_mixed_width + 2 * (self.delta_value_width + self.delta_value_heads)
+        return self.hidden * widths + self.delta_conv * self.delta_mixed_width
 
     @property
     def dense_ffn_matrix(self) -> int:
@@ -249,6 +306,7 @@ class Model:
         return (
             self.attention_blocks * self.attention_matrix
             + self.mamba_layers * self.mamba_matrix
+            + self.delta_layers * self.delta_matrix
             + (self.ffn_blocks - self.moe_layers) * self.dense_ffn_matrix
             + self.moe_layers * mixture
         )
@@ -280,7 +338,7 @@ class Model:
         return (
             mixers
             + self.ffn_blocks * sum(self.ffn_vectors)
-            + (self.mamba_layers + 1) * self.norm_parameters
+            + (self.mamba_layers + self.delta_layers + 1) * self.norm_parameters
         )
 
     @property

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.attention import attention_block
+from predictor.errors import InputError
 from predictor.hardware import Numeric
 from predictor.layers import Layers
 from predictor.mamba import mamba_block
@@ -31,6 +32,11 @@ LAYER_MODULES = ("layer", "dense", "moe")
 def _layer(at: Layers) -> None:
     """The blocks of one layer; in a hybrid, those of the mean layer."""
     model = at.model
+    if model.only_served:
+        raise InputError(
+            f"training of {model.name} is not predicted yet: its attention (gated delta rules, "
+            "gated outputs or chosen keys) is known while serving only"
+        )
     attention_block(at.on("layer", model.attention_share))
     if model.is_hybrid:
         mamba_block(at.on("layer", model.mamba_share))

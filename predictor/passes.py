@@ -56,7 +56,7 @@ STEEPNESS = 4.0
 """How sharply the slower of two limits decides."""
 
 BLOCK_RATE = 32 * 1024 / 600e-9
-"""Rate at which one thread block reads keys and values [bytes/s]: 256 threads with 128 bytes each
+"""Rate at which one thread block reads and writes [bytes/s]: 256 threads with 128 bytes each
 in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
 
 HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
@@ -71,6 +71,9 @@ HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "copied": lambda group: group > 0,
 }
 """Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
+
+WITHIN = ("bmm", "scan", "recurrence")
+"""Variants of operators that are parts of attention, or of what takes its place."""
 
 FEW_ROWS = 8.0
 """Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
@@ -154,7 +157,7 @@ class Pass:
 
 def term_of(operator: Operator) -> str:
     """Term of the breakdown that an operator belongs to."""
-    if operator.op.startswith("attention") or operator.variant in ("bmm", "scan"):
+    if operator.op.startswith("attention") or operator.variant in WITHIN:
         return "attention"
     if operator.module in ("embedding", "head"):
         return "head"
@@ -230,6 +233,9 @@ def _kernels(
         if plan.splitting == "none" and operator.op == "attention_decode":
             one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
             each = np.maximum(each, one / BLOCK_RATE)
+        if operator.variant == "recurrence":
+            # `batch` thread blocks side by side, each of which walks through its part in turn.
+            each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
         if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
             stream = matvec_time(operator.bytes, accelerator, plan.matvec)
             plain = plan.matvec == "plain" and operator.op == "gemm"

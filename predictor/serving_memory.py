@@ -16,8 +16,7 @@ from predictor.hardware import Array, Cluster, Numeric
 from predictor.memory import dense_parameters, mixer_parameters, mixture_parameters
 from predictor.model import Model
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.serving_mamba import state_bytes
-from predictor.serving_operators import kv_token_bytes
+from predictor.serving_operators import kv_token_bytes, state_bytes
 from predictor.serving_plan import ServingPlan
 
 USABLE = 0.9
@@ -60,7 +59,8 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * mixer_parameters(model, plan.tp) + dense
-    matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
+    states = model.mamba_layers * model.mamba_matrix + model.delta_layers * model.delta_matrix
+    matrices = matrices + states / plan.tp
     experts: Numeric = 0.0
     if model.is_moe:
         matrices = matrices + model.moe_layers * mixture_parameters(model, plan.tp)
@@ -97,15 +97,14 @@ def serving_memory(
     if plan.offload != "none":
         # Of the layers' weights two are on the device at a time: one computes, one arrives.
         held_here = weights * 2.0 / np.ceil(model.layers / plan.pp)
-    layers = np.ceil(model.layers / plan.pp) * model.attention_share
-    token = kv_token_bytes(model, plan) * layers
-    blocks = np.ceil(model.layers / plan.pp) * model.mamba_share
-    state = state_bytes(model, plan) * blocks if model.is_hybrid else 0.0
+    held_layers = np.ceil(model.layers / plan.pp)
+    token = kv_token_bytes(model, plan) * held_layers * model.attention_share
+    state = state_bytes(model, plan) * held_layers / model.layers
     window = model.windowed_share
     length = plan.input_len + plan.output_len
 
     def held(tokens_of_one: Numeric) -> Numeric:
-        """Cache of a sequence: windowed layers keep their window, state-space ones a state."""
+        """Cache of a sequence: windowed layers keep their window, others a state."""
         short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
         return token * ((1.0 - window) * tokens_of_one + window * short) + state
 

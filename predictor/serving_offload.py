@@ -20,8 +20,9 @@ from predictor.model import Model
 from predictor.offload import node_memory
 from predictor.passes import COMPUTE, Pass
 from predictor.serving_memory import weight_bytes
-from predictor.serving_operators import kv_token_bytes
+from predictor.serving_operators import kv_token_bytes, state_bytes
 from predictor.serving_plan import ServingPlan
+from predictor.serving_sparse import index_bytes
 
 LINKS = ((2022.0, 25e9), (np.inf, 55e9))
 """Year before which an accelerator came, and what copies from its host reach [bytes/s]: 25 of
@@ -49,12 +50,18 @@ def stream_time(model: Model, plan: ServingPlan) -> Array:
 
 def attention_time(model: Model, plan: ServingPlan, sequences: Numeric, context: Numeric) -> Array:
     """Time in which the host reads the cache of `sequences` sequences of one replica, of `context`
-    tokens each [s]; the ranks of the plan share the host's memory."""
+    tokens each, and reads and writes their states [s]; the ranks of the plan share the host's
+    memory. Of chosen keys it reads what an indexer leaves."""
     share = model.windowed_share
     seen = np.minimum(context, float(model.sliding_window or 1)) * share
     seen = seen + (1.0 - share) * np.asarray(context)
-    layers = float(model.attention_blocks) / plan.pp
-    moved = sequences * seen * kv_token_bytes(model, plan) * layers
+    each = kv_token_bytes(model, plan)
+    read = seen * each
+    if model.is_sparse:
+        index = index_bytes(model)
+        read = index * np.asarray(context) + (each - index) * np.minimum(context, model.index_topk)
+    states = 2.0 * state_bytes(model, plan)
+    moved = sequences * (read * model.attention_blocks + states) / plan.pp
     return np.asarray(moved / (plan.host_bandwidth / plan.gpus))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor import serving_mamba
+from predictor import serving_delta, serving_mamba, serving_sparse
 from predictor.communication import Group
 from predictor.counts import experts_hit
 from predictor.hardware import Numeric
@@ -59,9 +59,9 @@ class WorkList:
     plan: ServingPlan
     operators: list[Operator]
     module: str = "layer"
-    blocks: float = 1.0
+    blocks: Numeric = 1.0
 
-    def on(self, module: str, blocks: float) -> WorkList:
+    def on(self, module: str, blocks: Numeric) -> WorkList:
         """Another kind of block, of which the model has `blocks`."""
         return replace(self, module=module, blocks=blocks)
 
@@ -141,10 +141,21 @@ def kv_heads(model: Model, tp: Numeric) -> Numeric:
 
 def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:
     """Cache of one token in one attention block on one rank [bytes]: keys and values of its heads,
-    or the latent and the shared key, which every rank holds whole."""
+    or the latent and the shared key, which every rank holds whole, with an index key."""
     if model.is_latent:
-        return KV_BYTES[plan.kv] * float(model.kv_lora_rank + model.qk_rope_head_dim)
+        stored = KV_BYTES[plan.kv] * float(model.kv_lora_rank + model.qk_rope_head_dim)
+        return stored + serving_sparse.index_bytes(model)
     return KV_BYTES[plan.kv] * kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
+
+
+def state_bytes(model: Model, plan: ServingPlan) -> Numeric:
+    """What all blocks on one rank keep of a sequence, however long it is [bytes]."""
+    found: Numeric = 0.0
+    if model.is_hybrid:
+        found = found + model.mamba_layers * serving_mamba.state_bytes(model, plan)
+    if model.delta_layers:
+        found = found + model.delta_layers * serving_delta.state_bytes(model, plan)
+    return found
 
 
 def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Operator]:
@@ -158,6 +169,8 @@ def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Op
         _mixture(at.on("moe", float(model.moe_layers)), tokens)
     if model.is_hybrid:
         serving_mamba.projections(at.on("layer", float(model.mamba_layers)), tokens)
+    if model.delta_layers:
+        serving_delta.projections(at.on("layer", float(model.delta_layers)), tokens)
     return at.operators
 
 
@@ -174,8 +187,14 @@ def _projections(at: WorkList, tokens: Numeric) -> None:
         width = (queries + 1.0) * rope
     else:
         width = (queries + 2 * keys) * model.head_dim
-        at.linear("attention.qkv", tokens, width, h)
+        gate = queries * model.head_dim if model.output_gate else 0.0
+        at.linear("attention.qkv", tokens, width + gate, h)
     at.stream("attention.rope", "elementwise", "rope", tokens, width, 2 * at.size)
+    if model.is_sparse:
+        serving_sparse.projections(at, tokens)
+    if model.output_gate:
+        gated = queries * model.head_dim
+        at.stream("attention.gate", "elementwise", "gate", tokens, gated, 3 * at.size)
     at.linear("attention.out", tokens, h, queries * model.v_dim)
 
 
@@ -296,23 +315,34 @@ def decode_attention(
         )
 
     share = model.windowed_share
+    seen = np.minimum(keys, float(model.index_topk)) if model.is_sparse else keys
     if share < 1.0:
-        core("attention", keys, blocks * (1.0 - share))
+        core("attention", seen, blocks * (1.0 - share))
     if share > 0.0:
         core("attention.window", np.minimum(keys, float(model.sliding_window)), blocks * share)
     if model.is_latent:
         at = WorkList(model, plan, found).on("layer", blocks)
-        latent, nope = float(model.kv_lora_rank), float(model.qk_nope_head_dim)
-        for name, columns, depth in (
-            ("attention.absorb", latent, nope),
-            ("attention.expand", float(model.v_dim), latent),
-        ):
-            rows, heads = sequences * guessed, queries / guessed
-            at.linear(name, rows, columns, depth, plan.half, batch=heads, layout="bmm")
+        _through_latents(at, sequences * guessed)
+        if model.is_sparse:
+            serving_sparse.choice(at, sequences, keys, guessed)
+    at = WorkList(model, plan, found)
     if model.is_hybrid:
-        at = WorkList(model, plan, found).on("layer", float(model.mamba_layers))
-        serving_mamba.update(at, sequences * guessed)
+        serving_mamba.update(at.on("layer", float(model.mamba_layers)), sequences * guessed)
+    if model.delta_layers:
+        serving_delta.update(at.on("layer", float(model.delta_layers)), sequences * guessed)
     return found
+
+
+def _through_latents(at: WorkList, rows: Numeric) -> None:
+    """Queries of `rows` tokens to latents, and what attention returns back to values."""
+    model, plan = at.model, at.plan
+    latent, nope = float(model.kv_lora_rank), float(model.qk_nope_head_dim)
+    for name, columns, depth in (
+        ("attention.absorb", latent, nope),
+        ("attention.expand", float(model.v_dim), latent),
+    ):
+        heads = model.heads / plan.tp
+        at.linear(name, rows, columns, depth, plan.half, batch=heads, layout="bmm")
 
 
 def prefill_attention(
@@ -327,11 +357,12 @@ def prefill_attention(
     if model.is_latent:
         heads = queries
     d = 0.5 * (model.qk_dim + model.v_dim)
-    blocks = float(model.attention_blocks)
     keys = past + query
+    chosen = serving_sparse.longer(model, keys)
+    blocks = model.attention_blocks * (1.0 - chosen)
     found: list[Operator] = []
 
-    def core(name: str, seen: Numeric, longest: Numeric, count: float) -> None:
+    def core(name: str, seen: Numeric, longest: Numeric, count: Numeric) -> None:
         batch = sequences * queries
         moved = size * sequences * 2.0 * d * (query * queries + longest * heads)
         found.append(
@@ -359,20 +390,27 @@ def prefill_attention(
             found.append(scores)
 
     share = model.windowed_share
-    if share < 1.0:
+    whole = bool(np.any(np.asarray(chosen) < 1.0))
+    if share < 1.0 and whole:
         core("attention", past + 0.5 * query, keys, blocks * (1.0 - share))
     if share > 0.0:
         window = np.minimum(float(model.sliding_window), keys)
         fresh = model.mean_keys(keys, True)
         seen = np.where(np.asarray(past) > 0, np.minimum(window, past + 0.5 * query), fresh)
         core("attention.window", seen, window, blocks * share)
-    if model.is_latent:
+    if model.is_latent and whole:
         at = WorkList(model, plan, found).on("layer", blocks)
         up = queries * (model.qk_nope_head_dim + model.v_dim)
         at.linear("attention.kv_up", sequences * keys, up, float(model.kv_lora_rank))
+    at = WorkList(model, plan, found)
+    if np.any(np.asarray(chosen) > 0.0):
+        sparse = at.on("layer", model.attention_blocks * chosen)
+        _through_latents(sparse, sequences * query)
+        serving_sparse.prompts(sparse, sequences, query, past)
     if model.is_hybrid:
-        at = WorkList(model, plan, found).on("layer", float(model.mamba_layers))
-        serving_mamba.scan(at, sequences * query)
+        serving_mamba.scan(at.on("layer", float(model.mamba_layers)), sequences * query)
+    if model.delta_layers:
+        serving_delta.scan(at.on("layer", float(model.delta_layers)), sequences, query)
     return found
 
 
@@ -382,7 +420,7 @@ def exchanges(model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric) -
     whole = size * tokens * h
     tp = Group(plan.tp, 1.0)
     dense = float(model.ffn_blocks - model.moe_layers)
-    mixers = float(model.attention_blocks + model.mamba_layers)
+    mixers = float(model.attention_blocks + model.mamba_layers + model.delta_layers)
     found = [Exchange("attention.reduce", "allreduce", tp, whole, mixers)]
     if dense:
         found.append(Exchange("mlp.reduce", "allreduce", tp, whole, dense))

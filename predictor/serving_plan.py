@@ -338,6 +338,15 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("prefill_workers",),
         ),
     ]
+    if model.delta_layers:
+        found.append(
+            Rule(
+                not_multiple(model.delta_key_heads, plan.tp),
+                f"tp {{tp}} does not divide the {model.delta_key_heads} key heads of the delta "
+                f"rule of {model.name}",
+                ("tp",),
+            )
+        )
     if model.is_moe:
         found += [
             Rule(

@@ -170,6 +170,16 @@ class ModelSpec(Spec):
     mamba_head_dim: Natural = 0
     mamba_state: Natural = 0
     mamba_groups: Natural = 0
+    output_gate: bool = False
+    delta_layers: Natural = 0
+    delta_key_heads: Natural = 0
+    delta_value_heads: Natural = 0
+    delta_key_dim: Natural = 0
+    delta_value_dim: Natural = 0
+    delta_conv: Count = 4
+    index_heads: Natural = 0
+    index_head_dim: Natural = 0
+    index_topk: Natural = 0
     hf_id: str = ""
     source: str = ""
     notes: str = ""

@@ -88,6 +88,15 @@ HYBRID_COLUMNS = (
     "mamba_head_dim",
     "mamba_state",
     "mamba_groups",
+    "output_gate",
+    "delta_layers",
+    "delta_key_heads",
+    "delta_value_heads",
+    "delta_key_dim",
+    "delta_value_dim",
+    "index_heads",
+    "index_head_dim",
+    "index_topk",
 )
 """Columns that the shared table lacks: only rows added here have them."""
 MODEL_COLUMNS = [

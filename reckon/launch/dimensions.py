@@ -45,6 +45,8 @@ def dimensions(model: Model) -> dict[str, Any]:
         "max_context": model.max_context if model.positions == "learned" else 0,
         "expert_hidden": model.expert_hidden,
         "mamba_layers": model.mamba_layers,
+        "delta_layers": model.delta_layers,
+        "index_topk": model.index_topk,
     }
     if model.is_latent:
         found["head_dim"] = model.qk_nope_head_dim

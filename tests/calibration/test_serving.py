@@ -22,6 +22,7 @@ from calibration.serving import (
     published,
     timed,
     values,
+    weights,
 )
 from predictor.efficiency import RunParameters, load
 from predictor.serving_parameters import EngineParameters, read_parameters
@@ -114,7 +115,7 @@ def test_layers_that_take_turns_are_pipeline_stages():
         ({"batch": np.nan, "tp": np.nan}, "neither layout nor batch"),
         ({"accelerator": np.nan}, "accelerator is not stated"),
         ({"accelerator": "H1000"}, "unknown accelerator"),
-        ({"model": "glm-5"}, "sparse attention"),
+        ({"model": "glm-50"}, "not in the catalog"),
         ({"metric": "joules"}, "not predicted"),
         ({"value": np.nan}, "no value"),
     ],
@@ -187,6 +188,23 @@ def test_held_out_predictions_do_not_see_their_group():
     assert not np.allclose(after[~two], before[~two])
 
 
+def test_doubtful_rows_leave_the_others_of_their_source_their_weight():
+    sure = [point(point_id=f"s{i}", value=3.0) for i in range(20)]
+    odd = [point(point_id=f"o{i}", value=9.0, notes="FLAG x") for i in range(200)]
+    few, many = (weights(timed(rows, CALIBRATION)[0]) for rows in (sure, sure + odd))
+    assert few == pytest.approx(np.full(20, 15 / 20))
+    assert many[:20] == pytest.approx(few)
+    assert many[20:] == pytest.approx(np.full(200, 0.1 * 15 / 200))
+
+
+@pytest.mark.parametrize("model", ["qwen3.5-397b-a17b", "glm-5"])
+def test_linear_and_sparse_attention_are_served(model):
+    fields = {"model": model, "batch": np.nan, "concurrency": 8.0, "framework": "sglang"}
+    one = point(**fields, metric="tpot_ms", value=10.0, weights_precision="fp8")
+    (kept,), refused = (lambda t: (t[0].points, t[1]))(timed([one], CALIBRATION))
+    assert (kept.request.model.name, refused) == (model, [])
+
+
 def test_fitted_spreads_cover_their_share():
     rng = np.random.default_rng(1)
     made = [
@@ -235,7 +253,7 @@ def table_of(tmp_path, **fields):
         for source in ("one", "two")
         for batch in (1.0, 4.0, 16.0, 64.0, 128.0)
     ]
-    records.append({**BASE, "point_id": "glm", "model": "glm-5"})
+    records.append({**BASE, "point_id": "other", "model": "glm-50"})
     path = tmp_path / "runs.csv"
     pd.DataFrame(records).to_csv(path, index=False)
     return path

@@ -292,6 +292,83 @@ def test_a_hybrid_is_read_from_its_pattern() -> None:
         catalog.model(config(model_type="nemotron_h", hybrid_override_pattern="MX"))
 
 
+QWEN_35 = {
+    "model_type": "qwen3_5_moe_text",
+    "num_hidden_layers": 60,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "intermediate_size": None,
+    "vocab_size": 248320,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 1024,
+    "shared_expert_intermediate_size": 1024,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 64,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"full_attention_interval": 4},
+        {"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 15},
+    ],
+)
+def test_delta_rules_are_read_from_a_config(layers: dict) -> None:
+    """Qwen3.5 as published, its language model inside of one that sees, or alone."""
+    own = catalog.model("qwen3.5-397b-a17b")
+    inner = config(**QWEN_35, **layers)
+    outer = {"model_type": "qwen3_5_moe", "tie_word_embeddings": False, "text_config": inner}
+    for given in (inner, outer):
+        read = catalog.model(given)
+        assert (read.layers, read.delta_layers, read.output_gate) == (60, 45, True)
+        assert read.parameters == own.parameters
+        assert read.active_parameters == own.active_parameters
+    with pytest.raises(InputError, match="'layer_types' must list linear_attention or full"):
+        catalog.model({**inner, "layer_types": ["sliding_attention"] * 60})
+    with pytest.raises(InputError, match="'full_attention_interval' must be a whole number"):
+        catalog.model(config(**QWEN_35, full_attention_interval=0))
+    assert not catalog.model({**inner, "attn_output_gate": False}).output_gate
+
+
+def test_an_indexer_is_read_from_a_config() -> None:
+    """GLM-5 as published, against the catalog's entry."""
+    own = catalog.model("glm-5")
+    read = catalog.model(
+        config(
+            model_type="glm_moe_dsa",
+            num_hidden_layers=78,
+            hidden_size=6144,
+            num_attention_heads=64,
+            num_key_value_heads=64,
+            intermediate_size=12288,
+            vocab_size=154880,
+            n_routed_experts=256,
+            num_experts_per_tok=8,
+            n_shared_experts=1,
+            moe_intermediate_size=2048,
+            first_k_dense_replace=3,
+            q_lora_rank=2048,
+            kv_lora_rank=512,
+            qk_rope_head_dim=64,
+            qk_nope_head_dim=192,
+            v_head_dim=256,
+            index_n_heads=32,
+            index_head_dim=128,
+            index_topk=2048,
+            head_dim=64,
+        )
+    )
+    assert (read.index_heads, read.index_head_dim, read.index_topk) == (32, 128, 2048)
+    assert read.parameters == own.parameters
+
+
 def test_llama_4_is_read_with_its_alternating_mixtures() -> None:
     own = catalog.model("llama4-maverick-17b-128e")
     read = catalog.model(
@@ -311,6 +388,11 @@ def test_llama_4_is_read_with_its_alternating_mixtures() -> None:
     assert read.parameters == own.parameters
 
 
+RULE = dict.fromkeys(("delta_key_heads", "delta_value_heads"), 8)
+RULE |= dict.fromkeys(("delta_key_dim", "delta_value_dim"), 128)
+SCAN = dict.fromkeys(("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"), 8)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -323,6 +405,11 @@ def test_llama_4_is_read_with_its_alternating_mixtures() -> None:
         ({"attention_layers": 4}, "attention_layers 4 needs mamba_layers"),
         ({"kv_lora_rank": 512}, "kv_lora_rank 512 needs qk_rope_head_dim"),
         ({"dense_layers": 49}, "are 49, more than the 48 layers"),
+        ({"delta_layers": 36}, "delta_layers 36 needs delta_key_heads, delta_value_heads"),
+        ({"delta_layers": 49, **RULE}, "delta_layers 49 are more than the 48 layers"),
+        ({"delta_layers": 36, **RULE, "delta_key_heads": 3}, "3 does not divide delta_value_heads"),
+        ({"delta_layers": 9, "mamba_layers": 9, **RULE, **SCAN}, "in one model are not predicted"),
+        ({"index_topk": 2048}, "index_topk 2048 needs index_heads, index_head_dim, kv_lora_rank"),
     ],
 )
 def test_blocks_that_contradict_each_other_are_refused(changes: dict, says: str) -> None:

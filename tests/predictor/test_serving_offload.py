@@ -11,7 +11,7 @@ from predictor.errors import InputError
 from predictor.events import pass_table
 from predictor.inference import BREAKDOWN, predict_inference
 from predictor.serving_memory import weight_bytes
-from predictor.serving_offload import default_link, hosts_memory
+from predictor.serving_offload import attention_time, default_link, hosts_memory
 from predictor.serving_parameters import EngineParameters, ServingParameters
 from predictor.serving_plan import ServingPlan
 from predictor.specs import ServingPlanSpec, parse
@@ -53,6 +53,21 @@ def test_a_pass_lasts_as_long_as_attention_on_the_host_where_that_is_slower():
     running = float(found.work.running)
     cache = running * (100 + 250) * 32 * 2 * 2 * 8 * 128  # bytes
     assert float(found.latencies.step) == pytest.approx(cache / 10e9)
+
+
+def test_the_host_reads_chosen_keys_and_keeps_states():
+    """GLM-5: 132 bytes of every index key and 1,152 of 2,048 latents, in 78 layers; Qwen3.5: 15
+    caches and 45 states, which are written too."""
+    own = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0, host_bandwidth=1e9)
+    sparse = 78 * (8192 * 132 + 2048 * 1152)
+    assert attention_time(catalog.model("glm-5"), own, 3.0, 8192.0) == pytest.approx(
+        3 * sparse / 1e9
+    )
+    state = 4 * 64 * 128 * 128 + 2 * 3 * (2 * 2048 + 8192)
+    linear = 15 * 1000 * 2 * 2 * 2 * 256 + 45 * 2 * state
+    assert attention_time(catalog.model("qwen3.5-397b-a17b"), own, 1.0, 1000.0) == pytest.approx(
+        linear / 1e9
+    )
 
 
 def test_the_bound_of_the_throughput():

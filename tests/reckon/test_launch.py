@@ -62,6 +62,7 @@ SAYABLE = [
     for name in catalog.rows("models")
     if (m := catalog.model(name)).positions != "alibi"
     and not m.is_hybrid
+    and not m.only_served
     and not m.sliding_pattern.startswith("chunked")
     and (m.gated or m.activation in ("gelu", "squared_relu"))
 ]

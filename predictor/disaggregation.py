@@ -18,6 +18,9 @@ from predictor.model import Model
 from predictor.serving_operators import kv_token_bytes, state_bytes
 from predictor.serving_plan import ServingPlan
 
+HELD = 2.0
+"""Prompts whose caches a worker holds: one that it reads, and one that is being sent."""
+
 
 def apart(plan: ServingPlan) -> Array:
     """Whether prompts are read by workers of their own; of the plans' shape."""
@@ -36,6 +39,18 @@ def worker(plan: ServingPlan) -> ServingPlan:
         pp=np.where(own, 1.0, plan.pp),
         dp=np.where(own, 1.0, plan.dp),
         ep=np.where(own, wide, plan.ep),
+    )
+
+
+def holding(plan: ServingPlan) -> ServingPlan:
+    """The plan whose memory one worker needs: `HELD` whole prompts."""
+    own = np.asarray(plan.prefill_workers) > 0
+    if not own.any():
+        return plan
+    return replace(
+        worker(plan),
+        batch=np.where(own, HELD, plan.batch),
+        serving=np.where(own, 0.0, plan.serving),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.disaggregation import apart, transfer_time, worker
+from predictor.disaggregation import apart, holding, transfer_time, worker
 from predictor.efficiency import Calibration
 from predictor.hardware import Array, Cluster, Numeric, batch_shape
 from predictor.latency import Device, Latencies, Work, latencies, prompt_time
@@ -223,6 +223,9 @@ def predict_inference(
             device = Device(decoding.compute, decoding.communication, decoding.kernels)
             work = replace(work, decoding=device, sequences=sequences * share)
     found = latencies(work, own)
+    held = None
+    if apart(plan).any():
+        held = serving_memory(model, cluster, holding(plan), calibration.run)
     sigma = {
         metric: spreads(
             spread_of(prompts),
@@ -248,7 +251,7 @@ def predict_inference(
         work,
         prompts,
         decoding,
-        serving_memory(model, cluster, reader, calibration.run) if apart(plan).any() else None,
+        held,
     )
 
 

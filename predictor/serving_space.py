@@ -17,7 +17,7 @@ import numpy as np
 from predictor.axes import Index
 from predictor.complete_cluster import scale_up
 from predictor.complete_serving import complete_serving
-from predictor.disaggregation import worker
+from predictor.disaggregation import holding
 from predictor.efficiency import Calibration, RunParameters
 from predictor.given import Range
 from predictor.hardware import Array, Cluster
@@ -164,7 +164,7 @@ def apart(
 
 def reader(model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters) -> ServingMemory:
     """Memory of the workers that read the prompts of plans."""
-    return serving_memory(model, cluster, worker(plan), run)
+    return serving_memory(model, cluster, holding(plan), run)
 
 
 def workers(

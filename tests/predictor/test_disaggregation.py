@@ -217,3 +217,12 @@ def test_accelerators_are_shared_out():
 def test_impossible_splits_are_refused(fields, message):
     with pytest.raises(InputError, match=message):
         request(**fields)
+
+
+def test_a_worker_holds_the_prompt_that_it_reads_and_the_one_that_is_sent():
+    """Beside Llama-3 70B in 8 bits, 80 GB have room for one prompt of 4,000 tokens, not for two."""
+    fields = {"prefill_tp": 1.0, "weights": "fp8", "output_len": 1.0}
+    short, long = (predict(input_len=tokens, **fields).reader for tokens in (1000.0, 4000.0))
+    for reader in (short, long):
+        assert float(reader.classes["cache"]) == pytest.approx(2 * float(reader.per_sequence))
+    assert (float(short.fits), float(long.fits)) == (1.0, 0.0)

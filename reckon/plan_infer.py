@@ -29,6 +29,7 @@ from predictor.search_serving import (
     search_engines,
 )
 from predictor.serving_capacity import Promise
+from predictor.serving_parameters import ServingParameters
 from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
 from predictor.serving_space import FIELDS
 from predictor.specs import ServingPlanSpec, parse
@@ -308,16 +309,7 @@ def search_infer(
         contrast = Contrast(other, delay, delay / own.tpot)
     simulated = None
     if simulate:
-        engine, rate = best.engine, wanted.peak / best.count
-        served = one_by_one(
-            own_model, engine.cluster, engine.plan, known, parameters, simulate, rate=rate
-        )
-        simulated = {
-            "requests": simulate,
-            "ttft_s_at_share": float(np.quantile(served.ttft, promise.ttft_share)),
-            "tpot_s_at_share": float(np.quantile(served.tpot, promise.tpot_share)),
-            **{f"{name}_s": own for name, own in served.summary().items()},
-        }
+        simulated = _simulated(own_model, best, wanted.peak, promise, known, parameters, simulate)
     return InferenceSearch(
         own_model,
         wanted,
@@ -356,6 +348,32 @@ def _fleet(
         float(np.interp(share, rate, tpot)),
         engine.used * min(share / engine.rate, 1.0),
     )
+
+
+def _simulated(
+    model: Model,
+    fleet: Fleet,
+    peak: float,
+    promise: Promise,
+    calibration: Calibration,
+    parameters: ServingParameters,
+    requests: int,
+) -> dict[str, Any]:
+    """Figures of requests served one by one by one engine of a fleet at the peak, or why an engine
+    that holds requests of mean length does not serve those that are longer."""
+    engine, rate = fleet.engine, peak / fleet.count
+    try:
+        served = one_by_one(
+            model, engine.cluster, engine.plan, calibration, parameters, requests, rate=rate
+        )
+    except InputError as error:
+        return {"requests": requests, "refused": str(error)}
+    return {
+        "requests": requests,
+        "ttft_s_at_share": float(np.quantile(served.ttft, promise.ttft_share)),
+        "tpot_s_at_share": float(np.quantile(served.tpot, promise.tpot_share)),
+        **{f"{name}_s": own for name, own in served.summary().items()},
+    }
 
 
 def asked(

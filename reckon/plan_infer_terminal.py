@@ -78,6 +78,9 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     print(grid(["output tok/s/GPU", "TPOT", "accelerator", "engine"], table, left=0))
     if found.simulated is not None:
         own = found.simulated
+        if "refused" in own:
+            print(f"\nnot served one by one, as lengths vary: {own['refused']}")
+            return
         print(
             f"\n{own['requests']:,} requests served one by one by an engine of the first: "
             f"first token {seconds(own['ttft_s_at_share'])}, time per token "

@@ -22,7 +22,8 @@ count: beyond, the model answers for the edge of the box, wherever the point lie
 
 REACH = 1.0
 """Training standard deviations outside the fitted box over which an accelerator's own measurements
-lose their say against those of its relatives by a factor e."""
+lose their say against those of its relatives by a factor e. One, as the box's own scale; published
+decoding on GH200, measured on large products only, errs by 5.6 % with anything from 0.25 to 4."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,7 +53,8 @@ loads are under way in a processor at a time, over a latency of some 650 clocks 
 binds where a processor's share of the bandwidth is large: HBM, not GDDR."""
 
 STEEPNESS = 4.0
-"""How sharply the slower of two limits decides."""
+"""How sharply the slower of two limits decides. Between 4 and 8 llama.cpp's decoding changes by
+0.3 %; with 1, where both add up, it errs by 41 % instead of 6."""
 
 BLOCK_RATE = 32 * 1024 / 600e-9
 """Rate at which one thread block reads and writes [bytes/s]: 256 threads with 128 bytes each

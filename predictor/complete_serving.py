@@ -187,6 +187,11 @@ def complete_serving(
 
     candidates = _layouts(model, cluster, values)
     if not candidates:
+        if apart := _read_apart(values):
+            raise InputError(
+                f"prefill_workers take {apart} of {values['gpus']} accelerators, and no tp and pp "
+                "divide what is left; state more gpus, fewer workers or another prefill_tp"
+            )
         raise InputError("no tp and pp divide the heads and the GPUs; state --tp and --pp")
     tp, pp = candidates[-1]
     for pair in candidates:

@@ -10,7 +10,8 @@ import time
 import numpy as np
 
 from predictor import catalog
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.model import Model

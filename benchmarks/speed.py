@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.events import pass_table, serve, spread_lengths
 from predictor.features import Shapes
 from predictor.inference import predict_inference

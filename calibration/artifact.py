@@ -1,5 +1,5 @@
 """Writes calibrations: plain numbers in `calibration.json`, weights in `arrays.npy`, hashes of
-measured shapes in `shapes.npy`. `predictor.efficiency.load` reads them."""
+measured shapes in `shapes.npy`. `predictor.calibrations.load` reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from predictor.efficiency import SCHEMA_VERSION, Calibration, EfficiencyModel
+from predictor.calibrations import SCHEMA_VERSION
+from predictor.efficiency import Calibration, EfficiencyModel
 from predictor.errors import InputError
 from predictor.files import prepare_folder
 from predictor.serving_parameters import FILE as SERVING

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.crossval_sweep import score_sweep
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.hardware import Array
 
 CLOSE = 0.95

@@ -16,7 +16,8 @@ import pandas as pd
 from calibration.allocation import fit_allocation, take_tensors
 from calibration.runs import LAUNCHES, default_run, descend, errors, take_apart
 from calibration.sweep import environment_of, read_sweep, sick
-from predictor.efficiency import Calibration, RunParameters, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration, RunParameters
 from predictor.memory import allocation
 
 FIELDS = ("tp", "pp", "dp", "nodes", "micro_batch", "model")

@@ -34,7 +34,8 @@ from calibration.spread import Residual, with_plan_spread, with_spread
 from calibration.sweep import healthy_points, with_allocation
 from calibration.tables import read_table
 from predictor import catalog
-from predictor.efficiency import Calibration, RunParameters, load, run_parameters
+from predictor.calibrations import load, run_parameters
+from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.hardware import Array
 from predictor.parts import Parts, parts, stack, take

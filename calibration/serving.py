@@ -20,8 +20,9 @@ import numpy as np
 from calibration.inference_points import InferencePoint, inference_point
 from calibration.spread import Residual, run_sigma
 from calibration.tables import read_table
+from predictor.calibrations import load
 from predictor.complete_serving import engines
-from predictor.efficiency import Calibration, RunParameters, load
+from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.filling import period
 from predictor.hardware import Array

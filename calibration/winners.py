@@ -18,8 +18,9 @@ import numpy as np
 
 from calibration.points import Point, Skipped, point_of
 from calibration.tables import read_table
+from predictor.calibrations import load
 from predictor.compare import Ratio, differences, ratio, timed, timed_again
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Numeric
 from predictor.memory import memory

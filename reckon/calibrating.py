@@ -15,7 +15,8 @@ from calibration.profiles import read_measurements
 from calibration.runs import adapt_runs, default_run, read_points
 from calibration.tables import gaps
 from predictor import catalog
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 from calibration.points import model_of
 from calibration.profiles import device_systems
 from calibration.tables import read_table
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.inference import decode_pass, prompt_pass

@@ -105,7 +105,7 @@ def predict_train(
     emit: str | None = None,
     timeline: str | None = None,
 ) -> int:
-    from predictor.efficiency import load
+    from predictor.calibrations import load
     from reckon.predict import sweep
 
     fields, launch = launched(lines, _requested(file, flags, settings))
@@ -132,7 +132,7 @@ def predict_infer(
     lines: dict[str, str] | None = None,
     emit: str | None = None,
 ) -> int:
-    from predictor.efficiency import load
+    from predictor.calibrations import load
     from reckon.serving import engine_parameters, sweep_serving
 
     fields, launch = launched(lines, _requested(file, flags, settings))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.compare import (
     Alternative,
     Ratio,
@@ -25,7 +26,7 @@ from predictor.compare import (
 )
 from predictor.complete import complete_training
 from predictor.complete_cluster import complete_cluster, with_host
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.filling import Filler
 from predictor.hardware import Cluster

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_cluster import complete_cluster
-from predictor.efficiency import Calibration, RunParameters, load
+from predictor.efficiency import Calibration, RunParameters
 from predictor.errors import InputError
 from predictor.filling import Filler
 from predictor.given import read_given

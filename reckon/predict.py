@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete import TrainingRequest, complete_training
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model

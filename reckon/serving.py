@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_serving import ServingRequest, complete_serving
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.inference import InferencePrediction, predict_inference

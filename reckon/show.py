@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.errors import unknown
 from predictor.precision import PEAK
 from predictor.units import GB, GIB

@@ -16,7 +16,8 @@ from calibration.sources.kineto import read_steps
 from calibration.sources.kineto_steps import OTHER, Anatomy
 from calibration.tables import check_kernels
 from predictor import catalog
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from reckon.predict import predict_train

@@ -9,7 +9,8 @@ from typing import Any
 
 from calibration.scoreboard import FOLDS, refold, score
 from calibration.scored import summary
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.errors import unknown
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 
 from predictor import catalog
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.hardware import Cluster
 from predictor.model import Model
 from predictor.plan import TrainingPlan

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete import complete_training
 from predictor.complete_serving import complete_serving
 from predictor.cost import cost_assumptions, machine_cost
-from predictor.efficiency import load
 from predictor.errors import InputError, unknown
 from predictor.hardware import Array
 from predictor.ranking import Limits

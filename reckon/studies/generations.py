@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete import complete_training
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.model import Model

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete import complete_training
-from predictor.efficiency import load
 from predictor.errors import InputError
 from predictor.plan import stack
 from predictor.specs import TrainingPlanSpec, parse

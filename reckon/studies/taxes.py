@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete import complete_training
 from predictor.complete_serving import complete_serving
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.inference import predict_inference

@@ -6,7 +6,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from predictor.inference import BREAKDOWN
 from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan

@@ -11,7 +11,7 @@ import pytest
 from calibration.scoreboard import score
 from calibration.scored import Scored, summary
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 
 TABLE = catalog.data_dir() / "reference" / "training.csv"
 KERNELS = load("kernels-only")

@@ -11,7 +11,7 @@ import pytest
 from calibration.inference_points import InferencePoint, inference_point
 from calibration.serving import parameters_of, published, timed, values
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.passes import body
 from predictor.serving_parameters import ServingParameters, load_parameters
 from predictor.serving_plan import ServingPlan

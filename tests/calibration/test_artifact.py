@@ -9,7 +9,8 @@ import pytest
 from calibration.artifact import write
 from calibration.kernels import fit_kernels
 from calibration.runs import default_run
-from predictor.efficiency import Calibration, Throttle, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration, Throttle
 from predictor.errors import InputError
 from predictor.links import Curve, LinkModel
 from tests.calibration.conftest import gemm_table

@@ -7,7 +7,7 @@ import pytest
 
 from calibration.baseline import constant_mfu, constant_mfu_by_source
 from calibration.points import Point, point_of
-from predictor.efficiency import load
+from predictor.calibrations import load
 from tests.calibration.test_points import ROW
 
 

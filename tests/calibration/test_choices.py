@@ -8,8 +8,8 @@ import pytest
 
 from calibration.crossval_plans import CLOSE, choices, main
 from calibration.winners import published, standing
+from predictor.calibrations import load
 from predictor.compare import timed
-from predictor.efficiency import load
 from predictor.ranking import Limits
 from predictor.search import search_train
 

@@ -72,7 +72,7 @@ def test_draws_are_scored_on_other_shapes(base: object) -> None:
 def test_calibrating_a_new_device_starts_from_its_relatives() -> None:
     """Sixty points of an unknown Hopper: relatives bent to them beat a fit of sixty points."""
     from calibration.kernels import fit_kernels
-    from predictor.efficiency import load
+    from predictor.calibrations import load
 
     device = replace(catalog.accelerator("H100-SXM5-80GB"), name="H100-mine")
     rng = np.random.default_rng(0)
@@ -91,7 +91,8 @@ def test_what_a_related_type_lent_is_kept_under_its_own_name(tmp_path: Path) -> 
     """Hopper's bf16 products bent to tf32 ones of a new device, written and read back."""
     from calibration.artifact import write
     from calibration.kernels import fit_kernels
-    from predictor.efficiency import Calibration, load
+    from predictor.calibrations import load
+    from predictor.efficiency import Calibration
 
     known = load("kernels-only")
     only = {k: m for k, m in known.kernels.items() if k[:2] == ("gemm", "bf16")}

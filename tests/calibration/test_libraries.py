@@ -12,7 +12,8 @@ from calibration.artifact import write
 from calibration.kernels import fit_kernels
 from calibration.libraries import library, neutral, typical
 from calibration.tables import check_kernels, shapes_of
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.hardware import Accelerator
 from predictor.kernels import shape_times
 from tests.calibration.conftest import gemm_table

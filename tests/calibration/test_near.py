@@ -11,7 +11,8 @@ import pytest
 from calibration.artifact import write
 from calibration.fit import Points, errors, fit_checked, fit_near, fit_points, predict_points
 from calibration.near import fitted
-from predictor.efficiency import ANY, Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import ANY, Calibration
 
 
 def points(count: int, seed: int, variants: int = 1) -> Points:

@@ -15,9 +15,10 @@ from calibration.network import fit_links, phases
 from calibration.sources import fgpm
 from calibration.tables import check_kernels
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.collectives import collective_time
 from predictor.communication import Group
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.hardware import Cluster
 from reckon.calibrating import calibrate
 

@@ -30,7 +30,7 @@ from calibration.runs import (
     take_apart,
 )
 from calibration.scoreboard import refold, score
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.errors import InputError
 from predictor.filling import frameworks
 from predictor.step import environment

@@ -17,7 +17,8 @@ from calibration.spread import (
     with_spread,
 )
 from predictor import catalog
-from predictor.efficiency import Calibration, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration
 from predictor.errors import InputError
 from tests.calibration.conftest import gemm_table
 from tests.calibration.test_points import ROW

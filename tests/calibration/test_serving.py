@@ -24,7 +24,8 @@ from calibration.serving import (
     values,
     weights,
 )
-from predictor.efficiency import RunParameters, load
+from predictor.calibrations import load
+from predictor.efficiency import RunParameters
 from predictor.serving_parameters import EngineParameters, read_parameters
 
 CALIBRATION = load("default")

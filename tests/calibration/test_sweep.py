@@ -8,7 +8,7 @@ import pytest
 
 from calibration.crossval_sweep import by_field, figures, rank_correlation, score_sweep
 from calibration.sweep import SICK, ffn_width, healthy_points, layer_times, read_sweep, sick
-from predictor.efficiency import load
+from predictor.calibrations import load
 
 RUN = load("kernels-only").run
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.communication import step_collectives
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.memory import memory
 from predictor.model import Model
 from predictor.operators import step_operators

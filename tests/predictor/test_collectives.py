@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.collectives import (
     OPS,
     bus_factor,
@@ -18,7 +19,7 @@ from predictor.collectives import (
     volume,
 )
 from predictor.communication import Group
-from predictor.efficiency import Calibration, load
+from predictor.efficiency import Calibration
 from predictor.hardware import Cluster, Tier
 from predictor.links import LinkModel
 

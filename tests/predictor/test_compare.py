@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.compare import (
     Timed,
     alternatives,
@@ -16,7 +17,6 @@ from predictor.compare import (
     timed,
     timed_again,
 )
-from predictor.efficiency import load
 from predictor.ranking import SearchResult
 from predictor.search import search_train
 from predictor.training import predict

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_serving import complete_serving
 from predictor.disaggregated_events import serve_apart
 from predictor.disaggregation import link_rate, transfer_time, worker
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.events import pass_table, poisson, spread_lengths
 from predictor.inference import BREAKDOWN, predict_inference

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.efficiency import load, shape_keys
+from predictor.calibrations import load
+from predictor.efficiency import shape_keys
 from predictor.errors import InputError
 from predictor.links import default_link, link_class, link_family
 

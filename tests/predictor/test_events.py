@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.errors import InputError
 from predictor.events import PassTable, pass_table, poisson, serve, spread_lengths
 from predictor.inference import predict_inference

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import reckon
+from predictor.calibrations import load
 from predictor.complete import TrainingRequest, complete_training
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.explain import Explanation, explain
 from predictor.specs import TrainingPlanSpec, parse

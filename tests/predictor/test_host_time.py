@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.errors import InputError
 from predictor.features import columns, ideal
 from predictor.hardware import Accelerator, Cluster

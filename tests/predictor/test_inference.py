@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_serving import complete_serving, engines
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.inference import BREAKDOWN, predict_inference
 from predictor.latency import Device, Work, latencies

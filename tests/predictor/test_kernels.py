@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
-from predictor.efficiency import Calibration, Throttle, load
+from predictor.calibrations import load
+from predictor.efficiency import Calibration, Throttle
 from predictor.features import Shapes, ideal, memory_time
 from predictor.kernels import operator_times, shape_times, throttled
 from predictor.model import Model

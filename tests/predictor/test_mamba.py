@@ -8,8 +8,8 @@ import pytest
 
 from predictor import catalog
 from predictor.blocks import blocks
+from predictor.calibrations import load
 from predictor.communication import step_collectives
-from predictor.efficiency import load
 from predictor.kernels import operator_times
 from predictor.model import Model
 from predictor.operators import Operator, step_operators

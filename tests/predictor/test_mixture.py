@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.blocks import blocks
+from predictor.calibrations import load
 from predictor.communication import step_collectives
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.flops import model_flop_per_token
 from predictor.memory import memory

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.counts import experts_hit
-from predictor.efficiency import load
 from predictor.passes import TERMS, body, decode_cores, matvec_time, prefill_cores, steps
 from predictor.serving_operators import (
     decode_attention,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor import technology as tech
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.features import Shapes
 from predictor.hardware import Accelerator
 from predictor.kernels import shape_times

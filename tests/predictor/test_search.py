@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.axes import gpu_counts
+from predictor.calibrations import load
 from predictor.contenders import frontier
-from predictor.efficiency import load
 from predictor.errors import InputError
 from predictor.given import read_given
 from predictor.plan import NUMERIC_FIELDS

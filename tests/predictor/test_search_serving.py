@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.disaggregation import worker
-from predictor.efficiency import load
 from predictor.errors import InputError
 from predictor.events import pass_table, poisson, serve, spread_lengths
 from predictor.given import Range

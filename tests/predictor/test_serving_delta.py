@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_serving import complete_serving
 from predictor.disaggregation import transfer_time
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.inference import InferencePrediction, predict_inference
 from predictor.operators import step_operators

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_cluster import alone
 from predictor.complete_serving import complete_serving
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.events import pass_table
 from predictor.inference import BREAKDOWN, predict_inference

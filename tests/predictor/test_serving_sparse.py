@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.calibrations import load
 from predictor.complete_serving import complete_serving
-from predictor.efficiency import RunParameters, load
+from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.inference import predict_inference
 from predictor.memory import mixer_parameters

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.layer_parts import weight_share
 from predictor.parts import parts, stack, take
 from predictor.plan import TrainingPlan

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor import technology as tech
+from predictor.calibrations import load
 from predictor.cost import cost_assumptions, die_yield, dies_per_wafer, machine_cost
-from predictor.efficiency import load
 from predictor.errors import InputError
 from predictor.inference import predict_inference
 from predictor.plan import TrainingPlan

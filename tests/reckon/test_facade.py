@@ -7,7 +7,7 @@ import pytest
 
 import reckon
 from predictor import catalog
-from predictor.efficiency import load
+from predictor.calibrations import load
 from predictor.plan import TrainingPlan
 from reckon.predict import expand, predict_train, sweep
 from reckon.result import Prediction

@@ -38,27 +38,27 @@ lint: setup
 validate: setup          ## the published tables, whole
 	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
 	$(BIN)/reckon validate data/reference/training.csv --folds source
-	@test ! -d $(SHARED) || $(BIN)/python -m calibration.crossval_sweep $(SHARED)
+	@test ! -d $(SHARED) || $(BIN)/python -m calibration.checks.sweep $(SHARED)
 
 plans: setup             ## how good searched plans are: published winners, a measured sweep
-	$(BIN)/python -m calibration.winners data/reference/training.csv
+	$(BIN)/python -m calibration.checks.winners data/reference/training.csv
 	@test -d $(SHARED) || { echo "the measured sweep needs $(SHARED)"; exit 2; }
-	$(BIN)/python -m calibration.crossval_plans $(SHARED)
+	$(BIN)/python -m calibration.checks.plans $(SHARED)
 
 scoreboard: setup        ## regenerate the accuracy tables of the README
 	$(BIN)/python tools/scoreboard.py
 
 runs: setup              ## refit only the run parameters of data/calibrations/default (a minute)
 	@test -d $(SHARED) || { echo "make runs needs $(SHARED)"; exit 2; }
-	$(BIN)/python -m calibration.runs $(SHARED)
+	$(BIN)/python -m calibration.runs.fit $(SHARED)
 
 calibration: setup       ## refit data/calibrations from the shared measurement sets
 	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }
-	$(BIN)/python -m calibration.defaults $(SHARED) --out data/calibrations
+	$(BIN)/python -m calibration.build $(SHARED) --out data/calibrations
 
 engines: setup           ## refit the serving engines to published runs of inference; a minute
 	@test -d $(SHARED) || { echo "make engines needs $(SHARED)"; exit 2; }
-	$(BIN)/python -m calibration.serving $(SHARED)/reference/inference.csv \
+	$(BIN)/python -m calibration.serving.fit $(SHARED)/reference/inference.csv \
 	    $(SHARED)/bulk/inference/serving_runs.csv.gz --out data/calibrations/default
 
 catalogs: setup          ## rebuild data/*.csv from the shared fact tables

@@ -10,18 +10,15 @@ import time
 import numpy as np
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.efficiency import Calibration
+from predictor.catalog import load
 from predictor.hardware import Cluster
 from predictor.memory import memory
-from predictor.model import Model
-from predictor.plan import TrainingPlan
-from predictor.ranking import MEMORY_FRACTION, single
-from predictor.rules import feasible
-from predictor.search import search_train
-from predictor.space import space_of
+from predictor.models import Model
+from predictor.plans import TrainingPlan, feasible
+from predictor.search import MEMORY_FRACTION, search_train, single, space_of
+from predictor.timing import Calibration
 from predictor.training import predict
-from reckon.terminal import grid
+from reckon.views.terminal import grid
 
 WIDE = {"tp_overlap": [False, True], "attention": ["flash", "unfused"]}
 """What software may do beside what is searched by default."""

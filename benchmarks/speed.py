@@ -16,17 +16,13 @@ from itertools import product
 import numpy as np
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.events import pass_table, serve, spread_lengths
-from predictor.features import Shapes
-from predictor.inference import predict_inference
-from predictor.kernels import shape_times
-from predictor.plan import TrainingPlan
-from predictor.serving_parameters import load_parameters
-from predictor.serving_plan import ServingPlan
+from predictor.catalog import load, load_parameters
+from predictor.plans import ServingPlan, TrainingPlan
+from predictor.serving import pass_table, predict_inference, serve, spread_lengths
+from predictor.timing import Shapes, shape_times
 from predictor.training import predict
 from reckon.explore import explore
-from reckon.terminal import grid
+from reckon.views.terminal import grid
 
 RUN = (
     "-m reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 --tp 8 --pp 4 "

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from predictor.calibrations import SCHEMA_VERSION
-from predictor.efficiency import Calibration, EfficiencyModel
+from predictor.catalog import FILE as SERVING
+from predictor.catalog import SCHEMA_VERSION
 from predictor.errors import InputError
 from predictor.files import prepare_folder
-from predictor.serving_parameters import FILE as SERVING
+from predictor.timing import Calibration, EfficiencyModel
 
 
 def _number(value: float) -> float:

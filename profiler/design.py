@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from predictor.features import columns, ideal, kind_of
-from predictor.hardware import Accelerator, Array
-from predictor.operators import Operator
+from predictor.arrays import Array
+from predictor.hardware import Accelerator
+from predictor.timing import columns, ideal, kind_of
+from predictor.work import Operator
 
 COVER = 6
 """Shapes of each group that come before any refinement."""

@@ -15,10 +15,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from predictor.model import Model
-from predictor.operators import Operator, step_operators, update_operators
-from predictor.serving_operators import decode_attention, end_operators, layer_operators
-from predictor.serving_plan import ServingPlan
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.work import (
+    Operator,
+    decode_attention,
+    end_operators,
+    layer_operators,
+    step_operators,
+    update_operators,
+)
 from profiler.device import Device
 from profiler.operators import build
 from profiler.output import SPLIT

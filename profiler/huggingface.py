@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from predictor.errors import InputError
-from predictor.model import Model
+from predictor.models import Model
 from profiler.device import Device
 from profiler.operators import DTYPES
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from predictor.model import Model
+from predictor.models import Model
 from profiler.operators import rotary, swiglu
 
 Cache = tuple[torch.Tensor, torch.Tensor]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from predictor.operators import Operator
+from predictor.work import Operator
 
 Call = Callable[[], object]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from predictor.model import Model
+from predictor.models import Model
 from profiler.device import Device
 from profiler.models import Cache, Transformer
 from profiler.operators import DTYPES

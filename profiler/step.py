@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from predictor.model import Model
+from predictor.models import Model
 from profiler import huggingface
 from profiler.device import Device
 from profiler.models import Transformer

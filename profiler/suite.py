@@ -19,13 +19,19 @@ import torch
 
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.model import Model
-from predictor.operators import Operator, step_operators, streaming, update_operators
-from predictor.plan import TrainingPlan
+from predictor.models import Model
+from predictor.plans import ServingPlan, TrainingPlan
 from predictor.precision import PRECISIONS
 from predictor.schema import KERNEL_COLUMNS, KERNEL_SCHEMA_VERSION
-from predictor.serving_operators import decode_attention, end_operators, layer_operators
-from predictor.serving_plan import ServingPlan
+from predictor.work import (
+    Operator,
+    decode_attention,
+    end_operators,
+    layer_operators,
+    step_operators,
+    streaming,
+    update_operators,
+)
 from profiler.design import design
 from profiler.device import Device
 from profiler.operators import (

@@ -21,17 +21,17 @@ from predictor.errors import InputError
 __version__ = "0.1.0"
 
 _LAZY = {
-    "predict_train": "reckon.predict",
-    "predict_infer": "reckon.serving",
-    "search": "reckon.plan",
-    "search_infer": "reckon.plan_infer",
-    "Prediction": "reckon.result",
-    "ServingResult": "reckon.serving_result",
+    "predict_train": "reckon.verbs.training",
+    "predict_infer": "reckon.verbs.serving",
+    "search": "reckon.verbs.plans",
+    "search_infer": "reckon.verbs.fleets",
+    "Prediction": "reckon.verbs.results",
+    "ServingResult": "reckon.verbs.served",
     "sweep": "reckon.sweeping",
-    "validate": "reckon.validating",
-    "calibrate": "reckon.calibrating",
-    "explain": "reckon.tracing",
-    "profile": "reckon.profiling",
+    "validate": "reckon.verbs.validating",
+    "calibrate": "reckon.verbs.calibrating",
+    "explain": "reckon.verbs.tracing",
+    "profile": "reckon.verbs.profiling",
 }
 
 __all__ = ["InputError", "__version__", *_LAZY]

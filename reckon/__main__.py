@@ -1,5 +1,5 @@
 """`python -m reckon`."""
 
-from reckon.cli import entry
+from reckon.console.cli import entry
 
 entry()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.efficiency import Calibration
-from predictor.hardware import Cluster
-from predictor.model import Model
-from predictor.plan import TrainingPlan
+from predictor.catalog.artifacts import load
+from predictor.hardware.machines import Cluster
+from predictor.models.model import Model
+from predictor.plans.training import TrainingPlan
+from predictor.timing.calibration import Calibration
 
 settings.register_profile("reckon", deadline=None)  # no test asserts a time
 settings.load_profile("reckon")
@@ -75,7 +75,7 @@ def plan() -> Callable[..., TrainingPlan]:
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Run the command line in this process: (exit status, stdout, stderr)."""
-    from reckon.cli import main
+    from reckon.console.cli import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         status = main([str(argument) for argument in arguments])

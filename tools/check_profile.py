@@ -25,9 +25,9 @@ from calibration.sources.kineto_file import load
 from calibration.sources.kineto_steps import anatomy
 from profiler import huggingface
 from profiler.suite import identity
-from reckon.checking import NAMES, check, errors
-from reckon.files import write_json
-from reckon.terminal import grid, strong
+from reckon.console.files import write_json
+from reckon.verbs.checking import NAMES, check, errors
+from reckon.views.terminal import grid, strong
 
 TARGETS = {
     "single": 0.10, "transformers": 0.10, "dp": 0.15, "fsdp": 0.15, "tp": 0.15,

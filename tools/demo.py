@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import reckon
-from reckon.checking import NAMES, check, errors
-from reckon.predict import predict_train
-from reckon.result import Prediction
-from reckon.terminal import grid, show_prediction, strong
+from reckon.verbs.checking import NAMES, check, errors
+from reckon.verbs.results import Prediction
+from reckon.verbs.training import predict_train
+from reckon.views.terminal import grid, show_prediction, strong
 
 PUBLISHED = (
     ("selective", True, 13.75),
@@ -54,7 +54,7 @@ def main() -> None:
     ranks = 2 if (os.cpu_count() or 1) >= 2 else 1
 
     title(1, f"Profile this machine ({arguments.budget}, {ranks} ranks)")
-    from reckon.profiling import report as profile_report
+    from reckon.verbs.profiling import report as profile_report
 
     profile_report(reckon.profile(out / "profile", budget=arguments.budget, ranks=ranks))
 
@@ -104,7 +104,7 @@ def main() -> None:
     assert isinstance(llama, Prediction)
     show_prediction(llama)
 
-    from reckon.files import write_json
+    from reckon.console.files import write_json
 
     write_json(str(out / "checks.json"), {"checks": result})
     write_json(str(out / "llama3-70b-1024-h100.json"), llama.to_dict())

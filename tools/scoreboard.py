@@ -14,9 +14,9 @@ import textwrap
 from pathlib import Path
 
 import reckon
-from calibration.baseline import constant_mfu_by_source
-from calibration.crossval import FOLDS, heldout_section, summary
-from calibration.runs import default_run, read_points
+from calibration.checks.baseline import constant_mfu_by_source
+from calibration.checks.kernels import FOLDS, heldout_section, summary
+from calibration.runs.fit import default_run, read_points
 from predictor import catalog
 from predictor.files import write_text
 

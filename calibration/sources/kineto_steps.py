@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from calibration.sources.kineto_calls import EXCHANGES, Calls, is_call
 from calibration.sources.kineto_file import DEVICE_EVENTS, Event, TraceFile
+from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.hardware import Array
 
 MICRO = 1e-6
 

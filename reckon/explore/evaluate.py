@@ -13,21 +13,30 @@ import numpy.typing as npt
 import pandas as pd
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.complete import complete_training
-from predictor.complete_serving import complete_serving
-from predictor.efficiency import Calibration
+from predictor.arrays import Array
+from predictor.catalog import (
+    ServingParameters,
+    ServingPlanSpec,
+    TrainingPlanSpec,
+    load,
+    load_parameters,
+    parse,
+)
 from predictor.errors import InputError
-from predictor.hardware import Array, Cluster, clusters_at
-from predictor.inference import predict_inference
-from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, TrainingPlan, stack
-from predictor.ranking import Limits
-from predictor.search import search_train
-from predictor.serving_parameters import ServingParameters, load_parameters
-from predictor.serving_plan import SERVING_CATEGORIES, ServingPlan, stack_serving
-from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
-from predictor.training import predict
+from predictor.hardware import Cluster, clusters_at
+from predictor.models import Model
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    SERVING_CATEGORIES,
+    ServingPlan,
+    TrainingPlan,
+    stack,
+    stack_serving,
+)
+from predictor.search import Limits, search_train
+from predictor.serving import complete_serving, predict_inference
+from predictor.timing import Calibration
+from predictor.training import complete_training, predict
 from predictor.units import GIB
 from reckon.explore.grid import Grid, combinations, read_grid
 from reckon.explore.machines import (

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from predictor import catalog
+from predictor.catalog import KEYS, AcceleratorSpec, ServingPlanSpec, Spec, TrainingPlanSpec, parse
 from predictor.errors import InputError, nearest
-from predictor.specs import AcceleratorSpec, ServingPlanSpec, Spec, TrainingPlanSpec, parse
-from predictor.technology import KEYS
 
 MOST_POINTS = 1_000_000
 """Points that one grid may span."""
@@ -107,7 +106,7 @@ def fields_of(section: str, workload: str) -> tuple[str, ...]:
     if section == "plan":
         form = TrainingPlanSpec if workload == "training" else ServingPlanSpec
         return tuple(form.model_fields)
-    from predictor.specs import ModelSpec
+    from predictor.catalog import ModelSpec
 
     return tuple(ModelSpec.model_fields)
 

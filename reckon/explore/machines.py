@@ -10,20 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import catalog
-from predictor.cost import Cost, catalog_cost, cost_assumptions, machine_cost
-from predictor.errors import InputError
-from predictor.features import energy_of
-from predictor.hardware import Accelerator, Array, Cluster, Tier
-from predictor.specs import AcceleratorSpec
-from predictor.technology import (
+from predictor.arrays import Array
+from predictor.catalog import (
+    AcceleratorSpec,
     Budget,
+    Cost,
     Derived,
     assumptions,
     budget,
+    catalog_cost,
+    cost_assumptions,
     derive,
+    machine_cost,
     read_table,
     stack,
 )
+from predictor.errors import InputError
+from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.timing import energy_of
 from reckon.explore.grid import LINKS, NUMBERS
 
 RESOURCES = (

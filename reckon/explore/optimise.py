@@ -13,17 +13,25 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.complete import complete_training
-from predictor.complete_serving import complete_serving
-from predictor.cost import cost_assumptions, machine_cost
+from predictor.arrays import Array
+from predictor.catalog import (
+    Derived,
+    ServingPlanSpec,
+    TrainingPlanSpec,
+    assumptions,
+    budget,
+    cost_assumptions,
+    derive,
+    load,
+    load_parameters,
+    machine_cost,
+    parse,
+    stack,
+)
 from predictor.errors import InputError, unknown
-from predictor.hardware import Array
-from predictor.ranking import Limits
-from predictor.search import search_train
-from predictor.serving_parameters import load_parameters
-from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
-from predictor.technology import Derived, assumptions, budget, derive, stack
+from predictor.search import Limits, search_train
+from predictor.serving import complete_serving
+from predictor.training import complete_training
 from reckon.explore.evaluate import serve_columns, train_columns
 from reckon.explore.grid import Grid
 

@@ -86,7 +86,7 @@ def _reading(found: Explored) -> str:
 
 def terminal(found: Explored) -> str:
     """The best points as a table, and why others cannot be."""
-    from reckon.terminal import grid
+    from reckon.views.terminal import grid
 
     column, _ = measure(found)
     slow = column == "e2e_s"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from predictor.efficiency import RunParameters
 from predictor.errors import unknown
-from predictor.model import Model
+from predictor.models import Model
+from predictor.timing import RunParameters
 from reckon.launch import dialect
 from reckon.launch.deepspeed import DEEPSPEED
 from reckon.launch.dialect import Dialect, Difference, Emitted, Launch, Request

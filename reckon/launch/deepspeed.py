@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import InputError
-from predictor.plan import OFFLOADS
+from predictor.plans import OFFLOADS
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import choose

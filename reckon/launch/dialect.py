@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from predictor import catalog
-from predictor.complete import TrainingRequest, complete_training
-from predictor.complete_serving import ServingRequest, complete_serving
-from predictor.efficiency import RunParameters
+from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
-from predictor.model import Model
-from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS
-from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
+from predictor.models import Model
+from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.serving import ServingRequest, complete_serving
+from predictor.timing import RunParameters
+from predictor.training import TrainingRequest, complete_training
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.table import Entry, Facts, Flags, same
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError
-from predictor.model import Model
+from predictor.models import Model
 from reckon.launch.table import Facts, whole_number
 
 PREFIX = "model."

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from predictor.complete import TRAINED_LOAD
 from predictor.errors import InputError
+from predictor.training import TRAINED_LOAD
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import NODES, PER_NODE, WORLD, choose, rendered
 from reckon.launch.megatron_memory import OFFLOAD, RECOMPUTE, STATE

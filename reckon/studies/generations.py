@@ -12,17 +12,14 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.complete import complete_training
-from predictor.efficiency import Calibration
+from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.model import Model
-from predictor.plan import TrainingPlan
-from predictor.ranking import MEMORY_FRACTION, brief
-from predictor.search import search_train
-from predictor.specs import TrainingPlanSpec, parse
-from predictor.training import predict
+from predictor.models import Model
+from predictor.plans import TrainingPlan
+from predictor.search import MEMORY_FRACTION, brief, search_train
+from predictor.timing import Calibration
+from predictor.training import complete_training, predict
 from predictor.units import GIB
 from reckon.explore.machines import changed
 from reckon.studies.page import Figure, Result, Series

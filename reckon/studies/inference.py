@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.catalog import processor, relative
 from predictor.errors import InputError
-from predictor.features import Shapes
-from predictor.model import Model
-from predictor.roofline import hierarchy
-from predictor.technology import processor, relative
+from predictor.models import Model
+from predictor.timing import Shapes, hierarchy
 from reckon.explore import explore
 from reckon.studies.page import Figure, Result, Series
 from reckon.studies.sweep import bound_figure, figures, saturation

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from predictor import catalog
-from predictor.efficiency import RunParameters
 from predictor.errors import InputError
 from predictor.memory import memory
-from predictor.plan import TrainingPlan
+from predictor.plans import TrainingPlan
+from predictor.timing import RunParameters
 from predictor.units import GIB
 from reckon.studies.page import Figure, Result, Series
 

@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.complete import complete_training
+from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
-from predictor.plan import stack
-from predictor.specs import TrainingPlanSpec, parse
-from predictor.training import predict
+from predictor.plans import stack
+from predictor.training import complete_training, predict
 from reckon.studies.page import Figure, Result, Series
 
 COMMUNICATION = ("tp", "cp", "ep", "pp", "dp")

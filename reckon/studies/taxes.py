@@ -18,16 +18,19 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.complete import complete_training
-from predictor.complete_serving import complete_serving
-from predictor.efficiency import Calibration
+from predictor.catalog import (
+    ServingParameters,
+    ServingPlanSpec,
+    TrainingPlanSpec,
+    load,
+    load_parameters,
+    parse,
+)
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
-from predictor.inference import predict_inference
-from predictor.serving_parameters import ServingParameters, load_parameters
-from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
-from predictor.training import predict
+from predictor.serving import complete_serving, predict_inference
+from predictor.timing import Calibration
+from predictor.training import complete_training, predict
 from reckon.studies.page import Figure, Result, Series
 
 TAXES = ("launch", "bulk-synchronous waiting", "data locality")

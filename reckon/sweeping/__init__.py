@@ -138,7 +138,7 @@ def run(
         progress=sys.stderr.isatty(),
     )
     if json:
-        from reckon.files import write_json
+        from reckon.console.files import write_json
 
         write_json(json, found.to_dict())
     if json != "-":

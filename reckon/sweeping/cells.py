@@ -6,20 +6,25 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from predictor.calibrations import load
-from predictor.efficiency import Calibration
+from predictor.catalog import load
 from predictor.errors import InputError
-from predictor.inference import BREAKDOWN
-from predictor.plan import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
-from predictor.serving_plan import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.step import TERMS
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    NUMERIC_FIELDS,
+    SERVING_CATEGORIES,
+    SERVING_NUMBERS,
+    TrainingPlan,
+)
+from predictor.serving import BREAKDOWN
+from predictor.timing import Calibration
+from predictor.training import TERMS
 from predictor.units import GB
 from reckon import __version__
-from reckon.predict import predict_each
-from reckon.result import Prediction
-from reckon.serving import engine_parameters, predict_each_serving
-from reckon.serving_result import ServingResult
 from reckon.sweeping.grid import Cell, Chunk
+from reckon.verbs.results import Prediction
+from reckon.verbs.served import ServingResult
+from reckon.verbs.serving import engine_parameters, predict_each_serving
+from reckon.verbs.training import predict_each
 
 Row = dict[str, Any]
 
@@ -150,7 +155,7 @@ def _figures(result: Prediction | ServingResult) -> Row:
 
 def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputError:
     """Figures of the best plan of a cell; `runner_up` is the next one's time or cost over it."""
-    from reckon.plan import asked
+    from reckon.verbs.plans import asked
 
     try:
         found = asked(fields, calibration, "cell", keep=2)
@@ -181,7 +186,7 @@ def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputEr
 def _fleet(fields: dict[str, Any], calibration: str) -> Row | InputError:
     """Figures of the best fleet of a cell; `runner_up` is the GPUs or the cost of the next one over
     its own, `other_gpus` the GPUs of the best that reads prompts the other way."""
-    from reckon.plan_infer import asked
+    from reckon.verbs.fleets import asked
 
     try:
         found = asked(fields, calibration, "cell")

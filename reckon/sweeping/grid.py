@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from predictor import catalog
+from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError, unknown
-from predictor.specs import ServingPlanSpec, TrainingPlanSpec, parse
 
 VERBS = ("predict train", "predict infer", "plan train", "plan infer")
 """What a grid may ask of a cell: a prediction, or the best plan or fleet that a search finds."""
@@ -130,10 +130,10 @@ def _keys(verb: str) -> tuple[str, ...]:
     if verb == "predict train":
         return tuple(TrainingPlanSpec.model_fields)
     if verb == "plan infer":
-        from reckon.plan_infer import OPTIONS
+        from reckon.verbs.fleets import OPTIONS
 
         return (*dict.fromkeys((*ServingPlanSpec.model_fields, *OPTIONS, "price_per_gpu_hour")),)
-    from reckon.plan import FIELDS, LIMITS
+    from reckon.verbs.plans import FIELDS, LIMITS
 
     return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *FIELDS, *LIMITS, "objective")),)
 
@@ -163,7 +163,7 @@ def _checked(verb: str, name: str, value: Any, where: str) -> Any:
 
 def _load(value: Any) -> dict[str, list[float]]:
     """The table of a load, so that workers need not have its file."""
-    from reckon.loads import load_of
+    from reckon.verbs.loads import load_of
 
     found = load_of(value)
     return {"hour": found.hours.tolist(), "requests_per_s": found.rates.tolist()}

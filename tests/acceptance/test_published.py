@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.scoreboard import score
-from calibration.scored import Scored, summary
+from calibration.checks.scoreboard import score
+from calibration.checks.scored import Scored, summary
 from predictor import catalog
-from predictor.calibrations import load
+from predictor.catalog.artifacts import load
 
 TABLE = catalog.data_dir() / "reference" / "training.csv"
 KERNELS = load("kernels-only")

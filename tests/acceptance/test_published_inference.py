@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.inference_points import InferencePoint, inference_point
-from calibration.serving import parameters_of, published, timed, values
+from calibration.serving.fit import parameters_of, published, timed, values
+from calibration.tables.requests import InferencePoint, inference_point
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.passes import body
-from predictor.serving_parameters import ServingParameters, load_parameters
-from predictor.serving_plan import ServingPlan
+from predictor.catalog.artifacts import load
+from predictor.catalog.engines import ServingParameters, load_parameters
+from predictor.plans.serving import ServingPlan
+from predictor.serving.passes import body
 
 TABLE = Path(__file__).parents[3] / "shared" / "reference" / "inference.csv"
 pytestmark = pytest.mark.skipif(not TABLE.is_file(), reason="needs ../shared/reference")

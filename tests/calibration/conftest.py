@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.tables import check_kernels
+from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
-from predictor.features import ideal
-from predictor.hardware import Accelerator
+from predictor.hardware.machines import Accelerator
+from predictor.timing.features import ideal
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def gemm_table(
     accelerator: str, sizes: list[int], efficiency: float, latency_us: float
 ) -> pd.DataFrame:
     """Products whose time is known: latency + ideal / efficiency."""
-    from calibration.tables import shapes_of
+    from calibration.tables.kernel_table import shapes_of
 
     m, n, k = (x.ravel().astype(float) for x in np.meshgrid(sizes, sizes, sizes))
     table = pd.DataFrame({"m": m, "n": n, "k": k, "latency_us": 1.0})

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from calibration.artifact import write
-from calibration.kernels import fit_kernels
-from calibration.runs import default_run
-from predictor.calibrations import load
-from predictor.efficiency import Calibration, Throttle
+from calibration.kernels.models import fit_kernels
+from calibration.runs.fit import default_run
+from predictor.catalog.artifacts import load
 from predictor.errors import InputError
-from predictor.links import Curve, LinkModel
+from predictor.hardware.links import Curve, LinkModel
+from predictor.timing.calibration import Calibration, Throttle
 from tests.calibration.conftest import gemm_table
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from calibration.sources.formats import FORMATS
-from calibration.tables import check_kernels, read_table
+from calibration.tables.kernel_table import check_kernels, read_table
 from predictor.schema import KERNEL_COLUMNS
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.hardware import Accelerator
-from predictor.operators import Operator, gemm, streaming
+from predictor.hardware.machines import Accelerator
+from predictor.work.primitives import Operator, gemm, streaming
 from profiler.design import COVER, PRIOR_SPREAD, design
 
 

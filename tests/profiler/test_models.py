@@ -17,7 +17,7 @@ import torch.distributed as dist  # noqa: E402
 
 from calibration.sources.found import Stated  # noqa: E402
 from calibration.sources.kineto import read_steps  # noqa: E402
-from predictor.model import Model  # noqa: E402
+from predictor.models.model import Model  # noqa: E402
 from profiler import collectives, huggingface, parallel, ranks, serving, step, suite  # noqa: E402
 from profiler.collectives import Member  # noqa: E402
 from profiler.device import cores, find  # noqa: E402

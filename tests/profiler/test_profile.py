@@ -10,18 +10,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from calibration.tables import check_kernels, kinds  # noqa: E402
+from calibration.tables.kernel_table import check_kernels, kinds  # noqa: E402
 from predictor import catalog  # noqa: E402
 from predictor.errors import InputError  # noqa: E402
-from predictor.flops import model_flop_per_token  # noqa: E402
-from predictor.operators import Operator, step_operators  # noqa: E402
+from predictor.models.flops import model_flop_per_token  # noqa: E402
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
+from predictor.work.primitives import Operator  # noqa: E402
+from predictor.work.training import step_operators  # noqa: E402
 from profiler import collectives, models, output, parallel, ranks, step, suite  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.operators import build  # noqa: E402
 from profiler.timing import measure  # noqa: E402
-from reckon.checking import NAMES, check, errors  # noqa: E402
-from reckon.profiling import profile, seconds_of  # noqa: E402
+from reckon.verbs.checking import NAMES, check, errors  # noqa: E402
+from reckon.verbs.profiling import profile, seconds_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,7 @@ def test_a_failed_rank_costs_only_what_the_ranks_measure(
         raise ChildProcessError("a rank failed")
 
     monkeypatch.setattr(ranks, "run", failing)
-    monkeypatch.setattr("reckon.profiling.LEAST_RANK_BUDGET", 5.0)
+    monkeypatch.setattr("reckon.verbs.profiling.LEAST_RANK_BUDGET", 5.0)
     found = profile(tmp_path, "cpu", 6.0, ranks=min(2, cores()), quiet=True)
     assert len(found.kernels) > 0
     failed = [text for text in found.problems if text.startswith("a rank failed")]

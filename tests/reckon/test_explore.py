@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from predictor.step import TERMS
-from reckon.cli import main
+from predictor.training.step import TERMS
+from reckon.console.cli import main
 from reckon.explore import explore, read_grid
 from reckon.explore.machines import RESOURCES
 from reckon.explore.optimise import optimise

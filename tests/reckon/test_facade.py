@@ -7,10 +7,10 @@ import pytest
 
 import reckon
 from predictor import catalog
-from predictor.calibrations import load
-from predictor.plan import TrainingPlan
-from reckon.predict import expand, predict_train, sweep
-from reckon.result import Prediction
+from predictor.catalog.artifacts import load
+from predictor.plans.training import TrainingPlan
+from reckon.verbs.results import Prediction
+from reckon.verbs.training import expand, predict_train, sweep
 
 PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
 

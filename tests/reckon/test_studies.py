@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from predictor import catalog
-from reckon.cli import main
+from reckon.console.cli import main
 from reckon.studies import names, study
 from reckon.studies.page import Figure, Result, Series, paragraphs, write_html
 from reckon.studies.run import KINDS

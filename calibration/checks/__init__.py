@@ -1,0 +1,1 @@
+"""What is predicted held against what was measured: scores, folds, cross-validations."""

@@ -1,0 +1,376 @@
+"""Scores predictions against tables of published points: what `reckon validate` writes.
+
+Every row is predicted, or listed with the reason why it is not. Errors of points outside the fit
+and inside it are kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from calibration.checks.scored import MemoryRow, Scored, Scores
+from calibration.kernels.fit import LEAST_POINTS
+from calibration.network.fit import op_of, wire, wire_spread, wire_times
+from calibration.runs.fit import default_run, left_out, take_apart
+from calibration.runs.spread import Residual, with_spread
+from calibration.serving.fit import (
+    Timed,
+    class_of,
+    fit_engines,
+    fit_spreads,
+    held_out,
+    operator_sigma,
+    parameters_of,
+    published,
+    select,
+    timed,
+    values,
+)
+from calibration.tables.kernel_table import (
+    check_kernels,
+    gaps,
+    is_collective,
+    kinds,
+    read_table,
+    shapes_of,
+)
+from calibration.tables.libraries import library
+from calibration.tables.profiles import device_accelerators, device_systems
+from calibration.tables.requests import InferencePoint, inference_point
+from calibration.tables.runs import Point, Skipped, point_of
+from predictor import catalog
+from predictor.catalog import EngineParameters, ServingParameters, load_parameters
+from predictor.errors import InputError
+from predictor.hardware import Accelerator
+from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
+from predictor.timing import Calibration, RunParameters, shape_times
+from predictor.training import predict
+
+FOLDS = ("source", "model", "accelerator")
+
+
+def kind_of_table(table: pd.DataFrame, where: str) -> str:
+    """'kernels', 'inference' or 'training', by the columns that only one of them has."""
+    if KERNEL_KEY in table:
+        return "kernels"
+    if INFERENCE_KEY in table:
+        return "inference"
+    if TRAINING_KEY in table:
+        return "training"
+    raise InputError(
+        f"{where} is no table of points: none of the columns {TRAINING_KEY}, {INFERENCE_KEY} and "
+        f"{KERNEL_KEY} is there"
+    )
+
+
+def score(
+    paths: list[Path],
+    calibration: Calibration,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Scores:
+    """Predict every row of every table.
+
+    Raises InputError for files that are no tables of points.
+    """
+    tables = [(path, read_table(path)) for path in paths]
+    named = [kind_of_table(table, str(path)) for path, table in tables]
+    rows: list[Scored] = []
+    skipped: list[Skipped] = []
+    memory: list[MemoryRow] = []
+    points: list[Point] = []
+    served: list[InferencePoint] = []
+    total, done = sum(len(table) for _, table in tables), 0
+    for (path, table), kind in zip(tables, named, strict=True):
+        if kind == "training":
+            devices = device_systems(path.parent)
+            for record in table.to_dict("records"):
+                found = point_of(record, calibration.run, devices)
+                if isinstance(found, Skipped):
+                    skipped.append(found)
+                else:
+                    before = len(rows)
+                    _score_run(found, calibration, rows, skipped, memory)
+                    points += [found] * (len(rows) - before)
+                done += 1
+                progress(done, total)
+        elif kind == "inference":
+            for record in table.to_dict("records"):
+                made = inference_point(record, calibration.run)
+                if isinstance(made, Skipped):
+                    skipped.append(made)
+                else:
+                    served.append(made)
+                done += 1
+                progress(done, total)
+        else:
+            score_kernels(path, table, calibration, rows, skipped)
+        progress(done, total)
+    inference = None
+    if served:
+        inference, refused = timed(served, calibration)
+        skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
+        parameters = load_parameters(calibration.name)
+        own = parameters_of(inference, parameters.engines)
+        found_values = values(inference, own)[0]
+        rows += served_rows(inference, found_values, own, parameters, calibration)
+    kind = named[0] if len(set(named)) == 1 else "mixed"
+    return Scores(kind, rows, skipped, memory, total, points, inference)
+
+
+def served_rows(
+    found: Timed,
+    predicted: np.ndarray,
+    own: EngineParameters,
+    parameters: ServingParameters,
+    calibration: Calibration,
+) -> list[Scored]:
+    """Runs of inference with their intervals.
+
+    predicted   what each point states, in SI
+    own         parameters of the engines, for the operators' part of the spread
+    parameters  spreads of runs, and the points that they were fitted on
+    """
+    operators = operator_sigma(found, own)
+    rows = []
+    for point, value, sigma in zip(found.points, predicted, operators, strict=True):
+        metric, kind = class_of(point).split(".")
+        reach = float(
+            np.exp(calibration.interval_q * np.hypot(sigma, parameters.spread(metric, kind)))
+        )
+        rows.append(
+            Scored(
+                point.point_id,
+                point.source,
+                point.metric,
+                point.value,
+                float(value),
+                float(value) / reach,
+                float(value) * reach,
+                point.point_id in parameters.points,
+                point.request.model.name,
+                point.request.cluster.accelerator.name,
+                float(sigma),
+                kind,
+                int(point.request.plan.tp),
+                point.flagged,
+            )
+        )
+    return rows
+
+
+def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Scored]:
+    """Runs of inference predicted with engines, and intervals, fitted without each group."""
+    keys = {
+        "source": [point.source for point in found.points],
+        "model": [point.request.model.name for point in found.points],
+        "accelerator": [point.request.cluster.accelerator.name for point in found.points],
+    }[by]
+    predicted = held_out(found, keys)
+    errors = np.log(predicted / published(found))
+    own = parameters_of(found, fit_engines(found))
+    operators = operator_sigma(found, own)
+    groups = np.array(keys)
+    rows = []
+    for group in np.unique(groups):
+        rest, inside = groups != group, groups == group
+        sigma = fit_spreads(
+            [point for point, kept in zip(found.points, rest, strict=True) if kept],
+            errors[rest],
+            operators[rest],
+            calibration.interval_q,
+            calibration.interval_level,
+        )
+        part = select(found, inside)
+        spread = ServingParameters(sigma=sigma)
+        own = parameters_of(part, {})
+        rows += served_rows(part, predicted[inside], own, spread, calibration)
+    return rows
+
+
+def _score_run(
+    point: Point,
+    calibration: Calibration,
+    rows: list[Scored],
+    skipped: list[Skipped],
+    memory: list[MemoryRow],
+) -> None:
+    request = point.request
+    try:
+        result = predict(request.model, request.cluster, request.plan, calibration)
+    except InputError as error:
+        skipped.append(Skipped(point.point_id, point.source, str(error)))
+        return
+    if np.isfinite(point.memory) or point.status in ("OOM", "Success"):
+        memory.append(
+            MemoryRow(
+                float(result.memory.reserved), point.memory, float(result.p_oom), point.status
+            )
+        )
+    if point.status == "OOM":
+        return
+    if not point.measured > 0:
+        if not np.isfinite(point.memory):
+            skipped.append(Skipped(point.point_id, point.source, "no step time is stated"))
+        return
+    value = float(result.layer_time if point.one_layer else result.step_time)
+    reach = float(result.high / result.step_time)
+    operators = max(
+        float(result.sigma) ** 2 - calibration.run.spread(request.model.is_moe) ** 2, 0.0
+    )
+    rows.append(
+        Scored(
+            point.point_id,
+            point.source,
+            "step_time_s",
+            point.measured,
+            value,
+            value / reach,
+            value * reach,
+            point.point_id in calibration.fitted_points,
+            request.model.name,
+            request.cluster.accelerator.name,
+            float(np.sqrt(operators)),
+            moe=request.model.is_moe,
+        )
+    )
+
+
+def score_kernels(
+    path: Path,
+    table: pd.DataFrame,
+    calibration: Calibration,
+    rows: list[Scored],
+    skipped: list[Skipped],
+    known_devices: Mapping[str, Accelerator] | None = None,
+) -> None:
+    """Predict the latency of every kernel and collective row, in groups of one kind.
+
+    known_devices   accelerators by name that neither the catalog nor the folder of the table has
+    """
+    table = check_kernels(table, str(path)).reset_index(drop=True)
+    ids = table["point_id"].astype(str) if "point_id" in table else pd.Series("", table.index)
+    names = [own or f"{path.name}:{line + 2}" for line, own in enumerate(ids)]
+    devices = {**device_accelerators(path.parent), **(known_devices or {})}
+    in_sample = str(path) in calibration.fitted_files
+    table = table.assign(kind=kinds(table), name=names)
+    known: dict[str, Accelerator | None] = {}
+
+    def accelerator(name: str) -> Accelerator | None:
+        if name not in known:
+            try:
+                known[name] = devices.get(name) or catalog.accelerator(name)
+            except InputError:
+                known[name] = None
+        return known[name]
+
+    def skip(own: pd.DataFrame, reason: str) -> None:
+        skipped.extend(
+            Skipped(str(n), str(s), reason) for n, s in zip(own["name"], own["source"], strict=True)
+        )
+
+    def add(own: pd.DataFrame, predicted: np.ndarray, sigma: np.ndarray) -> None:
+        reach = np.exp(calibration.interval_q * sigma)
+        columns = (
+            own["name"],
+            own["source"],
+            own["latency_us"],
+            predicted * 1e6,
+            reach,
+            sigma,
+            own["accelerator"],
+        )
+        for name, source, stated, value, r, s, device in zip(*columns, strict=True):
+            rows.append(
+                Scored(
+                    str(name),
+                    str(source),
+                    "latency_us",
+                    float(stated),
+                    float(value),
+                    float(value / r),
+                    float(value * r),
+                    in_sample,
+                    "",
+                    str(device),
+                    float(s),
+                )
+            )
+
+    missing = gaps(table)
+    for reason, own in table[missing != ""].groupby(missing[missing != ""]):
+        skip(own, str(reason))
+    table = table[missing == ""]
+    collective = is_collective(table)
+    moving = table[collective]
+    for (op, link), own in moving.groupby([op_of(moving), "link"]):
+        model = calibration.link(str(op), str(link))
+        on_wire = wire(own, str(op), calibration)
+        add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
+    kernels = table[~collective]
+    kernels = kernels.assign(library=kernels["framework"].map(library))
+    for (_, op, dtype, device, software), own in kernels.groupby(
+        ["kind", "op", "dtype", "accelerator", "library"]
+    ):
+        found = accelerator(str(device))
+        if found is None:
+            skip(own, f"unknown accelerator {device!r} (reckon show accelerators)")
+            continue
+        try:
+            shapes = shapes_of(own, str(op), str(dtype))
+            time, sigma, *_ = shape_times(shapes, found, calibration, library=str(software))
+        except InputError as error:
+            skip(own, str(error))
+            continue
+        add(own, time, sigma)
+
+
+def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
+    """Score every group of rows with what was fitted to such rows refitted without it.
+
+    by   'source', 'model' or 'accelerator'
+
+    Runs that the calibration was fitted to are predicted anew, with run parameters fitted to the
+    other groups; the spread of a run is refitted to their errors in any case. Engines are refitted
+    to the other runs of inference. Kernels and links stay: they were not fitted to runs.
+    """
+    runs = [row for row in scores.rows if not row.kind]
+    if any(row.in_sample for row in runs) and scores.points:
+        runs = _held_out(replace(scores, rows=runs), calibration, by)
+    keys = np.array([getattr(row, by) for row in runs])
+    found = [Residual(row.log_error, row.sigma_operators, row.source, row.moe) for row in runs]
+    q, level = calibration.interval_q, calibration.interval_level
+    held: dict[str, RunParameters] = {}
+    for key in np.unique(keys).tolist():
+        rest = [r for r, other in zip(found, keys, strict=True) if other != key]
+        enough = len(rest) >= LEAST_POINTS
+        held[key] = with_spread(calibration.run, rest, q, level) if enough else calibration.run
+    spread = []
+    for row, key in zip(runs, keys.tolist(), strict=True):
+        reach = float(np.exp(q * np.hypot(row.sigma_operators, held[key].spread(row.moe))))
+        spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
+    if scores.inference is not None:
+        spread += refold_served(scores.inference, calibration, by)
+    return replace(scores, rows=spread)
+
+
+def _held_out(scores: Scores, calibration: Calibration, by: str) -> list[Scored]:
+    """Rows whose runs are predicted with run parameters fitted to the other groups."""
+    runs = take_apart(calibration, scores.points)
+    place = {row.point_id: at for at, row in enumerate(scores.rows)}
+    at = [place[point.point_id] for point in runs.points]
+    key = np.array([getattr(scores.rows[row], by) for row in at])
+    rows = list(scores.rows)
+    for row, residual in zip(at, left_out(runs, default_run(), key), strict=True):
+        old = rows[row]
+        rows[row] = replace(
+            old,
+            predicted=old.published * float(np.exp(residual.error)),
+            sigma_operators=residual.sigma,
+            in_sample=False,
+        )
+    return rows

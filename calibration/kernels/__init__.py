@@ -1,0 +1,1 @@
+"""Efficiencies of kernels, fitted to tables of measurements."""

@@ -1,0 +1,366 @@
+"""Fits efficiencies of kernels to measured tables.
+
+For each kind of operator and data type: one model per accelerator, one pooled over each
+architecture, one pooled over everything, so that an accelerator without data still gets its
+relatives' efficiency; and what each is worth on accelerators that it never saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+
+from calibration.kernels.fewshot import FewShot, bend, few_shot_trial
+from calibration.kernels.fit import (
+    LEAST_POINTS,
+    MOST_POINTS,
+    NETWORK_POINTS,
+    SMALL_TABLE,
+    Z80,
+    HeldOut,
+    Points,
+    errors,
+    fit_checked,
+    fit_points,
+    folds_of,
+    join,
+    points_of,
+    predict_points,
+    sample,
+    spread,
+)
+from calibration.tables.kernel_table import kinds, variants
+from calibration.tables.libraries import library, neutral, typical
+from predictor import catalog
+from predictor.hardware import Accelerator
+from predictor.timing import ANY, Calibration, EfficiencyModel
+
+FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
+"""Kinds on which bending to a few points is tried out."""
+
+STREAMING = ("norm", "elementwise", "softmax", "loss", "embedding", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelFit:
+    """Models with the held-out errors of each, keyed as in the calibration."""
+
+    models: dict[tuple[str, str, str], EfficiencyModel] = field(default_factory=dict)
+    heldout: dict[tuple[str, str, str], HeldOut] = field(default_factory=dict)
+    transfer: dict[tuple[str, str, str], HeldOut] = field(default_factory=dict)
+    transfer_sigma: dict[str, float] = field(default_factory=dict)
+    transfer_coverage: dict[str, float] = field(default_factory=dict)
+    fewshot: dict[tuple[str, str, str], FewShot] = field(default_factory=dict)
+
+
+def split(table: pd.DataFrame) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+    """Parts of a kernel table that are fitted together: (kind, op, dtype, rows)."""
+    table = table.assign(kind=kinds(table), layout=variants(table).where(table["op"] == "gemm", ""))
+    table = table[table["kind"] != ""]
+    for (kind, op, dtype), rows in table.groupby(["kind", "op", "dtype"], observed=True):
+        yield str(kind), str(op), str(dtype), rows
+    for (op, dtype), rows in table[table["op"].isin(STREAMING)].groupby(["op", "dtype"]):
+        if rows["kind"].nunique() > 1:
+            yield str(op), str(op), str(dtype), rows
+
+
+def fit_kernels(
+    table: pd.DataFrame,
+    known: Mapping[str, Accelerator] | None = None,
+    pool: bool = True,
+    jobs: int = 1,
+    progress: Callable[[str], None] = lambda text: None,
+    base: Calibration | None = None,
+) -> KernelFit:
+    """Fit every kind of operator in a checked kernel table.
+
+    table     rows of `predictor.schema`
+    known     accelerators by name; those not given are looked up in the catalog
+    pool      also fit over architectures and over everything, and measure what that is worth on
+              each accelerator when it is left out
+    jobs      processes
+    progress  called with a line of text as the work advances
+    base      what was known before: where few points are at hand and bending its model to them
+              predicts points left out better than a fit of their own, that is done
+    """
+    accelerators = {
+        str(name): (known or {}).get(str(name)) or catalog.accelerator(str(name))
+        for name in table["accelerator"].unique()
+    }
+    table = table.assign(framework=table["framework"].map(library))
+    result = KernelFit()
+    parts: dict[tuple[str, str], dict[str, Part]] = {}
+    for kind, op, dtype, rows in split(merge_dtypes(table, accelerators)):
+        tables = {str(name): own for name, own in rows.groupby("accelerator", observed=True)}
+        usual = typical(tables)
+        for name, own in tables.items():
+            part = part_of(own, accelerators[name], op, dtype, usual)
+            if len(part.points.time) >= LEAST_POINTS:
+                parts.setdefault((kind, dtype), {})[name] = part
+
+    run = Parallel(n_jobs=jobs)
+    single = [(key, name, p) for key, group in parts.items() for name, p in group.items()]
+    progress(f"{len(single)} fits of single accelerators")
+    # A host has no relatives whose fit could be bent to it.
+    fitted = run(
+        delayed(fit_checked)(p.points, *key, name, p.rows, accelerators[name].is_host)
+        for key, name, p in single
+    )
+    for (key, name, part), (model, found) in zip(single, fitted, strict=True):
+        if base is not None and len(part.points.time) < NETWORK_POINTS:
+            relative = base.resolve(*key, accelerators[name]).model
+            if relative is not None:
+                start = replace(relative, kind=key[0], dtype=key[1])  # perhaps a related one's
+                bent, error = bend_checked(part, start, accelerators[name])
+                if not error.mape > found.mape:
+                    model, found = bent, error
+        result.models[(*key, name)] = model
+        result.heldout[(*key, name)] = found
+    if pool:
+        _fit_pools(result, parts, accelerators, run, progress)
+        derive_backward(result)
+        derive_layouts(result)
+    return result
+
+
+def bend_checked(
+    part: Part, known: EfficiencyModel, accelerator: Accelerator
+) -> tuple[EfficiencyModel, HeldOut]:
+    """Bend a model to the points of one accelerator; error and spread from fifths of the shapes
+    left out."""
+    start = replace(
+        known,
+        accelerator=accelerator.name,
+        latency=float(known.latency_on(accelerator)),
+        year=np.nan,
+        points=len(part.points.time),
+        keys=np.unique(part.points.keys),
+    )
+    fold, own = folds_of(part.points), folds_of(part.rows, like=part.points)
+    predicted, measured = [], []
+    for number in np.unique(fold):
+        trial = bend(start, part.points.take(np.flatnonzero(fold != number)))
+        test = part.rows.take(np.flatnonzero(own == number))
+        predicted.append(predict_points(trial, test))
+        measured.append(test.time)
+    guess, truth = np.concatenate(predicted), np.concatenate(measured)
+    model = replace(bend(start, part.points), sigma=max(spread(guess, truth), 0.01))
+    return model, errors(guess, truth)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One kind and data type on one accelerator: neutral times, and the measurements behind them
+    (the same, where rows name no library)."""
+
+    neutral: Points
+    rows: Points
+
+    @property
+    def points(self) -> Points:
+        """Both, to fit."""
+        return self.neutral if self.rows is self.neutral else join([self.neutral, self.rows])
+
+
+def part_of(
+    rows: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str, usual: dict[str, float]
+) -> Part:
+    """Rows of one kind, data type and accelerator.
+
+    usual   constants of libraries that hold elsewhere (`libraries.typical`)
+    """
+    names = set(rows["framework"]) - {""}
+    if len(names) == 1 and not names & set(usual):
+        rows = rows.assign(framework="")  # nobody to compare it with: it stands for all
+    plain = neutral(rows, usual)
+    named = rows[rows["framework"] != ""]
+    everything = points_of(pd.concat([plain, named]), accelerator, op, dtype)
+    is_neutral = everything.library == ""
+    own = sample(everything.take(np.flatnonzero(is_neutral)), MOST_POINTS)
+    if named.empty:
+        return Part(own, own)
+    return Part(own, everything.take(np.flatnonzero(~is_neutral)))
+
+
+def _fit_pools(
+    result: KernelFit,
+    parts: Mapping[tuple[str, str], Mapping[str, Part]],
+    accelerators: Mapping[str, Accelerator],
+    run: Parallel,
+    progress: Callable[[str], None],
+) -> None:
+    """Add the models pooled over architectures and over everything to `result`, and what they are
+    worth on each accelerator that is left out of them."""
+    pools: list[tuple[tuple[str, str], str, list[str]]] = []
+    trials: list[tuple[tuple[str, str], str, str, list[str]]] = []
+    for key, group in parts.items():
+        architectures: dict[str, list[str]] = {}
+        for name in group:
+            architectures.setdefault(accelerators[name].architecture, []).append(name)
+        pools += [(key, f"{ANY}{arch}", names) for arch, names in architectures.items()]
+        vendors: dict[str, list[str]] = {}
+        for name in group:
+            vendors.setdefault(accelerators[name].vendor, []).append(name)
+        if len(vendors) > 1:  # their libraries have nothing in common
+            pools += [(key, f"{ANY}{v}", names) for v, names in vendors.items() if v]
+        pools.append((key, ANY, list(group)))
+        for name in group:
+            near = _relatives(name, group, accelerators)
+            if sum(len(group[n].points.time) for n in near) < SMALL_TABLE:
+                near = []  # too little to stand for an architecture
+            far = [n for n in vendors[accelerators[name].vendor] if n != name]
+            far = far or [n for n in group if n != name]
+            if len(group) > 1:
+                place = f"{ANY}{accelerators[name].architecture}" if near else ANY
+                trials.append((key, name, place, near or far))
+
+    def years(names: list[str]) -> float:
+        return float(np.mean([accelerators[name].year for name in names]))
+
+    joint = [pool for pool in pools if len(pool[2]) > 1]
+    progress(f"{len(joint)} pooled fits")
+    fitted = run(
+        delayed(fit_points)(_join_sample(parts[key], names), *key, place)
+        for key, place, names in joint
+    )
+    models = {(key, place): model for (key, place, _), model in zip(joint, fitted, strict=True)}
+    for key, place, names in pools:
+        model = models.get((key, place), result.models[(*key, names[0])])
+        alike = place == f"{ANY}{accelerators[names[0]].architecture}"
+        year = np.nan if alike else years(names)
+        result.models[(*key, place)] = replace(
+            model, accelerator=place, keys=np.empty(0), year=year
+        )
+
+    progress(f"{len(trials)} fits with an accelerator left out")
+    left = run(
+        delayed(fit_points)(_join_sample(parts[key], names), *key, place)
+        for key, _, place, names in trials
+    )
+    ratios: dict[str, dict[str, np.ndarray]] = {}
+    for (key, name, place, names), trial in zip(trials, left, strict=True):
+        part = parts[key][name]
+        year = years(names) if place == ANY else np.nan
+        base = replace(trial, accelerator=place, year=year)
+        own = replace(base, latency=float(base.latency_on(accelerators[name])), year=np.nan)
+        rows = part.rows
+        predicted = predict_points(own, rows)
+        result.transfer[(*key, name)] = errors(predicted, rows.time)
+        kind = key[0].split(".")[0] + ("" if place == ANY else "/architecture")
+        ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
+        if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
+            result.fewshot[(*key, name)] = few_shot_trial(
+                own, result.models[(*key, name)], part.neutral
+            )
+    for kind, groups in ratios.items():
+        result.transfer_sigma[kind] = _balanced_quantile(list(groups.values())) / Z80
+        if len(groups) > 2:
+            # What an interval fitted to the other accelerators covers of each.
+            covered = []
+            for name in groups:
+                rest = [values for other, values in groups.items() if other != name]
+                covered.append(float(np.mean(groups[name] <= _balanced_quantile(rest))))
+            result.transfer_coverage[kind] = float(np.mean(covered))
+
+
+def _relatives(
+    name: str, group: Mapping[str, Part], accelerators: Mapping[str, Accelerator]
+) -> list[str]:
+    """Accelerators of the same architecture; where none of them was timed with one of the
+    libraries in question, also those of which it is a mid-life revision ('-ultra')."""
+    own = accelerators[name].architecture
+    others = [n for n in group if n != name]
+    near = [n for n in others if accelerators[n].architecture == own]
+    known = {library for n in near for library in np.unique(group[n].rows.library.astype(str))}
+    if set(np.unique(group[name].rows.library.astype(str))) <= known:
+        return near
+    parent = own.removesuffix("-ultra")
+    return [n for n in others if accelerators[n].architecture.removesuffix("-ultra") == parent]
+
+
+def _balanced_quantile(groups: list[np.ndarray]) -> float:
+    """80 % quantile over groups that count alike."""
+    spread = [np.quantile(values, np.linspace(0.005, 0.995, 100)) for values in groups]
+    return float(np.quantile(np.concatenate(spread), 0.8))
+
+
+def _join_sample(group: Mapping[str, Part], names: list[str]) -> Points:
+    """Points of several accelerators, as many of each; neutral ones, and as many measurements."""
+    plain = sample(join([group[name].neutral for name in names]), MOST_POINTS)
+    named = [group[name].rows for name in names if group[name].rows is not group[name].neutral]
+    return join([plain, sample(join(named), MOST_POINTS)]) if named else plain
+
+
+def merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.DataFrame:
+    """On GPUs fp16 and bf16 products run alike, and memory-bound kernels in any type do; hosts
+    compute in both cases, so their types stay apart."""
+    hosts = {name for name, device in known.items() if device.is_host}
+    gpu = ~table["accelerator"].isin(hosts)
+    merged = table["dtype"].where(~(gpu & (table["dtype"] == "fp16")), "bf16")
+    streaming = gpu & table["op"].isin(STREAMING)
+    return table.assign(dtype=merged.where(~streaming, ANY))
+
+
+def derive_backward(result: KernelFit) -> None:
+    """Give the backward pass of attention to every kernel and place with a forward pass alone.
+
+    Where both are known, the backward pass is slower than 2.5 forward passes by the mean
+    difference of y; that difference shifts the other forward models.
+    """
+    name, other_name = "attention_prefill", "attention_backward"
+    forward = {k: m for k, m in result.models.items() if k[0].startswith(name)}
+    both = [
+        (model, result.models[(key[0].replace(name, other_name), *key[1:])])
+        for key, model in forward.items()
+        if (key[0].replace(name, other_name), *key[1:]) in result.models
+        and not key[2].startswith(ANY)
+    ]
+    if not both:
+        return
+    gaps = [
+        float(other.inefficiency(model.mean[None])[0] - model.inefficiency(model.mean[None])[0])
+        for model, other in both
+    ]
+    shift = float(np.mean(gaps))
+    measured = {model.accelerator for _, model in both}
+    for (kind, dtype, place), model in forward.items():
+        key = (kind.replace(name, other_name), dtype, place)
+        if key in result.models and place in measured:
+            continue
+        result.models[key] = replace(
+            model,
+            kind=key[0],
+            latency=2 * model.latency,
+            offsets={variant: shift + own for variant, own in model.offsets.items()},
+            sigma=max(model.sigma, 0.15),
+            keys=np.empty(0),
+        )
+
+
+def derive_layouts(result: KernelFit) -> None:
+    """Give the layouts of the backward products to accelerators on which only the forward layout
+    was measured: the mean difference of y between layouts within the accelerators that have all.
+    """
+    for kind in ("gemm", "bmm"):
+        own = [
+            model
+            for key, model in result.models.items()
+            if key[0] == kind and not key[2].startswith(ANY) and len(model.offsets) > 1
+        ]
+        if not own:
+            continue
+        forward = "fwd" if kind == "gemm" else "bmm"
+        steps: dict[str, list[float]] = {}
+        for model in own:
+            for name, offset in model.offsets.items():
+                steps.setdefault(name, []).append(offset - model.offsets.get(forward, 0.0))
+        typical = {name: float(np.mean(values)) for name, values in steps.items()}
+        for key, model in result.models.items():
+            if key[0] == kind and (key[2].startswith(ANY) or len(model.offsets) == 1):
+                base = model.offsets.get(forward, 0.0)
+                offsets = {name: base + step for name, step in typical.items()}
+                result.models[key] = replace(model, offsets=offsets)

@@ -1,0 +1,1 @@
+"""Collectives on links, fitted to tables of measurements."""

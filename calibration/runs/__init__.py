@@ -1,0 +1,1 @@
+"""Parameters of training runs, fitted to published ones, and their spread."""

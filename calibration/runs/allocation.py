@@ -1,0 +1,135 @@
+"""Fits what a framework's allocation adds to a step's tensors: the few constants of memory.
+
+The nanotron sweep states the reserved memory of its first rank, and which plans ran out:
+activations in flight of a pipeline take more than their bytes there, and the rest a few per cent
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import erf
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares, minimize
+
+from calibration.tables.runs import Point
+from predictor.arrays import Array
+from predictor.memory import CONTEXT, FRAGMENTATION, HELD, memory
+from predictor.timing import RunParameters
+
+LEAST_ROWS = 30
+"""Rows with a reserved memory below which a framework keeps the defaults."""
+
+NOISE = 0.1
+"""Log error of a row beyond which it counts less (soft absolute value)."""
+
+
+ACCIDENT = 0.02
+"""Share of plans that run out, or do not, for reasons of their own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensors:
+    """What plans take, taken apart; arrays (runs, 3) by kind of stage [bytes].
+
+    fixed     all but activations of several micro-batches in flight, and context
+    flying    those activations
+    present   whether there is such a stage
+    first     index of the stage that the first rank runs
+    measured  reserved memory of the first rank, NaN where not stated; (runs,)
+    out       whether the plan ran out of memory; (runs,)
+    capacity  of the device; (runs,)
+    """
+
+    fixed: Array
+    flying: Array
+    present: npt.NDArray[np.bool_]
+    first: npt.NDArray[np.int_]
+    measured: Array
+    out: npt.NDArray[np.bool_]
+    capacity: Array
+
+    def reserved(self, held: float, fragmentation: float) -> Array:
+        """Reserved memory by stage, (runs, 3)."""
+        total = (self.fixed + held * self.flying) * (1.0 + fragmentation)
+        return np.where(self.present, total, 0.0)
+
+    def only(self, mask: npt.NDArray[np.bool_]) -> Tensors:
+        """Some of the runs."""
+        return Tensors(*(getattr(self, name)[mask] for name in self.__slots__))
+
+
+def take_tensors(points: Sequence[Point], run: RunParameters) -> Tensors:
+    """The tensors of every point's plan, with whatever its framework's allocation is taken out."""
+    fixed, flying, present = [], [], []
+    for point in points:
+        model, plan = point.request.model, point.request.plan
+        one, two = (
+            memory(model, plan, replace(run, fragmentation=0.0, context=0.0, factors=factors))
+            for factors in ({}, {f"{HELD}/{plan.framework}": 2.0})
+        )
+        totals = [sum(found.classes.values()).reshape(3) for found in (one, two)]  # type: ignore[union-attr]
+        flying.append(totals[1] - totals[0])
+        fixed.append(totals[0] - flying[-1])
+        present.append(one.present.reshape(3))
+    pp = np.array([float(point.request.plan.pp) for point in points])
+    return Tensors(
+        fixed=np.array(fixed),
+        flying=np.array(flying),
+        present=np.array(present),
+        first=np.where(pp > 1, 0, 2),
+        measured=np.array([point.memory for point in points]),
+        out=np.array([point.status == "OOM" for point in points]),
+        capacity=np.array([float(point.request.cluster.accelerator.memory) for point in points]),
+    )
+
+
+def fit_allocation(tensors: Tensors, run: RunParameters, framework: str) -> Mapping[str, float]:
+    """Factors of a framework's allocation: by least squares of log reserved memory on the first
+    rank, soft on outliers; the context by the likelihood of which plans ran out.
+
+    Without `LEAST_ROWS` rows of reserved memory, none: the defaults hold.
+    """
+    stated = np.isfinite(tensors.measured)
+    if stated.sum() < LEAST_ROWS:
+        return {}
+    known = tensors.only(stated)
+    row = np.arange(len(known.first))
+
+    def error(values: Array) -> Array:
+        held, fragmentation = np.exp(values)
+        found = known.reserved(float(held), float(fragmentation))[row, known.first]
+        return np.asarray(np.log(found / known.measured))
+
+    start = np.log([1.0, run.fragmentation])
+    fitted = least_squares(error, start, loss="soft_l1", f_scale=NOISE)
+    held, fragmentation = (float(value) for value in np.exp(fitted.x))
+    factors = {
+        f"{HELD}/{framework}": float(f"{held:.6g}"),
+        f"{FRAGMENTATION}/{framework}": float(f"{fragmentation / run.fragmentation:.6g}"),
+    }
+    judged = tensors.only(stated | tensors.out)
+    if judged.out.any() and not judged.out.all():
+        peak = judged.reserved(held, fragmentation).max(axis=1)
+        context = _context(peak, judged, run)
+        factors[f"{CONTEXT}/{framework}"] = float(f"{context / run.context:.6g}")
+    return factors
+
+
+def _context(peak: Array, judged: Tensors, run: RunParameters) -> float:
+    """Bytes beside the reserved ones that make the plans that ran out the likeliest; the spread
+    about the limit is free."""
+
+    def surprise(value: Array) -> float:
+        context, spread = np.exp(value)
+        z = np.log((peak + context) / judged.capacity) / spread
+        over = np.array([0.5 * (1.0 + erf(x / np.sqrt(2.0))) for x in z])
+        # A plan that is far on the wrong side is an accident, not evidence of a context.
+        chance = np.clip(np.where(judged.out, over, 1.0 - over), ACCIDENT, 1.0)
+        return float(-np.log(chance).sum())
+
+    start = np.log([run.context, run.memory_sigma])
+    return float(np.exp(minimize(surprise, start, method="Nelder-Mead").x[0]))

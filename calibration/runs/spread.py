@@ -1,0 +1,112 @@
+"""How far runs lie from their predictions: the spread that an interval needs, by conformal means.
+
+Runs of mixtures of experts have a spread of their own: the code of experts differs from framework
+to framework and from release to release far more than that of dense models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.timing import RunParameters
+
+LEAST_SOURCES = 3
+"""Sources of mixtures below which these share the spread of all runs."""
+
+
+LEAST_PLANS = 5
+"""Plans of a source below which it says nothing about the spread between plans."""
+
+NORMAL = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """One predicted run: log(predicted / measured), the operators' part of its spread, its source,
+    and whether its model is a mixture of experts.
+
+    setting   what plans that are held against each other have in common; '' where not known
+    plan      what tells them apart
+    """
+
+    error: float
+    sigma: float
+    source: str
+    moe: bool = False
+    setting: str = ""
+    plan: str = ""
+
+
+def run_sigma(found: Sequence[Residual], q: float, level: float) -> float:
+    """The run's own log-standard-deviation with which `level` of the points, every source counting
+    alike, lie inside exp(+-q sigma) (split conformal prediction, Lei et al. 2018)."""
+    sources, counts = np.unique([r.source for r in found], return_counts=True)
+    share = dict(zip(sources, 1.0 / counts / len(sources), strict=True))
+    weight = np.array([share[r.source] for r in found])
+    # A point is inside once sigma_run² reaches (error / q)² - sigma_operators².
+    needed = np.array([max((r.error / q) ** 2 - r.sigma**2, 0.0) for r in found])
+    order = np.argsort(needed)
+    covered = np.cumsum(weight[order])
+    index = min(int(np.searchsorted(covered, level)), len(order) - 1)
+    # A hair more, so that rounding does not leave the deciding point outside.
+    return float(np.sqrt(needed[order][index])) * (1.0 + 1e-9)
+
+
+def with_spread(
+    run: RunParameters, found: Sequence[Residual], q: float, level: float
+) -> RunParameters:
+    """Run parameters whose spreads cover `level` of the runs, dense models and mixtures apart."""
+    spreads = []
+    for moe in (False, True):
+        own = [r for r in found if r.moe == moe]
+        enough = len({r.source for r in own}) >= LEAST_SOURCES
+        spreads.append(max(run_sigma(own if enough else found, q, level), 0.01))
+    return replace(run, sigma=spreads[0], sigma_moe=spreads[1])
+
+
+def plan_spreads(found: Sequence[Residual]) -> dict[str, float]:
+    """By source, the log-standard-deviation of plans about the median of those in their setting
+    (robust: by the median deviation); sources with `LEAST_PLANS` in settings of several.
+
+    Runs of one plan count once, with their median error.
+    """
+    settings: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in found:
+        if one.setting:
+            plans = settings.setdefault((one.source, one.setting), {})
+            plans.setdefault(one.plan, []).append(one.error)
+    apart: dict[str, list[float]] = {}
+    for (source, _), plans in settings.items():
+        error = np.array([np.median(values) for values in plans.values()])
+        if (count := len(error)) > 1:
+            # Deviations from a middle that they make themselves are short by this factor.
+            wide = np.abs(error - np.median(error)) * np.sqrt(count / (count - 1.0))
+            apart.setdefault(source, []).extend(wide.tolist())
+    return {
+        source: NORMAL * float(np.median(wide))
+        for source, wide in sorted(apart.items())
+        if len(wide) >= LEAST_PLANS
+    }
+
+
+def with_plan_spread(run: RunParameters, found: Sequence[Residual]) -> RunParameters:
+    """Run parameters whose spread between plans is the median of the sources'; as they are where
+    fewer than `LEAST_SOURCES` say something."""
+    spreads = plan_spreads(found)
+    if len(spreads) < LEAST_SOURCES:
+        return run
+    told = ", ".join(f"{source} {value:.3f}" for source, value in spreads.items())
+    return replace(
+        run,
+        sigma_plan=float(np.median(list(spreads.values()))),
+        sources={
+            **run.sources,
+            "sigma_plan": "errors of plans about the median of those of the same model, machine, "
+            "accelerators, precision and framework, every source left out of the fit; the median "
+            f"of {told}",
+        },
+    )

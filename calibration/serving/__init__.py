@@ -1,0 +1,1 @@
+"""Parameters of serving engines, fitted to published runs."""

@@ -1,0 +1,1 @@
+"""Tables of measurements as arrays: kernels, training runs, requests, a sweep, profiles."""

@@ -1,0 +1,243 @@
+"""Kernel tables: reading them, checking them, and turning their rows into shapes."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from predictor.errors import InputError
+from predictor.models import keys_seen
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.schema import (
+    COLLECTIVE_OPS,
+    COMPUTE_OPS,
+    DEVICE_OPS,
+    KERNEL_NUMBERS,
+    KERNEL_SCHEMA_VERSION,
+)
+from predictor.timing import Shapes, kind_of
+
+NEEDED = ("accelerator", "op", "dtype", "latency_us")
+TEXTS = (
+    "layout", "kernel", "kv_dtype", "link", "node_link", "cache", "mode", "source", "framework",
+)  # fmt: skip
+NUMBERS = (
+    *KERNEL_NUMBERS, "link_gbs", "in_switch", "node_link_gbs", "node_in_switch", "latency_us",
+)  # fmt: skip
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a kernel or point table (.csv, .csv.gz, .parquet).
+
+    Raises InputError, one line, for a file that is missing, truncated or of another kind.
+    """
+    name = path.name
+    try:
+        if name.endswith(".parquet"):
+            return pd.read_parquet(path)
+        if name.endswith((".csv", ".csv.gz")):
+            table = pd.read_csv(path, low_memory=False)
+            if name.endswith(".csv") and _cut_off(path, table.shape[1]):
+                raise ValueError("its last line is cut off")
+            return table
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
+    except (OSError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} cannot be read as a table: {reason}") from None
+    raise InputError(f"{path}: expected a .parquet, .csv or .csv.gz file")
+
+
+def _cut_off(path: Path, columns: int) -> bool:
+    """Whether a CSV file ends within a line, before its last column."""
+    with path.open("rb") as stream:
+        stream.seek(max(path.stat().st_size - 65536, 0))
+        tail = stream.read().decode("utf-8", "replace")
+    last = tail.rpartition("\n")[2]
+    return last != "" and len(next(csv.reader([last]))) < columns
+
+
+def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Check a kernel table and give every column its type.
+
+    Raises InputError, naming the column or the line (the first row is line 2).
+    """
+    missing = [column for column in NEEDED if column not in table]
+    if missing:
+        raise InputError(f"{where} is no kernel table: column {missing[0]!r} is missing")
+
+    def refuse(bad: pd.Series, column: str, must: str) -> None:
+        if bad.any():
+            row = int(np.argmax(bad.to_numpy()))
+            value = table[column].iloc[row]
+            shown = repr(value) if isinstance(value, str) else str(value)
+            raise InputError(f"{where}, line {row + 2}: {column} {must}, got {shown}")
+
+    if "schema_version" in table:
+        given = table["schema_version"]
+        known = pd.to_numeric(given, errors="coerce") == KERNEL_SCHEMA_VERSION
+        must = f"is not {KERNEL_SCHEMA_VERSION}, which this reckon reads (profile the device anew)"
+        refuse(given.notna() & ~known, "schema_version", must)
+    checked = table.copy()
+    for column in NUMBERS:
+        if column not in table:
+            checked[column] = np.nan
+            continue
+        values = pd.to_numeric(table[column], errors="coerce").astype(float)
+        refuse(values.isna() & table[column].notna(), column, "must be a number")
+        refuse((values < 0) | np.isinf(values), column, "must be a number from 0 up")
+        checked[column] = values
+    refuse(~(checked["latency_us"] > 0), "latency_us", "must be above 0")
+    for column in (*NEEDED[:3], *TEXTS):
+        text = table[column].astype(object) if column in table else pd.Series("", table.index)
+        checked[column] = text.where(text.notna(), "").astype(str)
+    for column in NEEDED[:3]:
+        refuse(checked[column] == "", column, "must be stated")
+    return checked
+
+
+LATENT_VALUES, LATENT_HEAD = 512.0, 160.0
+"""Multi-head latent attention (DeepSeek-V2, section 2.1.2): width of the compressed values; mean
+head size of a prefill, 192 for keys and 128 for values."""
+
+DIMENSIONS = {
+    "gemm": ("m", "n", "k"),
+    "moe_gemm": ("m", "n", "k", "experts", "topk"),
+    "attention_prefill": ("batch", "q_len", "kv_len", "heads", "head_dim"),
+    "attention_backward": ("batch", "q_len", "kv_len", "heads", "head_dim"),
+    "attention_decode": ("batch", "kv_len", "heads", "head_dim"),
+}
+"""What a row must state to be timed; of other kernels and of collectives it is `message_bytes`."""
+
+
+def gaps(table: pd.DataFrame) -> pd.Series:
+    """Why each row of a checked table can be neither fitted nor predicted; '' where it can."""
+    why = pd.Series("", table.index)
+
+    def note(bad: pd.Series, reason: pd.Series | str) -> None:
+        why.mask(bad & (why == ""), reason, inplace=True)
+
+    collective = is_collective(table)
+    note(
+        table["op"].isin(DEVICE_OPS),
+        "copies, launches, overlaps and host times describe the device only",
+    )
+    known = table["op"].isin(COMPUTE_OPS) | collective
+    note(~known, "kernels of this kind are not predicted yet: " + table["op"])
+    launched = table["mode"].isin(["compiled", "graph"]) & table["op"].isin(COMPUTE_OPS)
+    note(launched, "compiled and captured kernels are measured only, not fitted yet")
+    note(table["mode"] == "crowded", "collectives of several groups at once are measured only")
+    typed = ~collective & ~table["dtype"].isin(ELEMENT_BYTES)
+    note(typed & table["op"].isin(DIMENSIONS), "unknown data type " + table["dtype"])
+    for op, needed in DIMENSIONS.items():
+        for column in needed:
+            note((table["op"] == op) & ~(table[column] > 0), f"{column} is not stated")
+    moving = ~table["op"].isin(DIMENSIONS)
+    note(moving & ~(table["message_bytes"] > 0), "message_bytes is not stated")
+    note(collective & ~(table["num_gpus"] > 1), "num_gpus is not stated")
+    unlinked = (table["link"] == "") | ~(table["link_gbs"] > 0)
+    note(collective & unlinked, "the link is not stated (columns link, link_gbs)")
+    return why
+
+
+def variants(table: pd.DataFrame) -> pd.Series:
+    """Variant of each row, as `operators.Operator.variant` spells it."""
+    layout = table["layout"].where(table["layout"] != "", "fwd")
+    batched = (table["op"] == "gemm") & (table["batch"].fillna(1) > 1)
+    layout = layout.where(~(batched & (layout == "fwd")), "bmm")
+    named = table["op"].isin(["norm", "elementwise", "softmax", "loss", "embedding", "optimizer"])
+    attention = table["op"].str.startswith("attention")
+    found = layout.where(~named, table["kernel"].where(table["kernel"] != "", "fwd"))
+    fused = table["kernel"].where(table["kernel"].isin(["flash2", "mla"]), "flash")
+    small = (table["op"] == "attention_decode") & table["kv_dtype"].isin(["fp8", "int8"])
+    latent = fused == "mla"
+    fused = fused.mask(small & latent, "mla_kv8").mask(small & ~latent, "kv8")
+    return found.where(~attention, fused)
+
+
+def kinds(table: pd.DataFrame) -> pd.Series:
+    """Kind of each row, under which its efficiency is fitted; '' for collectives and for rows
+    that no fit uses."""
+    fitted = ~is_collective(table) & (gaps(table) == "")
+    pairs = pd.MultiIndex.from_arrays([table["op"], variants(table)])
+    codes, distinct = pd.factorize(pairs)
+    named = np.array([kind_of(op, variant) for op, variant in distinct], dtype=object)
+    found = pd.Series(named[codes] if len(named) else codes, index=table.index, dtype=object)
+    return found.where(fitted, "")
+
+
+def is_collective(table: pd.DataFrame) -> pd.Series:
+    """Rows that time a collective."""
+    return table["op"].isin(COLLECTIVE_OPS)
+
+
+def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
+    """Rows of one op and data type as shapes; bytes and FLOPs as `operators` counts them."""
+    size = ELEMENT_BYTES.get(dtype, 2.0)
+    names, codes = np.unique(variants(table).to_numpy(dtype=str), return_inverse=True)
+    cold = (table["cache"] == "cold").to_numpy().astype(float)
+
+    def column(name: str, default: float = 1.0) -> np.ndarray:
+        return table[name].fillna(default).to_numpy(dtype=float)
+
+    def shapes(
+        m: np.ndarray,
+        n: np.ndarray,
+        k: np.ndarray,
+        batch: np.ndarray,
+        flop: np.ndarray,
+        moved: np.ndarray,
+    ) -> Shapes:
+        names_, variant = tuple(names), codes.astype(float)
+        return Shapes(op, dtype, names_, variant, m, n, k, batch, flop, moved, cold=cold)
+
+    if op == "attention_decode":
+        sequences, key, heads, d = (column(c) for c in ("batch", "kv_len", "heads", "head_dim"))
+        kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
+        window = np.where(column("window", 0.0) > 0, column("window", 0.0), np.inf)
+        idle = np.maximum(key / window - 1.0, 0.0)
+        key = np.minimum(key, window)
+        cache = table["kv_dtype"].map(ELEMENT_BYTES).fillna(2.0).to_numpy(dtype=float)
+        # With latent attention one compressed head stands for keys and values.
+        latent = np.char.startswith(names, "mla")[codes]
+        moved = sequences * (cache * kv_heads * key * np.where(latent, d, 2.0 * d))
+        moved = moved + sequences * 2.0 * size * heads * d
+        flop = 2.0 * sequences * heads * key * np.where(latent, d + LATENT_VALUES, 2.0 * d)
+        found = shapes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved)
+        return replace(found, idle=idle)
+    if op.startswith("attention"):
+        query, key, d = column("q_len"), column("kv_len"), column("head_dim")
+        d = np.where(np.char.startswith(names, "mla")[codes], LATENT_HEAD, d)
+        heads = column("heads")
+        kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
+        sequences = column("batch")
+        batch = sequences * heads
+        window = np.where(column("window", 0.0) > 0, column("window", 0.0), np.inf)
+        seen = keys_seen(query, key, column("causal"), window)
+        forward = 4.0 * batch * query * seen * d
+        moved = size * sequences * d * (2 * query * heads + 2 * key * kv_heads)
+        backward = op == "attention_backward"
+        flop, moved = (forward * 2.5, moved * 2.0) if backward else (forward, moved)
+        found = shapes(query, np.minimum(key, window), d, batch, flop, moved)
+        return replace(found, idle=np.maximum(key / window - 1.0, 0.0))
+    m, n, k, batch = column("m"), column("n"), column("k"), column("batch")
+    if op == "moe_gemm":
+        inner = n / column("moe_tp")
+        # Benchmarks spread tokens evenly: no expert has a second one while another has none.
+        routed = np.maximum(m * column("topk") / column("moe_ep"), 1.0)
+        hit = np.minimum(np.ceil(routed), column("experts") / column("moe_ep"))
+        weights = 3.0 * WEIGHT_BYTES.get(dtype, 2.0) * inner * k * hit
+        moved = weights + routed * (2.0 * size * k + 6.0 * inner)
+        found = shapes(routed / hit, inner, k, hit, 6.0 * routed * inner * k, moved)
+        return replace(found, idle=np.maximum(m * column("topk") / routed - 1.0, 0.0))
+    if op == "gemm":
+        out = np.where(variants(table) == "wgrad", 4.0, max(size, 2.0))
+        moved = (size * m * k + WEIGHT_BYTES.get(dtype, 2.0) * k * n + out * m * n) * batch
+        flop = 2.0 * m * n * k * batch
+    else:
+        moved, flop = column("message_bytes"), np.zeros_like(m)
+    return shapes(m, n, k, batch, flop, moved)

@@ -1,0 +1,195 @@
+"""Calibrations read from their folders: `calibration.json`, `arrays.npy` and `shapes.npy`.
+
+Reading executes nothing. `calibration/` fits and writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Array
+from predictor.catalog import entries
+from predictor.errors import InputError
+from predictor.hardware import Curve, LinkModel
+from predictor.timing import (
+    Calibration,
+    EfficiencyModel,
+    Neighbours,
+    RunParameters,
+    Throttle,
+)
+
+SCHEMA_VERSION = 5
+"""Of the files, and of the features that their models were fitted to (`features.py`): a change to
+either makes older calibrations unreadable."""
+
+
+def load(ref: str | Path | Calibration) -> Calibration:
+    """Read a calibration: a name in `data/calibrations`, or a directory; 'none' is the
+    uncalibrated default.
+
+    Raises InputError for an unknown name, an unreadable file or another schema version.
+    """
+    if isinstance(ref, Calibration):
+        return ref
+    if str(ref) == "none":
+        return Calibration("none")
+    directory = entries.calibration_dir(ref)
+    manifest = _read_manifest(directory)
+    try:
+        arrays = np.load(directory / "arrays.npy", allow_pickle=False)
+        keys = np.load(directory / "shapes.npy", allow_pickle=False)
+        return _build(manifest, arrays, keys)
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise InputError(
+            f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
+            "write it anew with `reckon calibrate`"
+        ) from None
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / "calibration.json"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {version!r}, this reckon reads {SCHEMA_VERSION}; write it "
+            "anew with `reckon calibrate`"
+        )
+    return dict(manifest)
+
+
+def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyModel:
+    """Cut one model out of the flat arrays: box, standardisation, then weights and biases."""
+    position = int(entry["offset"])
+
+    def cut(*shape: int) -> Array:
+        nonlocal position
+        size = math.prod(shape)
+        piece = arrays[position : position + size].reshape(shape)
+        position += size
+        return piece
+
+    features, widths = entry["features"], entry["widths"]
+    low, high, mean, scale = (cut(features) for _ in range(4))
+    layers = [(cut(i, o), cut(o)) for i, o in pairwise(widths)]
+    first, count = entry["keys"]
+    return EfficiencyModel(
+        kind=entry["kind"],
+        dtype=entry["dtype"],
+        accelerator=entry["accelerator"],
+        latency=entry["latency_us"] * 1e-6,
+        limit=entry["limit"],
+        degree=entry["degree"],
+        sigma=entry["sigma"],
+        points=entry["points"],
+        offsets=entry["offsets"],
+        low=low,
+        high=high,
+        mean=mean,
+        scale=scale,
+        weights=tuple(weight for weight, _ in layers),
+        biases=tuple(bias for _, bias in layers),
+        tilt=cut(features + 1) if entry["bent"] else np.empty(0),
+        stacks={name: cut(widths[1]) for name in entry["stacks"]},
+        lags={name: value * 1e-6 for name, value in entry.get("lags_us", {}).items()},
+        near=_neighbours(entry.get("near"), features, cut),
+        year=entry["year"] if entry["year"] is not None else math.nan,
+        keys=keys[first : first + count],
+    )
+
+
+def _neighbours(
+    entry: Mapping[str, Any] | None, features: int, cut: Callable[..., Array]
+) -> Neighbours | None:
+    """The points that a model keeps, None where it keeps none."""
+    if entry is None:
+        return None
+    count = int(entry["points"])
+    return Neighbours(
+        cut(count, features),
+        cut(count),
+        tuple(entry["variants"]),
+        cut(count),
+        entry["reach"],
+        entry["kinship"],
+    )
+
+
+def run_parameters(content: Mapping[str, Any]) -> RunParameters:
+    """Run parameters from their file form, units converted."""
+    return RunParameters(
+        host_per_kernel=content["host_per_kernel_us"] * 1e-6,
+        overlap=content["overlap"],
+        contention=content["contention"],
+        context=content["context_gb"] * 1e9,
+        fragmentation=content["fragmentation"],
+        memory_sigma=content["memory_sigma"],
+        sigma=content["sigma"],
+        sigma_moe=content["sigma_moe"],
+        sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
+        factors=content["factors"],
+        sources=content["sources"],
+    )
+
+
+def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
+    kernels = {}
+    for entry in manifest["kernels"]:
+        model = _kernel(entry, arrays, keys)
+        kernels[(model.kind, model.dtype, model.accelerator)] = model
+    links = {
+        (entry["op"], entry["link"]): LinkModel(
+            entry["op"],
+            entry["link"],
+            entry["base_us"] * 1e-6,
+            entry["hop_us"] * 1e-6,
+            entry["root"],
+            tuple(entry["log2_sizes"]),
+            tuple(entry["efficiencies"]),
+            entry["sigma"],
+            entry["points"],
+            entry.get("pedigree", "interpolated"),
+            entry.get("clock_mhz", math.nan) * 1e6,
+            entry.get("sharing", 0.0),
+            tuple(
+                Curve(c["members"], tuple(c["log_ideal"]), tuple(c["log_factor"]))
+                for c in entry.get("curves", ())
+            ),
+            entry.get("latency_sigma", math.nan),
+        )
+        for entry in manifest["links"]
+    }
+    return Calibration(
+        name=manifest["name"],
+        kernels=kernels,
+        links=links,
+        throttles={
+            name: Throttle(
+                entry["start"],
+                entry["gamma"],
+                entry["fade_us"] * 1e-6,
+                entry["watts_per_tflops"] * 1e-12,
+            )
+            for name, entry in manifest["throttles"].items()
+        },
+        run=run_parameters(manifest["run"]),
+        transfer_sigma=manifest["transfer_sigma"],
+        interval_level=manifest["interval"]["level"],
+        interval_q=manifest["interval"]["q"],
+        fitted_files=frozenset(manifest["fitted"]["files"]),
+        fitted_points=frozenset(manifest["fitted"]["point_ids"]),
+        provenance=manifest["provenance"],
+    )

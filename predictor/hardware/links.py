@@ -1,0 +1,121 @@
+"""How fast a link technology carries a collective: fitted parameters, and defaults with sources."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured over fitted time of the traffic, for one number of members.
+
+    log_ideal    knots: log of the ideal time [s], rising; constant outside
+    log_factor   at the knots; falls by at most half of what `log_ideal` rises, so that the time
+                 of a larger message is never shorter
+    """
+
+    members: float
+    log_ideal: tuple[float, ...]
+    log_factor: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """Fitted time of one collective on one link technology.
+
+    time = pace (base + hop steps) + (pace root sqrt(ideal) + ideal / efficiency) factor, where
+    steps is the number of hops of the algorithm and ideal the time of the volume at the link's
+    rate (`collectives`). The square root is the pipelining of messages in chunks and the
+    transition between NCCL's protocols.
+
+    base, hop     [s]
+    root          [s^0.5]
+    log2_sizes, efficiencies   share of the link's rate by log2 of the members (of a scale-out
+                  link: domains), interpolated, constant outside
+    clock         pace = this over the accelerator's clock [Hz]: the kernels that copy run on the
+                  accelerator. NaN: pace is 1
+    sharing       the links of g members of a domain carry g ** (1 - sharing) times one link's rate
+    curves        measured shape of the link itself, by members; none where it was transferred
+    sigma         log-standard-deviation of held-out residuals, of messages that take their time
+    latency_sigma  the same of messages that mostly wait for latencies; NaN: not told apart
+    """
+
+    op: str
+    link: str
+    base: float
+    hop: float
+    root: float
+    log2_sizes: tuple[float, ...]
+    efficiencies: tuple[float, ...]
+    sigma: float
+    points: int
+    pedigree: str = "interpolated"
+    clock: float = math.nan
+    sharing: float = 0.0
+    curves: tuple[Curve, ...] = ()
+    latency_sigma: float = math.nan
+
+    def spread(self, waiting: Array | float) -> Array:
+        """Log-standard-deviation of a time of which the share `waiting` is latencies."""
+        small = self.sigma if math.isnan(self.latency_sigma) else self.latency_sigma
+        return np.asarray(waiting * small + (1.0 - np.asarray(waiting)) * self.sigma)
+
+    def pace(self, clock: Array | float) -> Array | float:
+        """Factor on latencies for accelerators of that clock [Hz]; 1 where one is unknown."""
+        ratio = self.clock / clock
+        return np.where(np.isnan(ratio), 1.0, ratio)
+
+    def factor(self, members: Array | float, ideal: Array | float) -> Array | float:
+        """Factor of the measured curves on the time of the traffic; between two measured numbers
+        of members interpolated in their logarithm."""
+        if not self.curves:
+            return 1.0
+        members, ideal = np.broadcast_arrays(members, ideal)
+        x = np.log(np.maximum(ideal, 1e-12))
+        found = np.stack([np.interp(x, c.log_ideal, c.log_factor) for c in self.curves])
+        known = np.log2([c.members for c in self.curves])
+        at = np.interp(np.log2(np.maximum(members, 1.0)), known, np.arange(len(known)))
+        below = np.minimum(at.astype(int), len(known) - 1)
+        above = np.minimum(below + 1, len(known) - 1)
+        low, high = (np.take_along_axis(found, i[None], 0)[0] for i in (below, above))
+        return np.asarray(np.exp(low + (at - below) * (high - low)))
+
+
+def link_family(link: str) -> str:
+    """'nvlink4' -> 'nvlink', 'infiniband-ndr' -> 'infiniband'."""
+    return link.split("-")[0].rstrip("0123456789")
+
+
+SCALE_UP = ("nvlink", "xgmi", "pcie", "ici", "neuronlink", "rocemesh")
+
+
+def link_class(link: str) -> str:
+    """'scale-up' inside a node or rack, 'host' between processes of a machine, or 'scale-out'."""
+    family = link_family(link)
+    if family == "gloo":
+        return "host"
+    return "scale-up" if family in SCALE_UP else "scale-out"
+
+
+def default_link(op: str, link: str) -> LinkModel:
+    """Uncalibrated link: NCCL ring collectives on NVLink reach 0.75 of the datasheet rate, on
+    InfiniBand 0.9 (NVIDIA nccl-tests, doc/PERFORMANCE.md and its issue tracker); hop latencies
+    are those of NCCL's tuner (NVIDIA/nccl src/graph/tuning.cc)."""
+    up = link_class(link) == "scale-up"
+    return LinkModel(
+        op,
+        link,
+        8e-6 if up else 15e-6,
+        1e-6 if up else 4e-6,
+        0.0,
+        (1.0,),
+        (0.75 if up else 0.85,),
+        0.25,
+        0,
+        "roofline",
+    )

@@ -1,0 +1,30 @@
+"""What a device holds, by class and stage, while it trains or serves."""
+
+from predictor.memory.offload import host_room, node_memory
+from predictor.memory.serving import ServingMemory, serving_memory, weight_bytes
+from predictor.memory.training import (
+    CONTEXT,
+    FRAGMENTATION,
+    HELD,
+    Memory,
+    allocation,
+    layer_activations,
+    memory,
+    stage_parameters,
+)
+
+__all__ = [
+    "CONTEXT",
+    "FRAGMENTATION",
+    "HELD",
+    "Memory",
+    "ServingMemory",
+    "allocation",
+    "host_room",
+    "layer_activations",
+    "memory",
+    "node_memory",
+    "serving_memory",
+    "stage_parameters",
+    "weight_bytes",
+]

@@ -1,0 +1,116 @@
+"""What a plan keeps in the host's memory or on its drives instead of on the accelerator, and what
+bringing it there and back takes.
+
+Activations leave during the forward pass and return during the backward pass, by copy engines that
+take no processors: they hide behind the whole of the stage's pass (Megatron Core's
+`cpu_offloading`). Optimizer states stay with the host, which updates them: gradients come down,
+CPU Adam streams the states, weights go up, chunk by chunk, so that the slowest of these sets the
+pace (Ren et al. 2021, "ZeRO-Offload"; Megatron Core's `optimizer-cpu-offload` with overlapped
+copies). On drives the states are read and written besides (Rajbhandari et al. 2021,
+"ZeRO-Infinity").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.errors import InputError
+from predictor.hardware import Accelerator, Cluster
+from predictor.plans import TrainingPlan
+
+PINNED = 0.83
+"""Share of the host link that copies from pinned memory reach: 26 of 31.5 GB/s on A100 (PCIe 4),
+53 of 63 on H100 (PCIe 5), CUDA samples' bandwidthTest (from memory)."""
+
+HOST_MEMORY = 50e9
+"""Host memory traffic per accelerator, at least [bytes/s]: two sockets of eight DDR4-3200 channels
+stream about 400 GB/s for eight accelerators. A faster link to the host implies faster memory there
+(Grace: 512 GB/s behind 450)."""
+
+NVME_READ, NVME_WRITE = 6.8e9, 4.0e9
+"""One data-centre drive (PCIe 4) per accelerator [bytes/s], as in DGX A100 and H100 (datasheets,
+from memory)."""
+
+SIGMA = 0.2
+"""Log-standard-deviation of these times: hosts differ, and nothing here was fitted."""
+
+HOST_USABLE = 0.9
+"""Share of a node's host memory that may hold what is offloaded; the rest is the system's and the
+data loader's."""
+
+HOST_USUAL = 128e9
+"""Host memory for each accelerator where the node's is not known [bytes]: of the catalog's 40 nodes
+that state it a quarter have less than 116 GB, half more than 231."""
+
+RESIDENT = 2.0
+"""Layers of offloaded activations on the device at a time: one in use, one on its way."""
+
+
+def host_link(accelerator: Accelerator) -> Numeric:
+    """Rate of pinned copies to or from the host [bytes/s].
+
+    Raises InputError where the accelerator states no link to its host.
+    """
+    if accelerator.is_host or not np.all(np.asarray(accelerator.host_bandwidth) > 0):
+        raise InputError(
+            f"{accelerator.name} states no link to its host, so nothing can be offloaded; state "
+            "host_link_gbs in its file"
+        )
+    return PINNED * accelerator.host_bandwidth
+
+
+def node_memory(cluster: Cluster) -> float:
+    """Host memory of a node [bytes], known or usual."""
+    usual = HOST_USUAL * cluster.accelerators_per_node
+    return usual if np.isnan(cluster.host_memory) else cluster.host_memory
+
+
+def host_room(cluster: Cluster, plan: TrainingPlan) -> Array:
+    """Bytes that the host may keep for each device of a plan: the node's share of the devices that
+    run on it; inf where drives keep them."""
+    if plan.offload_to != "cpu":
+        return np.full(plan.shape, np.inf)
+    there = np.minimum(plan.gpus, cluster.accelerators_per_node)
+    return np.broadcast_to(HOST_USABLE * node_memory(cluster) / there, plan.shape)
+
+
+def activation_times(
+    plan: TrainingPlan, accelerator: Accelerator, kept: Array
+) -> tuple[Array, Array]:
+    """Time to bring a micro-batch's offloaded activations down, and up again [s].
+
+    kept   bytes that a stage keeps for one micro-batch, any shape that broadcasts with the plan
+    """
+    link = host_link(accelerator)
+    moved = plan.offload_activations * kept
+    if plan.offload_to == "nvme":
+        down, up = np.minimum(link, NVME_WRITE), np.minimum(link, NVME_READ)
+    else:
+        down = up = link
+    return np.asarray(moved / down), np.asarray(moved / up)
+
+
+def update_time(
+    plan: TrainingPlan, accelerator: Accelerator, updated: Array, device: Array
+) -> Array:
+    """Time of the optimizer step where a share of it runs on the host [s].
+
+    updated  parameters that this rank updates
+    device   time in which the device would update all of them [s]
+
+    The device updates the rest meanwhile. CPU Adam reads gradients and states and writes states
+    and 16-bit weights.
+    """
+    link, share = host_link(accelerator), plan.offload_optimizer
+    states = plan.optimizer_bytes
+    host = np.maximum(HOST_MEMORY, accelerator.host_bandwidth)
+    slowest = np.maximum.reduce(
+        np.broadcast_arrays(
+            plan.gradient_bytes / link,
+            plan.weight_bytes / link,
+            (plan.gradient_bytes + 2.0 * states + plan.weight_bytes) / host,
+            *([states / NVME_READ + states / NVME_WRITE] if plan.offload_to == "nvme" else []),
+        )
+    )
+    return np.asarray(np.maximum((1.0 - share) * device, share * updated * slowest))

@@ -1,0 +1,139 @@
+"""Bytes per device while serving: weights, cache, activations, runtime; how many sequences fit.
+
+The cache has what weights, activations and runtime leave of the share of memory that engines take
+(Kwon et al. 2023, section 4.5; vLLM's gpu_memory_utilization; TensorRT-LLM's
+free_gpu_memory_fraction, which counts only what is left; both 0.9 by default).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Cluster
+from predictor.memory.training import dense_parameters, mixer_parameters, mixture_parameters
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.timing import RunParameters
+from predictor.work import kv_token_bytes, state_bytes
+
+USABLE = 0.9
+"""Share of the device's memory that engines take."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingMemory:
+    """Bytes on the fullest device by class; arrays of the plans' shape.
+
+    capacity     memory that the engine may take
+    per_sequence  cache of one sequence of full length on one device
+    sequences    most sequences of full length that the cache holds, of all replicas
+    admitted     the same of sequences of mean length (prompt and half the output)
+    """
+
+    classes: dict[str, Array]
+    capacity: Array
+    total: Array
+    per_sequence: Array
+    sequences: Array
+    admitted: Array
+
+    @property
+    def shortfall(self) -> Array:
+        """Bytes that are missing; 0 where it fits."""
+        return np.asarray(np.maximum(self.total - self.capacity, 0.0))
+
+    @property
+    def fits(self) -> Array:
+        """1 where weights, cache of all sequences, activations and runtime fit, else 0."""
+        return np.asarray(self.total <= self.capacity, float)
+
+
+def weight_bytes(model: Model, plan: ServingPlan) -> Array:
+    """Bytes of weights on the fullest device: linear layers as narrow as they are stored, the
+    rest in 16 bits unless the format packs it too. The stages' layers are spread as evenly as
+    whole layers allow."""
+    narrow, ends = WEIGHT_BYTES[plan.projections], WEIGHT_BYTES[plan.head]
+    layers = np.ceil(model.layers / plan.pp) / model.layers
+    dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
+    matrices = model.attention_blocks * mixer_parameters(model, plan.tp) + dense
+    states = model.mamba_layers * model.mamba_matrix + model.delta_layers * model.delta_matrix
+    matrices = matrices + states / plan.tp
+    experts: Numeric = 0.0
+    if model.is_moe:
+        matrices = matrices + model.moe_layers * mixture_parameters(model, plan.tp)
+        one = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+        experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
+    both = model.embedding_parameters + model.head_parameters
+    # First and last stage hold one of the two tables each; one stage alone holds both.
+    tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, both) / plan.tp
+    return np.asarray((narrow * matrices + experts) * layers + ends * tables)
+
+
+def serving_memory(
+    model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
+) -> ServingMemory:
+    """Memory per device of a plan or a batch of plans.
+
+    run   `engine`: what context, captured graphs and communication buffers take
+
+    Activations: the widest layer's input and output for the tokens of one pass, and logits in fp32.
+    """
+    shape = plan.shape
+    half = ELEMENT_BYTES[plan.half]
+    device = cluster.accelerator.memory
+    serving = np.asarray(plan.serving) > 0
+    sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
+    tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
+    inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
+    if model.is_moe:
+        wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
+        inner = max(inner, int(wide))
+    activations = half * tokens * (4.0 * model.hidden + 2.0 * inner / plan.tp)
+    logits = 6.0 * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
+    held_here = weights = weight_bytes(model, plan)
+    if plan.offload != "none":
+        # Of the layers' weights two are on the device at a time: one computes, one arrives.
+        held_here = weights * 2.0 / np.ceil(model.layers / plan.pp)
+    held_layers = np.ceil(model.layers / plan.pp)
+    token = kv_token_bytes(model, plan) * held_layers * model.attention_share
+    state = state_bytes(model, plan) * held_layers / model.layers
+    window = model.windowed_share
+    length = plan.input_len + plan.output_len
+
+    def held(tokens_of_one: Numeric) -> Numeric:
+        """Cache of a sequence: windowed layers keep their window, others a state."""
+        short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
+        return token * ((1.0 - window) * tokens_of_one + window * short) + state
+
+    fixed = held_here + activations + logits + run.engine
+    usable = USABLE * np.asarray(device, float)
+    if plan.pool == "free":
+        usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
+    capacity = np.broadcast_to(usable, shape)
+    room = np.maximum(capacity - fixed, 0.0)
+    if plan.offload != "none":
+        room = np.maximum(USABLE * plan.host_memory / plan.gpus - weights, 0.0)
+    whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
+    classes = {
+        "weights": held_here,
+        # While serving, as much of the cache is used as there is, one sequence at least.
+        "cache": np.where(serving, np.clip(np.floor(room / whole), 1.0, sequences), sequences)
+        * whole,
+        "activations": activations + logits,
+        "runtime": run.engine,
+    }
+    if plan.offload != "none":
+        classes["cache"] = np.zeros(shape)
+    filled = {name: np.broadcast_to(np.asarray(v, float), shape) for name, v in classes.items()}
+    total: Array = np.asarray(sum(filled.values(), np.zeros(shape)))
+
+    def most(one: Numeric) -> Array:
+        return np.asarray(np.broadcast_to(np.floor(room / one) * plan.dp, shape))
+
+    return ServingMemory(
+        filled, capacity, total, np.broadcast_to(np.asarray(whole), shape), most(whole), most(mean)
+    )

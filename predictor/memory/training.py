@@ -1,0 +1,330 @@
+"""Bytes per device, by class and by kind of stage, from the same operator list as the times.
+
+Activation bytes are the operators' `saved` tensors (Korthikanti et al. 2022, table 2 follows from
+them); state is 18 bytes per parameter in mixed precision (Rajbhandari et al. 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.memory.offload import RESIDENT
+from predictor.models import Model
+from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
+from predictor.timing import RunParameters
+from predictor.work import LAYER_MODULES, Held, Operator, freed, step_operators
+
+CLASSES = (
+    "layer weights and optimizer",
+    "expert weights and optimizer",
+    "embedding and head weights and optimizer",
+    "activations",
+    "embedding and head activations",
+    "recomputation workspace",
+    "gathered layers",
+    "context",
+    "fragmentation",
+)
+
+
+HELD, FRAGMENTATION, CONTEXT = "held", "fragmentation", "context"
+"""Keys 'held/FRAMEWORK' and so on of `RunParameters.factors`: see `Allocation`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a framework's allocation adds to the tensors of a step.
+
+    held           bytes reserved per byte of activations of several micro-batches in flight: their
+                   tensors come and go between longer-lived ones and leave holes, which those of
+                   one micro-batch after the other do not
+    fragmentation  share of all tensors that the allocator loses
+    context        bytes that framework and libraries take beside it
+    """
+
+    held: float
+    fragmentation: float
+    context: float
+
+
+def allocation(run: RunParameters, framework: str) -> Allocation:
+    """The allocation of a framework: fitted (`calibration.allocation`), else the defaults."""
+    held, fragmentation, context = (
+        run.factors.get(f"{key}/{framework}", 1.0) for key in (HELD, FRAGMENTATION, CONTEXT)
+    )
+    return Allocation(held, fragmentation * run.fragmentation, context * run.context)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """Peak memory; arrays of bytes.
+
+    classes   by class, (3, *batch): first, inner and last stages
+    present   whether the plan has a stage of the kind, (3, *batch)
+    peak      of the fullest stage, (*batch)
+    host      what the host keeps for the device for which it keeps most, (*batch)
+    reserved  the allocator's part of it: without what driver and libraries take beside it
+    """
+
+    classes: dict[str, Array]
+    present: npt.NDArray[np.bool_]
+    peak: Array
+    reserved: Array
+    host: Array
+
+    def probability_over(self, capacity: Numeric, sigma: float) -> Array:
+        """Probability that the peak exceeds `capacity` [bytes], log-normal with `sigma`."""
+        z = np.log(self.peak / capacity) / sigma
+        normal = np.vectorize(lambda x: 0.5 * (1.0 + math.erf(x / math.sqrt(2.0))), otypes=[float])
+        return np.asarray(normal(z))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageParameters:
+    """Parameters that one rank holds before data-parallel sharding, (3, *batch).
+
+    layers, experts, ends  of the layers without routed experts; of those; of embedding, output
+                           projection and final norm
+    adapters  low-rank adapters, where only they are trained
+    tied      of an embedding that first and last stage both hold and train (0 where not)
+    """
+
+    layers: Array
+    experts: Array
+    ends: Array
+    adapters: Array
+    tied: Array
+    frozen: bool
+
+    @property
+    def dense(self) -> Held:
+        """All but the routed experts."""
+        whole = self.layers + self.ends
+        if self.frozen:
+            return Held(whole + self.adapters, self.adapters)
+        return Held(whole, whole)
+
+    @property
+    def expert(self) -> Held:
+        """The routed experts."""
+        return Held(self.experts, np.zeros_like(self.experts) if self.frozen else self.experts)
+
+
+def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of one attention block on one tensor-parallel rank."""
+    split, whole = model.mixer_vectors
+    if model.is_latent:
+        latent = model.latent_down_matrix + model.index_matrix
+        vectors = whole + model.q_lora_rank + model.kv_lora_rank
+        return (model.attention_matrix - latent) / tp + latent + vectors
+    # Key and value projections are replicated where tp exceeds the key/value heads.
+    extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
+    replicated = 2 * model.hidden * model.kv_width * extra
+    return (model.attention_matrix + replicated + split) / tp + whole
+
+
+def dense_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of one dense feed-forward block on one tensor-parallel rank."""
+    split, whole = model.ffn_vectors
+    return (model.dense_ffn_matrix + split) / tp + whole
+
+
+def mixture_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of a mixture of experts on one tensor-parallel rank, routed experts aside."""
+    return model.shared_matrix / tp + model.router_matrix + model.norm_parameters
+
+
+def layer_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of one layer on one tensor-parallel rank, routed experts aside: of the mean layer
+    where layers differ."""
+    return (
+        _mixers(model, tp)
+        + model.dense_share * dense_parameters(model, tp)
+        + model.moe_share * mixture_parameters(model, tp)
+    )
+
+
+def _mixers(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of the mean layer's attention and state-space blocks."""
+    mamba = model.mamba_matrix / tp + model.norm_parameters
+    return model.attention_share * mixer_parameters(model, tp) + model.mamba_share * mamba
+
+
+def adapter_parameters(operators: list[Operator], held: dict[str, Array]) -> Array:
+    """Parameters of the adapters on one rank: each has a weight gradient of its size."""
+    found: Array = np.zeros_like(held["layer"])
+    for operator in operators:
+        if ".lora_" in operator.name and operator.variant == "wgrad":
+            found = found + held[operator.module] * operator.count * operator.m * operator.n
+    return found
+
+
+def stage_parameters(
+    model: Model, plan: TrainingPlan, at: Stages, operators: list[Operator] | None = None
+) -> StageParameters:
+    """Parameters by kind of stage, of both stages where a device holds one from each end; a tied
+    output projection is a copy where the ends lie apart.
+
+    operators   `step_operators(model, plan)`, if at hand; read where only adapters are trained
+    """
+    table = plan.vocab_share(model.vocab) * model.hidden
+    positions = model.embedding_parameters - model.vocab * model.hidden
+    shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
+    ends = (
+        at.embeds * (table + positions)
+        + at.heads * (table + model.norm_parameters)
+        - shared * table
+    )
+    held = blocks(model, plan, at)
+    layers = (
+        held["layer"] * _mixers(model, plan.tp)
+        + held["dense"] * dense_parameters(model, plan.tp)
+        + held["moe"] * mixture_parameters(model, plan.tp)
+        + held["mtp"] * 2.0 * model.hidden**2 / plan.tp
+    )
+    experts = held["moe"] * model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    frozen = plan.frozen
+    adapters = zero
+    if frozen:
+        known = step_operators(model, plan) if operators is None else operators
+        adapters = zero + adapter_parameters(known, held)
+    apart = model.tied_embeddings & (plan.pp > 1) & (plan.pipeline.fold == LINE)
+    tied = np.where(apart, 0.0 if frozen else 1.0, 0.0) * np.maximum(at.embeds, at.heads) * table
+    copies = plan.pipeline.copies
+    return StageParameters(
+        layers=zero + copies * layers,
+        experts=zero + copies * experts,
+        ends=zero + copies * ends,
+        adapters=copies * adapters,
+        tied=tied,
+        frozen=frozen,
+    )
+
+
+def state_bytes(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
+    """Weight, gradient and optimizer bytes on one rank after sharding over `group`."""
+    sharding = SHARDINGS[plan.sharding]
+    trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
+    own = (1.0 - plan.offload_optimizer) * plan.optimizer_bytes
+    trained = trained + own / (group if sharding.optimizer else 1.0)
+    weights = plan.weight_bytes / (group if sharding.weights else 1.0)
+    return held.weights * weights + held.trained * trained
+
+
+def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
+    """Optimizer states, and the gradients for them, that the host keeps [bytes]."""
+    divided = group if SHARDINGS[plan.sharding].optimizer else 1.0
+    kept = plan.optimizer_bytes + plan.gradient_bytes
+    return held.trained * plan.offload_optimizer * kept / divided
+
+
+def layer_activations(
+    model: Model, operators: list[Operator], plan: TrainingPlan, held: dict[str, Array]
+) -> tuple[Array, Array]:
+    """Bytes that the layers of a stage keep for one micro-batch, (3, *batch): as recomputation
+    leaves them, and of one layer without any.
+
+    held   executions of each module on a stage (`blocks.blocks`)
+    """
+    layer = [o for o in operators if o.module in LAYER_MODULES and o.phase == "forward"]
+    zero = np.zeros(held["layer"].shape)
+
+    def total(chosen: list[Operator]) -> Array:
+        found = zero
+        for module in LAYER_MODULES:
+            each = [o.count * o.saved for o in chosen if o.module == module]
+            if each:
+                found = found + held[module] * sum(each, 0.0)
+        return found
+
+    whole = total(layer)
+    one = whole / np.maximum(held["layer"], 1.0)
+    if plan.recompute == "full":
+        # Only the input of the layer, which its first norm would have saved.
+        share = plan.recompute_share
+        start = next(operator.saved for operator in layer if operator.op == "norm")
+        inputs = start * held["layer"] / plan.recompute_chunk
+        return share * inputs + (1.0 - share) * whole, one
+    if plan.recompute == "per_op":
+        # Kept: what attention saves, and the input of every other product.
+        core = total([o for o in layer if o.core])
+        products = total([o for o in layer if o.op == "gemm"])
+        return core + 0.5 * products, one
+    if plan.recompute == "selective":
+        parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]
+        return total(parts), one
+    return whole, one
+
+
+def memory(
+    model: Model, plan: TrainingPlan, run: RunParameters, operators: list[Operator] | None = None
+) -> Memory:
+    """Peak memory per device of a plan or a batch of plans.
+
+    run        context, fragmentation, and what frameworks' allocation differs by
+    operators  `step_operators(model, plan)`, if at hand
+    """
+    operators = step_operators(model, plan) if operators is None else operators
+    at = stages(model, plan)
+    held = blocks(model, plan, at)
+    parameters = stage_parameters(model, plan, at, operators)
+    kept, one = layer_activations(model, operators, plan, held)
+    ends = {
+        module: sum((o.saved for o in operators if o.module == module), 0.0)
+        for module in ("embedding", "head", "mtp")
+    }
+    adds = allocation(run, plan.framework)
+    flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
+    kept = kept * np.where(flying > 1.0, adds.held, 1.0)
+    sharding = SHARDINGS[plan.sharding]
+    # Two gathered layers (one in use, one prefetched; all of them where they are kept for the
+    # backward pass) and one layer's unreduced gradients.
+    experts = model.moe_share * model.num_experts * model.expert_matrix
+    piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
+    gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
+    trained = 0.0 if plan.frozen else plan.reduce_bytes
+    zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
+    layers = Held(parameters.layers, zero if parameters.frozen else parameters.layers)
+    edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)
+    adapters = Held(parameters.adapters, parameters.adapters)
+    group, expert_group = plan.shard_group, plan.expert_shard_group
+    away = zero
+    if np.any(np.asarray(plan.offload_activations) > 0):
+        # What the host has of each layer is on the device while in use, and on its way.
+        layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
+        away = plan.offload_activations * (flying * kept - layered)
+    classes = {
+        "layer weights and optimizer": state_bytes(plan, layers, group)
+        + state_bytes(plan, adapters, group),
+        "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group),
+        "embedding and head weights and optimizer": state_bytes(plan, edges, group),
+        "activations": flying * kept - away,
+        "embedding and head activations": at.embeds * ends["embedding"] * flying
+        + plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"]),
+        "recomputation workspace": one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0)
+        if plan.recompute == "full"
+        else zero,
+        "gathered layers": piece * (gathered * plan.gather_bytes + trained)
+        if sharding.weights
+        else zero,
+        "context": adds.context,
+    }
+    present = np.broadcast_to(at.count > 0, zero.shape)
+    filled = {name: zero + np.asarray(value) for name, value in classes.items()}
+    subtotal: Array = sum(filled.values(), zero)
+    filled["fragmentation"] = (subtotal - filled["context"]) * adds.fragmentation
+    total = np.where(present, subtotal + filled["fragmentation"], 0.0)
+    peak = total.max(axis=0)
+    host = away
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        for part in (layers, adapters, edges):
+            host = host + host_states(plan, part, group)
+        host = host + host_states(plan, parameters.expert, expert_group)
+    most = np.where(present, host, 0.0).max(axis=0)
+    return Memory(filled, present, peak, peak - adds.context, most)

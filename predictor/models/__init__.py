@@ -1,0 +1,17 @@
+"""What is computed: dimensions, parameter and FLOP counts, configuration files of others."""
+
+from predictor.models.counts import experts_hit, keys_seen
+from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
+from predictor.models.huggingface import from_config, is_config
+from predictor.models.model import Model
+
+__all__ = [
+    "CONVENTIONS",
+    "Model",
+    "experts_hit",
+    "from_config",
+    "hardware_flop_per_token",
+    "is_config",
+    "keys_seen",
+    "model_flop_per_token",
+]

@@ -1,0 +1,98 @@
+"""How many FLOPs a training token is said to cost: every published convention, side by side.
+
+The same run reads more than 10 % apart from one convention to another, so a utilisation is only
+comparable with one that counts the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.arrays import Numeric
+from predictor.models.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """One way of counting model FLOPs per trained token (forward and backward).
+
+    weights   'all' counts every parameter; 'matmul' only what is multiplied: the layers'
+              matrices and the output projection, not the embedding lookup.
+    attention share of the full s x s attention matrix that is counted: 1, 0.5 (causal) or 0.
+    """
+
+    name: str
+    weights: str
+    attention: float
+    source: str
+
+
+CONVENTIONS: dict[str, Convention] = {
+    convention.name: convention
+    for convention in (
+        Convention("6nd", "all", 0.0, "Kaplan et al. 2020: 6 N per token; BLOOM logs"),
+        Convention(
+            "palm",
+            "all",
+            1.0,
+            "Chowdhery et al. 2022, app. B: 6 N + 12 L H Q T; llm-foundry, torchtitan, nanoGPT",
+        ),
+        Convention(
+            "megatron",
+            "matmul",
+            1.0,
+            "Narayanan et al. 2021, eq. 3 and Korthikanti et al. 2022, app. A; NeMo <= 25.07, "
+            "MaxText before 2025-07",
+        ),
+        Convention(
+            "megatron_causal",
+            "matmul",
+            0.5,
+            "Megatron-Bridge flop_utils: attention counted causally; MaxText since 2025-07",
+        ),
+    )
+}
+
+
+def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Numeric, Numeric]:
+    """Forward FLOPs per token: (everything that full recomputation repeats, attention core)."""
+    if model.is_latent:
+        width = model.heads * (model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim)
+    else:
+        width = 2 * model.attention_width
+    attention = 2.0 * width * seq_len * model.attention_blocks * convention.attention
+    if convention.weights == "all":
+        return 2.0 * model.active_parameters + attention, attention
+    return 2.0 * model.matrix_parameters(active=True) + attention, attention
+
+
+def model_flop_per_token(model: Model, seq_len: Numeric, convention: str) -> Numeric:
+    """Model FLOPs of training on one token [FLOP]: three forward passes' worth.
+
+    seq_len   tokens in a sequence, float or array.
+    convention a key of `CONVENTIONS`.
+    """
+    rule = CONVENTIONS[convention]
+    repeated, _ = _parts(model, seq_len, rule)
+    head = 0.0 if rule.weights == "all" else 2.0 * model.vocab * model.hidden
+    return 3.0 * (repeated + head)
+
+
+def hardware_flop_per_token(
+    model: Model, seq_len: Numeric, convention: str, recompute: str, share: Numeric = 1.0
+) -> Numeric:
+    """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation.
+
+    recompute 'none', 'selective' (the attention core once more), 'per_op' (every other product of
+              the layers once more) or 'full' (layers once more; the
+              output projection is not repeated: Narayanan et al. 2021, eq. 3)
+    share     of the layers that full recomputation covers
+    """
+    repeated, attention = _parts(model, seq_len, CONVENTIONS[convention])
+    extra = {
+        "none": 0.0,
+        "selective": attention,
+        "per_op": 0.5 * (repeated - attention),
+        "full": repeated * share,
+    }[recompute]
+    return model_flop_per_token(model, seq_len, convention) + extra

@@ -1,0 +1,368 @@
+"""What is computed: the dimensions of a language model and its parameter counts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Numeric
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder-only transformer.
+
+    Dimensions are plain integers; parameter counts are derived from them and never stored.
+    A layer is an attention block and a feed-forward block, dense or a mixture of experts. In a
+    hybrid (`mamba_layers` > 0) each layer is one block: attention, state space (Mamba-2) or
+    feed-forward.
+
+    output_gate       attention's output is multiplied by a gate, projected beside the queries and
+                      as wide (Qwen3-Next)
+    delta_layers      layers whose attention is a gated delta rule (Yang et al. 2024, arXiv
+                      2412.06464), which keeps a state of delta_key_dim x delta_value_dim for each
+                      of `delta_value_heads`
+    index_topk        > 0: sparse attention over that many cached keys, which an indexer of
+                      `index_heads` x `index_head_dim` chooses (DeepSeek-AI 2025, DeepSeek-V3.2)
+    expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
+                      to it and back)
+    attention_layers  of a hybrid; 0: every layer
+    mamba_state       size of the state per channel; heads x head_dim channels, states shared
+                      within each of `mamba_groups`
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn_hidden: int
+    vocab: int
+    gated: bool = True
+    activation: str = "silu"
+    norm: str = "rmsnorm"  # rmsnorm | layernorm
+    positions: str = "rope"  # rope | learned | alibi | none
+    max_context: int = 0
+    tied_embeddings: bool = False
+    bias: bool = False  # biases in the linear layers
+    qkv_bias: bool = False
+    family: str = ""
+    num_experts: int = 0
+    top_k: int = 0
+    expert_ffn_hidden: int = 0
+    shared_experts: int = 0
+    shared_expert_ffn_hidden: int = 0
+    dense_layers: int = 0  # leading layers without experts
+    moe_every_n: int = 1
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0  # > 0: multi-head latent attention
+    qk_rope_head_dim: int = 0
+    qk_nope_head_dim: int = 0
+    v_head_dim: int = 0
+    mtp_layers: int = 0
+    sliding_window: int = 0
+    sliding_pattern: str = ""
+    expert_hidden: int = 0
+    attention_layers: int = 0
+    mamba_layers: int = 0
+    mamba_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_state: int = 0
+    mamba_groups: int = 0
+    output_gate: bool = False
+    delta_layers: int = 0
+    delta_key_heads: int = 0
+    delta_value_heads: int = 0
+    delta_key_dim: int = 0
+    delta_value_dim: int = 0
+    delta_conv: int = 4  # tokens that the short convolution sees
+    index_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether feed-forward blocks are mixtures of experts."""
+        return self.num_experts > 0
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether attention is multi-head latent attention."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether layers are single blocks of several kinds."""
+        return self.mamba_layers > 0
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether attention chooses the keys that it sees."""
+        return self.index_topk > 0
+
+    @property
+    def only_served(self) -> bool:
+        """Whether its attention is predicted while serving only, not in training."""
+        return self.delta_layers > 0 or self.is_sparse or self.output_gate
+
+    @property
+    def attention_blocks(self) -> int:
+        """Number of attention blocks, those of delta rules aside."""
+        return self.attention_layers if self.is_hybrid else self.layers - self.delta_layers
+
+    @property
+    def ffn_blocks(self) -> int:
+        """Number of feed-forward blocks, dense and mixtures together."""
+        return self.layers - self.attention_layers - self.mamba_layers
+
+    def _share(self, blocks: int) -> float:
+        return blocks / max(self.layers, 1)
+
+    @property
+    def attention_share(self) -> float:
+        """Attention blocks per layer."""
+        return self._share(self.attention_blocks)
+
+    @property
+    def mamba_share(self) -> float:
+        """State-space blocks per layer."""
+        return self._share(self.mamba_layers)
+
+    @property
+    def moe_share(self) -> float:
+        """Mixtures of experts per layer."""
+        return self._share(self.moe_layers)
+
+    @property
+    def dense_share(self) -> float:
+        """Dense feed-forward blocks per layer."""
+        return self._share(self.ffn_blocks - self.moe_layers)
+
+    @property
+    def windowed_share(self) -> float:
+        """Share of the attention blocks that see `sliding_window` keys at most, 0..1.
+
+        Read from `sliding_pattern`: 'all layers', 'alternating ...', '5 local : 1 global', or '...
+        every 4th layer full'; an empty pattern means all.
+        """
+        if not self.sliding_window:
+            return 0.0
+        pattern = self.sliding_pattern.lower()
+        if mixed := re.search(r"(\d+) local : (\d+) global", pattern):
+            every = int(mixed[1]) + int(mixed[2])
+            full = self.layers // every * int(mixed[2])
+        elif pattern.startswith("alternating"):
+            full = self.layers // 2
+        elif sparse := re.search(r"every (\d+)(?:nd|rd|th) layer full", pattern):
+            full = self.layers // int(sparse[1])
+        else:
+            full = 0
+        return 1.0 - self._share(full)
+
+    def mean_keys(self, seq_len: Numeric, windowed: bool) -> Numeric:
+        """Keys that a query sees, on average over a causal sequence of `seq_len` tokens.
+
+        A sliding window w: w (1 - w / 2s); chunks of w tokens, each causal in itself: w / 2.
+        """
+        if not windowed:
+            return 0.5 * seq_len
+        window = np.minimum(float(self.sliding_window), seq_len)
+        if self.sliding_pattern.startswith("chunked"):
+            return 0.5 * window
+        return np.asarray(window * (1.0 - 0.5 * window / seq_len))
+
+    @property
+    def qk_dim(self) -> int:
+        """Size of a query or key head as attention multiplies it."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.is_latent else self.head_dim
+
+    @property
+    def v_dim(self) -> int:
+        """Size of a value head."""
+        return self.v_head_dim if self.is_latent else self.head_dim
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the concatenated query heads (equal to `hidden` in most models)."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Width of the concatenated key heads."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def ffn_in_width(self) -> int:
+        """Output width of the first feed-forward projection (gate and up together)."""
+        return self.ffn_hidden * (2 if self.gated else 1)
+
+    @property
+    def latent_down_matrix(self) -> int:
+        """Weights of the projections to latent queries, keys and values; 0 without them. Every
+        tensor-parallel rank holds them whole."""
+        if not self.is_latent:
+            return 0
+        return self.hidden * (self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim)
+
+    @property
+    def index_matrix(self) -> int:
+        """Weights of one block's indexer: queries, one key, a weight per head; 0 without it. Every
+        tensor-parallel rank holds them whole."""
+        query = (self.q_lora_rank or self.hidden) * self.index_heads * self.index_head_dim
+        return query + self.hidden * (self.index_head_dim + self.index_heads)
+
+    @property
+    def attention_matrix(self) -> int:
+        """Weights of the projections of one attention block."""
+        if self.is_latent:
+            query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
+            key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
+            out = self.heads * self.v_dim * self.hidden
+            return self.latent_down_matrix + self.index_matrix + query + key_value + out
+        sides = 3 if self.output_gate else 2
+        return self.hidden * (sides * self.attention_width + 2 * self.kv_width)
+
+    @property
+    def mamba_width(self) -> int:
+        """Channels of a state-space block."""
+        return self.mamba_heads * self.mamba_head_dim
+
+    @property
+    def mamba_in_width(self) -> int:
+        """Output width of its first projection: gate, channels, B and C, step sizes."""
+        return 2 * (self.mamba_width + self.mamba_groups * self.mamba_state) + self.mamba_heads
+
+    @property
+    def mamba_matrix(self) -> int:
+        """Weights of the projections of one state-space block."""
+        return self.hidden * (self.mamba_in_width + self.mamba_width)
+
+    @property
+    def delta_key_width(self) -> int:
+        """Width of the concatenated keys of a delta rule, and of its queries."""
+        return self.delta_key_heads * self.delta_key_dim
+
+    @property
+    def delta_value_width(self) -> int:
+        """Width of its concatenated values."""
+        return self.delta_value_heads * self.delta_value_dim
+
+    @property
+    def delta_mixed_width(self) -> int:
+        """Channels of its short convolution: queries, keys and values."""
+        return 2 * self.delta_key_width + self.delta_value_width
+
+    @property
+    def delta_matrix(self) -> int:
+        """Weights of one block with a delta rule: what the convolution sees, the output's gate, a
+        decay and a step size per value head; output; the convolution."""
+        widths = self.delta_mixed_width + 2 * (self.delta_value_width + self.delta_value_heads)
+        return self.hidden * widths + self.delta_conv * self.delta_mixed_width
+
+    @property
+    def dense_ffn_matrix(self) -> int:
+        """Weights of one dense feed-forward block."""
+        return self.hidden * (self.ffn_in_width + self.ffn_hidden)
+
+    @property
+    def moe_layers(self) -> int:
+        """Number of feed-forward blocks that are mixtures of experts."""
+        if not self.is_moe:
+            return 0
+        return (self.ffn_blocks - self.dense_layers) // max(self.moe_every_n, 1)
+
+    @property
+    def expert_width(self) -> int:
+        """Width of a token as it enters the experts."""
+        return self.expert_hidden or self.hidden
+
+    @property
+    def expert_matrix(self) -> int:
+        """Weights of one routed expert."""
+        return (3 if self.gated else 2) * self.expert_width * self.expert_ffn_hidden
+
+    @property
+    def shared_width(self) -> int:
+        """Inner width of all shared experts of a mixture together."""
+        return (self.shared_expert_ffn_hidden or self.expert_ffn_hidden) * self.shared_experts
+
+    @property
+    def shared_matrix(self) -> int:
+        """Weights of a mixture's shared experts."""
+        return (3 if self.gated else 2) * self.hidden * self.shared_width
+
+    @property
+    def router_matrix(self) -> int:
+        """Weights of a mixture's router, and of its projections to `expert_hidden` and back."""
+        return self.hidden * (self.num_experts + 2 * self.expert_hidden)
+
+    def matrix_parameters(self, active: bool = False) -> int:
+        """Weights of all layers' matrices; with `active`, only those that a token touches."""
+        experts = self.top_k if active else self.num_experts
+        mixture = self.router_matrix + self.shared_matrix + experts * self.expert_matrix
+        return (
+            self.attention_blocks * self.attention_matrix
+            + self.mamba_layers * self.mamba_matrix
+            + self.delta_layers * self.delta_matrix
+            + (self.ffn_blocks - self.moe_layers) * self.dense_ffn_matrix
+            + self.moe_layers * mixture
+        )
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one norm."""
+        return self.hidden * (2 if self.norm == "layernorm" else 1)
+
+    @property
+    def mixer_vectors(self) -> tuple[int, int]:
+        """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
+        qkv = self.attention_width + 2 * self.kv_width
+        if self.bias:
+            return qkv, self.norm_parameters + self.hidden
+        return (qkv if self.qkv_bias else 0), self.norm_parameters
+
+    @property
+    def ffn_vectors(self) -> tuple[int, int]:
+        """The same of a dense feed-forward block."""
+        if self.bias:
+            return self.ffn_in_width, self.norm_parameters + self.hidden
+        return 0, self.norm_parameters
+
+    @property
+    def vector_parameters(self) -> int:
+        """Norm and bias parameters of all layers, the final norm included."""
+        mixers = self.attention_blocks * sum(self.mixer_vectors)
+        return (
+            mixers
+            + self.ffn_blocks * sum(self.ffn_vectors)
+            + (self.mamba_layers + self.delta_layers + 1) * self.norm_parameters
+        )
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Token embedding, and learned positions where the model has them."""
+        positions = self.max_context * self.hidden if self.positions == "learned" else 0
+        return self.vocab * self.hidden + positions
+
+    @property
+    def head_parameters(self) -> int:
+        """Parameters of the output projection that are its own (0 where tied)."""
+        return 0 if self.tied_embeddings else self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return (
+            self.matrix_parameters()
+            + self.vector_parameters
+            + self.embedding_parameters
+            + self.head_parameters
+        )
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token touches (all of them in a dense model)."""
+        return self.parameters - self.matrix_parameters() + self.matrix_parameters(active=True)

@@ -1,0 +1,235 @@
+"""Laws that every training plan obeys: masks of the plans of a batch that break them, and what to
+say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.errors import InputError
+from predictor.models import Model
+from predictor.plans.schedules import BOTH, LINE, V
+from predictor.plans.training import TrainingPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A law that every plan obeys: a mask of the plans that break it, and what to say."""
+
+    broken: Array | npt.NDArray[np.bool_] | np.bool_
+    message: str
+    fields: tuple[str, ...]
+
+
+def not_multiple(value: Numeric, divisor: Numeric) -> Any:
+    """Mask of values that the divisor does not divide."""
+    return np.asarray(value % np.maximum(divisor, 1) != 0)
+
+
+def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Every law with the plans that break it; arrays in, arrays out."""
+    positive = (
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "vpp",
+        "ep",
+        "etp",
+        "micro_batch",
+        "global_batch",
+        "seq_len",
+    )
+    found = [
+        Rule(
+            np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
+            "{" + name + "} must be a whole number of at least 1",
+            (name,),
+        )
+        for name in positive
+    ]
+    stages = plan.pp * plan.vpp
+    found += pipeline_rules(plan, model)
+    found += [
+        Rule(
+            not_multiple(model.heads, plan.tp),
+            f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
+            ("tp",),
+        ),
+        Rule(
+            not_multiple(model.kv_heads, plan.tp) & not_multiple(plan.tp, model.kv_heads),
+            f"tp {{tp}} neither divides the {model.kv_heads} key/value heads of {model.name} nor "
+            "is a multiple of them",
+            ("tp",),
+        ),
+        *(
+            Rule(
+                not_multiple(width, plan.tp),
+                f"tp {{tp}} does not divide the {what} {width} of {model.name}",
+                ("tp",),
+            )
+            for what, width in (
+                ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
+                ("shared experts' width", model.shared_width if model.is_moe else 0),
+                ("state-space heads", model.mamba_heads),
+                ("state-space groups", model.mamba_groups),
+            )
+            if width
+        ),
+        Rule(
+            np.asarray(stages > model.layers + 2),
+            f"pp {{pp}} x vpp {{vpp}} is more stages than {model.name} has layers ({model.layers})",
+            ("pp", "vpp"),
+        ),
+        Rule(
+            np.asarray(plan.vpp > 1) & np.asarray(plan.pp == 1),
+            "vpp {vpp} needs pp of at least 2",
+            ("vpp",),
+        ),
+        Rule(
+            not_multiple(plan.global_batch, plan.dp * plan.micro_batch),
+            "global batch {global_batch} is not a multiple of dp {dp} x micro-batch {micro_batch}",
+            ("global_batch", "dp", "micro_batch"),
+        ),
+        Rule(
+            not_multiple(plan.seq_len, plan.cp),
+            "cp {cp} does not divide the sequence length {seq_len}",
+            ("cp", "seq_len"),
+        ),
+    ]
+    return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
+
+
+def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """What the schedule asks of stages and micro-batches, and the stated layers of stages."""
+    entry, name = plan.pipeline, plan.schedule
+    m, pp, first, last = plan.micro_batches, plan.pp, plan.first_layers, plan.last_layers
+    uneven = ~(np.isnan(first) & np.isnan(last))
+    rest = model.layers - np.nan_to_num(first) - np.nan_to_num(last)
+    # Stages that the rest falls on: all whose layers are not stated.
+    others = pp - (~np.isnan(first)).astype(float) - (~np.isnan(last)).astype(float)
+    found = [
+        Rule(
+            np.asarray(plan.vpp > (np.inf if entry.chunks else 1)),
+            f"vpp {{vpp}} cannot be with schedule {name}: its devices hold one stage",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(plan.vpp != 2) & (entry.fold == V),
+            f"vpp {{vpp}} cannot be with schedule {name}: its devices hold two stages each",
+            ("vpp",),
+        ),
+        Rule(
+            np.asarray(m < entry.least * pp),
+            f"schedule {name} needs {entry.least:g} micro-batches per stage: global batch "
+            "{global_batch} over dp {dp} x micro-batch {micro_batch} is too small for pp {pp}",
+            ("global_batch", "dp", "micro_batch", "pp"),
+        ),
+        Rule(
+            (not_multiple(pp, 2) | not_multiple(m, 2)) & (entry.fold == BOTH),
+            f"schedule {name} runs from both ends: pp {{pp}} and the micro-batches, global batch "
+            "{global_batch} over dp {dp} x micro-batch {micro_batch}, must be even",
+            ("pp", "global_batch", "dp", "micro_batch"),
+        ),
+        Rule(
+            np.asarray(pp > 1) & (plan.split == "cost") & (entry.fold != LINE),
+            f"split cost cannot be with schedule {name}, whose devices hold both ends; pp {{pp}}",
+            ("pp",),
+        ),
+    ]
+    found.append(
+        Rule(
+            np.asarray(uneven & (plan.split == "cost")),
+            "first_layers {first_layers} and last_layers {last_layers} cannot be with split cost",
+            ("first_layers", "last_layers"),
+        )
+    )
+    for field in ("first_layers", "last_layers"):
+        value = getattr(plan, field)
+        found.append(
+            Rule(
+                np.asarray(~np.isnan(value) & ((value < 1) | not_multiple(value, 1) | (pp == 1))),
+                f"{field} {{{field}}} must be a whole number of at least 1, with pp of at least 2",
+                (field,),
+            )
+        )
+    found.append(
+        Rule(
+            np.asarray(uneven & ((rest < others) | ((others == 0) & (rest != 0)))),
+            f"first_layers {{first_layers}} and last_layers {{last_layers}} do not leave a layer "
+            f"for each other of the {{pp}} stages of {model.name}'s {model.layers} layers",
+            ("first_layers", "last_layers", "pp"),
+        )
+    )
+    return found
+
+
+def _dense_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    return [
+        Rule(
+            np.asarray(getattr(plan, name) > 1),
+            f"{name} {{{name}}} needs a mixture of experts; {model.name} is dense",
+            (name,),
+        )
+        for name in ("ep", "etp")
+    ]
+
+
+def _expert_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    return [
+        Rule(
+            not_multiple(model.num_experts, plan.ep),
+            f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
+            ("ep",),
+        ),
+        Rule(
+            not_multiple(model.expert_ffn_hidden, plan.etp),
+            f"etp {{etp}} does not divide the width {model.expert_ffn_hidden} of the experts of "
+            f"{model.name}",
+            ("etp",),
+        ),
+        Rule(
+            not_multiple(plan.stage_ranks, plan.ep * plan.etp),
+            "ep {ep} x etp {etp} does not divide the ranks of a stage, tp {tp} x cp {cp} x dp {dp}",
+            ("ep", "etp", "tp", "cp", "dp"),
+        ),
+    ]
+
+
+def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:
+    """Which plans of a batch obey every law; shape of the batch."""
+    mask = np.ones(plan.shape, dtype=bool)
+    for rule in training_rules(plan, model):
+        mask &= ~np.asarray(rule.broken, dtype=bool)
+    return mask
+
+
+def check(plan: TrainingPlan, model: Model) -> None:
+    """Raise InputError for the first plan that breaks a law, naming the fields."""
+    enforce(training_rules(plan, model), plan)
+
+
+def enforce(laws: list[Rule], plan: Any) -> None:
+    """Raise InputError for the first plan of a batch that breaks one of the laws.
+
+    plan   has `shape`, and the fields that the laws name
+    """
+    for rule in laws:
+        broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), plan.shape)
+        if broken.any():
+            at = np.unravel_index(int(np.argmax(broken)), plan.shape) if plan.shape else ()
+            values = {
+                name: f"{float(np.broadcast_to(getattr(plan, name), plan.shape)[at]):g}".replace(
+                    "nan", "unstated"
+                )
+                for name in rule.fields
+            }
+            message = rule.message.format(**values)
+            if message.startswith(next(iter(values.values()))):
+                message = f"{rule.fields[0]} {message}"
+            raise InputError(message)

@@ -1,0 +1,381 @@
+"""How a model is served: parallel sizes, batch, lengths, precisions, how kernels are launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Numeric
+from predictor.hardware import Accelerator
+from predictor.models import Model
+from predictor.plans.rules import Rule, not_multiple
+from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
+
+HALVES = ("bf16", "fp16")
+
+NO_WEIGHTS = (*HALVES, "tf32", "int8", "fp16_acc")
+WEIGHTS = (*HALVES, *(name for name in WEIGHT_BYTES if name not in NO_WEIGHTS))
+"""Data types of the layers' linear projections: 16 bits; weight-only ('..._wo', 'w4a16_...');
+weights and activations ('fp8', 'fp8_block', 'sq', 'nvfp4', ...)."""
+
+KV_BYTES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp32": 4.0}
+"""Bytes of a cached key or value element."""
+
+EXECUTIONS = ("graph", "native", "eager")
+"""How the kernels of a decode pass are launched: replayed from a captured graph, one by one from
+C++, or one by one from Python. Prefill passes are launched one by one in any case, since their
+shapes differ; from Python where decoding is captured."""
+
+NATIVE = 0.25
+"""Host time of C++ over that of Python: 3 to 4 us of the driver's own for a launch, against 10 to
+20 with what PyTorch and its small kernels add (PyTorch CUDA graphs blog, 2021)."""
+
+ALLREDUCES = ("custom", "nccl")
+"""Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""
+
+ADMISSIONS = ("whole", "mean")
+
+NARROWED = ("linear", "experts")
+"""Which matrices have the data type of the weights: all linear projections of the layers, or the
+experts alone, the rest being in 16 bits (checkpoints of gpt-oss and Kimi)."""
+
+SERVING_OFFLOADS = ("none", "weights")
+"""What lies in the host's memory: nothing, or weights and cache."""
+
+LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
+"""Whose kernels an engine runs, where they were timed apart; else the mean of all."""
+
+MATVECS = ("gemm", "matvec", "plain")
+"""What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
+own that stream the matrix, with loads enough under way to fill the memory, or plain ones."""
+
+ACCUMULATIONS = ("fp32", "fp16")
+"""In what many rows of 16-bit products are added up."""
+
+FUSIONS = ("fused", "unfused")
+"""Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
+memory and activations between kernels are 32 bits wide (ggml, eager PyTorch)."""
+
+SPLITTINGS = ("keys", "none")
+"""Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
+TensorRT-LLM's multi-block mode), or one block walks over all of them."""
+
+HEADWISE = ("none", "all", "but8", "single", "copied")
+"""Which heads have a thread block each of attention while decoding (FasterTransformer's masked
+attention, vLLM's first paged attention), rather than one for all that share a key head: none, all,
+those that share it with other than seven more, those that share it with no other (TensorRT-LLM's
+XQA kernel first took groups of eight, then all groups); 'copied': no such kernel, the cache is
+copied to be longer and repeated for each head in memory (transformers)."""
+
+PIPELININGS = ("sequences", "turns")
+"""What pipeline stages do at a time: each a part of the running sequences, or one after the other
+all of them (layers dealt out to devices: llama.cpp, device_map of transformers)."""
+
+SCHEDULINGS = ("serial", "overlapped")
+"""Whether the host prepares the next pass after the one before it, or while that runs."""
+
+POOLS = ("total", "free")
+"""Of what an engine takes nine tenths for itself: of the device's memory (vLLM), or, for the cache,
+of what weights, activations and runtime leave (TensorRT-LLM)."""
+
+STAND_INS: dict[str, tuple[str, ...]] = {
+    "fp8": ("int8_wo",),
+    "fp8_block": ("fp8", "int8_wo"),
+    "mxfp8": ("fp8_block", "fp8", "int8_wo"),
+    "nvfp4": ("int4_wo",),
+    "mxfp4": ("int4_wo",),
+    "sq": ("int8_wo",),
+}
+"""What engines run where an accelerator has no matrix unit for a data type: kernels that widen
+weights as they read them (Frantar et al. 2024, Marlin)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingPlan:
+    """One way to serve, or many of one category at once.
+
+    Numeric fields are floats or arrays of one broadcast shape. Accelerators = tp * pp * dp, and
+    those that read prompts apart.
+
+    tp, pp       tensor and pipeline parallel
+    dp           replicas of the attention, which share the experts of a mixture (attention data
+                 parallelism); of a dense model, replicas of everything
+    ep           ranks among which experts are divided, of the tp * dp of a stage; the rest split
+                 each expert
+    batch        sequences of all replicas together: of a static batch; or clients that send one
+                 request after the other (inf: requests never run out)
+    serving      1 where requests follow each other, 0 for a static batch
+    max_batch    most sequences that one replica decodes at a time
+    synchrony    share of the clients that send together: 1 where all start at once and get answers
+                 of one length, about 0.1 where lengths vary and ten requests of each are averaged
+    input_len, output_len   tokens of a request
+    cached       share of the prompt whose keys and values are in the cache already, 0..1
+    chunk        most tokens of prompts that one pass takes
+    window       passes over one prompt that follow each other through the pipeline's stages before
+                 it drains
+    expert_load  tokens of the busiest rank's experts over the mean
+    drafted      tokens that are guessed for each sequence before a pass that checks them
+    acceptance   probability that a guess is right where those before it were
+    draft_cost   time of guessing one token, over that of a pass without guesses
+    prefill_workers   engines that read prompts and nothing else, of all replicas together; 0: the
+                 accelerators that decode read them too
+    prefill_tp   tensor parallel of one such engine
+    kv_rate      rate at which one of its accelerators sends its part of a cache [bytes/s]; inf:
+                 that of the network
+    host_memory, host_bandwidth   of the host of all accelerators [bytes], [bytes/s]
+    host_link    rate of copies from there to each accelerator [bytes/s]
+    weights      data type of the linear projections, of `WEIGHTS`
+    kv           data type of the cache, of `KV_BYTES`
+    offload      what lies in the host's memory, of `SERVING_OFFLOADS`
+    narrowed     which matrices have the weights' data type, of `NARROWED`
+    library      whose kernels run, of `LIBRARIES`
+    matvec       what multiplies a few rows, of `MATVECS`
+    accumulation  in what products are added up, of `ACCUMULATIONS`
+    fusion       what goes through memory, of `FUSIONS`
+    splitting    how attention is cut while decoding, of `SPLITTINGS`
+    headwise     which groups of heads attention works through one by one while decoding, of
+                 `HEADWISE`
+    pipelining   what pipeline stages do at a time, of `PIPELININGS`
+    scheduling   when the host prepares a pass, of `SCHEDULINGS`
+    admission    whether a request is let in when there is cache for its whole length, or when there
+                 is for its prompt and the others are, on average, half way
+    """
+
+    batch: Numeric
+    input_len: Numeric
+    output_len: Numeric
+    tp: Numeric = 1.0
+    pp: Numeric = 1.0
+    dp: Numeric = 1.0
+    ep: Numeric = 1.0
+    cached: Numeric = 0.0
+    chunk: Numeric = 8192.0
+    window: Numeric = np.inf
+    serving: Numeric = 0.0
+    max_batch: Numeric = 512.0
+    synchrony: Numeric = 0.1
+    drafted: Numeric = 0.0
+    acceptance: Numeric = 0.7
+    draft_cost: Numeric = 0.0
+    expert_load: Numeric = 1.0
+    prefill_workers: Numeric = 0.0
+    prefill_tp: Numeric = 1.0
+    kv_rate: Numeric = np.inf
+    host_memory: Numeric = 0.0
+    host_bandwidth: Numeric = np.inf
+    host_link: Numeric = np.inf
+    weights: str = "bf16"
+    kv: str = "bf16"
+    execution: str = "graph"
+    allreduce: str = "custom"
+    admission: str = "mean"
+    pool: str = "total"
+    offload: str = "none"
+    narrowed: str = "linear"
+    library: str = "neutral"
+    matvec: str = "gemm"
+    accumulation: str = "fp32"
+    fusion: str = "fused"
+    splitting: str = "keys"
+    headwise: str = "none"
+    pipelining: str = "sequences"
+    scheduling: str = "serial"
+    framework: str = "neutral"
+    era: str = "neutral"
+
+    @property
+    def gpus(self) -> Numeric:
+        """Accelerators in all."""
+        return self.tp * self.pp * self.dp + self.prefill_workers * self.prefill_tp
+
+    @property
+    def etp(self) -> Numeric:
+        """Ranks that split each expert: those of a stage among which experts are not divided."""
+        return self.tp * self.dp / self.ep
+
+    @property
+    def half(self) -> str:
+        """Data type of attention and of what moves between kernels."""
+        return self.weights if self.weights in HALVES else "bf16"
+
+    @property
+    def head(self) -> str:
+        """Data type of the output projection and of the embedding: packed formats pack them too."""
+        return PACKED_HEADS.get(self.weights, self.half)
+
+    @property
+    def projections(self) -> str:
+        """Data type of the linear projections outside the experts."""
+        return self.weights if self.narrowed == "linear" else self.half
+
+    @property
+    def sequences(self) -> Numeric:
+        """Sequences of one attention replica."""
+        return self.batch / self.dp
+
+    @property
+    def working(self) -> Numeric:
+        """Pipeline stages that work at a time while sequences decode."""
+        return 1.0 if self.pipelining == "turns" else self.pp
+
+    @property
+    def micro_batches(self) -> Numeric:
+        """Parts into which a replica's sequences are cut, one for each stage that works."""
+        return np.maximum(np.minimum(self.working, self.sequences), 1.0)
+
+    @property
+    def tokens_per_pass(self) -> Numeric:
+        """Tokens that a pass adds to a sequence on average: the first one, and every guess up to
+        the first wrong one (Leviathan et al. 2023, eq. 1)."""
+        right = np.minimum(np.asarray(self.acceptance, float), 1.0 - 1e-9)
+        return np.asarray((1.0 - right ** (self.drafted + 1.0)) / (1.0 - right))
+
+    @property
+    def new_tokens(self) -> Numeric:
+        """Tokens of a prompt that are not in the cache yet; at least the last one."""
+        return np.maximum(self.input_len * (1.0 - self.cached), 1.0)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Broadcast shape of the numeric fields: () for a single plan."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in SERVING_NUMBERS))
+
+    def take(self, index: npt.NDArray[np.intp]) -> ServingPlan:
+        """Plans at `index` of the flattened batch, as a new batch."""
+        shape = self.shape
+        arrays: dict[str, Any] = {
+            name: np.broadcast_to(getattr(self, name), shape).ravel()[index]
+            for name in SERVING_NUMBERS
+        }
+        return replace(self, **arrays)
+
+
+SERVING_NUMBERS = tuple(field.name for field in fields(ServingPlan) if str(field.type) == "Numeric")
+SERVING_CATEGORIES = tuple(
+    field.name for field in fields(ServingPlan) if field.name not in SERVING_NUMBERS
+)
+
+
+def stack_serving(plans: list[ServingPlan]) -> ServingPlan:
+    """Join single plans of one category into a batch (numeric fields become arrays)."""
+    arrays: dict[str, Any] = {
+        name: np.array([float(getattr(plan, name)) for plan in plans]) for name in SERVING_NUMBERS
+    }
+    return replace(plans[0], **arrays)
+
+
+def runnable(dtype: str, accelerator: Accelerator) -> str:
+    """The data type itself where the accelerator multiplies it, else what stands in for it.
+
+    Raises InputError where nothing does.
+    """
+    for name in (dtype, *STAND_INS.get(dtype, ())):
+        known = name in ELEMENT_BYTES
+        peak = PEAK.get(name, name)
+        if known and (peak in accelerator.peak or peak in HALVES):
+            return name
+    accelerator.peak_for(PEAK.get(dtype, dtype))
+    return dtype
+
+
+def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
+    """Every law with the plans that break it; arrays in, arrays out."""
+    whole = ("tp", "pp", "dp", "ep", "input_len", "output_len", "chunk", "max_batch")
+    found = [
+        Rule(
+            np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
+            "{" + name + "} must be a whole number of at least 1",
+            (name,),
+        )
+        for name in whole
+    ]
+    found += [
+        Rule(
+            np.asarray(plan.batch < 1)
+            | (np.isfinite(plan.batch) & not_multiple(np.nan_to_num(plan.batch, posinf=1.0), 1)),
+            "{batch} must be a whole number of at least 1",
+            ("batch",),
+        ),
+        Rule(
+            not_multiple(model.heads, plan.tp),
+            f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
+            ("tp",),
+        ),
+        Rule(
+            np.asarray(plan.pp > model.layers),
+            f"pp {{pp}} is more stages than {model.name} has layers ({model.layers})",
+            ("pp",),
+        ),
+        Rule(
+            np.asarray(plan.cached < 0) | np.asarray(plan.cached > 1),
+            "{cached} must be a share between 0 and 1",
+            ("cached",),
+        ),
+        Rule(
+            np.asarray(plan.acceptance < 0) | np.asarray(plan.acceptance > 1),
+            "{acceptance} must be a probability between 0 and 1",
+            ("acceptance",),
+        ),
+        Rule(
+            np.asarray(plan.batch < plan.dp),
+            "batch {batch} is fewer sequences than the {dp} attention replicas",
+            ("batch", "dp"),
+        ),
+    ]
+    found += [
+        Rule(
+            not_multiple(model.heads, plan.prefill_tp),
+            f"prefill_tp {{prefill_tp}} does not divide the {model.heads} attention heads of "
+            f"{model.name}",
+            ("prefill_tp",),
+        ),
+        Rule(
+            np.asarray((plan.prefill_workers > 0) & (plan.serving < 1)),
+            "prefill_workers {prefill_workers} read prompts of requests that follow each other: "
+            "state a concurrency or a rate",
+            ("prefill_workers",),
+        ),
+    ]
+    if model.delta_layers:
+        found.append(
+            Rule(
+                not_multiple(model.delta_key_heads, plan.tp),
+                f"tp {{tp}} does not divide the {model.delta_key_heads} key heads of the delta "
+                f"rule of {model.name}",
+                ("tp",),
+            )
+        )
+    if model.is_moe:
+        found += [
+            Rule(
+                not_multiple(model.num_experts, plan.ep),
+                f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
+                ("ep",),
+            ),
+            Rule(
+                not_multiple(plan.tp * plan.dp, plan.ep),
+                "ep {ep} does not divide the ranks of a stage, tp {tp} x dp {dp}",
+                ("ep", "tp", "dp"),
+            ),
+        ]
+    else:
+        found.append(
+            Rule(
+                np.asarray(plan.ep > 1),
+                f"ep {{ep}} needs a mixture of experts; {model.name} is dense",
+                ("ep",),
+            )
+        )
+    if model.max_context and model.positions == "learned":
+        found.append(
+            Rule(
+                np.asarray(plan.input_len + plan.output_len > model.max_context),
+                f"input {{input_len}} + output {{output_len}} tokens are more than the "
+                f"{model.max_context} positions that {model.name} has learned",
+                ("input_len", "output_len"),
+            )
+        )
+    return found

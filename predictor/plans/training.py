@@ -1,0 +1,304 @@
+"""How a training run is laid out: parallel sizes, batch, precision, recomputation, sharding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Numeric
+from predictor.plans.schedules import SCHEDULES, Schedule
+from predictor.precision import PRECISIONS, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """What the data-parallel group divides among its ranks, and what it moves for that.
+
+    optimizer, gradients, weights  whether each of the three is divided
+    per_micro_batch                gradients are reduced after every micro-batch, not once a step
+    """
+
+    optimizer: bool
+    gradients: bool
+    weights: bool
+    per_micro_batch: bool
+
+
+SHARDINGS: dict[str, Sharding] = {
+    "none": Sharding(False, False, False, False),
+    "zero1": Sharding(True, False, False, False),
+    "zero2": Sharding(True, True, False, True),
+    "zero3": Sharding(True, True, True, True),
+    "fsdp": Sharding(True, True, True, True),
+    "hsdp": Sharding(True, True, True, True),
+}
+
+RECOMPUTES = ("none", "selective", "per_op", "full")
+"""What runs twice: nothing; the attention core; everything but attention, of the products every
+other one (torchtitan's per-operator checkpointing); whole layers."""
+
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+)
+"""Parts of a layer that selective recomputation may name."""
+
+RECOMPUTE_METHODS = ("block", "uniform")
+"""What full recomputation does with a number of layers: so many of each (virtual) stage run again;
+or all do, and the input of one in so many is kept."""
+
+OFFLOADS = ("cpu", "nvme")
+"""Where what is offloaded stays: in the host's memory, or on its drives."""
+
+FIT = "fit"
+"""In a request: the least recomputation with which the model fits."""
+
+ATTENTIONS = ("flash", "flash2", "triton", "unfused")
+"""The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
+Triton; separate kernels."""
+
+SPLITS = ("slots", "cost")
+"""How layers fall on stages: equal numbers, embedding and head as slots where that divides; or
+equal arithmetic."""
+
+CP_KINDS = ("ring", "allgather", "ulysses")
+"""How the ranks that split a sequence attend over it: keys and values go round a ring, are
+gathered, or heads are exchanged for tokens by all-to-all."""
+
+RANK_ORDERS = tuple("-".join(order) for order in permutations(("tp", "cp", "dp", "pp")))
+"""Dimensions from the innermost, whose ranks are neighbours, to the outermost: tp-cp-dp-pp is
+Megatron's default, tp-cp-pp-dp its tp-pp-dp mapping, which keeps pipelines together instead of
+replicas."""
+
+DISPATCHES = ("copies", "once")
+"""How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
+once to each rank in it (DeepEP, HybridEP)."""
+
+TRAINED = ("all", "lora", "lora_qkv")
+"""What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
+or of the projections to queries, keys and values only."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingPlan:
+    """One training plan, or many of one category at once.
+
+    Numeric fields are floats or arrays of one broadcast shape: parallel sizes, batch sizes in
+    sequences, `seq_len` in tokens, bytes per element, `sequence_parallel` as 0 or 1. Categorical
+    fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
+
+    first_layers, last_layers  layers on the first and last stage of the pipeline (Megatron's
+                    decoder-first- and -last-pipeline-num-layers); NaN: as `split` says
+    dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
+    recompute_modules  what selective recomputation repeats: names, separated by commas
+    recompute_share  share of the layers that full recomputation covers
+    recompute_chunk  layers of which full recomputation keeps one input
+    loader_rate     tokens that the data loader of a data-parallel rank delivers [1/s], prefetched
+                    behind the step; NaN: it keeps up
+    offload_activations, offload_optimizer  share of the layers' activations, and of the optimizer
+                    states with their update, that the host keeps
+    gradient_bytes  bytes of one accumulated gradient element
+    reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
+    gather_bytes    bytes of one weight element as the group gathers it
+    weight_bytes, optimizer_bytes  stored per parameter
+    logit_bytes     kept per logit when its gradient is there: 16-bit logits, fp32 ones that become
+                    softmax and gradient in place, the 16-bit gradient; more where each is apart
+    vocab_multiple  each rank's share of the vocabulary is padded to a multiple of this
+    tp_overlap, tp_async_backward, grad_overlap, param_overlap, p2p_overlap   what hides behind
+                    computation: all tensor-parallel collectives behind their products; those of
+                    the backward pass behind the weight gradients; gradient reduction; weight
+                    gathering; pipeline transfers
+    tp_regather     the input of a column-parallel product is gathered again for the weight
+                    gradient (Korthikanti et al. 2022, section 4.2.2), not kept whole
+    ep, etp         ranks among which experts are divided, and ranks that split each expert; taken
+                    from the ranks of a pipeline stage (tp * cp * dp)
+    expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
+                    the capacity factor where experts are padded to it
+    routed_nodes    nodes on which the experts of a token lie at most (node-limited routing, 4 in
+                    DeepSeek-V3: DeepSeek-AI 2024, section 2.1.2); NaN: any
+    ep_overlap      dispatch and combine hide behind both passes of another micro-batch
+    lora_rank       inner size of the adapters where only they are trained
+    reshard         fully sharded weights are dropped after the forward pass and gathered again
+    mtp             the model's extra prediction layers are trained too
+    grad_clip       gradients are clipped by their global norm
+    fused           elementwise chains (gated activation, rotary, norms) are single kernels
+    """
+
+    tp: Numeric
+    pp: Numeric
+    dp: Numeric
+    micro_batch: Numeric
+    global_batch: Numeric
+    seq_len: Numeric
+    cp: Numeric = 1.0
+    vpp: Numeric = 1.0
+    dp_shard: Numeric = np.nan
+    first_layers: Numeric = np.nan
+    last_layers: Numeric = np.nan
+    sequence_parallel: Numeric = 0.0
+    recompute_share: Numeric = 1.0
+    recompute_chunk: Numeric = 1.0
+    offload_activations: Numeric = 0.0
+    offload_optimizer: Numeric = 0.0
+    loader_rate: Numeric = np.nan
+    weight_bytes: Numeric = 2.0
+    gradient_bytes: Numeric = 4.0
+    reduce_bytes: Numeric = 4.0
+    gather_bytes: Numeric = 2.0
+    optimizer_bytes: Numeric = 12.0
+    logit_bytes: Numeric = 8.0
+    vocab_multiple: Numeric = 128.0
+    ep: Numeric = 1.0
+    etp: Numeric = 1.0
+    expert_load: Numeric = 1.0
+    routed_nodes: Numeric = np.nan
+    lora_rank: Numeric = 16.0
+    precision: str = "bf16"
+    recompute: str = "none"
+    recompute_modules: str = "core_attn"
+    sharding: str = "zero1"
+    attention: str = "flash"
+    cp_kind: str = "ring"
+    trained: str = "all"
+    offload_to: str = "cpu"
+    dispatch: str = "copies"
+    rank_order: str = "tp-cp-dp-pp"
+    schedule: str = "1f1b"
+    split: str = "slots"
+    dropout: bool = False
+    fused: bool = True
+    tp_overlap: bool = False
+    tp_async_backward: bool = True
+    tp_regather: bool = True
+    grad_overlap: bool = True
+    param_overlap: bool = True
+    p2p_overlap: bool = False
+    ep_overlap: bool = False
+    reshard: bool = True
+    mtp: bool = True
+    grad_clip: bool = True
+    framework: str = "neutral"
+    era: str = "neutral"
+
+    @property
+    def gpus(self) -> Numeric:
+        """Accelerators in all."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def micro_batches(self) -> Numeric:
+        """Micro-batches that each pipeline runs per step."""
+        return self.global_batch / (self.dp * self.micro_batch)
+
+    @property
+    def tokens(self) -> Numeric:
+        """Tokens of one micro-batch on one context-parallel rank."""
+        return self.micro_batch * self.seq_len / self.cp
+
+    @property
+    def pipeline(self) -> Schedule:
+        """The schedule's entry."""
+        return SCHEDULES[self.schedule]
+
+    @property
+    def gradient_group(self) -> Numeric:
+        """Ranks that hold the same weights: data times context parallel, times the devices of a
+        pipeline that hold the same stage."""
+        return self.dp * self.cp * self.pipeline.copies
+
+    @property
+    def shard_group(self) -> Numeric:
+        """Ranks that divide the sharded state among them."""
+        whole = self.gradient_group
+        if self.sharding == "hsdp":
+            return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
+        return whole
+
+    @property
+    def recompute_parts(self) -> tuple[str, ...]:
+        """Names of the parts that selective recomputation repeats."""
+        return tuple(self.recompute_modules.split(","))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the model's own weights stay as they are and only adapters are trained."""
+        return self.trained != "all"
+
+    @property
+    def stage_ranks(self) -> Numeric:
+        """Accelerators that hold one pipeline stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def expert_gradient_group(self) -> Numeric:
+        """Ranks that hold the same experts: those that hold the stage, over ep * etp."""
+        return self.stage_ranks * self.pipeline.copies / (self.ep * self.etp)
+
+    @property
+    def expert_shard_group(self) -> Numeric:
+        """Ranks that divide the sharded state of the experts among them."""
+        return np.minimum(
+            np.maximum(self.shard_group * self.tp / (self.ep * self.etp), 1.0),
+            self.expert_gradient_group,
+        )
+
+    def vocab_share(self, vocab: int) -> Numeric:
+        """Rows of the embedding on one tensor-parallel rank, padding included."""
+        return np.ceil(vocab / (self.vocab_multiple * self.tp)) * self.vocab_multiple
+
+    @property
+    def recipe(self) -> Precision:
+        """The precision recipe."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Broadcast shape of the numeric fields: () for a single plan."""
+        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
+
+    def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
+        """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
+        shape = self.shape
+        arrays: dict[str, Any] = {
+            name: np.broadcast_to(getattr(self, name), shape)[index] for name in NUMERIC_FIELDS
+        }
+        return replace(self, **arrays)
+
+
+NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field.type) == "Numeric")
+CATEGORY_FIELDS = tuple(
+    field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
+)
+LAYER_FIELDS = (
+    "tp",
+    "cp",
+    "micro_batch",
+    "seq_len",
+    "sequence_parallel",
+    "recompute_share",
+    "ep",
+    "etp",
+    "expert_load",
+    "routed_nodes",
+    "lora_rank",
+)
+"""The numeric fields on which the operators of a layer depend; the others decide only how layers
+are put together."""
+
+
+def stack(plans: list[TrainingPlan]) -> TrainingPlan:
+    """Join single plans of one category into a batch (numeric fields become arrays)."""
+    first = plans[0]
+    arrays: dict[str, Any] = {
+        name: np.array([float(getattr(plan, name)) for plan in plans]) for name in NUMERIC_FIELDS
+    }
+    return replace(first, **arrays)

@@ -1,0 +1,65 @@
+"""Spaces of plans, what is feasible, ranking with ties, fronts."""
+
+from predictor.search.comparison import (
+    Alternative,
+    Ratio,
+    Timed,
+    alternatives,
+    differences,
+    over_best,
+    ratio,
+    ties,
+    timed,
+    timed_again,
+)
+from predictor.search.fleet_space import FIELDS
+from predictor.search.fleets import (
+    Engine,
+    Engines,
+    curve,
+    engine_brief,
+    interruption,
+    replicas,
+    search_engines,
+)
+from predictor.search.layouts import search_train
+from predictor.search.ranking import (
+    MEMORY_FRACTION,
+    OBJECTIVES,
+    Limits,
+    SearchResult,
+    brief,
+    mapping,
+    single,
+)
+from predictor.search.space import space_of
+
+__all__ = [
+    "FIELDS",
+    "MEMORY_FRACTION",
+    "OBJECTIVES",
+    "Alternative",
+    "Engine",
+    "Engines",
+    "Limits",
+    "Ratio",
+    "SearchResult",
+    "Timed",
+    "alternatives",
+    "brief",
+    "curve",
+    "differences",
+    "engine_brief",
+    "interruption",
+    "mapping",
+    "over_best",
+    "ratio",
+    "replicas",
+    "search_engines",
+    "search_train",
+    "single",
+    "space_of",
+    "ties",
+    "timed",
+    "timed_again",
+]

@@ -1,0 +1,194 @@
+"""Ways to serve on one system: layouts of the engine that decodes, and of workers that read prompts
+on accelerators of their own; as arrays.
+
+How many workers an engine needs follows from how much it decodes (`workers`), so that sensible
+ratios of the two are found instead of tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Array
+from predictor.catalog import Range, ServingPlanSpec, parse, scale_up
+from predictor.hardware import Cluster
+from predictor.memory import ServingMemory, node_memory, serving_memory
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.search.axes import Index
+from predictor.serving import Capacity, Promise, complete_serving, holding, waiting_quantile
+from predictor.timing import Calibration, RunParameters
+
+DECODING = ("tp", "pp", "dp", "ep")
+"""Sizes of an engine that decodes."""
+
+READING = ("prefill_workers", "prefill_tp")
+"""Sizes of what reads prompts apart."""
+
+FIELDS = (*DECODING, *READING)
+"""Numbers that are searched, unless a request states them."""
+
+BEYOND = 8.0
+"""Workers may have so many times the accelerators of a scale-up network where none inside holds
+the weights."""
+
+PLENTY = 4096.0
+"""Workers per replica of an engine that never waits for a prompt."""
+
+LADDER = 17
+"""Numbers of workers whose wait is looked at."""
+
+
+def _bounded(values: list[float], wanted: Any) -> list[float]:
+    """Values of a table, or those that a request states instead, or inside its range."""
+    if isinstance(wanted, Range):
+        return [v for v in values if wanted.low <= v <= wanted.high]
+    return values if wanted is None else [float(v) for v in wanted]
+
+
+def layouts(model: Model, cluster: Cluster, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Columns of `DECODING`: stated values, or powers of two inside the scale-up network; stages
+    beyond it. Replicas of the attention only share anything where experts are divided."""
+    node = scale_up(cluster)
+    powers = [float(2**i) for i in range(12) if 2**i <= node]
+    table = {
+        "tp": [p for p in powers if model.heads % p == 0],
+        "pp": [1.0, 2.0, 4.0, 8.0],
+        "dp": powers if model.is_moe else [1.0],
+    }
+    tps, pps, dps = (_bounded(values, given.get(name)) for name, values in table.items())
+    rows = [
+        (tp, pp, dp, ep)
+        for tp in tps
+        for pp in pps
+        for dp in dps
+        for ep in _expert_ranks(model, tp, dp, given.get("ep"))
+    ]
+    columns = np.array(rows, dtype=float).reshape(-1, len(DECODING)).T
+    return dict(zip(DECODING, columns, strict=True))
+
+
+def _expert_ranks(model: Model, tp: float, dp: float, wanted: Any) -> list[float]:
+    whole = [1.0] if dp == 1 else []
+    ranks = [r for r in (tp, tp * dp) if r > 1 and model.num_experts % r == 0]
+    found = sorted(set(whole + ranks)) if model.is_moe else [1.0]
+    return _bounded(found, wanted)
+
+
+def batches(
+    model: Model, cluster: Cluster, fields: Mapping[str, Any], calibration: Calibration
+) -> Iterator[ServingPlan]:
+    """Plans on one system that read their own prompts, a batch for each set of categories.
+
+    fields   keys of a serving plan: values, tuples of values or ranges (`space.read_given`'s form)
+    """
+    listed = {
+        name: values
+        for name, values in fields.items()
+        if name not in FIELDS and not isinstance(values, Range)
+    }
+    columns = layouts(model, cluster, fields)
+    if not columns["tp"].size:
+        return
+    names = list(listed)
+    for values in itertools.product(*listed.values()):
+        stated = dict(zip(names, values, strict=True))
+        alone = dict.fromkeys(DECODING, 1) | {"gpus": 1, "saturated": True}
+        spec = parse(ServingPlanSpec, {**stated, **alone}, "request")
+        found = complete_serving(spec, calibration.run, False, model=model, cluster=cluster)
+        numbers: dict[str, Any] = {**columns, "batch": columns["dp"]}
+        if "host_memory_gb" not in stated:
+            # Engines of a fleet share nodes: each has the part of its accelerators.
+            ranks = columns["tp"] * columns["pp"] * columns["dp"]
+            numbers["host_memory"] = node_memory(cluster) * ranks / cluster.accelerators_per_node
+        yield replace(found.plan, **numbers)
+
+
+def together_too(fields: Mapping[str, Any]) -> bool:
+    """Whether engines that read their own prompts are asked for."""
+    wanted = fields.get("prefill_workers")
+    return wanted is None or (not isinstance(wanted, Range) and 0 in wanted)
+
+
+def not_apart(plan: ServingPlan, fields: Mapping[str, Any]) -> str | None:
+    """Why reading prompts apart is no choice for a batch of plans; None where it is."""
+    wanted = fields.get("prefill_workers")
+    if wanted is not None and not isinstance(wanted, Range) and not any(wanted):
+        return "prefill_workers 0 was asked for"
+    if np.all(np.asarray(plan.output_len) < 2):
+        return "nothing is decoded after the first token"
+    if plan.offload != "none":
+        return "the cache lies in the host's memory"
+    return None
+
+
+def apart(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    fields: Mapping[str, Any],
+    run: RunParameters,
+) -> ServingPlan:
+    """The plans of a batch once for each tensor parallel of the workers that read their prompts;
+    plenty of workers.
+
+    Inside the scale-up network; beyond it only as far as the weights need, where it is not stated.
+    """
+    wanted = fields.get("prefill_tp")
+    node = scale_up(cluster)
+    powers = [float(2**i) for i in range(12) if 2**i <= BEYOND * node]
+    if isinstance(wanted, tuple):
+        sizes = np.array(wanted, dtype=float)
+    else:
+        sizes = np.array(_bounded([p for p in powers if model.heads % p == 0], wanted))
+        one = replace(plan.take(np.zeros(len(sizes), np.intp)), prefill_tp=sizes)
+        holds = reader(model, cluster, replace(one, prefill_workers=1.0, serving=1.0), run).fits > 0
+        inside = sizes <= node
+        inside |= (np.cumsum(holds) == 1) & holds
+        sizes = sizes[inside]
+    count = plan.shape[0]
+    rows = plan.take(np.repeat(np.arange(count), len(sizes)))
+    return replace(
+        rows, prefill_tp=np.tile(sizes, count), prefill_workers=PLENTY * np.asarray(rows.dp)
+    )
+
+
+def reader(model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters) -> ServingMemory:
+    """Memory of the workers that read the prompts of plans."""
+    return serving_memory(model, cluster, holding(plan), run)
+
+
+def workers(
+    plan: ServingPlan, found: Capacity, promise: Promise, wanted: Any
+) -> tuple[Index, Array]:
+    """Numbers of workers worth evaluating: positions in a batch, and how many for each.
+
+    found    capacity of the batch with plenty of workers
+    wanted   what the request states of them
+
+    The least number whose wait keeps the promise while the engine decodes the most that it can; one
+    less and half of it, which leave the engine some idle; and one more.
+    """
+    every = np.arange(plan.shape[0])
+    if isinstance(wanted, tuple):
+        counts = np.array([v for v in wanted if v > 0], dtype=float)
+        return np.repeat(every, len(counts)), np.tile(counts, len(every))
+    best = found.best(promise)
+    read, rate, first = (c[every, best] for c in (found.read, found.rate, found.ttft))
+    busy = rate * read
+    # As many as are busy, and up to twice as many: the first with which the wait is short enough.
+    floor = np.maximum(np.ceil(busy), 1.0)[:, None]
+    ladder = floor + np.ceil(floor * np.linspace(0.0, 1.0, LADDER))
+    wait = waiting_quantile(busy[:, None] / ladder, read[:, None] / ladder, promise.ttft_share)
+    enough = first[:, None] + wait <= promise.ttft
+    least = ladder[every, np.where(enough.any(axis=1), np.argmax(enough, axis=1), LADDER - 1)]
+    some = np.stack([np.ceil(least / 2.0), least - 1.0, least, least + 1.0], axis=1)
+    bounds = (wanted.low, wanted.high) if isinstance(wanted, Range) else (1.0, np.inf)
+    some = np.sort(np.clip(some, *bounds), axis=1)
+    fresh = np.diff(some, axis=1, prepend=-1.0) > 0
+    return np.repeat(every, fresh.sum(axis=1)), some[fresh]

@@ -1,0 +1,325 @@
+"""Engines that carry the most of a load within promised latencies, and how many it takes: every
+layout of every system as arrays through the functions that predict a single one.
+
+Engines that read their own prompts are all evaluated. Of those whose prompts are read apart, first
+with plenty of workers: what they decode then bounds the accelerators that a load takes, and only
+those that may take fewer than the best so far get their workers counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Array
+from predictor.catalog import ServingParameters
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.memory import ServingMemory, serving_memory
+from predictor.models import Model
+from predictor.plans import SERVING_NUMBERS, ServingPlan, serving_rules
+from predictor.search.fleet_space import (
+    DECODING,
+    apart,
+    batches,
+    not_apart,
+    reader,
+    together_too,
+    workers,
+)
+from predictor.serving import Capacity, Promise, capacity, predict_inference
+from predictor.timing import Calibration
+from predictor.units import GIB
+
+SLAB = 24
+"""Layouts with prompts read apart whose workers are counted together, most promising first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """One way to serve on one system, and what it carries within the promise.
+
+    gpus      accelerators, with those that read prompts
+    rate      most requests per second of one engine
+    ttft, tpot  at that load, at the promised shares [s]
+    running   requests at a time at that load
+    used      share of the time in which prompts are read at that load, by all workers where they
+              are read apart
+    memory    of the fullest device [bytes]
+    curve     loads beyond and below: (rate, ttft, tpot) arrays
+    """
+
+    cluster: Cluster
+    plan: ServingPlan
+    gpus: float
+    rate: float
+    ttft: float
+    tpot: float
+    running: float
+    used: float
+    memory: float
+    curve: tuple[Array, Array, Array]
+
+    @property
+    def apart(self) -> bool:
+        """Whether prompts are read on accelerators of their own."""
+        return float(self.plan.prefill_workers) > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engines:
+    """Engines that keep the promise at some load.
+
+    enumerated, possible, fitting, keeping   plans in all; that obey every law; that hold a
+                 request; that keep the promise at some load. With prompts read apart each counts
+                 once, whatever the number of workers
+    unsearched   why prompts are nowhere read apart; None where that was searched
+    """
+
+    engines: list[Engine]
+    enumerated: int
+    possible: int
+    fitting: int
+    keeping: int
+    unsearched: str | None = None
+
+
+def search_engines(
+    model: Model,
+    clusters: Sequence[Cluster],
+    fields: Mapping[str, Any],
+    promise: Promise,
+    calibration: Calibration,
+    parameters: ServingParameters,
+    load: float = math.inf,
+) -> Engines:
+    """Ways to serve on every system, with the most that each carries within the promise.
+
+    load   requests per second to carry in all, by which engines are compared; inf: by accelerators
+           per request
+
+    Engines with prompts read apart that cannot take fewer accelerators of their system for the load
+    than another one are left out. Raises InputError: no plan is possible, none fits (with the least
+    memory that would), or none keeps the promise (with the closest).
+    """
+    found = _Search(model, fields, promise, calibration, parameters, load)
+    for cluster in clusters:
+        for batch in batches(model, cluster, fields, calibration):
+            found.both(cluster, batch)
+    if not found.counts[1]:
+        apart_from = f"prompts cannot be read apart: {found.unsearched}"
+        reason = found.reason or (apart_from if found.unsearched else "no layout")
+        raise InputError(f"no way to serve {model.name} is possible: {reason}")
+    if not found.counts[2]:
+        raise InputError(
+            f"{model.name} with one request fits no layout tried: the least memory that would is "
+            f"{found.least[0] / GIB:.1f} GiB per GPU, with {found.least[1]}; more GPUs (--pp, "
+            "--tp) would help"
+        )
+    if not found.engines:
+        raise InputError(f"no plan keeps the promise: the closest takes {found.closest[1]}")
+    enumerated, possible, fitting, keeping = found.counts
+    return Engines(found.engines, enumerated, possible, fitting, keeping, found.unsearched)
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """One search on its way.
+
+    counts    plans enumerated, possible, fitting, keeping the promise
+    least     smallest memory of a plan [bytes], and which
+    closest   smallest miss of the promise, and what it takes
+    fewest    accelerators for the load of the best engine of each system
+    """
+
+    model: Model
+    fields: Mapping[str, Any]
+    promise: Promise
+    calibration: Calibration
+    parameters: ServingParameters
+    load: float
+    engines: list[Engine] = field(default_factory=list)
+    counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    least: tuple[float, str] = (math.inf, "")
+    closest: tuple[float, str] = (math.inf, "")
+    reason: str = ""
+    unsearched: str | None = None
+    fewest: dict[str, float] = field(default_factory=dict)
+
+    def both(self, cluster: Cluster, batch: ServingPlan) -> None:
+        """Engines that read their own prompts, then those whose prompts are read apart."""
+        if together_too(self.fields):
+            rows, memory = self._fitting(cluster, batch)
+            if rows.shape[0]:
+                found = self._capacity(cluster, rows)
+                self.counts[3] += int(found.kept(self.promise).any(axis=1).sum())
+                self._keep(cluster, rows, found, memory)
+        why = not_apart(batch, self.fields)
+        if why is not None:
+            self.unsearched = why
+            return
+        many = apart(self.model, cluster, batch, self.fields, self.calibration.run)
+        rows, memory = self._fitting(cluster, many)
+        if rows.shape[0]:
+            self._apart(cluster, rows, memory)
+
+    def _fitting(self, cluster: Cluster, batch: ServingPlan) -> tuple[ServingPlan, Array]:
+        """Plans that obey every law and hold a request, and bytes of the fullest device."""
+        self.counts[0] += batch.shape[0]
+        model, run = self.model, self.calibration.run
+        # One worker a replica stands for any number of them.
+        one = replace(batch, serving=1.0, prefill_workers=np.minimum(batch.prefill_workers, 1.0))
+        allowed = np.ones(batch.shape, dtype=bool)
+        for rule in serving_rules(one, model):
+            broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), batch.shape)
+            if broken.all() and broken.size:
+                self.reason = rule.message.format(
+                    **{n: f"{np.ravel(getattr(one, n))[0]:g}" for n in rule.fields}
+                )
+            allowed &= ~broken
+        reach = np.asarray(one.gpus) <= cluster.tiers[-1].size
+        lawful = np.flatnonzero(allowed & reach)
+        batch, one = batch.take(lawful), one.take(lawful)
+        self.counts[1] += batch.shape[0]
+        if not batch.shape[0]:
+            return batch, np.empty(0)
+        room = serving_memory(model, cluster, one, run)
+        fits = (room.admitted >= one.dp) & (room.fits > 0)
+        held = room.total
+        if np.any(np.asarray(one.prefill_workers) > 0):
+            read: ServingMemory = reader(model, cluster, one, run)
+            fits &= read.fits > 0
+            held = np.maximum(held, read.total)
+        short = int(np.argmin(held))
+        if held[short] < self.least[0]:
+            brief = engine_brief(one.take(np.array([short])))
+            self.least = (float(held[short]), f"{brief} on {cluster.accelerator.name}")
+        there = np.flatnonzero(fits)
+        self.counts[2] += there.size
+        return batch.take(there), held[there]
+
+    def _capacity(self, cluster: Cluster, batch: ServingPlan) -> Capacity:
+        return capacity(self.model, cluster, batch, self.calibration, self.parameters, self.promise)
+
+    def _apart(self, cluster: Cluster, batch: ServingPlan, memory: Array) -> None:
+        """Count the workers of the layouts that may take fewest accelerators."""
+        # A lower bound: caches travel at the fastest network's rate.
+        near = np.where(np.isfinite(batch.kv_rate), batch.kv_rate, cluster.tiers[0].rate)
+        plenty = self._capacity(cluster, replace(batch, kv_rate=near))
+        every, best = np.arange(batch.shape[0]), plenty.best(self.promise)
+        rate, read = plenty.rate[every, best], plenty.read[every, best]
+        decoding = np.asarray(batch.tp * batch.pp * batch.dp)
+        size = np.asarray(batch.prefill_tp)
+        bound = np.maximum(
+            self._needed(rate, decoding + size), self._share(decoding / rate + size * read)
+        )
+        keeps = plenty.kept(self.promise).any(axis=1)
+        self.counts[3] += int(keeps.sum())
+        bound = np.where(keeps, bound, np.inf)
+        at, counts = workers(batch, plenty, self.promise, self.fields.get("prefill_workers"))
+        order = np.argsort(bound, kind="stable")
+        for start in range(0, len(order), SLAB):
+            slab = order[start : start + SLAB]
+            if start and bound[slab[0]] > self.fewest.get(cluster.name, math.inf):
+                return
+            own = np.flatnonzero(np.isin(at, slab))
+            rows = replace(batch.take(at[own]), prefill_workers=counts[own])
+            reach = np.flatnonzero(np.asarray(rows.gpus) <= cluster.tiers[-1].size)
+            if reach.size:
+                rows = rows.take(reach)
+                found = self._capacity(cluster, rows)
+                self._keep(cluster, rows, found, memory[at[own]][reach])
+
+    def _needed(self, rate: Array, gpus: Array) -> Array:
+        """Accelerators of whole engines for the load, or for a request per second."""
+        if not math.isfinite(self.load):
+            return np.asarray(gpus / rate)
+        return np.asarray(np.ceil(self.load / rate - 1e-9) * gpus)
+
+    def _share(self, each: Array) -> Array:
+        """Accelerators for the load if engines came in parts; `each` [accelerators x s/request]."""
+        return each * self.load if math.isfinite(self.load) else each
+
+    def _keep(self, cluster: Cluster, batch: ServingPlan, found: Capacity, memory: Array) -> None:
+        """Keep the plans that keep the promise, each at its best load; note the closest of all."""
+        promise = self.promise
+        miss = np.maximum(found.ttft / promise.ttft, found.tpot / promise.tpot)
+        near = int(np.argmin(miss))
+        if miss.ravel()[near] < self.closest[0]:
+            row, load = np.unravel_index(near, miss.shape)
+            told = (
+                f"{1e3 * found.ttft[row, load]:.3g} ms to the first token and "
+                f"{1e3 * found.tpot[row, load]:.3g} ms per token, with "
+                f"{engine_brief(batch.take(np.array([row])))} on {cluster.accelerator.name}"
+            )
+            self.closest = (float(miss.ravel()[near]), told)
+        best = found.best(promise)
+        for row in np.flatnonzero(found.kept(promise).any(axis=1)):
+            load = best[row]
+            plan = batch.take(np.array([row]))
+            numbers = {name: float(np.ravel(getattr(plan, name))[0]) for name in SERVING_NUMBERS}
+            numbers |= {"batch": math.inf, "serving": 1.0}
+            single = replace(plan, **numbers)  # type: ignore[arg-type]
+            engine = Engine(
+                cluster,
+                single,
+                float(np.asarray(single.gpus)),
+                float(found.rate[row, load]),
+                float(found.ttft[row, load]),
+                float(found.tpot[row, load]),
+                float(found.running[row, load]),
+                float(found.used[row, load]),
+                float(memory[row]),
+                (found.rate[row], found.ttft[row], found.tpot[row]),
+            )
+            self.engines.append(engine)
+            needed = float(self._needed(np.array(engine.rate), np.array(engine.gpus)))
+            self.fewest[cluster.name] = min(needed, self.fewest.get(cluster.name, math.inf))
+
+
+def engine_brief(plan: ServingPlan) -> str:
+    """An engine's layout in a few words."""
+
+    def one(name: str) -> float:
+        return float(np.ravel(getattr(plan, name))[0])
+
+    sizes = " ".join(f"{n} {one(n):g}" for n in DECODING if n == "tp" or one(n) > 1)
+    own = one("prefill_workers")
+    beside = f" + {own:g} x prefill tp {one('prefill_tp'):g}" if own > 0 else ""
+    return f"{sizes}{beside}, {plan.weights}, {plan.kv} cache"
+
+
+def interruption(
+    model: Model, engine: Engine, calibration: Calibration, parameters: ServingParameters
+) -> float:
+    """Time by which the prompts of others lengthen each token at the engine's best load [s]."""
+    plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
+    found = predict_inference(model, engine.cluster, plan, calibration, parameters).latencies
+    return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
+
+
+def replicas(engine: Engine, load: Array, headroom: float, spare: int) -> Array:
+    """Engines for a load [requests/s], with a share of headroom and some to spare."""
+    return np.asarray(np.ceil(load * (1.0 + headroom) / engine.rate - 1e-9) + spare)
+
+
+def curve(engines: Sequence[Engine], output_len: float) -> list[tuple[float, float, int, int]]:
+    """The Pareto front of output tokens per second and accelerator against time per token, over
+    all engines and loads: (tokens/s per accelerator, tpot [s], engine, load), fastest first."""
+    gain, slow, which, load = [], [], [], []
+    for number, engine in enumerate(engines):
+        rate, _, tpot = engine.curve
+        gain.append(rate * output_len / engine.gpus)
+        slow.append(tpot)
+        which.append(np.full(len(rate), number))
+        load.append(np.arange(len(rate)))
+    columns = [np.concatenate(part) for part in (gain, slow, which, load)]
+    order = np.lexsort((-columns[0], columns[1]))
+    best = np.maximum.accumulate(columns[0][order])
+    keep = order[np.concatenate([[True], best[1:] > best[:-1]])]
+    return [(float(columns[0][i]), float(columns[1][i]), int(columns[2][i]), int(columns[3][i]))
+            for i in keep]  # fmt: skip

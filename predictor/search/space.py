@@ -1,0 +1,233 @@
+"""Spaces of training plans: two tables, of numbers and of categories, as columns of plans.
+
+What a user states replaces the values of a table or, as a range, bounds them. Plans that share
+their categories are one `Block`: a batch for the functions that predict a single plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from predictor.catalog import Assumption, Given, Range, TrainingPlanSpec, parse, read_given
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
+from predictor.search.axes import AXES, Axis, Columns, Index, Setting, extend
+from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
+from predictor.timing import RunParameters
+from predictor.training import STEP_CATEGORIES, complete_training, distinct
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Plans of one set of categories.
+
+    fixed    the categories, and numbers that do not vary
+    rows     numbers that do, arrays of one length
+    layers   number of the layers' categories, and for every plan the index of its layers in `base`
+    base     plans with distinct layers
+    """
+
+    fixed: TrainingPlan
+    rows: Columns
+    group: int
+    index: Index
+    base: TrainingPlan
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def plan(self, chosen: Index | slice) -> TrainingPlan:
+        """Some of the plans, as a batch."""
+        return _batch(self.fixed, _only(self.rows, chosen))
+
+
+def _batch(fixed: TrainingPlan, rows: Columns) -> TrainingPlan:
+    """Columns as a batch; accelerators follow from the other numbers."""
+    arrays: dict[str, Any] = {name: column for name, column in rows.items() if name != "gpus"}
+    return replace(fixed, **arrays)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """All plans of a request.
+
+    setting   model, cluster and what is stated
+    choices   categories that may be, and `Choice.sensible` of them
+    around    a plan from which the rest is taken, instead of the framework's defaults
+    assumed   what was filled in without being searched
+    """
+
+    setting: Setting
+    choices: tuple[tuple[list[dict[str, Any]], Callable[..., Mask]], ...]
+    around: TrainingPlan | None
+    assumed: tuple[Assumption, ...]
+    run: RunParameters
+
+    def grid(self) -> Columns:
+        """Numbers that do not depend on categories."""
+        given = self.setting.given
+        pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
+        table = np.array(list(pairs), dtype=float)
+        rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
+        for axis in (*AXES, *_stated(given)):
+            if axis.when is None:
+                rows, _ = extend(rows, axis, self.setting)
+        return rows
+
+    def blocks(self) -> Iterator[Block]:
+        """Every plan once, in batches of one set of categories."""
+        grid = self.grid()
+        inner = [c for c in self.choices if not _fields(c[0]) <= set(STEP_CATEGORIES)]
+        outer = [c for c in self.choices if _fields(c[0]) <= set(STEP_CATEGORIES)]
+        varied: dict[tuple[str, ...], tuple[Columns, TrainingPlan, Index]] = {}
+        for number, categories in enumerate(_combinations(inner)):
+            fixed = self._fixed(categories)
+            axes = self._axes(fixed, inner=True)
+            key = tuple(axis.field for axis in axes)
+            if key not in varied:
+                whole, _ = self._varied(grid, axes)
+                varied[key] = (whole, *distinct(_batch(fixed, whole)))
+            whole, base, index = varied[key]
+            there = np.flatnonzero(self._mask(whole, inner, categories))
+            if not there.size:
+                continue
+            rows, index = _only(whole, there), index[there]
+            own = {name: getattr(fixed, name) for name in CATEGORY_FIELDS}
+            base = replace(base, **own)
+            for others in _combinations(outer):
+                there = np.flatnonzero(self._mask(rows, outer, others))
+                if not there.size:
+                    continue
+                both = replace(fixed, **_merged(others))
+                last, source = self._varied(_only(rows, there), self._axes(both, inner=False))
+                yield Block(both, last, number, index[there][source], base)
+
+    def _mask(
+        self, rows: Columns, choices: Sequence[Any], chosen: tuple[dict[str, Any], ...]
+    ) -> Mask:
+        """Rows for which a combination of categories is a plan of its own."""
+        mask = np.ones(len(rows["tp"]), dtype=bool)
+        for (values, sensible), own in zip(choices, chosen, strict=True):
+            if own is not values[0]:
+                mask &= sensible(self.setting, rows, own)
+        return mask
+
+    def _axes(self, fixed: TrainingPlan, inner: bool) -> list[Axis]:
+        """Axes that vary with categories of the layers, or of the rest."""
+        return [
+            axis
+            for axis in AXES
+            if axis.when is not None
+            and (axis.when[0] not in STEP_CATEGORIES) == inner
+            and getattr(fixed, axis.when[0]) == axis.when[1]
+        ]
+
+    def _varied(self, rows: Columns, axes: list[Axis]) -> tuple[Columns, Index]:
+        """Rows extended by some axes, and for each the one that it came from."""
+        source = np.arange(len(rows["tp"]))
+        for axis in axes:
+            rows, came = extend(rows, axis, self.setting)
+            source = source[came]
+        return rows, source
+
+    def _fixed(self, categories: tuple[dict[str, Any], ...]) -> TrainingPlan:
+        at, merged = self.setting, _merged(categories)
+        if self.around is not None:
+            return replace(self.around, dp_shard=np.nan, **merged)
+        return template(at.model, at.cluster, at.given, merged, self.run)[0]
+
+
+def template(
+    model: Model,
+    cluster: Cluster,
+    given: Given,
+    categories: Mapping[str, Any],
+    run: RunParameters,
+) -> tuple[TrainingPlan, tuple[Assumption, ...]]:
+    """A plan of one accelerator with the defaults of its framework and precision, and what was
+    assumed for it; its numbers are to be replaced."""
+    searched = {axis.field for axis in AXES}
+    stated = {
+        name: values[0]
+        for name, values in given.items()
+        if name not in searched and not isinstance(values, Range)
+    }
+    alone = dict.fromkeys(("tp", "pp", "cp", "vpp", "micro_batch", "dp", "ep", "etp"), 1)
+    fields = {"recompute": "none", "sharding": "none", **stated, **alone, **categories}
+    spec = parse(TrainingPlanSpec, fields, "request")
+    found = complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    return replace(found.plan, dp_shard=np.nan), found.assumed
+
+
+def _fields(entries: list[dict[str, Any]]) -> set[str]:
+    """Fields that the entries of a choice set."""
+    return {name for entry in entries for name in entry}
+
+
+def _merged(categories: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return {name: value for entry in categories for name, value in entry.items()}
+
+
+def _combinations(choices: Sequence[Any]) -> Iterator[tuple[dict[str, Any], ...]]:
+    return itertools.product(*(values for values, _ in choices))
+
+
+def _only(rows: Columns, chosen: Any) -> Columns:
+    return {name: column[chosen] for name, column in rows.items()}
+
+
+def _stated(given: Given) -> list[Axis]:
+    """Axes of numbers that no table has, of which a request states several values."""
+    known = {axis.field for axis in AXES} | {"global_batch", "seq_len"}
+    return [
+        Axis(name, (), lambda at, own=name: [float(v) for v in at.given[own]])
+        for name, values in given.items()
+        if name in NUMERIC_FIELDS and name not in known and not isinstance(values, Range)
+        if len(values) > 1
+    ]
+
+
+def space_of(
+    model: Model,
+    cluster: Cluster,
+    fields: Mapping[str, Any],
+    run: RunParameters,
+    around: TrainingPlan | None = None,
+) -> Space:
+    """The space of a request.
+
+    fields   as `read_given` takes them; `global_batch` and `seq_len` are needed, `gpus` is a
+             number, a list or a range
+    around   a single plan from which everything is taken that is neither searched nor stated
+
+    Raises InputError: a needed field is missing, a value cannot be.
+    """
+    given = read_given(fields)
+    for field in ("seq_len", "global_batch"):
+        if field not in given or isinstance(given[field], Range):
+            raise InputError(f"give --{field.replace('_', '-')} as a number or a list of numbers")
+    if around is None:
+        defaults, assumed = template(model, cluster, given, {}, run)
+    else:
+        defaults, assumed = around, ()
+    at = Setting(model, cluster, given, defaults)
+    choices = [(offered_by(choice, at), choice.sensible) for choice in CHOICES]
+    offered = {name for values, _ in choices for name in _fields(values)}
+    numbers = {axis.field for axis in AXES} | {"global_batch", "seq_len"}
+    for name, values in given.items():
+        if isinstance(values, Range) or name in offered or name in numbers or len(values) < 2:
+            continue
+        if name in NUMERIC_FIELDS:
+            continue
+        if name not in TrainingPlan.__dataclass_fields__:
+            raise InputError(f"{name} takes one value in a search, not {len(values)}")
+        choices.append(([{name: value} for value in values], everywhere))
+    kept = tuple(a for a in assumed if a.field not in offered | numbers | {"gpus", "dp"})
+    return Space(at, tuple(choices), around, kept, run)

@@ -1,0 +1,51 @@
+"""Serving: completion of a request, passes, latencies, the event engine, fleets read apart."""
+
+from predictor.serving.apart import holding, worker
+from predictor.serving.apart_events import serve_apart
+from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
+from predictor.serving.completion import ServingRequest, complete_serving, engines
+from predictor.serving.events import Served, pass_table, poisson, serve, spread_lengths
+from predictor.serving.latency import Device, Latencies, Work, latencies
+from predictor.serving.passes import Line, Pass
+from predictor.serving.prediction import (
+    BREAKDOWN,
+    InferencePrediction,
+    decode_pass,
+    predict_inference,
+    prompt_pass,
+    spread_of,
+    spreads,
+)
+from predictor.serving.rates import predict_rate
+
+__all__ = [
+    "BREAKDOWN",
+    "Capacity",
+    "Device",
+    "InferencePrediction",
+    "Latencies",
+    "Line",
+    "Pass",
+    "Promise",
+    "Served",
+    "ServingRequest",
+    "Work",
+    "capacity",
+    "complete_serving",
+    "decode_pass",
+    "engines",
+    "holding",
+    "latencies",
+    "pass_table",
+    "poisson",
+    "predict_inference",
+    "predict_rate",
+    "prompt_pass",
+    "serve",
+    "serve_apart",
+    "spread_lengths",
+    "spread_of",
+    "spreads",
+    "waiting_quantile",
+    "worker",
+]

@@ -1,0 +1,84 @@
+"""Prompts read on accelerators of their own: what those workers are, and how long a cache travels.
+
+Workers read prompts and send the cache to the engine that decodes, layer by layer while later
+layers are still being computed, so that at least the last layer's part is waited for. Decoding is
+then never delayed by prompts; the price is the transfer, and accelerators that cannot help out.
+
+Patel et al. 2024 (Splitwise), section 4.4; Zhong et al. 2024 (DistServe), section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.work import kv_token_bytes, state_bytes
+
+HELD = 2.0
+"""Prompts whose caches a worker holds: one that it reads, and one that is being sent."""
+
+
+def apart(plan: ServingPlan) -> Array:
+    """Whether prompts are read by workers of their own; of the plans' shape."""
+    return np.broadcast_to(np.asarray(plan.prefill_workers) > 0, plan.shape)
+
+
+def worker(plan: ServingPlan) -> ServingPlan:
+    """The plan of one worker where prompts are read apart, else the plan itself."""
+    own = np.asarray(plan.prefill_workers) > 0
+    if not own.any():
+        return plan
+    wide = np.where(np.asarray(plan.ep) > 1, plan.prefill_tp, 1.0)
+    return replace(
+        plan,
+        tp=np.where(own, plan.prefill_tp, plan.tp),
+        pp=np.where(own, 1.0, plan.pp),
+        dp=np.where(own, 1.0, plan.dp),
+        ep=np.where(own, wide, plan.ep),
+    )
+
+
+def holding(plan: ServingPlan) -> ServingPlan:
+    """The plan whose memory one worker needs: `HELD` whole prompts."""
+    own = np.asarray(plan.prefill_workers) > 0
+    if not own.any():
+        return plan
+    return replace(
+        worker(plan),
+        batch=np.where(own, HELD, plan.batch),
+        serving=np.where(own, 0.0, plan.serving),
+    )
+
+
+def link_rate(plan: ServingPlan, cluster: Cluster) -> Array:
+    """Rate at which one accelerator sends its part of a cache [bytes/s]: stated, or that of the
+    innermost network that reaches all accelerators of the plan."""
+    rate: Array = np.asarray(cluster.tiers[-1].rate, float)
+    for tier in reversed(cluster.tiers):
+        rate = np.where(np.asarray(plan.gpus) <= tier.size, tier.rate, rate)
+    stated = np.asarray(plan.kv_rate, float)
+    return np.broadcast_to(np.where(np.isfinite(stated), stated, rate), plan.shape)
+
+
+def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Numeric) -> Array:
+    """Time from the end of a prompt's reading to the arrival of its whole cache [s]; 0 where
+    prompts are not read apart.
+
+    prompt   time of reading it, during which all layers but the last are sent [s]
+
+    max(T / L, T - prompt (L - 1) / L) of a transfer that takes T for L layers.
+    """
+    rank = worker(plan)
+    layers = float(model.attention_blocks)
+    share = model.windowed_share
+    kept = np.minimum(plan.new_tokens, float(model.sliding_window or 1))
+    tokens = (1.0 - share) * np.asarray(plan.new_tokens) + share * kept
+    moved = tokens * kv_token_bytes(model, rank) * layers + state_bytes(model, rank)
+    whole = moved / link_rate(plan, cluster)
+    left = np.maximum(whole / layers, whole - np.asarray(prompt) * (layers - 1.0) / layers)
+    return np.asarray(np.where(apart(plan), left, 0.0))

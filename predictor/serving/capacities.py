@@ -1,0 +1,136 @@
+"""How much of a load plans of serving carry at which latencies, met by a share of the requests.
+
+Requests arrive at random. As many run at a time as Little's law says; their number is close to
+Poisson's, so that a share q of requests meets no more than its q-quantile running, and latencies
+are those of so many. A prompt that finds others being read waits: not at all with probability
+1 - u, else exponentially with a mean of 1 / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930
+for the mean; Kingman 1961 for the tail); a turn is a prompt, or a Wth of one with W workers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.catalog import ServingParameters
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import SERVING_NUMBERS, ServingPlan
+from predictor.serving.prediction import predict_inference
+from predictor.timing import Calibration
+
+NODES = 40
+"""Loads at which every plan is evaluated, from one running request to as many as it admits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Latencies that a share of the requests is to meet [s]; inf: none."""
+
+    ttft: float = math.inf
+    tpot: float = math.inf
+    ttft_share: float = 0.9
+    tpot_share: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} {getattr(self, name):g} s must be above 0")
+        for name in ("ttft_share", "tpot_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise InputError(f"{name} {getattr(self, name):g} is not between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Capacity:
+    """What every plan of a batch carries at every load; arrays of (plans, loads).
+
+    rate      requests per second of the engine
+    ttft, tpot  at the promised shares of the requests [s]
+    running   requests at a time, of the engine
+    used      share of the time in which prompts are read, by all workers where they are read apart
+    read      time of reading a prompt, of one worker or the engine [s]
+    """
+
+    rate: Array
+    ttft: Array
+    tpot: Array
+    running: Array
+    used: Array
+    read: Array
+
+    def kept(self, promise: Promise) -> Any:
+        """Mask of loads at which the promise is kept."""
+        return (self.ttft <= promise.ttft) & (self.tpot <= promise.tpot)
+
+    def best(self, promise: Promise) -> Any:
+        """Position of the largest rate at which each plan keeps the promise; 0 where it never
+        does."""
+        return np.argmax(np.where(self.kept(promise), self.rate, -np.inf), axis=1)
+
+
+def poisson_quantile(mean: Numeric, share: float) -> Array:
+    """Quantile of a Poisson number, by the Cornish-Fisher expansion of its normal limit."""
+    z = NormalDist().inv_cdf(share)
+    values = np.asarray(mean, float)
+    return np.asarray(np.maximum(values + z * np.sqrt(values) + (z * z - 1.0) / 6.0, values))
+
+
+def waiting_quantile(used: Numeric, turn: Numeric, share: float) -> Array:
+    """Wait for the prompts of others that a share of the requests does not exceed [s].
+
+    used   share of the time in which prompts are read, below 1
+    turn   between two prompts that are taken up [s]
+    """
+    u = np.clip(used, 1e-9, 0.999)
+    mean = turn / (2.0 * (1.0 - u))
+    return np.asarray(np.maximum(mean * np.log(u / (1.0 - share)), 0.0))
+
+
+def capacity(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    parameters: ServingParameters,
+    promise: Promise,
+) -> Capacity:
+    """Rate and latencies of every plan at `NODES` loads.
+
+    plan   a batch of one dimension, each of which fits; its `batch` is replaced
+    """
+    count = plan.shape[0]
+    columns: dict[str, Any] = {
+        name: np.broadcast_to(getattr(plan, name), (count,))[:, None] for name in SERVING_NUMBERS
+    }
+    column = replace(plan, **columns)
+    column = replace(column, serving=1.0, synchrony=0.0)
+    full = replace(column, batch=np.inf)
+    top = predict_inference(model, cluster, full, calibration, parameters).work.running
+    nodes = np.exp(np.linspace(0.0, 1.0, NODES) * np.log(np.maximum(top, 1.0)))
+
+    def at(running: Array) -> Any:
+        batch = replace(column, batch=running * column.dp)
+        return predict_inference(model, cluster, batch, calibration, parameters)
+
+    mean = at(nodes).latencies
+    slow_first = at(poisson_quantile(nodes, promise.ttft_share)).latencies
+    slow_token = slow_first
+    if promise.tpot_share != promise.ttft_share:
+        slow_token = at(poisson_quantile(nodes, promise.tpot_share)).latencies
+    used = mean.requests_per_s * mean.prompt
+    wait = waiting_quantile(used, mean.turn, promise.ttft_share)
+    return Capacity(
+        rate=mean.requests_per_s * column.dp,
+        ttft=slow_first.ttft + wait,
+        tpot=slow_token.tpot,
+        running=nodes * column.dp,
+        used=used,
+        read=mean.turn * np.maximum(column.prefill_workers, 1.0),
+    )

@@ -1,0 +1,202 @@
+"""Latencies out of passes: arithmetic only, floats or arrays of one broadcast shape.
+
+A static batch starts together and ends together. At a concurrency, requests follow each other:
+while one of `running` decodes, each of the others has one prompt read. Prompts that are read
+together delay each other's first token; the rest delay the decoding.
+
+Little 1961 for the balance of requests; Yu et al. 2022 (Orca) for passes that mix both; Pollaczek
+1930 for the wait behind random arrivals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.catalog import EngineParameters
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Device:
+    """Passes of one kind on the device: kernels of the model and collectives [s], launches, and
+    how many passes those are."""
+
+    compute: Numeric
+    communication: Numeric
+    kernels: Numeric
+    passes: Numeric = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """What an engine has to do for its requests; per attention replica.
+
+    prompts     passes over `together` prompts, added up
+    decoding    one pass that decodes `sequences` sequences, averaged over the growing context
+    captured    1 where that pass is a captured graph, else 0
+    fill        how much longer the prompts of all micro-batches take than those of one that goes
+                through all stages by itself, as parts follow each other through them
+    running     sequences that are decoded at a time, of all micro-batches
+    clients     requests that wait or run; inf: there is always another one
+    static      1 for a batch that starts together and is not refilled, else 0
+    new_tokens  of a prompt, beyond what is cached
+    output_len  tokens
+    chunk       most tokens of prompts in one pass
+    synchrony   share of the clients that send together
+    per_pass    tokens that a pass adds to a sequence, on average
+    launching   host time of a launch, a pass, a sequence, a request over that of Python
+    drafting    time of guessing tokens ahead, over that of a pass
+    workers     engines that read the prompts of this replica and nothing else, below 1 where
+                replicas share them; 0: it reads them
+    shared      the same of all replicas together
+    transfer    time for which a cache from there is waited for, after the first token [s]
+    overlapped  1 where the host prepares a pass while the one before it runs, else 0
+    """
+
+    prompts: Device
+    together: Numeric
+    decoding: Device
+    captured: Numeric
+    sequences: Numeric
+    fill: Numeric
+    running: Numeric
+    clients: Numeric
+    static: Numeric
+    new_tokens: Numeric
+    output_len: Numeric
+    chunk: Numeric
+    synchrony: Numeric
+    per_pass: Numeric = 1.0
+    drafting: Numeric = 0.0
+    overlapped: Numeric = 0.0
+    workers: Numeric = 0.0
+    shared: Numeric = 0.0
+    transfer: Numeric = 0.0
+    launching: Numeric = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Latencies:
+    """Seconds, and requests per second of one replica.
+
+    step     one pass that decodes and nothing else
+    prompt   what one more prompt costs
+    turn     time between the prompts that are taken up while others wait
+    queue    wait of a request until there is room for it, part of `e2e` and of `ttft`; of a static
+             batch, wait of the last requests, of which half is the mean
+    """
+
+    ttft: Array
+    tpot: Array
+    e2e: Array
+    requests_per_s: Array
+    step: Array
+    prompt: Array
+    turn: Array
+    queue: Array
+
+
+def host_bound(device: Numeric, kernels: Numeric, launch: Numeric) -> Array:
+    """Time by which launching kernels one by one exceeds running them [s]."""
+    return np.asarray(np.maximum(launch * kernels - device, 0.0))
+
+
+def with_host(device: Numeric, host: Numeric, overlapped: Numeric) -> Array:
+    """Wall time of a pass [s]: the host's work before the device's, or beside it."""
+    beside = np.maximum(device, host)
+    return np.asarray(np.where(np.asarray(overlapped) > 0, beside, device + np.asarray(host)))
+
+
+def decode_time(work: Work, own: EngineParameters) -> Array:
+    """Wall time of a pass that decodes [s]: the device's, gaps of a captured graph or launches one
+    by one, and the host's work per pass and per sequence."""
+    device = own.decode * work.decoding.compute + own.communication * work.decoding.communication
+    gaps = own.gap * work.decoding.kernels
+    launch = own.launch * np.asarray(work.launching)
+    waiting = host_bound(device + gaps, work.decoding.kernels, launch)
+    between = gaps + np.where(np.asarray(work.captured) > 0, 0.0, waiting)
+    guessing = 1.0 + np.asarray(work.drafting)
+    host = work.launching * (own.step + own.sequence * np.asarray(work.sequences))
+    return with_host(guessing * (device + between), host, work.overlapped)
+
+
+def prompt_time(work: Work, own: EngineParameters) -> Array:
+    """Wall time of the passes over `together` prompts [s]."""
+    device = own.prefill * work.prompts.compute + own.communication * work.prompts.communication
+    waiting = host_bound(device, work.prompts.kernels, own.launch * np.asarray(work.launching))
+    return with_host(
+        device + waiting,
+        work.launching * own.step * np.asarray(work.prompts.passes),
+        work.overlapped,
+    )
+
+
+def latencies(work: Work, own: EngineParameters) -> Latencies:
+    """Latencies of a static batch, or in the steady state of a concurrency.
+
+    Static: first token = prompts (1 + fill); the rest = (n - 1) passes; what the cache cannot hold
+    comes after the rest has ended. The batch is in the engine's own process: no request is sent.
+
+    Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
+    burst) prompts arrive together, and the other R - G while a request decodes, as far as its
+    passes have room for them (the rest delays first tokens too). Of the G, one is read alone and
+    the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
+    read when a mean one has (c at most G - 1). First token = request + half a pass that is under
+    way (not where all send together) + those prompts + the pass that answers + queue; the rest =
+    (n - 1) passes + mixing (R - G) prompts; fewer passes where each adds several tokens. What does
+    not run waits: queue = (C - R) / R of a running request's life.
+
+    Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
+    a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
+    several replicas share (W < 1) do not read a single prompt any slower.
+    """
+    step = decode_time(work, own)
+    batch = prompt_time(work, own)
+    prompt = batch / work.together * (1.0 + work.fill)
+    apart = np.asarray(work.workers) > 0
+    turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
+    prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
+    tokens = np.maximum(work.output_len - 1.0, 0.0)
+    after = tokens / work.per_pass
+    static = np.asarray(work.static) > 0
+    others = np.maximum(work.running - 1.0, 0.0)
+    together = work.synchrony * others
+    burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
+    room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
+    burst = np.where(apart, burst, np.maximum(burst, work.running - room))
+    # A burst smaller than the prompts that were timed together fills their pass less.
+    # An idle engine reads the first of them alone, at once, and the rest after it, pass by pass.
+    rest = burst - 1.0
+    per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
+    filling = np.minimum(per_pass, rest)
+    ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
+    alone = batch / np.maximum(work.together, 1.0)
+    first = np.maximum(ahead * prompt - np.maximum(prompt - alone, 0.0), alone)
+    # Where all send together, nothing is under way when they do.
+    residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
+    sent = work.launching * np.asarray(own.request)
+    ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
+    mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
+    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
+    decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
+    # Workers that are always busy decide how often a request gets its turn.
+    busy = np.maximum(np.where(apart, work.running * prompt, 0.0) - ttft - decoding, 0.0)
+    ttft = ttft + busy
+    life = ttft + decoding
+    waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
+    queue = np.maximum(waiting, 0.0) / work.running * life
+    # A static batch ends with its last wave; waves start one after the other.
+    before = np.where(static, 0.5 * queue, queue)
+    tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
+    return Latencies(
+        np.asarray(ttft + before),
+        np.asarray(tpot),
+        np.asarray(life + queue),
+        np.asarray(work.running / life),
+        step,
+        np.asarray(prompt),
+        np.asarray(turn),
+        np.asarray(queue + busy),
+    )

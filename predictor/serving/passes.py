@@ -1,0 +1,484 @@
+"""How long one pass of a served model takes on the device: kernels and collectives, by term.
+
+A pass over prompts and a pass that decodes are timed by the same function from their work lists;
+what does not differ between plans of a batch is timed once (`_distinct`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator, Cluster, accelerators_at
+from predictor.models import Model
+from predictor.plans import KV_BYTES, NATIVE, ServingPlan, runnable
+from predictor.timing import (
+    BOUNDS,
+    Calibration,
+    collective_time,
+    empty_kernel,
+    operator_times,
+    peak_of,
+)
+from predictor.work import (
+    Exchange,
+    Group,
+    Operator,
+    decode_attention,
+    end_operators,
+    exchanges,
+    layer_operators,
+    prefill_attention,
+)
+
+COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
+COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")
+TERMS = (*COMPUTE, *COMMUNICATION)
+"""Terms of a pass on the device; they add up to its time there."""
+
+CUSTOM_LIMIT = 8 * 2.0**20
+"""Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and
+TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
+
+NODES = 8
+"""Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
+attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
+
+STREAMED = 0.9
+"""Share of the memory's bandwidth that a kernel reaches which streams one matrix
+(te42kyfo/gpu-benches: 0.83 to 0.93 of GDDR6X, HBM2e and HBM3)."""
+
+IN_FLIGHT = 6.8
+"""Bytes per clock and processor that a plain matrix-vector kernel can have arrive: some 4 KB of its
+loads are under way in a processor at a time, over a latency of some 650 clocks (Little 1961). It
+binds where a processor's share of the bandwidth is large: HBM, not GDDR. Read off llama.cpp on A100
+and H100 PCIe (6.8 and 6.7); MLC-LLM's rows on A100 agree."""
+
+STEEPNESS = 4.0
+"""How sharply the slower of two limits decides. Between 4 and 8 llama.cpp's decoding changes by
+0.3 %; with 1, where both add up, it errs by 41 % instead of 6."""
+
+BLOCK_RATE = 32 * 1024 / 600e-9
+"""Rate at which one thread block reads and writes [bytes/s]: 256 threads with 128 bytes each
+in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
+
+HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
+"""Of the bandwidth of the memory, and of the last-level cache, what decoding attention reaches
+whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
+Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
+
+HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
+    "all": lambda group: group > 0,
+    "but8": lambda group: group != 8,
+    "single": lambda group: group == 1,
+    "copied": lambda group: group > 0,
+}
+"""Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
+
+WITHIN = ("bmm", "scan", "recurrence")
+"""Variants of operators that are parts of attention, or of what takes its place."""
+
+FEW_ROWS = 8.0
+"""Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
+matrix-vector kernels)."""
+
+EXACT_STEPS = 4096
+"""Steps, times plans, up to which every single step is evaluated."""
+
+
+Index = npt.NDArray[np.intp]
+Builder = Callable[[ServingPlan, list[Numeric]], list[Operator]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """One operator of a pass, of a single plan: executions, seconds of all of them, what bounds
+    it, by how much ideal compute time exceeds ideal memory time (a ratio), how it is known."""
+
+    name: str
+    op: str
+    count: float
+    time: Array
+    bound: str
+    intensity: float
+    pedigree: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """Device time of a pass by term of `TERMS` [s], kernels launched, seconds and sigma by family
+    of the fits; arrays of the plans' shape. `lines` lists its operators where there is one plan."""
+
+    terms: dict[str, Array]
+    kernels: Array
+    families: dict[str, tuple[Array, Array]]
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def compute(self) -> Array:
+        """Kernels of the model [s]."""
+        return np.asarray(sum(self.terms[name] for name in COMPUTE))
+
+    @property
+    def communication(self) -> Array:
+        """Collectives [s]."""
+        return np.asarray(sum(self.terms[name] for name in COMMUNICATION))
+
+    def plus(self, other: Pass) -> Pass:
+        """Both passes, one after the other."""
+        families = dict(self.families)
+        for name, (time, sigma) in other.families.items():
+            known = families.get(name)
+            pair = (time, sigma)
+            families[name] = (
+                pair
+                if known is None
+                else (
+                    known[0] + time,
+                    np.maximum(known[1], sigma),
+                )
+            )
+        return Pass(
+            {name: self.terms[name] + other.terms[name] for name in TERMS},
+            self.kernels + other.kernels,
+            families,
+            self.lines + other.lines,
+        )
+
+    def times(self, factor: Numeric) -> Pass:
+        """The same pass, `factor` times."""
+        return Pass(
+            {name: value * factor for name, value in self.terms.items()},
+            self.kernels * factor,
+            {name: (time * factor, sigma) for name, (time, sigma) in self.families.items()},
+            tuple(
+                replace(line, time=line.time * factor, count=line.count * float(factor))
+                for line in self.lines
+            ),
+        )
+
+
+def term_of(operator: Operator) -> str:
+    """Term of the breakdown that an operator belongs to."""
+    if operator.op.startswith("attention") or operator.variant in WITHIN:
+        return "attention"
+    if operator.module in ("embedding", "head"):
+        return "head"
+    if operator.op == "moe_gemm":
+        return "experts"
+    return "linear" if operator.op == "gemm" else "elementwise"
+
+
+def _distinct(values: list[Array], shape: tuple[int, ...]) -> tuple[Index, Index]:
+    """Positions (in the flattened `shape`) of the distinct combinations of `values`, and for each
+    place of `shape` which of them it has."""
+    codes = np.zeros(int(np.prod(shape)), dtype=np.int64)
+    for value in values:
+        if np.ndim(value):
+            _, inverse = np.unique(np.broadcast_to(value, shape).ravel(), return_inverse=True)
+            codes = codes * (int(inverse.max()) + 1) + inverse
+            _, codes = np.unique(codes, return_inverse=True)
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return first, inverse.reshape(shape)
+
+
+def _kernels(
+    build: Builder,
+    plan: ServingPlan,
+    own: list[Numeric],
+    shared: list[Numeric],
+    weights: Array | None,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool,
+) -> Pass:
+    """Time the operators that `build` makes of a plan and the quantities `own`.
+
+    own      quantities of the plans' shape, or of (K, *shape) where `weights` are given
+    shared   fields of the plan on which the operators depend
+    weights  (K, *shape): executions at each of K contexts, over which times are added up
+    """
+    shape = plan.shape
+    lead = () if weights is None else weights.shape[:1]
+    if shape:
+        ends = [np.asarray(v, float) for v in own]
+        if weights is not None:
+            ends = [end for v in ends for end in (v[0], v[-1])]
+        told = [*(np.asarray(v, float) for v in shared), *accelerator.varying, *ends]
+        first, index = _distinct(told, shape)
+        accelerator = accelerators_at(accelerator, shape, first)
+        flat = plan.take(first)
+        count = len(first)
+        quantities: list[Numeric] = [
+            np.broadcast_to(v, (*lead, *shape)).reshape(*lead, -1)[..., first] for v in own
+        ]
+        within: tuple[int, ...] = (*lead, count)
+        execute = None if weights is None else weights.reshape(*lead, -1)[..., first]
+    else:
+        flat, quantities, within, execute = plan, own, lead, weights
+        index = np.zeros((), dtype=np.intp)
+    operators = build(flat, quantities)
+    host = accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
+    timing = operator_times(
+        operators, accelerator, calibration, within, sustained, plan.library, host
+    )
+    size = within[len(lead) :]
+    zero = np.zeros(size)
+    terms = dict.fromkeys(TERMS, zero)
+    kernels = zero
+    families: dict[str, tuple[Array, Array]] = {}
+    lines = []
+    for position, operator in enumerate(operators):
+        each = timing.time[position]
+        if operator.op == "attention_decode" and plan.headwise != "none":
+            apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
+            each = np.where(apart, headwise_time(operator, plan, accelerator), each)
+        if plan.splitting == "none" and operator.op == "attention_decode":
+            one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
+            each = np.maximum(each, one / BLOCK_RATE)
+        if operator.variant == "recurrence":
+            # `batch` thread blocks side by side, each of which walks through its part in turn.
+            each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
+        if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
+            stream = matvec_time(operator.bytes, accelerator, plan.matvec)
+            plain = plan.matvec == "plain" and operator.op == "gemm"
+            stream = stream if plain else np.minimum(each, stream)
+            each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
+        if execute is not None:
+            each = (each * execute).sum(axis=0)
+            passes: Numeric = execute.sum(axis=0)
+        else:
+            passes = 1.0
+        spent = each * operator.count
+        name = term_of(operator)
+        terms[name] = terms[name] + spent
+        kernels = kernels + operator.count * passes
+        sigma = timing.sigma[position]
+        sigma = sigma.max(axis=0) if execute is not None else sigma
+        family = timing.family[position]
+        before, most = families.get(family, (zero, zero))
+        families[family] = (before + spent, np.maximum(most, sigma))
+        if not shape and np.any(np.asarray(operator.count) > 0):
+            bound = timing.bound[position]
+            lines.append(
+                Line(
+                    operator.name,
+                    operator.op,
+                    float(np.mean(np.asarray(operator.count))) * float(np.sum(passes)),
+                    spent,
+                    BOUNDS[int(bound if not bound.ndim else bound.flat[bound.size // 2])],
+                    _intensity(operator, accelerator),
+                    timing.pedigree[position],
+                )
+            )
+
+    def spread(value: Array) -> Array:
+        return np.asarray(value)[index] if shape else np.asarray(value)
+
+    return Pass(
+        {name: spread(value) for name, value in terms.items()},
+        spread(kernels + zero),
+        {name: (spread(t + zero), spread(s + zero)) for name, (t, s) in families.items()},
+        tuple(lines),
+    )
+
+
+def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Time of decoding attention with a thread block for every query head [s]: the cache comes from
+    memory once, and through the last-level cache once for each head that shares it."""
+    cache = KV_BYTES[plan.kv] * operator.batch * operator.n * 2.0 * operator.k
+    if plan.headwise == "copied":
+        # Read and written as it grows; read, and written for each head; read by the products.
+        moved = (3.0 + 2.0 * operator.m) * cache
+        return np.asarray(
+            empty_kernel(accelerator.year) + moved / (STREAMED * accelerator.bandwidth)
+        )
+    once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
+    every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
+    return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
+
+
+def matvec_time(moved: Numeric, accelerator: Accelerator, kernel: str) -> Array:
+    """Time of a kernel that multiplies a few rows by a matrix as it streams it [s].
+
+    moved    bytes
+    kernel   of `MATVECS`: 'plain' ones are limited by their loads in flight too
+    """
+    rate = STREAMED * np.asarray(accelerator.bandwidth, float)
+    if kernel == "plain":
+        loads = IN_FLIGHT * accelerator.sms * accelerator.clock
+        rate = (rate**-STEEPNESS + loads**-STEEPNESS) ** (-1.0 / STEEPNESS)
+    return np.asarray(empty_kernel(accelerator.year) + moved / rate)
+
+
+def _intensity(operator: Operator, accelerator: Accelerator) -> float:
+    """Time of the arithmetic at the peak rate over time of the traffic at the full bandwidth."""
+    if not np.any(operator.flop):
+        return 0.0
+    compute = np.asarray(operator.flop) / peak_of(operator.dtype, accelerator)
+    return float(np.mean(compute / (np.asarray(operator.bytes) / accelerator.bandwidth)))
+
+
+def _communication(
+    found: list[Exchange],
+    plan: ServingPlan,
+    cluster: Cluster,
+    calibration: Calibration,
+    captured: bool,
+) -> Pass:
+    """Time the collectives of a pass; small all-reduces inside a node are the engine's own kernels
+    where the plan says so, as they run inside or outside a captured graph."""
+    shape = plan.shape
+    zero = np.zeros(shape)
+    terms = dict.fromkeys(TERMS, zero)
+    kernels = zero
+    families: dict[str, tuple[Array, Array]] = {}
+    inside = cluster.tiers[0].size
+    for one in found:
+        if not np.any(np.asarray(one.count) * (np.asarray(one.group.size) > 1)):
+            continue
+        time, sigma = collective_time(
+            one.op, one.bytes, one.group, cluster, calibration, one.copies
+        )
+        if one.op == "allreduce" and plan.allreduce == "custom":
+            small, spread = collective_time(
+                "allreduce.custom" if captured else "allreduce.custom-eager",
+                one.bytes,
+                Group(np.minimum(one.group.size, inside), one.group.stride),
+                cluster,
+                calibration,
+            )
+            taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(one.group.size) <= inside)
+            time = np.where(taken, np.minimum(small, time), time)
+            sigma = np.where(taken, spread, sigma)
+        name = "pp" if one.op == "p2p" else ("ep" if one.name.startswith("moe.") else "tp")
+        if one.name == "moe.reduce":
+            name = "tp"
+        spent = np.broadcast_to(time * one.count, shape)
+        terms[f"{name}_communication"] = terms[f"{name}_communication"] + spent
+        kernels = kernels + np.where(np.asarray(one.group.size) > 1, one.count, 0.0)
+        before, most = families.get(one.op, (zero, zero))
+        families[one.op] = (before + spent, np.maximum(most, sigma))
+    return Pass(terms, kernels, families)
+
+
+def body(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    tokens: Numeric,
+    rows: Numeric,
+    calibration: Calibration,
+    *,
+    captured: bool,
+    sustained: bool,
+) -> Pass:
+    """A pass over `tokens` tokens of one replica that yields `rows` rows of logits, without the
+    attention cores; floats or arrays of the plans' shape."""
+    accelerator = cluster.accelerator
+    layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
+    layers = _kernels(
+        lambda p, q: layer_operators(model, p, q[0]),
+        plan,
+        [tokens],
+        layout,
+        None,
+        accelerator,
+        calibration,
+        sustained,
+    )
+    ends = _kernels(
+        lambda p, q: end_operators(model, p, q[0], q[1]),
+        plan,
+        [tokens, rows],
+        [plan.tp],
+        None,
+        accelerator,
+        calibration,
+        sustained,
+    )
+    moved = exchanges(model, plan, tokens, rows)
+    talk = _communication(moved, plan, cluster, calibration, captured)
+    return layers.plus(ends).plus(talk)
+
+
+def decode_cores(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    sequences: Numeric,
+    contexts: Array,
+    weights: Array,
+    calibration: Calibration,
+) -> Pass:
+    """Attention of decode passes of `sequences` sequences, added up over contexts.
+
+    contexts, weights   (K, *shape): cached tokens, and how many passes find as many
+    """
+    shape = plan.shape
+    many = np.broadcast_to(sequences, (len(contexts), *shape))
+    return _kernels(
+        lambda p, q: decode_attention(model, p, q[0], q[1]),
+        plan,
+        [many, contexts],
+        [plan.tp, np.asarray(weights).sum(axis=0)],
+        weights,
+        cluster.accelerator,
+        calibration,
+        False,
+    )
+
+
+def prefill_cores(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    sequences: Numeric,
+    query: Numeric,
+    past: Numeric,
+    calibration: Calibration,
+    *,
+    sustained: bool,
+) -> Pass:
+    """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
+    return _kernels(
+        lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
+        plan,
+        [sequences, query, past],
+        [plan.tp],
+        None,
+        cluster.accelerator,
+        calibration,
+        sustained,
+    )
+
+
+def steps(plan: ServingPlan) -> tuple[Array, Array]:
+    """Contexts that the decode passes of a request find, and how many find each, (K, *shape).
+
+    A request of n output tokens makes n - 1 decode passes (one at least is counted, so that a pass
+    has a time), the i-th over input + i tokens. Few of them are listed one by one; of many, K nodes
+    and weights integrate from 1/2 to n - 1/2 (Gauss-Legendre, exact to degree 2 K - 1).
+    """
+    shape = plan.shape
+    count = np.maximum(np.broadcast_to(plan.output_len, shape) - 1.0, 1.0)
+    start = np.broadcast_to(plan.input_len, shape)
+    longest = int(count.max())
+    if longest * max(count.size, 1) <= EXACT_STEPS:
+        index = np.arange(1.0, longest + 1.0).reshape(-1, *(1,) * len(shape))
+        return start + np.minimum(index, count), np.where(index <= count, 1.0, 0.0)
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    spot = (0.5 * (nodes + 1.0)).reshape(-1, *(1,) * len(shape))
+    weight = (0.5 * weights).reshape(-1, *(1,) * len(shape))
+    return start + 0.5 + spot * count, weight * count
+
+
+def adapted(plan: ServingPlan, accelerator: Accelerator) -> ServingPlan:
+    """The plan with the data type that the accelerator runs in place of the one that it lacks."""
+    own = runnable(plan.weights, accelerator)
+    runnable(plan.half, accelerator)
+    return plan if own == plan.weights else replace(plan, weights=own)

@@ -1,0 +1,322 @@
+"""Assemble an inference prediction: passes over prompts and passes that decode, in one latency.
+
+A static batch starts together and decodes until its last token; at a concurrency, requests follow
+each other and share passes (`serving.py`). One code path serves a plan and a batch of plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.catalog import EngineParameters, ServingParameters
+from predictor.hardware import Cluster, batch_shape
+from predictor.memory import ServingMemory, serving_memory
+from predictor.models import Model
+from predictor.plans import NATIVE, ServingPlan
+from predictor.serving.apart import apart, holding, transfer_time, worker
+from predictor.serving.latency import Device, Latencies, Work, latencies, prompt_time
+from predictor.serving.offload import riding_along, with_decoding, with_prompts
+from predictor.serving.passes import (
+    COMMUNICATION,
+    TERMS,
+    Pass,
+    adapted,
+    body,
+    decode_cores,
+    prefill_cores,
+    steps,
+)
+from predictor.timing import Calibration
+
+ROUNDS = 4
+"""Of the fixed point between how many requests decode and how long they do."""
+
+BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
+"""Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
+read. Others: waiting for the prompts of other requests, and for a pipeline to fill."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferencePrediction:
+    """What is predicted for a plan or a batch of plans; arrays of the plans' shape.
+
+    latencies   of a request [s], requests per second of a replica
+    sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput'
+    breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
+    prompts, decoding   passes on the device from which the latencies are made
+    reader      memory of an engine that reads prompts apart, where there is one
+    """
+
+    model: Model
+    cluster: Cluster
+    plan: ServingPlan
+    calibration: Calibration
+    parameters: EngineParameters
+    latencies: Latencies
+    sigma: dict[str, Array]
+    breakdown: dict[str, Array]
+    memory: ServingMemory
+    work: Work
+    prompts: Pass
+    decoding: Pass
+    reader: ServingMemory | None = None
+
+    @property
+    def requests_per_s(self) -> Array:
+        """Requests per second of the whole engine, all replicas together."""
+        return np.asarray(self.latencies.requests_per_s * self.plan.dp)
+
+    @property
+    def output_tokens_per_s(self) -> Array:
+        """Generated tokens per second of the whole engine."""
+        return np.asarray(self.requests_per_s * self.plan.output_len)
+
+    @property
+    def total_tokens_per_s(self) -> Array:
+        """Prompt and generated tokens per second."""
+        return np.asarray(self.requests_per_s * (self.plan.input_len + self.plan.output_len))
+
+    def interval(self, metric: str, value: Array) -> tuple[Array, Array]:
+        """Bounds of the calibration's interval around a metric's value."""
+        reach = np.exp(self.calibration.interval_q * self.sigma[metric])
+        return np.asarray(value / reach), np.asarray(value * reach)
+
+
+def prompt_pass(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    prompts: Numeric,
+    calibration: Calibration,
+) -> tuple[Pass, Array]:
+    """Passes over `prompts` prompts of one replica together, in parts of at most `plan.chunk` new
+    tokens, and how many passes those are."""
+    shape = plan.shape
+    tokens = np.broadcast_to(prompts * plan.new_tokens, shape)
+    count = np.maximum(np.ceil(tokens / plan.chunk), 1.0)
+    # Logits are made of the last token of each prompt, in the pass that reads it.
+    linear = body(
+        model,
+        cluster,
+        plan,
+        tokens / count,
+        np.maximum(prompts / count, 1.0),
+        calibration,
+        captured=False,
+        sustained=True,
+    ).times(count)
+    past = plan.input_len - plan.new_tokens
+    cores = prefill_cores(
+        model, cluster, plan, prompts, plan.new_tokens, past, calibration, sustained=True
+    )
+    return with_prompts(linear.plus(cores), model, plan, count), np.asarray(count)
+
+
+def decode_pass(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    sequences: Numeric,
+    calibration: Calibration,
+) -> Pass:
+    """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
+    over the contexts from the first token after the prompt to the last."""
+    captured = plan.execution == "graph"
+    tokens = sequences * (1.0 + plan.drafted)
+    linear = body(
+        model,
+        cluster,
+        plan,
+        tokens,
+        tokens,
+        calibration,
+        captured=captured,
+        sustained=False,
+    )
+    contexts, weights = steps(plan)
+    cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
+    whole = linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    mean = plan.input_len + 0.5 * plan.output_len
+    return with_decoding(whole, model, plan, sequences, mean)
+
+
+def predict_inference(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    parameters: ServingParameters,
+) -> InferencePrediction:
+    """Predict a plan of serving, or every plan of a batch.
+
+    With pipeline stages the running sequences are cut into micro-batches, one for each stage:
+    prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
+    through all stages.
+
+    Raises InputError for data types that the accelerator lacks.
+    """
+    if cluster.varying:
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
+    plan = adapted(plan, cluster.accelerator)
+    own = parameters.of(plan.framework, plan.era)
+    shape = plan.shape
+    memory = serving_memory(model, cluster, plan, calibration.run)
+    clients = np.broadcast_to(np.asarray(plan.sequences, float), shape)
+    room = memory.sequences if plan.admission == "whole" else memory.admitted
+    static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
+    limit = np.where(static > 0, np.inf, plan.max_batch)
+    # Where not even one sequence fits, the time is that of a device with more memory.
+    room = np.where(room < plan.dp, np.inf, room / plan.dp)
+    most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
+    running = np.minimum(clients, most)
+    m = np.maximum(np.minimum(plan.working, running), 1.0)
+    sequences = running / m
+    # While serving, prompts come as many as fill a pass.
+    there = np.where(apart(plan), running, sequences)
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, there)
+    together = np.where(static > 0, sequences, together)
+    reader = worker(plan)
+    prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
+    following = np.minimum(passes, plan.window)
+    decoding = decode_pass(model, cluster, plan, sequences, calibration)
+    prompts = riding_along(
+        prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
+    )
+    work = Work(
+        prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
+        together=together,
+        decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
+        captured=float(plan.execution == "graph"),
+        sequences=sequences,
+        # Prompts that are read apart have no pipeline to follow each other through.
+        fill=np.where(
+            apart(plan),
+            1.0,
+            np.where(static > 0, (m + (plan.pp - 1.0) / following) / plan.pp, 1.0 / m),
+        )
+        - 1.0,
+        running=running,
+        clients=clients,
+        static=static,
+        new_tokens=np.broadcast_to(plan.new_tokens, shape),
+        output_len=np.broadcast_to(plan.output_len, shape),
+        chunk=plan.chunk,
+        synchrony=plan.synchrony,
+        per_pass=plan.tokens_per_pass,
+        drafting=plan.drafted * plan.draft_cost,
+        launching=NATIVE if plan.execution == "native" else 1.0,
+        overlapped=float(plan.scheduling == "overlapped"),
+        workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
+        shared=np.broadcast_to(plan.prefill_workers, shape),
+    )
+    if apart(plan).any():
+        each = prompt_time(work, own) / together
+        work = replace(work, transfer=transfer_time(model, plan, cluster, each))
+        for _ in range(ROUNDS):
+            # What waits for prompts or travels does not decode.
+            one = latencies(work, own)
+            share = (one.e2e - one.ttft) * one.requests_per_s / running
+            share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
+            decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
+            device = Device(decoding.compute, decoding.communication, decoding.kernels)
+            work = replace(work, decoding=device, sequences=sequences * share)
+    found = latencies(work, own)
+    held = None
+    if apart(plan).any():
+        held = serving_memory(model, cluster, holding(plan), calibration.run)
+    sigma = {
+        metric: spreads(
+            spread_of(prompts),
+            spread_of(decoding),
+            work,
+            found,
+            own,
+            metric,
+            parameters,
+        )
+        for metric in ("ttft", "tpot", "e2e", "throughput")
+    }
+    return InferencePrediction(
+        model,
+        cluster,
+        plan,
+        calibration,
+        own,
+        found,
+        sigma,
+        _breakdown(prompts, decoding, work, found, own),
+        memory,
+        work,
+        prompts,
+        decoding,
+        held,
+    )
+
+
+def _breakdown(
+    prompts: Pass, decoding: Pass, work: Work, found: Latencies, own: EngineParameters
+) -> dict[str, Array]:
+    """Seconds of a request's end-to-end latency by term of `BREAKDOWN`: its own prompt's passes,
+    its own decoding; the queue, what the prompts of others add, and the host's share."""
+    after = np.maximum(work.output_len - 1.0, 0.0) / work.per_pass
+    static = np.asarray(work.static) > 0
+    share = np.where(static, 1.0, 1.0 / work.together)
+    parts = {}
+    for name in TERMS:
+        talk = name in COMMUNICATION
+        parts[name] = np.asarray(
+            share * prompts.terms[name] * (own.communication if talk else own.prefill)
+            + after * decoding.terms[name] * (own.communication if talk else own.decode)
+        )
+    device: Array = np.asarray(sum(parts.values()))
+    single = (
+        np.where(static, 0.0, work.launching * own.request)
+        + share * prompt_time(work, own)
+        + after * found.step
+    )
+    parts["host"] = np.asarray(single - device)
+    parts["queue"] = found.queue
+    moved = np.where(after > 0, work.transfer, 0.0)
+    parts["transfer"] = np.asarray(moved + np.zeros_like(found.e2e))
+    parts["others"] = np.asarray(found.e2e - single - found.queue - moved)
+    return parts
+
+
+def spread_of(work: Pass) -> Array:
+    """Spread of a pass's kernels and collectives [s]: the root of the sum over families of
+    (time x sigma)²."""
+    families = work.families.values()
+    return np.asarray(np.sqrt(sum(((time * sigma) ** 2 for time, sigma in families), 0.0)))
+
+
+def spreads(
+    prompts: Numeric,
+    decoding: Numeric,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    metric: str,
+    parameters: ServingParameters,
+) -> Array:
+    """Log-standard-deviation of a metric: the operators' by their share of the time, and the run's
+    own.
+
+    prompts, decoding   `spread_of` the passes [s]
+    metric              'ttft', 'tpot', 'e2e' or 'throughput'
+    """
+    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
+    each = np.minimum(own.decode * decoding / found.step, 1.0)
+    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
+    operators = {"ttft": first, "tpot": each}.get(
+        metric, np.hypot((1 - share) * first, share * each)
+    )
+    static = np.asarray(work.static) > 0
+    ending = np.asarray(work.output_len) > 1
+    kinds = ("static", "serving", "saturated", "prefill")
+    run = np.array([parameters.spread(metric, kind) for kind in kinds])
+    kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
+    kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
+    return np.asarray(np.hypot(operators, run[kind]))

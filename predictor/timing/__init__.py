@@ -1,0 +1,59 @@
+"""How long each takes: fitted efficiencies, ideal times, collectives."""
+
+from predictor.timing.calibration import (
+    ANY,
+    DEFAULTS,
+    Calibration,
+    EfficiencyModel,
+    Neighbours,
+    RunParameters,
+    Throttle,
+    empty_kernel,
+    shape_keys,
+)
+from predictor.timing.collectives import collective_time, hops, latency, span, traffic, volume
+from predictor.timing.features import (
+    CLOCK,
+    ENERGY,
+    NARROWING,
+    Shapes,
+    columns,
+    energy_of,
+    ideal,
+    kind_of,
+    peak_of,
+)
+from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
+from predictor.timing.roofline import hierarchy
+
+__all__ = [
+    "ANY",
+    "BOUNDS",
+    "CLOCK",
+    "DEFAULTS",
+    "ENERGY",
+    "NARROWING",
+    "Calibration",
+    "EfficiencyModel",
+    "Neighbours",
+    "RunParameters",
+    "Shapes",
+    "Throttle",
+    "Timing",
+    "collective_time",
+    "columns",
+    "empty_kernel",
+    "energy_of",
+    "hierarchy",
+    "hops",
+    "ideal",
+    "kind_of",
+    "latency",
+    "operator_times",
+    "peak_of",
+    "shape_keys",
+    "shape_times",
+    "span",
+    "traffic",
+    "volume",
+]

@@ -1,0 +1,346 @@
+"""What has been learned: efficiencies of kernels and links, and the parameters of a run.
+
+A `Calibration` is plain numbers and arrays; `predictor/calibrations.py` reads it.
+
+Kernel time = latency + ideal time / efficiency, where efficiency = exp(-y) and y >= 0 is what the
+fitted model answers, so that no prediction beats the ceiling of `features.ideal`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
+from predictor.precision import PACKED
+
+ANY = "*"
+
+EMPTY_KERNEL, ITS_YEAR = 2.5e-6, 2020.0
+"""Time of an empty kernel [s] on A100, and the year of that."""
+
+LATENCY_TREND = 0.09
+"""Fall of the log latency of an empty kernel per year: 2.5 us on A100 (2020), 1.65 on B200 (2024),
+from CUDA graphs of the shared tables."""
+
+RELATED_DTYPES: dict[str, tuple[str, ...]] = {
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "fp16_acc": ("fp16", "bf16"),
+    "tf32": ("bf16", "fp16"),
+    "fp8_block": ("fp8",),
+    "mxfp8": ("fp8_block", "fp8"),
+    "nvfp4": ("mxfp8", "fp8_block", "fp8"),
+    "w4a16_mxfp4": ("int4_wo",),
+    **dict.fromkeys(PACKED, ("int4_wo",)),
+}
+"""Data types whose efficiency may stand in for another's, nearest first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """What measured points say of y nearby, beside the trend: the mean of a Gaussian process
+    (Rasmussen & Williams 2006, eq. 2.25 and 4.9), sum over points j of pull_j times
+    exp(-|z - z_j|^2 / (2 reach^2)), times `kinship` where j is of another variant.
+
+    centres   standardised features of the points, (N, F)
+    pull      of each, (N,)
+    variants  names; `side` indexes them, (N,)
+    reach     length over which points are alike, in standardised features
+    """
+
+    centres: Array
+    pull: Array
+    variants: tuple[str, ...]
+    side: Array
+    reach: float
+    kinship: float
+
+    def __call__(self, z: Array, variant: npt.NDArray[np.str_] | None = None) -> Array:
+        """What they add to y at features z of kernels of those variants (None: of any),
+        (M, F) -> (M,)."""
+        away = (z**2).sum(axis=1)[:, None] + (self.centres**2).sum(axis=1) - 2 * z @ self.centres.T
+        near = np.exp(-0.5 * np.maximum(away, 0.0) / self.reach**2)
+        if variant is not None and len(self.variants) > 1:
+            own = np.array(self.variants)[self.side.astype(int)]
+            near = near * np.where(variant[:, None] == own[None, :], 1.0, self.kinship)
+        return np.asarray(near @ self.pull)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EfficiencyModel:
+    """Fitted efficiency of one kind of operator in one data type on one accelerator.
+
+    A chain of affine maps with rectifiers between them on standardised features (clipped to the
+    box `low`..`high` of the training points), after an optional expansion to all products of two.
+
+    accelerator  its name, '*ARCHITECTURE' or '*VENDOR' for one pooled over those, '*' over all
+    latency   time of an empty kernel [s]
+    limit     y never exceeds this: the least efficient of the training points
+    offsets   added to y for a variant (layout, direction) that shares the model
+    sigma     log-standard-deviation of held-out residuals
+    keys      hashes of the measured shapes, sorted; empty where not kept
+    stacks    what each kernel library adds to the first biases; the neutral one (the geometric mean
+              of all libraries) adds nothing
+    year      mean year of the pooled accelerators; NaN where the latency is an accelerator's own
+    tilt      constant and slopes on the standardised features by which few points bent y; empty
+              where none did
+    lags      added to the latency for a variant that shares the model [s]: on a CPU one may be a
+              single kernel, another several
+    near      what measured points add nearby; None where there are so many that the chain follows
+              them by itself
+    """
+
+    kind: str
+    dtype: str
+    accelerator: str
+    latency: float
+    limit: float
+    degree: int
+    sigma: float
+    points: int
+    offsets: Mapping[str, float]
+    low: Array
+    high: Array
+    mean: Array
+    scale: Array
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    keys: Array
+    stacks: Mapping[str, Array] = field(default_factory=dict)
+    year: float = math.nan
+    tilt: Array = field(default_factory=lambda: np.empty(0))
+    lags: Mapping[str, float] = field(default_factory=dict)
+    near: Neighbours | None = None
+
+    def inefficiency(
+        self, features: Array, library: str = "", variant: npt.NDArray[np.str_] | None = None
+    ) -> Array:
+        """y = -log(efficiency) of each row of features, (N, F) -> (N,); within 0 and `limit`.
+
+        library   the kernel library that runs them; one that is not known counts as neutral
+        variant   of each row, (N,), which `near` tells apart
+        """
+        shift = self.stacks.get(library)
+        z = self.standard(features)
+        bend = self.tilt[0] + z @ self.tilt[1:] if self.tilt.size else 0.0
+        if self.near is not None:
+            bend = bend + self.near(z, variant)
+        if self.degree == 2:
+            rows, cols = np.triu_indices(z.shape[1])
+            z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            z = z @ weight + (bias if index or shift is None else bias + shift)
+            if index + 1 < len(self.weights):
+                z = np.maximum(z, 0.0)
+        return np.asarray(np.clip(z[:, 0] + bend, 0.0, self.limit))
+
+    def standard(self, features: Array) -> Array:
+        """Features within the box, standardised, (N, F) -> (N, F)."""
+        return np.asarray((np.clip(features, self.low, self.high) - self.mean) / self.scale)
+
+    def latency_on(self, accelerator: Accelerator) -> Numeric:
+        """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,
+        by `LATENCY_TREND` at most 1.6 times up or down."""
+        return np.asarray(self.latency * _over_years(accelerator.year - self.year))
+
+    def reaches_beyond(self, other: EfficiencyModel) -> bool:
+        """Whether its training box holds more than a standard deviation of the other's beyond the
+        other's own."""
+        if self.low.shape != other.low.shape:
+            return False
+        further = np.maximum(other.low - self.low, self.high - other.high)
+        return bool(np.any(further > other.scale))
+
+    def distance(self, features: Array) -> Array:
+        """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
+        outside = np.maximum(self.low - features, features - self.high)
+        return np.asarray(np.max(np.maximum(outside, 0.0) / self.scale, axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Efficiency used where nothing has been measured: a number with a source.
+
+    efficiency  share of the ideal rate
+    latency     [s]
+    sigma       log-standard-deviation
+    """
+
+    efficiency: float
+    latency: float
+    sigma: float
+    source: str
+
+
+_GEMM_SOURCE = "large bf16 products reach 0.7-0.85 of peak on A100 and H100, NVIDIA cuBLAS docs"
+_STREAM_SOURCE = "STREAM-like kernels reach 0.83-0.91 of HBM bandwidth, te42kyfo/gpu-benches"
+
+DEFAULTS: dict[str, Constant] = {
+    "gemm": Constant(0.72, 3e-6, 0.25, _GEMM_SOURCE),
+    "bmm": Constant(0.6, 3e-6, 0.3, _GEMM_SOURCE),
+    "moe_gemm": Constant(0.5, 8e-6, 0.35, _GEMM_SOURCE + "; groups fill tiles less"),
+    "attention_prefill": Constant(0.55, 5e-6, 0.3, "Dao 2023, fig. 5: 50-73 % of peak forward"),
+    "attention_backward": Constant(0.45, 8e-6, 0.3, "Dao 2023, fig. 6: up to 63 % backward"),
+    "loss": Constant(0.25, 5e-6, 0.4, "five passes over fp32 logits against one ideal one"),
+    "optimizer": Constant(0.7, 5e-6, 0.3, _STREAM_SOURCE),
+    ANY: Constant(0.8, 3e-6, 0.3, _STREAM_SOURCE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunParameters:
+    """Parameters of a whole run; each has a source in `sources`.
+
+    host_per_kernel   host time to launch one kernel, eager [s]
+    overlap           share of the window behind which communication can hide, by kind
+    contention        slowdown of computation while a collective runs beside it
+    context           bytes that framework and libraries take
+    engine            the same of a serving engine, with its captured graphs: vLLM's memory profile
+                      on A100 and H100 has 1 to 2 GB; trainers keep more rings of NCCL
+    fragmentation     share of the peak that the allocator loses
+    memory_sigma      log-standard-deviation of peak memory
+    sigma             log-standard-deviation of a run that no operator explains
+    sigma_moe         the same where the model is a mixture of experts
+    sigma_plan        the part of it that is particular to one plan, which plans of one model on
+                      one machine do not share
+    factors           time factor by 'framework/era' (neutral: 1)
+    """
+
+    host_per_kernel: float = 6e-6
+    overlap: Mapping[str, float] = field(default_factory=dict)
+    contention: float = 1.0
+    context: float = 2e9
+    engine: float = 2e9
+    fragmentation: float = 0.05
+    memory_sigma: float = 0.1
+    sigma: float = 0.1
+    sigma_moe: float = 0.1
+    sigma_plan: float = 0.03
+    factors: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def spread(self, moe: bool) -> float:
+        """Log-standard-deviation of a run of a dense model, or of a mixture of experts."""
+        return self.sigma_moe if moe else self.sigma
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """Sustained clocks under a power cap: log slowdown = gamma * max(0, log(u / start)) of a
+    kernel that reaches the share u of peak in short bursts, fading over `fade` seconds of kernel
+    time (long kernels are throttled in the burst measurement already).
+
+    start   holds for a device with `watts` per peak FLOP/s, and scales with that ratio
+    """
+
+    start: float
+    gamma: float
+    fade: float
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The efficiency that applies to a kind of operator on an accelerator, and how it is known.
+
+    relative         of an accelerator's own model that was measured in part of the range only, the
+                     model of its architecture that was measured further out; None if there is none
+    relative_sigma   log-standard-deviation of that one
+    """
+
+    model: EfficiencyModel | None
+    constant: Constant | None
+    pedigree: str
+    sigma: float
+    relative: EfficiencyModel | None = None
+    relative_sigma: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Everything fitted, with its provenance."""
+
+    name: str
+    kernels: Mapping[tuple[str, str, str], EfficiencyModel] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], LinkModel] = field(default_factory=dict)
+    throttles: Mapping[str, Throttle] = field(default_factory=dict)
+    run: RunParameters = field(default_factory=RunParameters)
+    transfer_sigma: Mapping[str, float] = field(default_factory=dict)
+    interval_level: float = 0.8
+    interval_q: float = 1.2816
+    fitted_files: frozenset[str] = frozenset()
+    fitted_points: frozenset[str] = frozenset()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
+        """Find the efficiency for a kind of operator: this accelerator's own, else its
+        architecture's, else its vendor's, else the one pooled over all, else the constant default.
+        At each step the exact data type comes before a related one. A kernel by name
+        ('attention_prefill.flash2') comes before its generic kind wherever one was measured on
+        this architecture: kernels written for an older one do not gain what newer kernels do.
+        """
+        kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
+        dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
+        near = (accelerator.name, f"{ANY}{accelerator.architecture}")
+        order = [(name, place) for name in kinds for place in near]
+        if not accelerator.is_host:
+            far = (f"{ANY}{accelerator.vendor}", ANY) if accelerator.vendor else (ANY,)
+            order += [(name, place) for place in far for name in kinds]
+        own: EfficiencyModel | None = None
+        for name, place in order:
+            for candidate in dtypes:
+                model = self.kernels.get((name, candidate, place))
+                if model is None:
+                    continue
+                if place == accelerator.name:
+                    own = own or model
+                    continue
+                sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
+                if own is None:
+                    return Resolved(model, None, "transferred", sigma)
+                if place in near and model.kind == own.kind and model.reaches_beyond(own):
+                    return Resolved(own, None, "interpolated", own.sigma, model, sigma)
+        if own is not None:
+            return Resolved(own, None, "interpolated", own.sigma)
+        constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
+        return Resolved(None, constant, "roofline", constant.sigma)
+
+    def _transfer(self, kind: str, near: bool) -> float:
+        """Spread of models that serve an accelerator without data: relatives of its architecture
+        (near), or all."""
+        far = self.transfer_sigma.get(kind, 0.2)
+        return self.transfer_sigma.get(f"{kind}/architecture", far) if near else far
+
+    def link(self, op: str, link: str) -> LinkModel:
+        """Parameters of a collective on a link: its own, its family's, or the default."""
+        family = link_family(link)
+        for name in (link, family, ANY + link_class(link)):
+            found = self.links.get((op, name))
+            if found is not None:
+                return found
+        return default_link(op, link)
+
+
+def _over_years(years: Numeric) -> Array:
+    """Factor on the time of an empty kernel after so many years; 1 where that is NaN."""
+    return np.asarray(np.clip(np.exp(-LATENCY_TREND * np.nan_to_num(years)), 1 / 1.6, 1.6))
+
+
+def empty_kernel(year: Numeric) -> Array:
+    """Time of an empty kernel on an accelerator of a year [s]."""
+    return np.asarray(EMPTY_KERNEL * _over_years(np.asarray(year, float) - ITS_YEAR))
+
+
+def shape_keys(m: Array, n: Array, k: Array, batch: Array) -> Array:
+    """A number per shape that is equal for equal shapes, to look measured shapes up by."""
+    mixed = np.zeros(np.shape(m))
+    for column, weight in zip((m, n, k, batch), (1.0, math.pi, math.e, 7.3), strict=True):
+        mixed = mixed + weight * np.sqrt(np.asarray(column, float) + 1.0)
+    return np.round(mixed, 7)

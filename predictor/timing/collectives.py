@@ -1,0 +1,216 @@
+"""Time of a collective on a network given as a list of tiers.
+
+A group of n ranks spaced `stride` apart has, inside one domain of tier i, g_i of its members. What
+crosses tier i leaves each inner domain over the links of all g of its members there, so the rate
+of a group is the least of g_(i-1) * rate_i over the tiers that it crosses (g_(-1) = 1). All-to-all
+and point-to-point traffic goes through the sender's own link. The traffic inside the domains runs
+at the same time, in a pipeline with it: the slower of the two decides.
+
+Rings run through all n ranks whatever the tiers, so that (n-1)/n of the message crosses each link
+per all-gather or reduce-scatter, twice that per all-reduce. Trees between d domains take the
+message once for two of them and twice for more; NCCL's double binary tree pays 2 log2 n hops
+instead of 2 (n-1) (Sanders et al. 2009). Ranks that let their switch reduce send the message once
+and the n-th part of the result (Klenk et al. 2020; NVLink SHARP). Message sizes follow nccl-tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Cluster, LinkModel
+from predictor.timing.calibration import Calibration
+from predictor.work import Group
+
+OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Which part of the network a group covers; all fields of the group's shape.
+
+    size    ranks of the group
+    tier    index of the outermost tier that the group crosses
+    below   its ranks inside one domain of the next tier further in
+    ring    rate at which the group's domains exchange data [bytes/s]
+    own     rate of one rank's own link in that tier [bytes/s]
+    """
+
+    size: Array
+    tier: Array
+    below: Array
+    ring: Array
+    own: Array
+
+
+def span(group: Group, cluster: Cluster) -> Span:
+    """Place a group on the network; arrays in, arrays out."""
+    size, stride = np.broadcast_arrays(
+        np.asarray(group.size, float), np.asarray(group.stride, float)
+    )
+    tier = np.zeros(size.shape)
+    ring, own = np.full(size.shape, np.inf), np.full(size.shape, np.inf)
+    below, members = np.ones(size.shape), np.ones(size.shape)
+    for index, level in enumerate(cluster.tiers):
+        outermost = index == len(cluster.tiers) - 1
+        wider = size if outermost else np.clip(np.floor(level.size / stride), members, size)
+        crosses = wider > members
+        ring = np.where(crosses, np.minimum(ring, members * level.rate), ring)
+        own = np.where(crosses, level.rate, own)
+        tier = np.where(crosses, index, tier)
+        below = np.where(crosses, members, below)
+        members = wider
+    return Span(size, tier, below, ring, own)
+
+
+def bus_factor(op: str, size: Numeric) -> Numeric:
+    """Bus bandwidth over algorithm bandwidth, in nccl-tests' conventions."""
+    share = (size - 1.0) / np.maximum(size, 1.0)
+    if op == "allreduce":
+        return 2.0 * share
+    return share if op in ("allgather", "reducescatter", "alltoall") else 1.0
+
+
+def volume(
+    op: str,
+    message: Numeric,
+    size: Numeric,
+    domains: Numeric,
+    in_switch: bool | npt.NDArray[np.bool_],
+) -> Array:
+    """Bytes through the bottleneck link [bytes]; 0 for a group of one.
+
+    size     ranks of the group
+    domains  of the outermost tier that it crosses, as many as ranks where each has its own
+    """
+    factor = np.asarray(bus_factor(op, domains if op == "alltoall" else size), float)
+    if op == "allreduce":
+        tree = np.where(np.asarray(domains) > 2, 2.0, 1.0)
+        switch = np.where(in_switch, 1.0 + 1.0 / np.maximum(size, 1.0), np.inf)
+        factor = np.minimum(factor, np.minimum(tree, switch))
+    return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
+
+
+def distinct(domains: Numeric, copies: Numeric, reach: Numeric = np.nan) -> Array:
+    """Share of an all-to-all that is left where copies of an element that go to one domain go
+    there once, 0..1: of `copies` draws among `domains`, how many differ, on average. Each element
+    draws among `reach` of them only, if that is not NaN."""
+    spread = np.fmin(np.maximum(domains, 1.0), reach)
+    return np.asarray(spread / copies * (1.0 - np.power(1.0 - 1.0 / spread, copies)))
+
+
+def hops(op: str, size: Numeric) -> Array:
+    """Hops on the critical path of a group of `size`."""
+    ring = np.maximum(size - 1.0, 0.0)
+    if op == "allreduce":
+        return np.asarray(np.minimum(2.0 * ring, 2.0 * np.log2(np.maximum(size, 1.0))))
+    if op in ("p2p", "broadcast"):
+        return np.asarray(np.minimum(ring, 1.0))
+    return np.asarray(ring)
+
+
+def latency(model: LinkModel, steps: Numeric, hop: Numeric, pace: Numeric = 1.0) -> Array:
+    """pace * base + hop * steps [s]."""
+    return np.asarray(pace * model.base + hop * steps)
+
+
+def traffic(
+    model: LinkModel, ideal: Numeric, members: Numeric, below: Numeric, pace: Numeric = 1.0
+) -> Array:
+    """Time of what is moved, latencies aside [s]; never falls as `ideal` grows.
+
+    ideal    time of the volume at the link's rate [s]
+    members  that exchange data: ranks, or domains of a scale-out link
+    below    ranks of a domain, whose links work together
+    """
+    ideal = ideal * np.power(below, model.sharing)
+    efficiency = np.interp(np.log2(np.maximum(members, 1.0)), model.log2_sizes, model.efficiencies)
+    plain = pace * model.root * np.sqrt(ideal) + ideal / efficiency
+    return np.asarray(plain * model.factor(members, ideal))
+
+
+def _inner_share(op: str, place: Span) -> Array:
+    """Share of a message that the ranks of one domain exchange among themselves."""
+    if op == "alltoall":
+        return place.below / np.maximum(place.size, 1.0)
+    return np.asarray(0.0 if op in ("p2p", "broadcast") else 1.0)
+
+
+def _traffic(
+    op: str,
+    message: Array,
+    group: Group,
+    cluster: Cluster,
+    calibration: Calibration,
+    copies: Numeric = 1.0,
+    reach: Numeric = np.nan,
+) -> Array:
+    """Time of the slowest tier's traffic [s]."""
+    place = span(group, cluster)
+    shape = np.broadcast_shapes(place.size.shape, message.shape)
+    time = np.zeros(shape)
+    for index, level in enumerate(cluster.tiers):
+        here = (place.tier == index) & (place.size > 1)
+        if not here.any():
+            continue
+        model = calibration.link(op, level.link)
+        domains = place.size / place.below
+        kind = op.partition(".")[0]
+        in_switch = level.in_switch and op == kind  # custom kernels do not use it
+        moved = volume(kind, message, place.size, domains, in_switch)
+        moved = moved * distinct(domains, copies, reach)
+        own = kind in ("alltoall", "p2p")
+        rate, below = (place.own, 1.0) if own else (place.ring, place.below)
+        pace = model.pace(cluster.accelerator.clock)
+        found = traffic(model, moved / rate, domains, below, pace)
+        time = np.where(here, found, time)
+    if (place.below > 1).any():
+        share = _inner_share(op.partition(".")[0], place)
+        # What came to a domain once is passed on inside it to every rank that needs it.
+        share = np.where(np.asarray(copies) > 1, distinct(place.size, copies), share)
+        inside = Group(place.below, group.stride)
+        time = np.maximum(time, _traffic(op, message * share, inside, cluster, calibration))
+    return time
+
+
+def collective_time(
+    op: str,
+    message: Numeric,
+    group: Group,
+    cluster: Cluster,
+    calibration: Calibration,
+    copies: Numeric = 1.0,
+    reach: Numeric = np.nan,
+) -> tuple[Array, Array]:
+    """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
+
+    op       one of `OPS`, or 'allreduce.custom' for the small all-reduce of inference engines
+    message  bytes in nccl-tests' convention, float or array
+    group    size and stride in rank order
+    copies   of each element of an all-to-all, at random ranks, of which those to one domain share
+             the way (DeepEP, HybridEP); 1: none does
+    reach    domains of the outermost tier among which the copies of an element are; NaN: all
+    """
+    place = span(group, cluster)
+    time = _traffic(op, np.asarray(message, float), group, cluster, calibration, copies, reach)
+    sigma = np.zeros_like(time)
+    clock = cluster.accelerator.clock
+    kind = op.partition(".")[0]
+    near = calibration.link(op, cluster.tiers[0].link)
+    for index, level in enumerate(cluster.tiers):
+        here = (place.tier == index) & (place.size > 1)
+        model = calibration.link(op, level.link)
+        # Across tiers, the outer hops are those between domains, the rest are hops within them.
+        outer = hops(kind, place.size / place.below)
+        inner = (hops(kind, place.size) - outer) * near.hop * near.pace(clock)
+        pace = model.pace(clock)
+        hop = np.where(np.isnan(level.latency), model.hop * pace, level.latency)
+        waiting = latency(model, outer, hop, pace) + inner
+        total = time + waiting
+        share = waiting / np.where(total > 0, total, 1.0)
+        sigma = np.where(here, model.spread(share), sigma)
+        time = np.where(here, total, time)
+    return time, sigma

@@ -1,0 +1,411 @@
+"""Ideal times and features of operators: the same functions to fit efficiencies and to predict.
+
+The ideal is a ceiling on speed: arithmetic at the peak rate in whole waves of whole tiles, or least
+traffic to memory, whichever is slower. Features say how far a shape is from that ceiling's
+assumptions in terms that mean the same on every accelerator.
+
+Hierarchical roofline: Kundu et al. 2024 (arXiv 2407.14645), section 3; tile and wave
+quantisation: NVIDIA, "Matrix multiplication background user's guide".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator
+from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
+from predictor.work import Operator
+
+TILES = ((256, 256), (256, 128), (128, 256), (128, 128), (128, 64), (64, 64), (32, 64), (16, 64))
+"""Rows and columns of the output tile of one thread block, as in cuBLAS and CUTLASS."""
+
+TYPICAL_TILES = ((256, 128), (128, 128), (64, 64), (16, 64))
+"""Tiles whose own cost is a feature, since a library does not always take the best."""
+
+WHOLE_TILES = ((256, 128), (128, 128), (64, 128))
+"""Tiles whose waves without a split of k are features: libraries that do not split use these."""
+
+SPLITS = (1, 2, 4, 8)
+"""Into how many parts the depth k of a product may be divided among blocks (split-K)."""
+
+ATTENTION_TILE = 128
+"""Query rows of one thread block of FlashAttention-2 and -3."""
+
+COPIES = 5.0
+"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real
+step all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to Llama-3 70B)."""
+
+SPILL = 1.5
+"""A cache that is read over and over stays near up to 1 / SPILL of the last-level cache, and not at
+all from 2 / SPILL on (aiconfigurator's tables: hits at 0.7, misses at 1.4, L40S and H100)."""
+
+ENERGY, NARROWING = 1.6e-12, 0.42
+"""Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width. Chosen by
+hand from the power cap over the rate of large products in bursts (aiconfigurator tables): 1.7 pJ on
+L40S, 1.5 on RTX PRO 6000, 1.6 on A100, 0.93 on H100, 0.67 on B200."""
+
+CLOCK = 0.45
+"""Exponent of the clock over power: dynamic power is clock x voltage squared, and voltage rises a
+little slower than the clock. Of the text-book range 1/3 to 1/2."""
+
+EXPONENTIALS = {"blackwell-ultra": 32.0}
+"""Exponentials per clock of a processor's special function units, where not `USUAL_EXPONENTIALS`:
+Blackwell Ultra doubles them for attention (NVIDIA, "Inside Blackwell Ultra", 2025)."""
+
+USUAL_EXPONENTIALS = 16.0
+"""CUDA programming guide, throughput of native arithmetic instructions: 16 from 5.x to 10.0."""
+
+ROWWISE = ("norm", "softmax", "loss", "embedding")
+"""Memory-bound operators that work row by row."""
+
+STEADY = 8192
+"""Rows or keys of attention beyond which a longer sequence is more of the same."""
+
+LONG_KERNEL = 5e-3
+"""Beyond this ideal time a kernel's start and end no longer show in its efficiency [s]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """Operators of one kind and data type as flat columns of one length."""
+
+    op: str
+    dtype: str
+    variants: tuple[str, ...]  # names; `variant` indexes them
+    variant: Array
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    flop: Array
+    bytes: Array
+    idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
+    cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ideal:
+    """Per shape: the ideal time [s]; arithmetic at the peak rate and all bytes at the memory's
+    bandwidth [s], which decide what bounds a kernel; the features, (shapes, F); and what comes on
+    top where operands come from memory that benchmarks find in the cache [s]."""
+
+    time: Array
+    compute: Array
+    memory: Array
+    features: Array
+    fetch: Numeric = 0.0
+
+
+def kind_of(op: str, variant: str) -> str:
+    """Name under which efficiencies are kept: batched products apart from others, elementwise
+    kernels each for itself, the remaining memory-bound operators by direction."""
+    if variant.startswith("bmm"):
+        return "bmm"
+    if op == "elementwise" or variant in ("flash2", "mla", "kv8", "mla_kv8"):
+        return f"{op}.{variant}"
+    if op in ("norm", "softmax", "loss", "embedding"):
+        return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"
+    return op
+
+
+def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
+    """Stack operators of one kind and data type; each contributes one row per plan of `shape`."""
+    names = tuple(dict.fromkeys(operator.variant for operator in operators))
+
+    def column(values: list[Numeric]) -> Array:
+        return np.concatenate(
+            [np.broadcast_to(np.asarray(value, float), shape).ravel() for value in values]
+        )
+
+    m, n, k, batch, flop, moved, idle = (
+        column([getattr(operator, name) for operator in operators])
+        for name in ("m", "n", "k", "batch", "flop", "bytes", "idle")
+    )
+    variant = column([float(names.index(operator.variant)) for operator in operators])
+    op, dtype = operators[0].op, operators[0].dtype
+    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=1.0)
+
+
+def memory_time(moved: Array, accelerator: Accelerator) -> Array:
+    """Least time to move bytes: what the last-level cache can hold may come from there [s]."""
+    cached = np.minimum(moved, accelerator.l2)
+    return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
+
+
+def _cold_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Array:
+    """Least time to read weights, which come from memory: a layer's are not in the cache when its
+    turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
+    """
+    few = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    stay = (1.0 - np.asarray(cold)) * few
+    return np.asarray(
+        weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
+    )
+
+
+def energy_of(accelerator: Accelerator) -> Numeric:
+    """Energy per 16-bit FLOP of sustained products [J]; NaN if unknown.
+
+    It falls with the width of a processor's matrix unit in FLOP per clock, since wider ones reuse
+    their operands more. `ENERGY` and `NARROWING` are from what capped accelerators sustain: 1.6 pJ
+    per bf16 FLOP at 1024 FLOP per clock (L40S, RTX PRO 6000), 0.9 at 4096 (H100), 0.7 at 8192
+    (B200).
+    """
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    width = half / (accelerator.sms * accelerator.clock)
+    usual = ENERGY * (width / 1024.0) ** -NARROWING
+    return np.where(np.isnan(accelerator.energy), usual, accelerator.energy)
+
+
+def power_limit(accelerator: Accelerator) -> Numeric:
+    """Share of the peak rate that the power cap leaves to matrix products, 0..1; 1 if unknown: the
+    clock follows the power of a kernel (`energy_of` times its rate) to `CLOCK`."""
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    share = np.minimum(accelerator.power / (energy_of(accelerator) * half), 1.0) ** CLOCK
+    return np.where(np.isnan(share), 1.0, share)
+
+
+def peak_of(dtype: str, accelerator: Accelerator) -> Numeric:
+    """Peak rate of the data type's products [FLOP/s]."""
+    return accelerator.peak_for(PEAK.get(dtype, dtype))
+
+
+def _log(value: Array) -> Array:
+    return np.log(np.maximum(value, 1e-30))
+
+
+def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Product, over `TILES` x `SPLITS`.
+
+    The ceiling takes the tiling with the fewest wasted waves. The features describe the tiling
+    that a library would choose: the one that is fastest when cache traffic counts too, which is
+    ceil(n/tn) m k + ceil(m/tm) k n elements, and 8 bytes per output element and split where
+    partial sums are added up.
+    """
+    m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
+    size = ELEMENT_BYTES[shapes.dtype]
+    nominal, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
+    peak = nominal * power_limit(accelerator)
+    weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
+    floor = memory_time(shapes.bytes - weights, accelerator)
+    floor = floor + _cold_time(weights, accelerator, shapes.cold)
+    ceiling = np.full(np.shape(m), np.inf)
+    cost = np.full(np.shape(m), np.inf)
+    waves, tail, fill, tile, split = (np.ones(np.shape(m)) for _ in range(5))
+    prices = {choice: np.full(np.shape(m), np.inf) for choice in TYPICAL_TILES}
+    for rows, cols in TILES:
+        down, across = np.ceil(m / rows), np.ceil(n / cols)
+        reads = size * batch * k * m * n * (1 / np.minimum(rows, m) + 1 / np.minimum(cols, n))
+        for parts in SPLITS:
+            blocks = down * across * batch * parts
+            rounds = np.ceil(blocks / sms)
+            arithmetic = rounds * sms * (2.0 * rows * cols) * np.maximum(k / parts, 16.0) / peak
+            partial = 8.0 * m * n * batch * parts if parts > 1 else 0.0
+            ceiling = np.minimum(ceiling, arithmetic)
+            price = np.maximum(arithmetic, floor) + (reads + partial) / accelerator.l2_bandwidth
+            if (rows, cols) in prices:
+                prices[rows, cols] = np.minimum(prices[rows, cols], price)
+            better = price < 0.999 * cost
+            cost = np.where(better, price, cost)
+            waves = np.where(better, rounds, waves)
+            tail = np.where(better, blocks / (rounds * sms), tail)
+            fill = np.where(better, m * n / (down * across * rows * cols), fill)
+            tile = np.where(better, float(rows * cols), tile)
+            split = np.where(better, float(parts), split)
+    time = np.maximum(ceiling, floor)
+    compute = shapes.flop / nominal
+    whole = []
+    for rows, cols in WHOLE_TILES:
+        filled = np.ceil(m / rows) * np.ceil(n / cols) * batch / sms
+        rounds = np.ceil(filled)
+        whole += [filled / rounds, np.clip(_log(rounds), 0, 4)]
+    features = np.stack(
+        [
+            np.clip(_log(compute / floor), -6, 6),
+            _log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(_log(cost / time), -1, 6),
+            np.clip(_log(waves), 0, 5),
+            tail,
+            fill,
+            _log(tile),
+            _log(split),
+            _log(np.minimum(m, 4096)),
+            _log(np.minimum(n, 4096)),
+            np.clip(_log(m / n), -6, 6),
+            _log(k),
+            np.clip(_log(size * k * n * batch / accelerator.l2), -8, 6),
+            np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
+            np.asarray((n % 8 == 0) & (k % 8 == 0), float),
+            np.asarray(m % 8 == 0, float),
+            *(np.clip(_log(price / time), -2, 4) for price in prices.values()),
+            # Libraries choose among kernels by the power of two that holds the rows.
+            np.ceil(np.log2(np.clip(m, 8, 1024))),
+            *whole,
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
+def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Fused attention: waves of blocks of query rows, each walking over the keys."""
+    peak = peak_of(shapes.dtype, accelerator)
+    sms = accelerator.sms
+    floor = memory_time(shapes.bytes, accelerator)
+    blocks = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch
+    waves = np.ceil(blocks / sms)
+    compute = shapes.flop / peak
+    time = np.maximum(compute, floor)
+    # The softmax takes an exponential per score; a score costs 4 k FLOP, backward 2.5 times that.
+    work = shapes.flop / (2.5 if shapes.op == "attention_backward" else 1.0)
+    rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
+    exponentials = shapes.flop / (4.0 * shapes.k) / (rate * sms * accelerator.clock)
+    features = np.stack(
+        [
+            np.clip(_log(compute / floor), -6, 6),
+            _log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(_log(exponentials / time), -4, 2),
+            np.clip(_log(waves), 0, 4),
+            blocks / (waves * sms),
+            _log(np.minimum(shapes.m, STEADY)),
+            _log(np.minimum(shapes.n, STEADY)),
+            _log(shapes.k / 128.0),
+            # Kernels exist for head sizes in steps of 32; others are padded.
+            _log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
+            np.asarray(shapes.k % 8 == 0, float),
+            # Keys outside the window are skipped in whole tiles, which takes time too.
+            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
+            # Share of the score matrix that is computed: 1/2 when causal.
+            work / (shapes.m * shapes.n * shapes.k * shapes.batch),
+            np.clip(_log(shapes.batch / sms), -6, 4),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
+def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Attention of single new tokens: keys and values are read once; benchmarks read the same ones
+    again, so that small caches stay near. In a real step other layers come between: what would
+    stay is fetched from memory on top.
+
+    m    query rows that share a key and value head
+    n    keys
+    k    head size
+    batch  sequences x key and value heads
+    """
+    cold = np.asarray(shapes.cold, float)
+    floor = memory_time(shapes.bytes, accelerator)
+    if accelerator.is_host:  # its own profile measures both
+        floor = np.where(cold > 0, shapes.bytes / accelerator.bandwidth, floor)
+        cold = 0.0 * cold
+    compute = shapes.flop / peak_of(shapes.dtype, accelerator)
+    time = np.maximum(compute, floor)
+    stay = np.clip(2.0 - SPILL * shapes.bytes / accelerator.l2, 0.0, 1.0)
+    apart = np.maximum(1.0 / accelerator.bandwidth - 1.0 / accelerator.l2_bandwidth, 0.0)
+    fetch = cold * stay * shapes.bytes * apart
+    features = np.stack(
+        [
+            np.clip(_log(compute / floor), -6, 6),
+            _log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(_log(shapes.batch / accelerator.sms), -6, 4),
+            # Long caches are cut into parts to fill the device.
+            np.clip(_log(shapes.batch * shapes.n / (256.0 * accelerator.sms)), -6, 6),
+            _log(np.clip(shapes.n, 16, 65536)),
+            _log(np.minimum(shapes.m, 128)),
+            _log(shapes.k / 128.0),
+            1.0 / (1.0 + shapes.bytes / accelerator.l2),
+            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features, fetch)
+
+
+def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """The two products of a mixture's gated experts, over the experts that have tokens.
+
+    m    tokens of one expert
+    n    inner size of an expert on this device
+    k    hidden size
+    batch  experts with tokens
+    """
+    m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
+    size, nominal = ELEMENT_BYTES[shapes.dtype], peak_of(shapes.dtype, accelerator)
+    weights = 3.0 * WEIGHT_BYTES[shapes.dtype] * n * k * batch
+    floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator)
+    floor = floor + _cold_time(weights, accelerator, shapes.cold)
+    compute = shapes.flop / nominal
+    time = np.maximum(compute / power_limit(accelerator), floor)
+    features = [
+        np.clip(_log(compute / floor), -6, 6),
+        _log(np.minimum(time, 4 * LONG_KERNEL) / 1e-6),
+        np.clip(_log(weights / accelerator.l2), -6, 6),
+        _log(np.clip(m, 1, 4096)),
+        _log(n),
+        _log(k),
+        _log(batch),
+        np.clip(_log(size * m * batch * k / accelerator.l2), -8, 6),
+        # Some libraries walk over the rows of every expert, here or elsewhere.
+        np.broadcast_to(np.log1p(shapes.idle), m.shape),
+        _log(np.clip((1.0 + shapes.idle) * m * batch, 1, 131072)),
+    ]
+    for rows in (16.0, 64.0, 128.0):
+        down = np.ceil(m / rows)
+        blocks = batch * down * np.ceil(2.0 * n / 128.0)
+        features += [m / (down * rows), np.clip(_log(blocks / accelerator.sms), -4, 4)]
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, np.stack(features, axis=1))
+
+
+JOINED = ("layernorm", "rmsnorm", "rope", "swiglu")
+"""Kernels that engines join with others and plain loops run in parts: work lists count their
+traffic as either does."""
+
+
+def _once(shapes: Shapes) -> Array:
+    """Traffic of kernels on a host, which runs them in plain PyTorch whatever a work list counts:
+    of those that lists differ on, every element read and written once. What the parts move beyond
+    that is part of their efficiency [bytes]."""
+    joined = np.array([name.removesuffix("_bwd") in JOINED for name in shapes.variants])
+    least = 2.0 * ELEMENT_BYTES.get(shapes.dtype, 4.0) * shapes.m * shapes.n
+    return np.where(joined[shapes.variant.astype(int)], least, shapes.bytes)
+
+
+def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Memory-bound kernel: bytes over bandwidth.
+
+    The features saturate: a kernel much larger than the cache runs at the bandwidth that its kind
+    sustains. Caches grow with the number of processors, so the same scale says how well a small
+    kernel fills them. Where a row is reduced, its length counts too.
+    """
+    moved = _once(shapes) if accelerator.is_host else shapes.bytes
+    floor = memory_time(moved, accelerator)
+    length = _log(np.clip(shapes.n, 128, 65536)) if shapes.op in ROWWISE else np.zeros_like(floor)
+    features = np.stack(
+        [
+            1.0 / (1.0 + moved / accelerator.l2),
+            1.0 / (1.0 + 8.0 * moved / accelerator.l2),
+            length,
+        ],
+        axis=1,
+    )
+    return Ideal(floor, np.zeros_like(floor), moved / accelerator.bandwidth, features)
+
+
+def ideal(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Ideal time and features of each shape on an accelerator.
+
+    Raises InputError where the accelerator lacks the data type's rate.
+    """
+    if shapes.op == "gemm":
+        return _gemm(shapes, accelerator)
+    if shapes.op == "moe_gemm":
+        return _grouped(shapes, accelerator)
+    if shapes.op == "attention_decode":
+        return _decode(shapes, accelerator)
+    if shapes.op.startswith("attention"):
+        return _attention(shapes, accelerator)
+    return _streaming(shapes, accelerator)

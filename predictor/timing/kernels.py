@@ -1,0 +1,241 @@
+"""Time of operators on an accelerator: latency + ideal / efficiency, with what limits each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator, repeated
+from predictor.timing.calibration import (
+    Calibration,
+    EfficiencyModel,
+    Resolved,
+    Throttle,
+    shape_keys,
+)
+from predictor.timing.features import Ideal, Shapes, columns, ideal, kind_of
+from predictor.timing.roofline import least_time
+from predictor.work import Operator
+
+BOUNDS = ("compute", "memory", "launch")
+"""What limits an operator, as indices of `Timing.bound`."""
+
+DISTANCE_SIGMA, FAR = 0.05, 5.0
+"""Added log-standard-deviation per training standard deviation outside the fitted box, and how many
+count: beyond, the model answers for the edge of the box, wherever the point lies."""
+
+REACH = 1.0
+"""Training standard deviations outside the fitted box over which an accelerator's own measurements
+lose their say against those of its relatives by a factor e. One, as the box's own scale; published
+decoding on GH200, measured on large products only, errs by 5.6 % with anything from 0.25 to 4."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """Times of operators; arrays of shape (operators, *batch).
+
+    time      one execution [s]
+    sigma     its log-standard-deviation
+    bound     index into `BOUNDS`
+    pedigree  per operator: 'measured', 'interpolated', 'transferred' or 'roofline'
+    family    per operator: name of the fit, within which errors are taken as wholly correlated
+    """
+
+    time: Array
+    sigma: Array
+    bound: Array
+    pedigree: tuple[str, ...]
+    family: tuple[str, ...]
+
+
+THROTTLED = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
+"""Operators that draw enough power for the cap to bind."""
+
+
+def throttled(
+    throttle: Throttle | None, time: Array, flop: Array, peak: Array, watts: Numeric
+) -> Array:
+    """Slow a kernel down to what the clocks sustain under the power cap [s].
+
+    peak    FLOP/s of each kernel's data type
+    watts   power cap per FLOP/s of 16-bit peak; NaN: that of the fit's device
+    """
+    if throttle is None:
+        return time
+    share = flop / np.maximum(time, 1e-12) / peak
+    start = throttle.start * np.where(np.isnan(watts), 1.0, watts / throttle.watts)
+    excess = np.log(np.maximum(share / start, 1.0))
+    return np.asarray(time * np.exp(throttle.gamma * excess / (1.0 + time / throttle.fade)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Busy:
+    """Kernels without and with their latency [s], log-standard-deviation, and how that is known."""
+
+    found: Ideal
+    busy: Array
+    latency: Numeric
+    sigma: Array
+    pedigree: str
+    family: str
+
+
+def _busy(
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool,
+    library: str,
+) -> _Busy:
+    found = ideal(shapes, accelerator)
+    kind = kind_of(shapes.op, shapes.variants[0])
+    resolved = calibration.resolve(kind, shapes.dtype, accelerator)
+    pedigree = resolved.pedigree
+    latency: Numeric
+    sigma = np.full(found.time.shape, resolved.sigma)
+    if resolved.model is not None:
+        model = resolved.model
+        names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
+        y = model.inefficiency(found.features, library, names) + _by_variant(model.offsets, shapes)
+        latency, away = model.latency_on(accelerator), model.distance(found.features)
+        if resolved.relative is not None and np.any(away > 0):
+            y, latency, sigma, away = _beyond(
+                resolved, resolved.relative, found.features, y, away, accelerator, shapes, library
+            )
+        if model.lags:
+            latency = latency + _by_variant(model.lags, shapes)
+        busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
+        sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
+        if pedigree == "interpolated" and _all_measured(model, shapes):
+            pedigree = "measured"
+        family = f"{model.kind}/{model.dtype}/{model.accelerator}"
+    else:
+        assert resolved.constant is not None
+        busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
+        family = kind
+    if sustained and shapes.op in THROTTLED:
+        throttle = calibration.throttles.get(accelerator.architecture)
+        if throttle is not None:
+            peak = shapes.flop / np.maximum(found.compute, 1e-30)
+            half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+            busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
+    return _Busy(found, busy, latency, sigma, pedigree, family)
+
+
+def _beyond(
+    resolved: Resolved,
+    relative: EfficiencyModel,
+    features: Array,
+    y: Array,
+    away: Array,
+    accelerator: Accelerator,
+    shapes: Shapes,
+    library: str,
+) -> tuple[Array, Array, Array, Array]:
+    """Shapes outside what was measured on an accelerator: its relatives' efficiency there, times
+    the ratio of both where its own measurements end, which counts less the farther off that is.
+
+    Returns (y, latency [s], sigma, distance from what either was measured on).
+    """
+    own = resolved.model
+    assert own is not None
+    offsets = _by_variant(relative.offsets, shapes)
+    edge = relative.inefficiency(np.clip(features, own.low, own.high), library) + offsets
+    there = relative.inefficiency(features, library) + offsets
+    trust = np.exp(-away / REACH)
+    y = np.where(away > 0, there + trust * (y - edge), y)
+    theirs = relative.latency_on(accelerator)
+    latency = theirs + trust * (own.latency_on(accelerator) - theirs)
+    sigma = np.hypot(resolved.sigma, (1.0 - trust) * resolved.relative_sigma)
+    return y, latency, sigma, np.minimum(away, relative.distance(features))
+
+
+def shape_times(
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool = False,
+    library: str = "",
+) -> tuple[Array, Array, Array, str, str]:
+    """Time every row of `shapes`.
+
+    sustained   clocks as in back-to-back work under the power cap, not in a short burst
+    library     the kernel library that runs them; '' for the neutral one
+
+    A machine that does not exist takes what its relative takes, times the ratio of their rooflines
+    (`roofline.least_time`): the relative's efficiency of the same shape is carried over.
+
+    Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
+    """
+    relative = accelerator.relative
+    if relative is None:
+        one = _busy(shapes, accelerator, calibration, sustained, library)
+        found, busy, sigma, pedigree = one.found, one.busy, one.sigma, one.pedigree
+    else:
+        one = _busy(shapes, relative, calibration, sustained, library)
+        found, pedigree = ideal(shapes, accelerator), "transferred"
+        usual = np.maximum(least_time(shapes, relative), 1e-30)
+        busy = one.busy * least_time(shapes, accelerator) / usual
+        sigma = np.hypot(one.sigma, accelerator.doubt)
+    bound = np.where(one.latency > busy, 2, np.where(_compute_bound(found), 0, 1))
+    return one.latency + busy, sigma, bound, pedigree, one.family
+
+
+def _compute_bound(found: Ideal) -> Array:
+    return np.asarray(found.compute >= found.memory)
+
+
+def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Array:
+    table = np.array([values.get(name, 0.0) for name in shapes.variants])
+    return np.asarray(table[shapes.variant.astype(int)])
+
+
+def _all_measured(model: EfficiencyModel, shapes: Shapes) -> bool:
+    """Whether every row is a shape that was measured on this accelerator itself."""
+    if not model.keys.size:
+        return False
+    keys = shape_keys(shapes.m, shapes.n, shapes.k, shapes.batch)
+    at = np.minimum(np.searchsorted(model.keys, keys), model.keys.size - 1)
+    return bool(np.all(model.keys[at] == keys))
+
+
+def operator_times(
+    operators: list[Operator],
+    accelerator: Accelerator,
+    calibration: Calibration,
+    shape: tuple[int, ...],
+    sustained: bool = False,
+    library: str = "",
+    host: Numeric | None = None,
+) -> Timing:
+    """Time one execution of each operator, for a batch of plans of `shape`.
+
+    library   the kernel library that runs them; '' for the neutral one
+    host      what the host adds to each [s]; `Accelerator.dispatch` if not given
+
+    Operators of one kind and data type are evaluated together. Where the host is the device, what
+    it does beside each kernel is part of the operator's time.
+    """
+    count = len(operators)
+    time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
+    bound = np.zeros((count, *shape), dtype=int)
+    pedigree, family = [""] * count, [""] * count
+    together: dict[tuple[str, str], list[int]] = {}
+    for index, operator in enumerate(operators):
+        key = (kind_of(operator.op, operator.variant), operator.dtype)
+        together.setdefault(key, []).append(index)
+    added = accelerator.dispatch if host is None else host
+    for indices in together.values():
+        shapes = columns([operators[index] for index in indices], shape)
+        machine = repeated(accelerator, shape, len(indices))
+        part = shape_times(shapes, machine, calibration, sustained, library)
+        rows = (len(indices), *shape)
+        time[indices] = part[0].reshape(rows) + added
+        sigma[indices] = part[1].reshape(rows)
+        bound[indices] = part[2].reshape(rows)
+        for index in indices:
+            pedigree[index], family[index] = part[3], part[4]
+    return Timing(time, sigma, bound, tuple(pedigree), tuple(family))

@@ -1,0 +1,65 @@
+"""A training step: completion of a request, its parts, their assembly, its explanation."""
+
+from predictor.training.completion import (
+    TRAINED_LOAD,
+    TrainingRequest,
+    complete_training,
+    reliability_defaults,
+    reliability_of,
+)
+from predictor.training.decomposition import Parts, parts, stack, take
+from predictor.training.explanation import Explanation, explain
+from predictor.training.layer import (
+    COLLECTIVE_CATEGORIES,
+    STEP_CATEGORIES,
+    LayerParts,
+    distinct,
+    layer_parts,
+)
+from predictor.training.prediction import TrainingPrediction, environment_of, interval, predict
+from predictor.training.reliability import Goodput, goodput
+from predictor.training.step import (
+    ANY,
+    HOP,
+    LAUNCH,
+    NODES,
+    TERMS,
+    Environment,
+    assemble,
+    environment,
+    stretched,
+)
+
+__all__ = [
+    "ANY",
+    "COLLECTIVE_CATEGORIES",
+    "HOP",
+    "LAUNCH",
+    "NODES",
+    "STEP_CATEGORIES",
+    "TERMS",
+    "TRAINED_LOAD",
+    "Environment",
+    "Explanation",
+    "Goodput",
+    "LayerParts",
+    "Parts",
+    "TrainingPrediction",
+    "TrainingRequest",
+    "assemble",
+    "complete_training",
+    "distinct",
+    "environment",
+    "environment_of",
+    "explain",
+    "goodput",
+    "interval",
+    "layer_parts",
+    "parts",
+    "predict",
+    "reliability_defaults",
+    "reliability_of",
+    "stack",
+    "stretched",
+    "take",
+]

@@ -1,0 +1,281 @@
+"""Kernels and collectives inside the layers of a step, timed one by one.
+
+They depend on a few fields of a plan alone (`plan.LAYER_FIELDS`), so that plans that differ in the
+rest share them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import LAYER_FIELDS, TrainingPlan
+from predictor.timing import Calibration, Timing, collective_time, operator_times, span
+from predictor.work import (
+    PASSES,
+    Collective,
+    Group,
+    Operator,
+    groups,
+    step_collectives,
+    step_operators,
+)
+
+KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
+"""Kind of communication of a group that does not name its own."""
+
+
+def weight_share(operator: Operator) -> float:
+    """Share of a kernel's time that goes into gradients of weights."""
+    return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
+
+
+def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
+    """Class of a kernel: those whose time in a step differs from that by itself for one reason.
+    Products ('gemm.ARCHITECTURE', for the clock that each sustains), fused attention
+    ('attention', 'attention.triton') and those that stream memory ('stream')."""
+    if operator.op == "gemm":
+        return f"gemm.{architecture}"
+    if operator.op.startswith("attention"):
+        return "attention.triton" if attention == "triton" else "attention"
+    return "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What tells apart the collectives of one step: kind of group, operation, where it runs, what
+    it may hide behind ('' for nothing: a class of kernels, or a phase of the step)."""
+
+    kind: str
+    op: str
+    place: str
+    behind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """Collectives of one step, alike arrays for each slot.
+
+    time     of one execution, by itself [s]
+    window   what it may hide behind, by itself [s]
+    count    executions
+    domains  nodes whose traffic it shares the network between nodes with; 1 inside a node
+    sigma    log-standard-deviation of `time`
+    """
+
+    time: Array
+    window: Array
+    count: Array
+    domains: Array
+    sigma: Array
+
+
+def distinct(
+    plan: TrainingPlan, others: Sequence[Array] = ()
+) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
+    """Plans with distinct layer fields, and for every plan the index of its own among them.
+
+    others   what else tells plans apart: numbers of their machines (`Cluster.varying`)
+    """
+    shape = plan.shape
+    if not shape:
+        return plan, np.zeros((), dtype=np.intp)
+    # What is one number is the same for all.
+    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
+    codes, many = np.zeros(math.prod(shape), dtype=np.int64), 1
+    for column in (value for value in told if np.ndim(value)):
+        values, inverse = np.unique(np.broadcast_to(column, shape).ravel(), return_inverse=True)
+        if many * len(values) > 2**62:  # count what there is before numbers run out
+            known, codes = np.unique(codes, return_inverse=True)
+            many = int(known.size)
+        codes, many = codes * len(values) + inverse, many * len(values)
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worklist:
+    """Operators of a layer and the ends, timed; arrays of (operators, base shape)."""
+
+    operators: tuple[Operator, ...]
+    timing: Timing
+
+
+def _domains(group: Group, crowd: Group, cluster: Cluster) -> Array:
+    """Domains of the network's outermost tier that a crowd of ranks crosses where a group of it
+    does, else 1."""
+    place, all_ = span(group, cluster), span(crowd, cluster)
+    outer = (place.tier == len(cluster.tiers) - 1) & (len(cluster.tiers) > 1)
+    return np.where(outer, all_.size / all_.below, 1.0)
+
+
+def exchange(
+    collective: Collective,
+    ranks: dict[str, Group],
+    window: Numeric,
+    shape: tuple[int, ...],
+    cluster: Cluster,
+    calibration: Calibration,
+    crowd: Group | None = None,
+) -> Exchange:
+    """One collective with the time that its call and its group take; `crowd` communicates at the
+    same time, the group itself if None."""
+    group = ranks[collective.group]
+    time, sigma = collective_time(
+        collective.op,
+        collective.bytes,
+        group,
+        cluster,
+        calibration,
+        collective.copies,
+        collective.reach,
+    )
+    values = (
+        time * collective.calls,
+        window,
+        collective.count,
+        _domains(group, crowd or group, cluster),
+        sigma,
+    )
+    filled = (np.broadcast_to(np.asarray(value, float), shape) for value in values)
+    return Exchange(*filled)
+
+
+def _inside(
+    collectives: Iterable[Collective],
+    work: Worklist,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> dict[tuple[Slot, int], Exchange]:
+    """Collectives inside a stage, those that the plan has."""
+    position = {operator.name: index for index, operator in enumerate(work.operators)}
+    ranks = groups(plan)
+    found: dict[tuple[Slot, int], Exchange] = {}
+    taken: dict[Slot, int] = {}
+    for collective in collectives:
+        size = np.asarray(ranks[collective.group].size)
+        if not np.any(np.asarray(collective.count) * (size > 1)):
+            continue
+        window: Numeric = 0.0
+        behind = ""
+        if collective.behind == PASSES:
+            behind = PASSES
+        elif collective.behind:
+            at = position[collective.behind]
+            window, behind = (
+                work.timing.time[at],
+                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
+            )
+        kind = KIND.get(collective.group, collective.group)
+        slot = Slot(kind, collective.op, collective.module, behind)
+        taken[slot] = taken.get(slot, -1) + 1
+        found[(slot, taken[slot])] = exchange(
+            collective, ranks, window, plan.shape, cluster, calibration
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerParts:
+    """What of a step depends on `plan.LAYER_FIELDS` and on the categories of its layers alone;
+    arrays of base shape, fields as of `Parts`.
+
+    base    one plan of each distinct set of those fields
+    listed  the operators behind it
+    """
+
+    base: TrainingPlan
+    listed: Worklist
+    work: dict[tuple[str, str, str], Array]
+    weights: dict[tuple[str, str], Array]
+    families: dict[tuple[str, str, str], Array]
+    launches: dict[str, Array]
+    kernels: dict[str, Array]
+    hops: dict[str, Array]
+    inside: dict[tuple[Slot, int], Exchange]
+    sigmas: dict[str, Array]
+
+
+STEP_CATEGORIES = (
+    "sharding",
+    "schedule",
+    "split",
+    "grad_overlap",
+    "param_overlap",
+    "p2p_overlap",
+    "reshard",
+    "grad_clip",
+)
+"""Categories of a plan that change nothing inside a layer."""
+
+COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_overlap", "dispatch")
+"""Categories that change a layer's collectives alone, none of its kernels."""
+
+
+def layer_parts(
+    model: Model,
+    cluster: Cluster,
+    base: TrainingPlan,
+    calibration: Calibration,
+    timing: Timing | None = None,
+) -> LayerParts:
+    """Time the layers and ends of plans, kernel by kernel and collective by collective.
+
+    cluster  one, or one for each plan of the batch
+    base     a plan, or a batch that differs in `plan.LAYER_FIELDS` or machines (`distinct`)
+    timing   of the kernels, where it is known from plans that differ in `COLLECTIVE_CATEGORIES`
+    """
+    operators = step_operators(model, base)
+    accelerator = cluster.accelerator
+    if timing is None:
+        timing = operator_times(
+            operators,
+            accelerator,
+            calibration,
+            base.shape,
+            sustained=True,
+            host=accelerator.host_time(base.tp),
+        )
+    work: dict[tuple[str, str, str], Array] = {}
+    families: dict[tuple[str, str, str], Array] = {}
+    weights: dict[tuple[str, str], Array] = {}
+    sigmas: dict[str, Array] = {}
+    launches: dict[str, Array] = {}
+    kernels: dict[str, Array] = {}
+    for position, operator in enumerate(operators):
+        time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
+        own, family = (
+            kernel_class(operator, base.attention, accelerator.architecture),
+            timing.family[position],
+        )
+        for table, key in (
+            (work, (operator.module, operator.phase, own)),
+            (families, (operator.module, family, own)),
+        ):
+            table[key] = table[key] + time if key in table else time
+        if share := weight_share(operator):
+            late = weights.get((operator.module, own), 0.0)
+            weights[(operator.module, own)] = late + share * time
+        sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
+        for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
+            before = counts.get(operator.module, np.zeros(base.shape))
+            counts[operator.module] = before + operator.count * each
+    listed = Worklist(tuple(operators), timing)
+    inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
+    hops = {module: np.zeros(base.shape) for module in launches}
+    for (slot, _), exchange in inside.items():
+        if slot.kind == "tp":
+            rounds = 2.0 if slot.op == "allreduce" else 1.0
+            hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
+    spreads = {family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()}
+    return LayerParts(
+        base, listed, work, weights, families, launches, kernels, hops, inside, spreads
+    )

@@ -1,0 +1,211 @@
+"""Assemble a training prediction: operators, collectives, schedule and memory in one step time.
+
+One code path serves a single plan and a batch of many: operators are timed once per distinct set
+of the fields on which they depend (`plan.LAYER_FIELDS`), then gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.errors import InputError
+from predictor.hardware import Cluster, batch_shape
+from predictor.memory import Memory, memory
+from predictor.models import CONVENTIONS, Model, hardware_flop_per_token, model_flop_per_token
+from predictor.plans import (
+    LINE,
+    STAGES,
+    Event,
+    Passes,
+    TrainingPlan,
+    enforce,
+    pipeline_rules,
+    timeline,
+)
+from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
+from predictor.training.decomposition import parts
+from predictor.training.layer import kernel_class
+from predictor.training.step import (
+    KINDS,
+    TERMS,
+    Environment,
+    Step,
+    assemble,
+    environment,
+    stretched,
+)
+from predictor.work import Operator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingPrediction:
+    """What is predicted for a plan or a batch of plans; arrays have the batch's shape.
+
+    step_time    [s]; low, high bound the calibration's interval
+    sigma        log-standard-deviation of the step time
+    passes       of one micro-batch on each kind of stage, before the framework's factor
+    breakdown    seconds by term of `TERMS`, on the slowest stage
+    hidden       seconds of communication that run behind computation, by kind of `KINDS`
+    layer_time   forward and backward of one layer (the mean one) and micro-batch, exposed
+                 communication included [s]
+    memory       by class and stage; p_oom is the probability that it does not fit
+    flop_per_token  convention -> (model, hardware) FLOP per token
+    peak         of the linear layers' data type [FLOP/s per device]
+    """
+
+    model: Model
+    cluster: Cluster
+    plan: TrainingPlan
+    calibration: Calibration
+    step_time: Array
+    low: Array
+    high: Array
+    sigma: Array
+    passes: Passes
+    breakdown: dict[str, Array]
+    hidden: dict[str, Array]
+    layer_time: Array
+    memory: Memory
+    p_oom: Array
+    flop_per_token: dict[str, tuple[Numeric, Numeric]]
+    peak: Numeric
+    operators: tuple[Operator, ...]
+    timing: Timing
+    executions: Array
+    unique: npt.NDArray[np.intp]
+
+    @property
+    def tokens_per_step(self) -> Numeric:
+        """Tokens that one step trains on."""
+        return self.plan.global_batch * self.plan.seq_len
+
+    @property
+    def tokens_per_s(self) -> Array:
+        """Tokens per second of the whole cluster."""
+        return np.asarray(self.tokens_per_step / self.step_time)
+
+    def utilisation(self, convention: str, hardware: bool = False) -> Array:
+        """Model (or hardware) FLOPs utilisation in a convention, of the dense peak, 0..1."""
+        flop = self.flop_per_token[convention][1 if hardware else 0]
+        return np.asarray(flop * self.tokens_per_s / (self.plan.gpus * self.peak))
+
+    def timeline(self) -> list[Event]:
+        """The pipeline of a single plan, event by event [s], before the framework's factor.
+
+        Raises InputError for a batch of plans, where interleaved micro-batches do not fill whole
+        groups of stages, and where the schedule asks for more of them.
+        """
+        plan = self.plan
+        if plan.shape:
+            raise InputError("a timeline is played for one plan, not for a batch")
+        enforce(pipeline_rules(plan, self.model), plan)
+        m, pp, vpp = (int(value) for value in (plan.micro_batches, plan.pp, plan.vpp))
+        if plan.pipeline.fold == LINE and vpp > 1 and m % pp:
+            raise InputError(
+                f"interleaving needs micro-batches in multiples of pp {pp}, not {m}; change "
+                "--global-batch or --micro-batch"
+            )
+        return timeline(plan.schedule, *self.passes.of_every_stage(), m, vpp)
+
+    def training_time(self, tokens: float) -> Array:
+        """Time to train on a number of tokens without interruption [s]."""
+        return np.asarray(tokens / self.tokens_per_s)
+
+
+def interval(step: Step, factor: Numeric, spread: float) -> Array:
+    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
+    neutral = step.step_time / factor
+    variance: Array = np.asarray(spread**2)
+    for family, time in step.families.items():
+        variance = variance + (time / neutral * step.sigmas[family]) ** 2
+    return np.asarray(np.sqrt(variance))
+
+
+def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
+    """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
+    accelerators, which say nothing of a host."""
+    factors = {} if cluster.accelerator.is_host else run.factors
+    return environment(factors, plan.framework, plan.era)
+
+
+def predict(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+) -> TrainingPrediction:
+    """Predict one training step of a plan, or of every plan of a batch.
+
+    model        a decoder
+    cluster      accelerators and their network; their numbers may be arrays that broadcast with
+                 the plan's: one machine for each plan
+    plan         numeric fields are floats or arrays of one shape
+    calibration  what has been fitted (`efficiency.load`)
+
+    Raises InputError for data types that the accelerator lacks. Whether a plan is possible at all
+    is `plan.check`'s business, whether it fits is part of the result.
+    """
+    run = calibration.run
+    if cluster.varying:
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
+    found, listed = parts(model, cluster, plan, calibration)
+    using = environment_of(cluster, plan, run)
+    step = assemble(found, run, using)
+    total_sigma = interval(step, using.factor, run.spread(model.is_moe))
+
+    need = memory(model, plan, run)
+    reach = np.exp(calibration.interval_q * total_sigma)
+    core = plan.recompute != "selective" or "core_attn" in plan.recompute_parts
+    again = plan.recompute if core else "none"  # conventions count the attention core only
+    conventions = {
+        name: (
+            model_flop_per_token(model, plan.seq_len, name),
+            hardware_flop_per_token(model, plan.seq_len, name, again, plan.recompute_share),
+        )
+        for name in CONVENTIONS
+    }
+    architecture = cluster.accelerator.architecture
+    stretch = [
+        stretched(run.factors, kernel_class(operator, plan.attention, architecture))
+        for operator in listed.operators
+    ]
+    timing = replace(listed.timing, time=(listed.timing.time.T * stretch).T)
+    slowest = step.slowest[None]
+    units = {
+        module: np.take_along_axis(value, slowest, axis=0)[0] * found.m
+        for module, value in found.modules.items()
+    }
+    base_shape = listed.timing.time.shape[1:]
+    counts = [np.broadcast_to(np.asarray(o.count, float), base_shape) for o in listed.operators]
+    executions = np.stack(
+        [
+            units[operator.module] * found.spread(count)
+            for operator, count in zip(listed.operators, counts, strict=True)
+        ]
+    )
+    return TrainingPrediction(
+        model=model,
+        cluster=cluster,
+        plan=plan,
+        calibration=calibration,
+        step_time=step.step_time,
+        low=step.step_time / reach,
+        high=step.step_time * reach,
+        sigma=total_sigma,
+        passes=step.passes,
+        breakdown=step.breakdown,
+        hidden=step.hidden,
+        layer_time=using.factor * step.layer_time,
+        memory=need,
+        p_oom=need.probability_over(cluster.accelerator.memory, run.memory_sigma),
+        flop_per_token=conventions,
+        peak=cluster.accelerator.peak_for(plan.recipe.peak),
+        operators=listed.operators,
+        timing=timing,
+        executions=executions,
+        unique=found.index,
+    )
+
+
+__all__ = ["BOUNDS", "KINDS", "STAGES", "TERMS", "TrainingPrediction", "predict"]

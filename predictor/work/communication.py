@@ -1,0 +1,399 @@
+"""The work list's other half: which collectives one training step of a plan runs.
+
+A parallelism is a set of collectives, each with the rank group that takes part and the operator
+behind which it may hide; nothing else in the model knows the parallelism by name.
+
+Volumes: Narayanan et al. 2021, section 3 (tensor and pipeline parallelism); Korthikanti et al.
+2022, section 4.2 (sequence parallelism: the same volume forward, 1.25 times backward); Rajbhandari
+et al. 2020 (sharded data parallelism); Liu et al. 2023 (ring attention); Jacobs et al. 2023
+(Ulysses); Lepikhin et al. 2020 (expert parallelism).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.models import Model
+from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.work.attention import WINDOWED, kv_heads
+from predictor.work.mixture import expert_tokens
+from predictor.work.recompute import region_repeats
+
+PASSES = "passes"
+"""What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
+computation of both passes, shared among them (DeepSeek-AI 2024, section 3.2.1; Megatron Core's
+overlap_moe_expert_parallel_comm)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collective:
+    """One collective call.
+
+    op       'allreduce', 'allgather', 'reducescatter', 'alltoall', 'p2p'
+    phase    'forward', 'recompute', 'backward' or 'update'
+    module   as of an operator (per micro-batch), 'stage' (per micro-batch and virtual stage),
+             'update' (per step)
+    group    'tp', 'cp', 'ep', 'etp', 'pp', 'dp', 'shard', 'replicate', their like for the experts
+             ('edp', 'eshard', 'ereplicate'), 'ends': the ranks that take part
+    bytes    message size in nccl-tests' convention [bytes]
+    count    executions per unit of `module`
+    behind   name of the operator it overlaps with, or `PASSES`; '' if nothing hides it
+    calls    calls per execution, which hide behind that operator together
+    copies   of each element in the message, of which those to one domain share the way
+    reach    domains to which the copies of an element go at most; NaN: any
+    """
+
+    name: str
+    op: str
+    phase: str
+    module: str
+    group: str
+    bytes: Numeric
+    count: Numeric = 1.0
+    behind: str = ""
+    calls: Numeric = 1.0
+    copies: Numeric = 1.0
+    reach: Numeric = np.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Ranks of one parallel dimension: how many, and how far apart in rank order."""
+
+    size: Numeric
+    stride: Numeric
+
+
+def groups(plan: TrainingPlan) -> dict[str, Group]:
+    """Rank groups in the plan's order of dimensions; the ranks of a stage once more in the order
+    expert TP, EP, replicas of the experts.
+
+    Ranks that do not follow one another evenly (those that share a gradient where another
+    dimension lies between dp and cp; the experts' where pipelines lie inside the stage's ranks) are
+    taken as spaced evenly over the same distance.
+    """
+    order = plan.rank_order.split("-")
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
+    stride: dict[str, Numeric] = {}
+    whole: Numeric = 1.0
+    for name in order:
+        stride[name] = whole
+        whole = whole * sizes[name]
+    # Ranks of a stage that are neighbours, because no pipeline lies between them.
+    within: Numeric = 1.0
+    for name in order[: order.index("pp")]:
+        within = within * sizes[name]
+    reach = np.maximum(stride["cp"] * plan.cp, stride["dp"] * plan.dp)
+    across = reach / (plan.dp * plan.cp)
+    between = np.where(plan.stage_ranks > within, plan.pp, 1.0)
+    if plan.pipeline.copies > 1:  # replicas of a stage lie over the whole pipeline
+        across = whole / plan.gradient_group
+        between = np.maximum(plan.pp / plan.pipeline.copies, 1.0)
+    shard, expert = plan.shard_group, plan.ep * plan.etp
+    expert_shard = plan.expert_shard_group
+    apart = np.where(expert > within, plan.pp, 1.0)
+    last = stride["pp"] * np.maximum(plan.pp - 1.0, 1.0)
+    return {
+        "tp": Group(plan.tp, stride["tp"]),
+        "cp": Group(plan.cp, stride["cp"]),
+        "dp": Group(plan.gradient_group, across),
+        "shard": Group(shard, across),
+        "replicate": Group(plan.gradient_group / shard, across * shard),
+        "etp": Group(plan.etp, np.where(plan.etp > within, plan.pp, 1.0)),
+        "ep": Group(plan.ep, plan.etp * apart),
+        "edp": Group(plan.expert_gradient_group, expert * between),
+        "eshard": Group(expert_shard, expert * between),
+        "ereplicate": Group(
+            plan.expert_gradient_group / expert_shard, expert * between * expert_shard
+        ),
+        "pp": Group(np.minimum(plan.pp, 2.0), stride["pp"]),
+        "ends": Group(np.minimum(plan.pp, 2.0), last),
+    }
+
+
+def _passes(plan: TrainingPlan, region: str) -> list[tuple[str, str, Numeric]]:
+    """(phase, suffix of the operators, share of the layers) of every run of a region's forward
+    pass."""
+    share = region_repeats(region, plan)
+    again = [] if share is None else [("recompute", ".again", share)]
+    return [("forward", "", 1.0), *again]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A column-parallel product and the row-parallel one that ends the region between them.
+
+    module, share   where it is, and in what share of the module's layers
+    enter, leave    names of the two products
+    message         bytes that are gathered before the first
+    """
+
+    module: str
+    share: Numeric
+    enter: str
+    leave: str
+    message: Numeric
+
+
+def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
+    """The tensor-parallel regions of a layer."""
+    token = plan.recipe.activation * plan.tokens
+    whole = token * float(model.hidden)
+    attention = model.attention_share
+    if model.is_latent:  # the latents are gathered, not the residual stream
+        latent = (model.q_lora_rank or model.hidden) + model.kv_lora_rank + model.qk_rope_head_dim
+        found = [Region("layer", attention, "attention.kv_up", "attention.out", token * latent)]
+    else:
+        found = [Region("layer", attention, "attention.qkv", "attention.out", whole)]
+    if model.is_hybrid:
+        share = model.mamba_share
+        found.append(Region("layer", share, "mamba.in", "mamba.out", whole))
+    if model.dense_share or not model.is_moe:
+        found.append(Region("dense", 1.0, "mlp.up", "mlp.down", whole))
+    if model.is_moe and model.shared_width:
+        found.append(Region("moe", 1.0, "shared.up", "shared.down", whole))
+    return found
+
+
+def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[Collective]:
+    """Collectives around the column- and row-parallel products of a layer."""
+    split = np.where(plan.sequence_parallel > 0, 1.0, 0.0)
+    plain = 1.0 - split
+    found: list[Collective] = []
+    overlap, late = plan.tp_overlap, plan.tp_overlap or plan.tp_async_backward
+    # Frozen weights have no gradient to hide behind.
+    weight_grad = "dgrad" if plan.frozen else "wgrad"
+    late = overlap if plan.frozen else late
+    for region in _regions(model, plan):
+        enter, leave = region.enter, region.leave
+
+        def add(
+            name: str,
+            op: str,
+            phase: str,
+            count: Numeric,
+            behind: str,
+            message: Numeric = whole,
+            at: Region = region,
+        ) -> None:
+            count = at.share * count
+            found.append(Collective(name, op, phase, at.module, "tp", message, count, behind))
+
+        for phase, again, share in _passes(plan, enter):
+            before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
+            gathered = region.message
+            add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
+            add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
+            add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)
+        output = f"{leave}.dgrad" if overlap else ""
+        inputs, weights = (f"{enter}.{grad}" if late else "" for grad in ("dgrad", weight_grad))
+        message = region.message
+        add(f"{leave}.gather.bwd", "allgather", "backward", split, output)
+        if plan.tp_regather and not plan.frozen:
+            add(f"{enter}.regather", "allgather", "backward", split, inputs, message)
+        add(f"{enter}.scatter.bwd", "reducescatter", "backward", split, weights, message)
+        add(f"{enter}.reduce.bwd", "allreduce", "backward", plain, weights, message)
+    return found
+
+
+def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
+    """The way of tokens to their experts and back.
+
+    An all-to-all of all token copies among the expert-parallel ranks each way, preceded by the
+    counts of tokens per expert; then a gathering among the ranks that split experts, and a
+    reduction of their partial sums. Gradients go the same way backward.
+    """
+    if not model.is_moe:
+        return []
+    sent = plan.recipe.activation * expert_tokens(model, plan) / plan.etp * model.expert_width
+    copies = float(model.top_k) if plan.dispatch == "once" else 1.0
+    found: list[Collective] = []
+
+    def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
+        hidden = PASSES if plan.ep_overlap and group == "ep" else ""
+        shared = copies if op == "alltoall" else 1.0
+        found.append(
+            Collective(
+                name,
+                op,
+                phase,
+                "moe",
+                group,
+                size,
+                count,
+                hidden,
+                copies=shared,
+                reach=plan.routed_nodes,
+            )
+        )
+
+    for phase, again, share in _passes(plan, "moe"):
+        counts = 8.0 * model.num_experts * plan.ep
+        add(f"moe.counts{again}", "allgather", phase, "ep", counts, share)
+        add(f"moe.dispatch{again}", "alltoall", phase, "ep", sent, share)
+        add(f"moe.gather{again}", "allgather", phase, "etp", sent * plan.etp, share)
+        add(f"moe.scatter{again}", "reducescatter", phase, "etp", sent * plan.etp, share)
+        add(f"moe.combine{again}", "alltoall", phase, "ep", sent, share)
+    add("moe.combine.bwd", "alltoall", "backward", "ep", sent, 1.0)
+    add("moe.scatter.bwd", "allgather", "backward", "etp", sent * plan.etp, 1.0)
+    add("moe.gather.bwd", "reducescatter", "backward", "etp", sent * plan.etp, 1.0)
+    add("moe.dispatch.bwd", "alltoall", "backward", "ep", sent, 1.0)
+    return found
+
+
+def _ends(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
+    """Tensor-parallel collectives of the embedding and of the output projection."""
+    split = np.where(plan.sequence_parallel > 0, 1.0, 0.0)
+    scalar = 4.0 * plan.tokens  # fp32 maximum, sum and target logit of the split softmax
+    return [
+        Collective(
+            "embedding.reduce", "allreduce", "forward", "embedding", "tp", whole, 1.0 - split
+        ),
+        Collective(
+            "embedding.scatter", "reducescatter", "forward", "embedding", "tp", whole, split
+        ),
+        Collective(
+            "embedding.gather.bwd", "allgather", "backward", "embedding", "tp", whole, split
+        ),
+        Collective("head.gather", "allgather", "forward", "head", "tp", whole, split),
+        Collective("loss.reduce", "allreduce", "forward", "head", "tp", scalar, 3.0),
+        Collective("head.reduce.bwd", "allreduce", "backward", "head", "tp", whole, 1.0 - split),
+        Collective("head.scatter.bwd", "reducescatter", "backward", "head", "tp", whole, split),
+    ]
+
+
+def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
+    """What the ranks that split a sequence exchange for attention, per attention block.
+
+    A ring passes keys and values on behind the attention to those that are there; a gathering
+    fetches all of them first; Ulysses exchanges heads of queries, keys and values for tokens, and
+    the outcome back, by all-to-alls.
+    """
+    width = kv_heads(model, plan) * (model.qk_dim + model.v_dim)
+    query = model.heads / plan.tp * (model.qk_dim + model.v_dim)
+    token = plan.recipe.activation * plan.tokens
+    share = model.attention_share
+    found: list[Collective] = []
+    if plan.attention == "unfused":
+        core, gradient = "attention.context", "attention.context.dgrad"
+    else:
+        core = "attention" if model.windowed_share < 1.0 else WINDOWED
+        gradient = f"{core}.bwd"
+    for phase, name, behind, volume in (
+        ("forward", "attention.exchange", core, 1.0),
+        ("recompute", "attention.exchange.again", f"{core}.again", 1.0),
+        ("backward", "attention.exchange.bwd", gradient, 2.0),
+    ):
+        again = region_repeats("attention", plan) if phase == "recompute" else 1.0
+        if again is None:
+            continue
+        count = again * share
+        if plan.cp_kind == "ring":
+            message, calls = volume * token * width, plan.cp - 1.0
+            found.append(
+                Collective(name, "p2p", phase, "layer", "cp", message, count, behind, calls)
+            )
+        elif plan.cp_kind == "ulysses":
+            message = token * (query + width)
+            found.append(Collective(name, "alltoall", phase, "layer", "cp", message, count))
+        else:
+            message = volume * token * width * plan.cp
+            found.append(Collective(name, "allgather", phase, "layer", "cp", message, count))
+    return found
+
+
+def step_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
+    """Collectives of one micro-batch inside a stage: tensor, context and expert parallelism."""
+    whole = plan.recipe.activation * plan.tokens * float(model.hidden)
+    return [
+        *_tensor_parallel(model, plan, whole),
+        *_ends(plan, whole),
+        *_context_parallel(model, plan),
+        *_expert_parallel(model, plan),
+    ]
+
+
+def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
+    """Transfers between stages, per micro-batch and virtual stage, forward and backward.
+
+    Each rank of a tensor-parallel group sends its share of the sequence, or scatters the whole and
+    gathers it again inside the node (Narayanan et al. 2021, section 4.1).
+    """
+    message = plan.recipe.activation * plan.tokens * float(model.hidden) / plan.tp
+    behind = "stage" if plan.p2p_overlap else ""
+    crossing = np.where(plan.pp > 1, 1.0, 0.0)
+    return [
+        Collective(f"pipeline.{phase}", "p2p", phase, "stage", "pp", message, crossing, behind)
+        for phase in ("forward", "backward")
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Parameters of one kind on one rank before data-parallel sharding, floats or arrays.
+
+    weights   all of them, as they are gathered where sharded
+    trained   those that have gradients
+    """
+
+    weights: Numeric
+    trained: Numeric
+
+
+def gradient_collectives(
+    plan: TrainingPlan, dense: Held, experts: Held, layers: Numeric, shared: Numeric
+) -> list[Collective]:
+    """Collectives that keep the data-parallel replicas equal.
+
+    dense     of the stage, without its experts
+    experts   of the stage; their replicas are other ranks than those of the rest
+    layers    layers of the stage: sharded weights are gathered and reduced one by one
+    shared    parameters of an embedding that first and last stage hold both (0 if untied)
+
+    Counts are per step; those of fully sharded weights repeat with every micro-batch.
+    """
+    hide_reduce = "backward" if plan.grad_overlap else ""
+    hide_gather = "forward" if plan.param_overlap else ""
+    found: list[Collective] = []
+
+    def add(
+        name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric, behind: str
+    ) -> None:
+        found.append(Collective(name, op, phase, "update", group, size, count, behind))
+
+    def reduce(held: Held, kind: str, prefix: str, shard: Numeric) -> None:
+        """Collectives of one kind of parameters: groups `prefix`dp, `prefix`shard, ..."""
+        sharding = SHARDINGS[plan.sharding]
+        repeats = plan.micro_batches if sharding.per_micro_batch else 1.0
+        grads, weights = held.trained * plan.reduce_bytes, held.weights * plan.gather_bytes
+        scatter, gather = f"{kind}gradients.scatter", f"{kind}weights.gather"
+        if sharding.weights:
+            pieces = layers + 1.0  # the layers, and the rest as one
+            weight, grad, count = weights / pieces, grads / pieces, pieces * plan.micro_batches
+            group = f"{prefix}shard"
+            add(gather, "allgather", "forward", group, weight, count, hide_gather)
+            if plan.reshard:
+                again = f"{kind}weights.regather"
+                add(again, "allgather", "backward", group, weight, count, hide_reduce)
+            add(scatter, "reducescatter", "backward", group, grad, count, hide_reduce)
+            name, group = f"{kind}gradients.replicate", f"{prefix}replicate"
+            add(name, "allreduce", "backward", group, grad / shard, count, hide_reduce)
+        elif sharding.optimizer:
+            group = f"{prefix}dp"
+            updated = held.trained * plan.gather_bytes
+            add(scatter, "reducescatter", "backward", group, grads, repeats, hide_reduce)
+            add(gather, "allgather", "forward", group, updated, 1.0, hide_gather)
+        else:
+            name, group = f"{kind}gradients.reduce", f"{prefix}dp"
+            add(name, "allreduce", "backward", group, grads, repeats, hide_reduce)
+
+    reduce(dense, "", "", plan.shard_group)
+    if np.any(np.asarray(experts.weights) > 0):
+        reduce(experts, "experts.", "e", plan.expert_shard_group)
+    crossing = np.where(plan.pp > 1, 1.0, 0.0)
+    tied = shared * plan.gradient_bytes
+    add("embedding.tie", "allreduce", "backward", "ends", tied, crossing, "")
+    return found

@@ -1,0 +1,168 @@
+"""What a work list consists of: operators, and how their arithmetic and traffic are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.arrays import Numeric
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """One kernel: what it computes, how often, and what it leaves behind.
+
+    op       'gemm', 'moe_gemm', 'attention_prefill', 'attention_backward', 'norm', 'elementwise',
+             'softmax', 'embedding', 'loss', 'optimizer'
+    variant  of the op: layout of a product ('fwd', 'dgrad', 'wgrad', 'bmm', 'bmm_bwd'), kind of
+             an elementwise kernel ('gelu', 'add', ...), direction of the others
+    phase    'forward', 'recompute', 'backward' or 'update'
+    module   what `count` is per, and micro-batch: 'layer' (all layers: attention), 'dense' and
+             'moe' (the two kinds of feed-forward block), 'embedding', 'head', 'mtp' (an extra
+             prediction layer); or 'update' (per step)
+    m, n, k, batch   product: C[m,n] = A[m,k] B[k,n], `batch` of them; experts: tokens of one, inner
+             size, width of a token, experts; attention: query length, key length, head size,
+             sequences x heads; the rest: rows, columns
+    flop     arithmetic [FLOP]
+    bytes    least traffic to and from memory [bytes]
+    count    executions per unit of `module`
+    saved    bytes that one execution keeps from the forward to the backward pass
+    core     belongs to the attention core, which selective recomputation repeats
+    idle     keys outside the window per key within it
+    kernels  of one execution, which the host launches one after the other
+    """
+
+    name: str
+    op: str
+    variant: str
+    phase: str
+    module: str
+    dtype: str
+    m: Numeric
+    n: Numeric
+    k: Numeric = 1.0
+    batch: Numeric = 1.0
+    flop: Numeric = 0.0
+    bytes: Numeric = 0.0
+    count: Numeric = 1.0
+    saved: Numeric = 0.0
+    core: bool = False
+    idle: Numeric = 0.0
+    kernels: Numeric = 1.0
+
+
+def gemm(
+    name: str,
+    layout: str,
+    phase: str,
+    module: str,
+    dtype: str,
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    *,
+    batch: Numeric = 1.0,
+    out_bytes: float = 2.0,
+    count: Numeric = 1.0,
+    saved: Numeric = 0.0,
+    core: bool = False,
+    kernels: Numeric = 1.0,
+) -> Operator:
+    """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C; B is as
+    narrow as weights of that data type are stored. The host launches `kernels` of them."""
+    flop = 2.0 * m * n * k * batch
+    moved = (ELEMENT_BYTES[dtype] * m * k + WEIGHT_BYTES[dtype] * k * n + out_bytes * m * n) * batch
+    return Operator(
+        name,
+        "gemm",
+        layout,
+        phase,
+        module,
+        dtype,
+        m,
+        n,
+        k,
+        batch,
+        flop,
+        moved,
+        count,
+        saved,
+        core,
+        kernels=kernels,
+    )
+
+
+def grouped(
+    name: str,
+    module: str,
+    dtype: str,
+    m: Numeric,
+    n: Numeric,
+    k: Numeric,
+    experts: Numeric,
+    *,
+    gated: bool,
+    size: float,
+    count: Numeric = 1.0,
+) -> Operator:
+    """Both products of `experts` experts and the activation between them in one fused kernel, as
+    engines of inference run them: op 'moe_gemm'. (Training runs products of dense layers instead.)
+
+    m, n, k     tokens of one expert; its inner size on this device; width of a token
+    size        bytes of an activation element
+
+    Traffic: the weights (3 n k elements where gated, else 2) as narrow as they are stored, input
+    and output (m k each), and the inner activations written and read between the products.
+    """
+    sides = 3.0 if gated else 2.0
+    weights = sides * n * k * WEIGHT_BYTES[dtype]
+    activations = size * m * (2.0 * k + 2.0 * sides * n)
+    return Operator(
+        name,
+        "moe_gemm",
+        "fwd",
+        "forward",
+        module,
+        dtype,
+        m,
+        n,
+        k,
+        experts,
+        flop=2.0 * sides * m * n * k * experts,
+        bytes=(weights + activations) * experts,
+        count=count,
+    )
+
+
+def streaming(
+    name: str,
+    op: str,
+    variant: str,
+    phase: str,
+    module: str,
+    dtype: str,
+    rows: Numeric,
+    columns: Numeric,
+    bytes_per_element: Numeric,
+    *,
+    count: Numeric = 1.0,
+    saved: Numeric = 0.0,
+    core: bool = False,
+) -> Operator:
+    """A kernel that streams rows x columns elements, reads and writes together
+    `bytes_per_element`."""
+    moved = rows * columns * bytes_per_element
+    return Operator(
+        name,
+        op,
+        variant,
+        phase,
+        module,
+        dtype,
+        rows,
+        columns,
+        bytes=moved,
+        count=count,
+        saved=saved,
+        core=core,
+    )

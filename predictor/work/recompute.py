@@ -1,0 +1,110 @@
+"""What runs a second time before the backward pass, and what need not be kept for that.
+
+Korthikanti et al. 2022, section 5 (the attention core); Megatron Core's `recompute_modules` for the
+other named parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.models import Model
+from predictor.plans import TrainingPlan
+from predictor.work.primitives import Operator
+
+BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in")
+"""Products whose input is what a norm put out."""
+
+OUTSIDE = ("moe.norm", "moe.residual", "mlp.norm", "mlp.residual")
+"""Operators of a feed-forward block that are not of the block proper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the layer that selective recomputation may name.
+
+    repeats   whether a forward operator runs again
+    frees     share of an operator's saved bytes that need not be kept
+    regions   parallel regions whose collectives run again
+    """
+
+    repeats: Callable[[Operator], bool]
+    frees: Callable[[Operator, Model], Numeric]
+    regions: tuple[str, ...] = ()
+
+
+def _queries_keys_values(operator: Operator, model: Model) -> float:
+    """Fused attention keeps queries, keys, values and its output; all but the last come again."""
+    if operator.op != "attention_prefill":
+        return 0.0
+    return (2.0 * model.qk_dim + model.v_dim) / (2.0 * model.qk_dim + 2.0 * model.v_dim)
+
+
+SHARED = ("shared.up", "shared.activation", "shared.down")
+
+PARTS: dict[str, Part] = {
+    "core_attn": Part(
+        lambda o: o.core,
+        lambda o, _: float(o.core and o.op in ("softmax", "elementwise")),
+        ("attention",),
+    ),
+    "layernorm": Part(
+        lambda o: o.op == "norm",
+        lambda o, _: float(o.name in BEHIND_NORMS),
+    ),
+    "mla_up_proj": Part(
+        lambda o: o.name in ("attention.q_up", "attention.kv_up", "attention.rope"),
+        _queries_keys_values,
+    ),
+    "mlp": Part(
+        lambda o: o.module == "dense" and o.name not in OUTSIDE,
+        lambda o, _: float(o.name in ("mlp.activation", "mlp.down")),
+        ("mlp.up",),
+    ),
+    "moe": Part(
+        lambda o: o.module == "moe" and o.name not in OUTSIDE,
+        lambda o, _: float(o.module == "moe" and o.name not in (*OUTSIDE, "moe.router")),
+        ("shared.up", "moe"),
+    ),
+    "moe_act": Part(lambda o: o.name == "moe.activation", lambda o, _: float(o.name == "moe.down")),
+    "shared_experts": Part(
+        lambda o: o.name in SHARED,
+        lambda o, _: float(o.name in SHARED),
+        ("shared.up",),
+    ),
+}
+"""Parts by the names that Megatron Core gives them."""
+
+
+def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
+    """How often recomputation runs a forward kernel of a layer again; None if never."""
+    if plan.recompute == "full":
+        return plan.recompute_share
+    if plan.recompute == "selective":
+        named = any(PARTS[name].repeats(operator) for name in plan.recompute_parts)
+        return 1.0 if named else None
+    if plan.recompute == "per_op" and not operator.core:
+        return 0.5 if operator.op == "gemm" else 1.0
+    return None
+
+
+def region_repeats(region: str, plan: TrainingPlan) -> Numeric | None:
+    """How often the collectives of a parallel region run again; None if never."""
+    if plan.recompute == "full":
+        return plan.recompute_share
+    if plan.recompute == "selective":
+        named = any(region in PARTS[name].regions for name in plan.recompute_parts)
+        return 1.0 if named else None
+    return None
+
+
+def freed(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:
+    """Share of an operator's saved bytes that selective recomputation need not keep, 0..1."""
+    if plan.recompute != "selective":
+        return 0.0
+    shares = [PARTS[name].frees(operator, model) for name in plan.recompute_parts]
+    return np.asarray(np.minimum(sum(shares, 0.0), 1.0))

@@ -1,0 +1,133 @@
+"""Sparse attention over chosen keys: the indexer that chooses, and the attention that follows.
+
+Every token has one small index key in each block, cached in 8 bits beside the latent. A new token's
+index queries are multiplied with all of them, the scores of the heads are weighted and added up,
+and attention sees the `index_topk` keys with the largest sums: the work of the indexer grows with
+the context, that of attention does not. All ranks choose alike, so each has the whole indexer.
+
+DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), section 2.1; kernels as in deepseek-ai/DeepGEMM (scores in
+8 bits) and deepseek-ai/FlashMLA (attention on the latents, prompts too).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.models import Model, keys_seen
+from predictor.work.primitives import Operator, streaming
+
+if TYPE_CHECKING:
+    from predictor.work.serving import WorkList
+
+SCALE_BYTES = 4.0
+"""Of the scale that an index key of 8 bits comes with."""
+
+SCORED = "fp8"
+"""Data type in which index queries and keys are multiplied."""
+
+LEAST_ROWS = 64.0
+"""Query heads that attention over chosen keys multiplies at a time: a block of prompt kernels has
+one token, whose keys are its own, so that fewer heads leave rows of the matrix unit idle (FlashMLA,
+whose callers fill up to 64 heads)."""
+
+
+def index_bytes(model: Model) -> float:
+    """Cached index key of one token in one block [bytes]: every rank holds it."""
+    return model.index_head_dim + SCALE_BYTES if model.is_sparse else 0.0
+
+
+def projections(at: WorkList, tokens: Numeric) -> None:
+    """Index queries, key and weights of `tokens` tokens; position encoding, rotation, 8 bits."""
+    model, h = at.model, float(at.model.hidden)
+    width = float(model.index_heads * model.index_head_dim)
+    at.linear("index.query", tokens, width, float(model.q_lora_rank or h))
+    at.linear("index.key", tokens, float(model.index_head_dim + model.index_heads), h)
+    both = width + model.index_head_dim
+    at.stream("index.rope", "elementwise", "rope", tokens, both, 2.0 * at.size)
+    at.stream("index.rotate", "elementwise", "other", tokens, both, 2.0 * at.size)
+    at.stream("index.narrow", "elementwise", "other", tokens, both, at.size + 1.0)
+
+
+def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
+    """Scores of a new token of each of `sequences` sequences, and of the guesses after it, with
+    `keys` cached ones, and the largest of them.
+
+    Scores are timed as the attention that they resemble: one key head, kept in 8 bits in pages.
+    """
+    rows, width = guessed * float(at.model.index_heads), float(at.model.index_head_dim)
+    scores = Operator(
+        "index.scores", "attention_decode", "kv8", "forward", at.module, at.plan.half, rows, keys,
+        width, sequences, 2.0 * sequences * rows * width * keys,
+        sequences * _moved(at.model, guessed, keys, keys), at.blocks,
+    )  # fmt: skip
+    at.operators.append(scores)
+    _largest(at, sequences * guessed, keys)
+
+
+def _moved(model: Model, query: Numeric, keys: Numeric, seen: Numeric) -> Numeric:
+    """Traffic of one sequence's scores [bytes]: queries, each cached key once, and 32 bits per pair
+    of tokens, since heads are added up on the way."""
+    queries = query * model.index_heads * model.index_head_dim
+    return queries + keys * index_bytes(model) + 4.0 * query * seen
+
+
+def _largest(at: WorkList, rows: Numeric, seen: Numeric) -> None:
+    """A radix selection, which reads the scores twice."""
+    chosen = streaming(
+        "index.choose", "softmax", "fwd", "forward", at.module, at.plan.half, rows, seen, 8.0,
+        count=at.blocks,
+    )  # fmt: skip
+    at.operators.append(chosen)
+
+
+def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> None:
+    """Choice and attention of `query` new tokens of each of `sequences` prompts behind `past`
+    cached ones, where there are more than `index_topk` tokens; on the latents, as while decoding.
+
+    Scores are timed as the fused attention that they resemble: tiles of queries and keys whose
+    products stay in the processor.
+    """
+    model, plan, size = at.model, at.plan, at.size
+    keys = past + query
+    before = past + 0.5 * query
+    heads, width = sequences * float(model.index_heads), float(model.index_head_dim)
+    # One product instead of the two of attention: half the head size.
+    scores = Operator(
+        "index.scores", "attention_prefill", "flash", "forward", at.module, SCORED, query, keys,
+        0.5 * width, heads, 2.0 * heads * query * width * before,
+        sequences * _moved(model, query, keys, before), at.blocks,
+    )  # fmt: skip
+    at.operators.append(scores)
+    _largest(at, sequences * query, before)
+    queries = model.heads / plan.tp
+    latent = float(model.kv_lora_rank)
+    stored = latent + model.qk_rope_head_dim
+    seen = keys_seen(query, keys, 1.0, float(model.index_topk))
+    batch = sequences * np.maximum(queries, LEAST_ROWS)
+    d = 0.5 * (stored + latent)
+    moved = size * sequences * (query * queries * 2.0 * d + keys * stored)
+    at.operators.append(
+        Operator(
+            "attention.chosen",
+            "attention_prefill",
+            "mla",
+            "forward",
+            at.module,
+            plan.half,
+            query,
+            np.minimum(keys, float(model.index_topk)),
+            d,
+            batch,
+            4.0 * batch * query * d * seen,
+            moved,
+            at.blocks,
+        )
+    )
+
+
+def longer(model: Model, keys: Numeric) -> Numeric:
+    """1 where a prompt of `keys` tokens is longer than what attention may choose, else 0."""
+    return np.where(np.asarray(keys) > model.index_topk, 1.0, 0.0) if model.is_sparse else 0.0

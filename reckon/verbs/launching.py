@@ -1,0 +1,145 @@
+"""Launch lines on the command line: what was read is told, what is written is printed."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import ServingPlan, TrainingPlan
+from predictor.serving import ServingRequest
+from predictor.timing import RunParameters
+from predictor.training import TrainingRequest, reliability_defaults, reliability_of
+from reckon.launch import Emitted, Launch, emit, read_launch
+from reckon.verbs.results import Prediction
+from reckon.verbs.serving import ServingSweep
+from reckon.verbs.training import Sweep
+
+LISTED = 12
+"""Flags that are named on the terminal; the JSON has all."""
+
+
+def join(lines: dict[str, str], fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A request with what a launch line says; what is given beside the line counts.
+
+    lines   'from_megatron' and the like, and the text or file
+    fields  keys of a plan, lists where they vary
+
+    Returns the request, and the part of the JSON that tells what was read; the terminal is told on
+    stderr. Raises InputError.
+    """
+    if len(lines) > 1:
+        named = " and ".join("--" + name.replace("_", "-") for name in lines)
+        raise InputError(f"give one launch line, not {named}")
+    ((name, text),) = lines.items()
+    dialect = name.removeprefix("from_")
+    single = {key: value for key, value in fields.items() if not isinstance(value, list)}
+    named_model = single.pop("model", None)
+    model = catalog.model(named_model) if named_model is not None else None
+    launch = read_launch(dialect, text, model, {k: _number(v) for k, v in single.items()})
+    joined = {**launch.fields, **fields}
+    if "model" not in fields and launch.model is not None:
+        joined["model"] = reference(launch.model)
+    tell(launch)
+    return joined, {"launch": launch.to_dict()}
+
+
+def reference(model: Model) -> str | dict[str, Any]:
+    """The name of a model of the catalog; the dimensions of another."""
+    if model.name in catalog.rows("models") and catalog.model(model.name) == model:
+        return model.name
+    return asdict(model)
+
+
+def _number(value: Any) -> Any:
+    """A flag's text as the number it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = float(value.replace("_", ""))
+    except ValueError:
+        return value
+    return int(found) if found.is_integer() else found
+
+
+def tell(launch: Launch) -> None:
+    """Say on stderr what was understood of a launch line, and what was not."""
+    model = f"; model {launch.model.name}" if launch.model else ""
+    said = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}"
+                     for k, v in launch.fields.items())  # fmt: skip
+    print(f"{launch.dialect}: {len(launch.understood)} flags read: {said}{model}", file=sys.stderr)
+    for what, names in (
+        ("ignored, of no effect on speed", launch.ignored),
+        ("not known, which may matter", launch.unknown),
+    ):
+        if names:
+            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+            print(f"{what}: {', '.join(names[:LISTED])}{more}", file=sys.stderr)
+    for name, (line, given) in launch.overridden.items():
+        print(f"note: {name} {given} is given beside the line, which says {line}", file=sys.stderr)
+    for note in launch.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def emitted(name: str, found: Sweep | ServingSweep, quiet: bool) -> dict[str, Any]:
+    """Print the launch line of a prediction, of several the best one that fits: the fastest step,
+    or most output per accelerator.
+
+    quiet   print only what the line does not say, on stderr
+    """
+    fitting = [result for result in found.predictions if result.fits]
+    if isinstance(found.predictions[0], Prediction):
+        best: Any = min(fitting or found.predictions, key=lambda result: result.step_time.value)
+        figure = f"{best.step_time.value:.4g} s per step"
+    else:
+        best = max(
+            fitting or found.predictions,
+            key=lambda result: result.output_tokens_per_s.value / result.gpus,
+        )
+        figure = f"{best.output_tokens_per_s.value:.4g} output tokens/s"
+    written = emit(name, best.request, best.batch.calibration.run)
+    report(written, f"{best.batch.model.name} on {best.gpus} accelerators, {figure}", quiet)
+    return written.to_dict()
+
+
+def emitted_plan(
+    name: str,
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan | ServingPlan,
+    run: RunParameters,
+    what: str,
+    tokens: float | None = None,
+    rate: float | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Print the launch line of a plan that a search chose.
+
+    run     memory parameters of the calibration it was searched with
+    what    what the plan promises, for the terminal
+    tokens  the budget, if there is one
+    rate    requests per second that one engine is to carry
+    quiet   print nothing on stdout
+    """
+    request = (
+        TrainingRequest(model, cluster, plan, tokens, (), reliability_of(reliability_defaults()))
+        if isinstance(plan, TrainingPlan)
+        else ServingRequest(model, cluster, plan, (), rate)
+    )
+    written = emit(name, request, run)
+    report(written, f"{model.name} on {float(plan.gpus):g} accelerators, {what}", quiet)
+    return written.to_dict()
+
+
+def report(written: Emitted, what: str, quiet: bool = False) -> None:
+    """Print a launch line on stdout, and what it is for and does not say on stderr."""
+    print(f"{written.dialect}: {what}", file=sys.stderr)
+    if written.unsaid:
+        left = ", ".join(str(one) for one in written.unsaid)
+        print(f"not said by the line: {left}", file=sys.stderr)
+    if not quiet:
+        print(written.text, end="")

@@ -1,0 +1,347 @@
+"""`search`: the best plans of training, ranked, with the Pareto front and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from predictor import catalog
+from predictor.catalog import Filler, TrainingPlanSpec, complete_cluster, load, parse, with_host
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.search import (
+    OBJECTIVES,
+    Alternative,
+    Limits,
+    Ratio,
+    SearchResult,
+    Timed,
+    alternatives,
+    brief,
+    differences,
+    mapping,
+    over_best,
+    ratio,
+    search_train,
+    ties,
+    timed,
+    timed_again,
+)
+from predictor.timing import Calibration
+from predictor.training import TrainingPrediction, complete_training, predict
+from predictor.units import GB
+from reckon.verbs.results import SCHEMA_VERSION, plain
+from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIELDS = (
+    "model", "system", "accelerator", "gpus", "global_batch", "batch_tokens", "seq_len", "tp",
+    "pp", "vpp", "cp", "ep", "dp", "micro_batch", "precision", "recompute", "sharding", "schedule",
+    "framework", "era",
+)  # fmt: skip
+"""Flags that say what to search."""
+
+OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimizer": [0, 1]}
+"""What `--offload` adds to the search."""
+
+LIMITS = tuple(field.name for field in fields(Limits))
+"""Flags that bound it."""
+
+CLUSTER = ("system", "accelerator", "accelerators_per_node", "inter_link_gbps")
+"""Keys that say where it runs."""
+
+MOST_TIES = 200
+"""Plans behind the winner that are held against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A plan of the user's against the winner.
+
+    slower   step time over the winner's
+    rank     plans that were timed and are faster, plus one
+    spends   (term, seconds more than the winner), largest first
+    fits     whether its peak memory is within the limit
+    """
+
+    plan: dict[str, Any]
+    label: str
+    step_time: float
+    memory: float
+    fits: bool
+    slower: Ratio
+    rank: int
+    spends: list[tuple[str, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSearch:
+    """A search as a user sees it; `result` has the arrays."""
+
+    result: SearchResult
+    own: Own | None = None
+
+    @property
+    def plans(self) -> list[dict[str, Any]]:
+        """The best plans, as mappings of their fields."""
+        return self.result.plans
+
+    @cached_property
+    def winner(self) -> Timed:
+        """The best plan, timed once more."""
+        return timed_again(self.result, [0])[0]
+
+    @cached_property
+    def ties(self) -> list[tuple[int, Ratio]]:
+        """Positions of plans of which it cannot be said that the winner is faster."""
+        return ties(self.result, MOST_TIES)
+
+    @cached_property
+    def alternatives(self) -> list[Alternative]:
+        """The best plans with another value in one of the winner's fields."""
+        return alternatives(self.result)
+
+    def ratios(self, positions: list[int]) -> list[Ratio]:
+        """Step times (or costs, as plans are ranked) over the winner's."""
+        return over_best(self.result, positions)
+
+    def prediction(self, position: int) -> TrainingPrediction:
+        """Everything that is predicted for one plan."""
+        found = self.result
+        return predict(found.model, found.cluster, found.plan(position), found.calibration)
+
+    def front(self, most: int = 0) -> list[int]:
+        """Positions on the Pareto front, best first; if `most` is not 0, so many of those that
+        take at most twice the least accelerator time, evenly."""
+        found = self.result
+        order = np.sort(found.frontier)
+        if most:
+            spent = found.step_time[order] * found.gpus[order]
+            order = order[spent <= 2.0 * spent.min()]
+        if most and len(order) > most:
+            order = order[np.unique(np.linspace(0, len(order) - 1, most).round().astype(int))]
+        return [int(position) for position in order]
+
+    def entry(self, position: int, against: Ratio | None = None) -> dict[str, Any]:
+        """One plan with its figures, as `--json` writes it."""
+        found = self.result
+        against = against or self.ratios([position])[0]
+        plan, time = found.mapping(position), float(found.step_time[position])
+        reach = float(np.exp(found.calibration.interval_q * found.sigma[position]))
+        days, cost = found.training_days(), found.cost()
+        tokens = float(plan["global_batch"] * plan["seq_len"])
+        return {
+            "rank": position + 1,
+            "gpus": int(found.gpus[position]),
+            "plan": plan,
+            "step_time_s": {"value": time, "low": time / reach, "high": time * reach},
+            "over_best": {"value": against.value, "low": against.low, "high": against.high},
+            "tie_with_best": against.tie,
+            "tokens_per_s_per_gpu": tokens / time / float(found.gpus[position]),
+            "peak_gb": float(found.memory[position]) / GB,
+            "headroom_gb": (float(found.cluster.accelerator.memory) - float(found.memory[position]))
+            / GB,
+            "gpu_seconds_per_step": time * float(found.gpus[position]),
+            "training_days": None if days is None else float(days[position]),
+            "cost": None if cost is None else float(cost[position]),
+        }
+
+    def entries(self, positions: list[int]) -> list[dict[str, Any]]:
+        """Several of them."""
+        pairs = zip(positions, self.ratios(positions), strict=True)
+        return [self.entry(at, own) for at, own in pairs]
+
+    def to_dict(self, top: int = 20) -> dict[str, Any]:
+        """The whole result as `--json` writes it; every key carries its unit."""
+        found = self.result
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "training-search",
+            "model": found.model.name,
+            "system": found.cluster.name,
+            "accelerator": found.cluster.accelerator.name,
+            "objective": found.objective,
+            "limits": {name: getattr(found.limits, name) for name in LIMITS},
+            "counts": {
+                name: getattr(found.counts, name)
+                for name in ("enumerated", "possible", "fitting", "timed")
+            },
+            "assumed": [
+                {"field": a.field, "value": plain(a.value), "rule": a.rule} for a in found.assumed
+            ],
+            "plans": self.entries(list(range(min(top, len(found))))),
+            "breakdown_s": dict(self.winner.breakdown),
+            "ties": [at + 1 for at, _ in self.ties],
+            "frontier": self.entries(self.front()),
+            "alternatives": [
+                {
+                    "field": one.field,
+                    "value": plain(one.value),
+                    "plan": found.mapping(one.position),
+                    "over_best": {
+                        "value": one.ratio.value,
+                        "low": one.ratio.low,
+                        "high": one.ratio.high,
+                    },
+                    "costs_most": {"term": one.more[0], "seconds": one.more[1]},
+                }
+                for one in self.alternatives
+            ],
+            "compare": None
+            if self.own is None
+            else {
+                "plan": self.own.plan,
+                "step_time_s": self.own.step_time,
+                "peak_gb": self.own.memory / GB,
+                "fits": self.own.fits,
+                "rank": self.own.rank,
+                "over_best": {
+                    "value": self.own.slower.value,
+                    "low": self.own.slower.low,
+                    "high": self.own.slower.high,
+                },
+                "spends_more_s": dict(self.own.spends),
+            },
+            "calibration": {
+                "name": found.calibration.name,
+                "interval_level": found.calibration.interval_level,
+            },
+        }
+
+    def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
+        """Print the winner's launch line, as `reckon.launch` writes it for a framework."""
+        from reckon.verbs.launching import emitted_plan
+
+        found = self.result
+        what = f"{float(found.step_time[0]):.4g} s per step, the best of {len(found):,} timed"
+        model, cluster, run = found.model, found.cluster, found.calibration.run
+        plan, tokens = found.plan(0), found.limits.tokens
+        return emitted_plan(name, model, cluster, plan, run, what, tokens, quiet=quiet)
+
+    def to_frame(self, top: int = 100) -> pd.DataFrame:
+        """A row for each of the best plans."""
+        import pandas as pd
+
+        entries = self.entries(list(range(min(top, len(self.result)))))
+        rows = []
+        for entry in entries:
+            own = {k: v for k, v in entry.items() if not isinstance(v, dict)}
+            rows.append({**own, **entry["plan"], "step_time_s": entry["step_time_s"]["value"]})
+        return pd.DataFrame(rows)
+
+
+def search(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: Mapping[str, Any],
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+    *,
+    objective: str | None = None,
+    compare: Mapping[str, Any] | None = None,
+    keep: int = 100,
+    prune: bool = True,
+    **limits: Any,
+) -> TrainingSearch:
+    """Find the best plans of training.
+
+    model, cluster   as `predict_train` takes them
+    plan         keys of a plan: `gpus`, `global_batch` (or `batch_tokens`), `seq_len`; what else
+                 is stated, as a value, a list or a text 'LOW..HIGH', bounds the search
+    objective    'time' or 'cost'; None: cost where days are bounded, else time
+    compare      a plan of one's own to hold against the best
+    limits       fields of `predictor.search.Limits`: memory_fraction, tp_in_node, tokens, days,
+                 money, price
+
+    Returns a `TrainingSearch`. Raises InputError for anything that cannot be.
+    """
+    known = load(calibration)
+    own_model, own_cluster = catalog.model(model), catalog.system(cluster)
+    stated = _batch_of(plan)
+    own_cluster = with_host(own_cluster, stated)
+    bounds = Limits(**limits)
+    goal = objective or ("cost" if bounds.days is not None else "time")
+    result = search_train(own_model, own_cluster, stated, known, bounds, goal, keep, prune)
+    own = None if compare is None else hold_against(result, stated, compare)
+    return TrainingSearch(result, own)
+
+
+def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The request with tokens per step turned into sequences."""
+    stated = {name: value for name, value in plan.items() if value is not None}
+    tokens = stated.pop("batch_tokens", None)
+    if tokens is None:
+        return stated
+    if "global_batch" in stated:
+        raise InputError("give --global-batch or --batch-tokens, not both")
+    try:
+        sequences = round(float(tokens) / float(stated.get("seq_len", "?")))
+    except ValueError:
+        raise InputError("--batch-tokens is a number and needs one --seq-len") from None
+    if sequences < 1:
+        raise InputError(f"--batch-tokens {tokens} is less than a sequence")
+    return {**stated, "global_batch": sequences}
+
+
+def hold_against(
+    result: SearchResult, stated: Mapping[str, Any], compare: Mapping[str, Any]
+) -> Own:
+    """Hold a plan of the user's against the winner; what it leaves open is taken from the request
+    where that states one value, else completed as `predict train` does."""
+    single = {
+        name: value
+        for name, value in stated.items()
+        if not isinstance(value, list | tuple) and ".." not in str(value) and "," not in str(value)
+    }
+    spec = parse(TrainingPlanSpec, {**single, **compare}, "--compare")
+    request = complete_training(
+        spec, result.calibration.run, model=result.model, cluster=result.cluster
+    )
+    whole = predict(result.model, result.cluster, request.plan, result.calibration)
+    (mine,) = timed(result.model, result.cluster, request.plan, result.calibration)
+    (best,) = timed_again(result, [0])
+    weight = float(np.asarray(request.plan.gpus)) ** OBJECTIVES[result.objective]
+    score = mine.step_time * weight
+    limit = result.limits.memory_fraction * float(result.cluster.accelerator.memory)
+    return Own(
+        plan=mapping(request.plan),
+        label=brief(request.plan),
+        step_time=mine.step_time,
+        memory=float(whole.memory.peak),
+        fits=float(whole.memory.peak) <= limit,
+        slower=ratio(mine, best, result.calibration, weight / result.weight(0)),
+        rank=int(np.sum(result.score < score * (1 - 1e-12))) + 1,
+        spends=differences(mine, best),
+    )
+
+
+def asked(
+    stated: Mapping[str, Any],
+    calibration: str | Path | Calibration,
+    where: str = "command line",
+    **options: Any,
+) -> TrainingSearch:
+    """Search what a flat request asks for: `model`, `system` (or `accelerator`), keys of a plan,
+    fields of `Limits`, `objective`.
+
+    options   further ones of `search`
+
+    Raises InputError.
+    """
+    rest = {name: value for name, value in stated.items() if value is not None}
+    model = rest.pop("model", None)
+    if model is None:
+        raise InputError("give --model (reckon show models)")
+    spec = parse(TrainingPlanSpec, {k: rest.pop(k) for k in CLUSTER if k in rest}, where)
+    if "price_per_gpu_hour" in rest:
+        rest.setdefault("price", rest.pop("price_per_gpu_hour"))
+    options |= {name: rest.pop(name) for name in (*LIMITS, "objective") if name in rest}
+    cluster = complete_cluster(Filler(spec.model_dump()))
+    return search(model, cluster, rest, calibration, **options)

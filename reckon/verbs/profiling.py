@@ -1,0 +1,313 @@
+"""`reckon profile`: measure this machine within a time budget and write what was found."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictor.errors import InputError, unknown
+from predictor.files import prepare_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from predictor.models import Model
+    from profiler.device import Device
+
+STEP_SHARE = 0.25
+SERVING_SHARE = 0.08
+HOST_SHARE = 0.03
+RANK_SHARE = 0.4
+"""Parts of the budget for training steps, for passes of serving, for the host time of operators,
+and for what several ranks measure together."""
+
+MOST_NOISY = 0.2
+"""Share of disturbed measurements from which a profile says so."""
+
+LEAST_BUDGET = 5.0
+LEAST_RANK_BUDGET = 25.0
+"""Seconds below which a profile, one with several ranks, has no time to measure anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a profile wrote: its folder, the tables of kernels (None on ranks that wrote nothing),
+    steps and serving passes, seconds spent, and what kept it from measuring everything."""
+
+    out: Path
+    kernels: pd.DataFrame | None
+    steps: list[dict[str, Any]]
+    passes: list[dict[str, Any]]
+    seconds: float
+    problems: tuple[str, ...]
+
+
+def seconds_of(text: str) -> float:
+    """'120s', '2m', '90' -> seconds.
+
+    Raises InputError for anything else and for less than `LEAST_BUDGET`.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|sec|m|min)?\s*", text)
+    if not found:
+        raise InputError(f"--budget {text!r}: write seconds or minutes, e.g. 120s or 2m")
+    seconds = float(found.group(1)) * (60.0 if (found.group(2) or "s").startswith("m") else 1.0)
+    if seconds < LEAST_BUDGET:
+        raise InputError(f"--budget {text}: at least {LEAST_BUDGET:g}s are needed")
+    return seconds
+
+
+def _torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise InputError("profiling needs PyTorch: pip install 'reckon[profile]'") from None
+
+
+def profile(
+    out: str | Path,
+    device: str = "auto",
+    budget: str | float = "120s",
+    ranks: int = 1,
+    threads: int | None = None,
+    quiet: bool = False,
+    models: Sequence[str] = (),
+    modes: Sequence[str] = ("eager",),
+    backend: str = "gloo",
+    resume: bool = False,
+    trace: str | Path | None = None,
+) -> Profile:
+    """Measure kernels, memory, training steps and, with several ranks, collectives.
+
+    out      folder for kernels.parquet, steps.csv and device.yaml
+    device   'auto', 'cpu', 'cuda', 'cuda:N', 'rocm' or 'mps'
+    budget   seconds, or text such as '120s'
+    ranks    processes that measure together; 1 for none. Under torchrun its ranks do, on all hosts
+    models   whose kernels to time; a ladder of widths unless named
+    modes    how kernels are launched: 'eager', 'compiled', 'graph'
+    backend  of the collectives: 'gloo' or 'nccl'
+    resume   keep what the folder holds of this device, and measure what is not there
+    trace    file to write a trace of PyTorch's profiler of the first step to
+
+    Raises InputError for a missing PyTorch, an unknown device or an impossible number of ranks.
+    """
+    _torch()
+    import time
+
+    from profiler import output, suite
+    from profiler import ranks as together
+    from profiler.device import find
+    from profiler.timing import DISTURBED
+
+    seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
+    for mode in modes:
+        if mode not in suite.MODES:
+            raise unknown("mode", mode, suite.MODES)
+    chosen = suite.named_models(models)
+    job = together.torchrun()
+    if job is not None and job.ranks > 1:
+        return _joined(Path(out), device, seconds, threads, backend, job)
+    found = find(device, threads)
+    together.check_ranks(found, ranks)
+    if ranks > 1 and seconds < LEAST_RANK_BUDGET:
+        raise InputError(f"--ranks {ranks} needs a --budget of at least {LEAST_RANK_BUDGET:g}s")
+    if trace is not None and not str(trace).endswith((".json", ".json.gz")):
+        raise InputError(f"--trace {trace}: expected a .json or .json.gz file")
+    together.check_backend(backend, found)
+    prepare_folder(Path(out))
+    begin = time.perf_counter()
+    alone = (1.0 - RANK_SHARE) * seconds if ranks > 1 else seconds
+    devices = [found, *([find(device, threads, ranks)] if ranks > 1 else [])]
+    before = _measured(Path(out)) if resume else []
+    again = {one.name for one in devices[1:]}  # what ranks measure, they measure together anew
+    tables = Tables([row for row in before if row["accelerator"] not in again])
+    problems: list[str] = []
+    with _progress(seconds, quiet) as tell:
+        try:
+            _measure(found, alone, tables, chosen, modes, trace, tell)
+            if ranks > 1:
+                tell(f"{ranks} ranks")
+                left = begin + seconds - time.perf_counter()
+                results = together.run(devices[1], left, backend)
+                tables.kernels += results.kernels
+                tables.steps += results.steps
+        except KeyboardInterrupt:
+            problems.append("interrupted; wrote what had been measured")
+        except ChildProcessError as error:
+            problems.append(f"{error}; wrote what had been measured without it")
+    if not tables.kernels:
+        raise InputError("nothing was measured; give a larger --budget")
+    measured = {row["accelerator"] for row in tables.kernels}
+    own = [one for one in devices if one.name in measured]
+    table = output.write(Path(out), tables.kernels, tables.steps, own, tables.passes)
+    noisy = int(table["notes"].fillna("").str.startswith("noisy").sum())
+    if noisy > MOST_NOISY * len(table):
+        problems.append(
+            f"{noisy} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "
+            "something else runs here; profile again on a quiet machine"
+        )
+    checks = [*tables.steps, *tables.passes]
+    waited = sum(DISTURBED in str(row["notes"]) for row in checks)
+    if waited:
+        problems.append(
+            f"{waited} of {len(checks)} steps and passes were disturbed: their threads waited for "
+            "processors that others used, so that they say little of a prediction"
+        )
+    spent = time.perf_counter() - begin
+    return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
+
+
+@dataclass(slots=True)
+class Tables:
+    """Rows as they are measured: kernels, training steps, passes of serving."""
+
+    kernels: list[dict[str, Any]]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    passes: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _measure(
+    device: Device,
+    seconds: float,
+    tables: Tables,
+    models: Sequence[Model],
+    modes: Sequence[str],
+    trace: str | Path | None,
+    tell: Callable[[str], None],
+) -> None:
+    """What one process measures in `seconds`; rows are added one by one, so that an interrupt
+    keeps those before it."""
+    from profiler import dispatch, serving, step, suite
+    from profiler.trace import record
+
+    device.activate()
+    whole = suite.Budget(seconds)
+    device.facts["conditions_before"] = device.conditions()
+    tell("memory")
+    if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
+        for row in suite.copies(device, suite.Budget(0.1 * seconds)):
+            tables.kernels.append(row)
+    tell("host")
+    if not device.on_gpu and not any(
+        row["op"] == "dispatch" for row in _of(tables.kernels, device)
+    ):
+        tables.kernels += dispatch.host_times(device, suite.Budget(HOST_SHARE * seconds))
+    kernels = suite.Budget(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
+    known = _of(tables.kernels, device)
+    for row in suite.run(device, kernels, known, tell, models=models, modes=modes):
+        tables.kernels.append(row)
+    tell("serving")
+    tables.passes += serving.passes(device, SERVING_SHARE * seconds)
+    chosen = step.kinds(device)
+    for position, (check, layout, make) in enumerate(chosen):
+        if tables.steps and whole.left <= 0:
+            break
+        tell(f"step of {check.model.name}")
+        call = step.step_of(check, device, make(check, device))
+        samples = step.time_step(call, device, whole.left / (len(chosen) - position))
+        tables.steps.append(step.row(check, samples, device, layout))
+        if trace is not None and position == 0:
+            record(call, device, Path(trace))
+    device.facts["conditions_after"] = device.conditions()
+
+
+def _of(rows: list[dict[str, Any]], device: Device) -> list[dict[str, Any]]:
+    """Rows of one device."""
+    return [row for row in rows if row["accelerator"] == device.name]
+
+
+def _measured(out: Path) -> list[dict[str, Any]]:
+    """Rows of a profile that was interrupted, or whose budget was short; none if there is none."""
+    from calibration.tables.kernel_table import check_kernels, read_table
+
+    path = out / "kernels.parquet"
+    if not path.is_file():
+        return []
+    table = read_table(path)
+    check_kernels(table, str(path))
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+
+
+def _joined(
+    out: Path, device: str, seconds: float, threads: int | None, backend: str, job: Any
+) -> Profile:
+    """What one rank of a job that torchrun started measures; the first one writes it."""
+    import time
+
+    from profiler import output, ranks
+    from profiler.device import find
+
+    begin = time.perf_counter()
+    found = find(device, threads, job.local_ranks, job.local_rank)
+    if job.rank == 0:
+        prepare_folder(out)
+    results = ranks.join(found, seconds, job, backend)
+    if job.rank:
+        return Profile(out, None, [], [], time.perf_counter() - begin, ())
+    table = output.write(out, results.kernels, results.steps, [found], [])
+    return Profile(out, table, results.steps, [], time.perf_counter() - begin, ())
+
+
+class _progress:
+    """A bar over the time budget on stderr; `with` gives a function that takes what is going on."""
+
+    def __init__(self, seconds: float, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("profiling"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self.seconds = seconds
+
+    def __enter__(self) -> Callable[[str], None]:
+        import time
+
+        self.bar.start()
+        task = self.bar.add_task("", total=self.seconds)
+        begin = time.perf_counter()
+
+        def tell(text: str) -> None:
+            self.bar.update(task, completed=time.perf_counter() - begin, description=text)
+
+        return tell
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+
+def report(found: Profile) -> None:
+    """Print what was measured."""
+    from reckon.views.terminal import grid
+
+    if found.kernels is None:
+        return
+    counts = found.kernels.groupby(["accelerator", "op"], observed=True).size()
+    rows = [[str(part) for part in row] for row in counts.reset_index().to_numpy()]
+    print(grid(["device", "operator", "rows"], rows, left=2))
+    if found.steps:
+        print()
+        rows = [
+            [str(s["point_id"]), f"{s['step_time_s'] * 1e3:.1f} ms", str(s["steps"])]
+            for s in found.steps
+        ]
+        print(grid(["training step (a check, never fitted)", "median", "steps"], rows))
+    if found.passes:
+        print()
+        rows = [
+            [str(p["point_id"]), f"{p['value']:.2f} ms", str(p["samples"])] for p in found.passes
+        ]
+        print(grid(["pass of serving (a check, never fitted)", "median", "passes"], rows))
+    for problem in found.problems:
+        print(f"reckon: {problem}", file=sys.stderr)
+    print(f"\nwrote {found.out}/ in {found.seconds:.0f} s")

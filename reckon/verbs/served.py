@@ -1,0 +1,215 @@
+"""A prediction of serving as a user sees it: one plan, plain numbers, JSON and data frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.serving import InferencePrediction, Line, Served, ServingRequest
+from predictor.units import GB
+from reckon.verbs.results import Interval, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingResult:
+    """The prediction for one request; `index` is its place in the batch it was computed in.
+
+    served      requests one by one, where that was asked for
+    most        requests per second beyond which the queue grows without end, where a rate was given
+    saturated   whether the rate is beyond that
+    """
+
+    request: ServingRequest
+    batch: InferencePrediction
+    index: int | None = None
+    served: Served | None = None
+    most: float | None = None
+    saturated: bool = False
+
+    def _at(self, values: Any) -> float:
+        array = np.asarray(values, float)
+        return float(array if self.index is None or not array.ndim else array[self.index])
+
+    def _interval(self, metric: str, value: Any) -> Interval:
+        low, high = self.batch.interval(metric, value)
+        return Interval(self._at(value), self._at(low), self._at(high))
+
+    @property
+    def ttft(self) -> Interval:
+        """Seconds from a request to its first token."""
+        return self._interval("ttft", self.batch.latencies.ttft)
+
+    @property
+    def tpot(self) -> Interval:
+        """Mean seconds per output token after the first."""
+        return self._interval("tpot", self.batch.latencies.tpot)
+
+    @property
+    def e2e(self) -> Interval:
+        """Seconds from a request to its last token."""
+        return self._interval("e2e", self.batch.latencies.e2e)
+
+    @property
+    def output_tokens_per_s(self) -> Interval:
+        """Generated tokens per second of the whole engine."""
+        return self._interval("throughput", self.batch.output_tokens_per_s)
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests per second of the whole engine."""
+        return self._at(self.batch.requests_per_s)
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in all."""
+        return int(self._at(self.batch.plan.gpus))
+
+    @property
+    def running(self) -> float:
+        """Sequences that are decoded at a time, of all replicas."""
+        return self._at(self.batch.work.running * self.batch.plan.dp)
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds of the end-to-end latency by term; they add up to it."""
+        return {term: self._at(value) for term, value in self.batch.breakdown.items()}
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """Gigabytes on the fullest device by class, and how many sequences of full length fit."""
+        memory = self.batch.memory
+        return {
+            "capacity_gb": self._at(memory.capacity) / GB,
+            "total_gb": self._at(memory.total) / GB,
+            "fits": self.fits,
+            "shortfall_gb": self._at(memory.shortfall) / GB,
+            "classes": {name: self._at(value) / GB for name, value in memory.classes.items()},
+            "cache_per_sequence_gb": self._at(memory.per_sequence) / GB,
+            "largest_batch": int(self._at(memory.sequences)),
+            **self._reader(),
+        }
+
+    def _reader(self) -> dict[str, Any]:
+        """Gigabytes on a device that reads prompts and nothing else, where there are such."""
+        reader = self.batch.reader
+        if reader is None or not self._reads_apart:
+            return {}
+        return {
+            "prefill_worker_gb": self._at(reader.total) / GB,
+            "prefill_worker_shortfall_gb": self._at(reader.shortfall) / GB,
+        }
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights, cache, activations and runtime fit what the engine may take."""
+        reader = self.batch.reader
+        return self._at(self.batch.memory.fits) > 0 and (
+            reader is None or not self._reads_apart or self._at(reader.fits) > 0
+        )
+
+    @property
+    def _reads_apart(self) -> bool:
+        return self._at(self.batch.plan.prefill_workers) > 0
+
+    @property
+    def operators(self) -> list[tuple[str, Line]]:
+        """Operators of the passes over the prompts ('prefill') and of one mean pass that decodes
+        ('decode'), longest first; empty for one plan of many."""
+        found = [("prefill", line) for line in self.batch.prompts.lines]
+        found += [("decode", line) for line in self.batch.decoding.lines]
+        return sorted(found, key=lambda pair: -float(pair[1].time))
+
+    def inputs(self) -> dict[str, Any]:
+        """Model, cluster and the complete plan."""
+        plan, cluster = self.request.plan, self.batch.cluster
+        numbers = {name: self._at(getattr(plan, name)) for name in SERVING_NUMBERS}
+        return {
+            "model": self.batch.model.name,
+            "system": cluster.name,
+            "accelerator": cluster.accelerator.name,
+            "gpus": self.gpus,
+            **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
+            **{name: getattr(plan, name) for name in SERVING_CATEGORIES},
+            "rate": self.request.rate,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole result as `--json` writes it; every key carries its unit."""
+        calibration = self.batch.calibration
+        latencies = self.batch.latencies
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "inference",
+            "inputs": self.inputs(),
+            "assumed": [
+                {"field": a.field, "value": plain(a.value), "rule": a.rule}
+                for a in self.request.assumed
+            ],
+            "ttft_s": self.ttft.to_dict(),
+            "tpot_s": self.tpot.to_dict(),
+            "e2e_s": self.e2e.to_dict(),
+            "output_tokens_per_s": self.output_tokens_per_s.to_dict(),
+            "output_tokens_per_s_per_gpu": self.output_tokens_per_s.value / self.gpus,
+            "total_tokens_per_s": self._at(self.batch.total_tokens_per_s),
+            "requests_per_s": self.requests_per_s,
+            "rate": None
+            if self.most is None
+            else {"most_requests_per_s": self.most, "saturated": self.saturated},
+            "simulated": None
+            if self.served is None
+            else {
+                "requests": len(self.served.arrival),
+                "requests_per_s": self.served.requests_per_s,
+                "preempted": self.served.preempted,
+                **{f"{name}_s": own for name, own in self.served.summary().items()},
+            },
+            "queue_s": self._at(latencies.queue),
+            "decode_pass_s": self._at(latencies.step),
+            "running": self.running,
+            "breakdown_s": self.breakdown,
+            "memory": self.memory,
+            "operators": [
+                {
+                    "phase": phase,
+                    "name": line.name,
+                    "op": line.op,
+                    "count": line.count,
+                    "time_s": float(line.time),
+                    "bound": line.bound,
+                    "compute_over_memory": line.intensity,
+                    "pedigree": line.pedigree,
+                }
+                for phase, line in self.operators
+            ],
+            "calibration": {
+                "name": calibration.name,
+                "interval_level": calibration.interval_level,
+                "fitted_to": calibration.provenance.get("fitted_to", "nothing"),
+            },
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: inputs, latencies with intervals, throughput, memory, breakdown."""
+        import pandas as pd
+
+        row = dict(self.inputs())
+        for name in ("ttft", "tpot", "e2e"):
+            found: Interval = getattr(self, name)
+            row |= {
+                f"{name}_s": found.value,
+                f"{name}_low_s": found.low,
+                f"{name}_high_s": found.high,
+            }
+        row["output_tokens_per_s"] = self.output_tokens_per_s.value
+        row["requests_per_s"] = self.requests_per_s
+        row["memory_gb"] = self.memory["total_gb"]
+        row["fits"] = self.fits
+        return pd.DataFrame([{**row, **{f"{k}_s": v for k, v in self.breakdown.items()}}])

@@ -1,0 +1,168 @@
+"""`predict_train`: requests in, predictions out, many at once through one evaluation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from predictor import catalog
+from predictor.catalog import TrainingPlanSpec, load, parse
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import CATEGORY_FIELDS, TrainingPlan, stack
+from predictor.timing import Calibration
+from predictor.training import TrainingPrediction, TrainingRequest, complete_training, predict
+from reckon.verbs.results import Prediction
+
+Ref = str | Path | Mapping[str, Any]
+
+DEFAULT_CALIBRATION = "default"
+
+MOST_COMBINATIONS = 20_000
+"""Comma lists may span this many combinations; larger spaces are for plan search."""
+
+
+def predict_train(
+    model: Ref | Model,
+    cluster: Ref | Cluster,
+    plan: Ref | TrainingPlan,
+    calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+) -> Prediction | TrainingPrediction:
+    """Predict a training step.
+
+    model        catalog name, HuggingFace config.json, YAML file, mapping or `Model`
+    cluster      system name, YAML file, mapping or `Cluster`
+    plan         mapping or YAML file with the keys of a plan (what is left out is completed and
+                 reported), or a `TrainingPlan`, whose numeric fields may be arrays
+    calibration  name, folder or `Calibration`; 'none' for the uncalibrated roofline
+
+    Returns a `Prediction`; for a `TrainingPlan`, the arrays of a `TrainingPrediction`.
+    Raises InputError for anything that cannot be.
+    """
+    known = load(calibration)
+    resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
+    if isinstance(plan, TrainingPlan):
+        return predict(resolved_model, resolved_cluster, plan, known)
+    fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
+    spec = parse(TrainingPlanSpec, fields, "plan")
+    request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
+    return Prediction(request, predict(request.model, request.cluster, request.plan, known))
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep(Generic[R]):
+    """Predictions of all combinations of comma lists, in the order of the lists.
+
+    refused   combinations that cannot be: the fields that vary, and the reason
+    varying   names of the fields that have more than one value
+    """
+
+    predictions: list[R]
+    refused: list[tuple[dict[str, Any], str]]
+    varying: list[str]
+
+
+def expand(fields: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """All combinations of the fields' lists, and which fields vary."""
+    varying = [name for name, value in fields.items() if isinstance(value, list)]
+    for name in varying:
+        if not fields[name]:
+            raise InputError(f"{name}: the list is empty")
+    combinations = 1
+    for name in varying:
+        combinations *= len(fields[name])
+    if combinations > MOST_COMBINATIONS:
+        raise InputError(
+            f"{combinations} combinations are more than {MOST_COMBINATIONS}; give shorter lists"
+        )
+    fixed = {name: value for name, value in fields.items() if name not in varying}
+    return [
+        {**fixed, **dict(zip(varying, values, strict=True))}
+        for values in itertools.product(*(fields[name] for name in varying))
+    ], varying
+
+
+def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sweep[Prediction]:
+    """Predict every combination of the lists in `fields` (keys of `TrainingPlanSpec`).
+
+    A combination that cannot be is listed with its reason; if none can be, InputError is raised.
+    """
+    combinations, varying = expand(fields)
+    found = predict_each(combinations, calibration, where)
+    predictions, refused = sorted_out(combinations, found, varying)
+    return Sweep(predictions, refused, varying)
+
+
+def sorted_out(
+    combinations: list[dict[str, Any]], found: list[R | InputError], varying: list[str]
+) -> tuple[list[R], list[tuple[dict[str, Any], str]]]:
+    """Results of combinations, and those that were refused with their reason.
+
+    Raises InputError if all were.
+    """
+    results = [one for one in found if not isinstance(one, InputError)]
+    refused = [
+        ({key: combination[key] for key in varying}, one)
+        for combination, one in zip(combinations, found, strict=True)
+        if isinstance(one, InputError)
+    ]
+    if not results and len(refused) == 1:
+        raise refused[0][1]
+    if not results:
+        raise InputError(f"none of {len(refused)} combinations is possible: {refused[0][1]}")
+    return results, [(combination, str(error)) for combination, error in refused]
+
+
+def predict_each(
+    combinations: list[dict[str, Any]], calibration: Calibration, where: str
+) -> list[Prediction | InputError]:
+    """Predict requests (keys of `TrainingPlanSpec`), in their order; the error of one that cannot
+    be stands in its place."""
+    requests: list[TrainingRequest | InputError] = []
+    models: dict[str, Model] = {}
+    for combination in combinations:
+        spec = parse(TrainingPlanSpec, combination, where)
+        try:
+            name = str(spec.model)
+            if spec.model is not None and name not in models:
+                models[name] = catalog.model(spec.model)
+            requests.append(complete_training(spec, calibration.run, model=models.get(name)))
+        except InputError as error:
+            requests.append(error)
+    possible = [request for request in requests if not isinstance(request, InputError)]
+    predicted = iter(_together(possible, calibration))
+    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
+
+
+def _together(requests: list[TrainingRequest], calibration: Calibration) -> list[Prediction]:
+    """Evaluate requests of one model, cluster and category as one batch each."""
+    if len(requests) == 1:
+        request = requests[0]
+        batch = predict(request.model, request.cluster, request.plan, calibration)
+        return [Prediction(request, batch)]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for position, request in enumerate(requests):
+        cluster = request.cluster
+        key = (
+            request.model,
+            cluster.name,
+            cluster.accelerator.name,
+            tuple((tier.link, tier.size, float(tier.bandwidth)) for tier in cluster.tiers),
+            *(getattr(request.plan, name) for name in CATEGORY_FIELDS),
+        )
+        groups.setdefault(key, []).append(position)
+    found: dict[int, Prediction] = {}
+    for positions in groups.values():
+        members = [requests[position] for position in positions]
+        plan = stack([member.plan for member in members])
+        batch = predict(members[0].model, members[0].cluster, plan, calibration)
+        for index, (position, member) in enumerate(zip(positions, members, strict=True)):
+            found[position] = Prediction(member, batch, index)
+    return [found[position] for position in range(len(requests))]

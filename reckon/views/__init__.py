@@ -1,0 +1,1 @@
+"""Results as a terminal, a page or a file shows them."""

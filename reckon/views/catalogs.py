@@ -1,0 +1,140 @@
+"""`reckon show`: the catalogs, as tables, JSON, or YAML to edit and pass back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor import catalog
+from predictor.catalog import load
+from predictor.errors import unknown
+from predictor.precision import PEAK
+from predictor.units import GB, GIB
+
+KINDS = (*catalog.KINDS, "calibrations")
+
+
+def show(kind: str, name: str | None, yaml: bool, json: str | None) -> int:
+    """Print a catalog or one of its entries.
+
+    Raises InputError for unknown kinds and names.
+    """
+    if kind not in KINDS:
+        raise unknown("catalog", kind, KINDS)
+    content = _all(kind) if name is None else _one(kind, name)
+    if json:
+        from reckon.console.files import write_json
+
+        write_json(json, content)
+        if json == "-":
+            return 0
+    if yaml:
+        import yaml as library
+
+        print(library.safe_dump(content, sort_keys=False, allow_unicode=True), end="")
+        return 0
+    from reckon.views.terminal import grid
+
+    if isinstance(content, list):
+        columns = list(content[0])
+        print(grid(columns, [[_cell(row[c]) for c in columns] for row in content], left=2))
+    else:
+        print(grid(["", ""], [[key, _cell(value)] for key, value in _flat(content)], left=2))
+    return 0
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "" if value is None else str(value)
+
+
+def _flat(content: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in content.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for position, item in enumerate(value):
+                found += _flat(item, f"{prefix}{key}.{position}.")
+        else:
+            found.append((prefix + key, value))
+    return found
+
+
+def _all(kind: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    if kind == "accelerators":
+        for name in catalog.rows(kind):
+            own = catalog.accelerator(name)
+            rows.append(
+                {
+                    "name": name,
+                    "architecture": own.architecture,
+                    "bf16 TFLOP/s": own.peak.get("bf16", own.peak.get("fp16", 0.0)) / 1e12,
+                    "memory GiB": own.memory / GIB,
+                    "GB/s": own.bandwidth / GB,
+                    "L2 MB": own.l2 / 1e6,
+                    "TDP W": own.power,
+                }
+            )
+    elif kind == "systems":
+        for name in catalog.rows(kind):
+            cluster = catalog.system(name)
+            links = ", ".join(
+                f"{tier.link} {tier.bandwidth / GB:g} GB/s x {tier.size:g}"
+                for tier in cluster.tiers
+            )
+            rows.append(
+                {
+                    "name": name,
+                    "accelerator": cluster.accelerator.name,
+                    "per node": cluster.accelerators_per_node,
+                    "network, inside out (per accelerator and direction)": links,
+                }
+            )
+    elif kind == "models":
+        for name in catalog.rows(kind):
+            found = catalog.model(name)
+            rows.append(
+                {
+                    "name": name,
+                    "parameters": f"{found.parameters / 1e9:.3g} B",
+                    "active": f"{found.active_parameters / 1e9:.3g} B",
+                    "layers": found.layers,
+                    "hidden": found.hidden,
+                    "heads": found.heads,
+                    "kv heads": found.kv_heads,
+                    "ffn": found.ffn_hidden,
+                    "vocab": found.vocab,
+                }
+            )
+    else:
+        for name in catalog.calibrations():
+            known = load(name)
+            rows.append(
+                {
+                    "name": name,
+                    "fitted to": known.provenance.get("fitted_to", ""),
+                    "kernel models": len(known.kernels),
+                    "links": len(known.links),
+                }
+            )
+    return rows
+
+
+def _one(kind: str, name: str) -> dict[str, Any]:
+    if kind == "calibrations":
+        own = load(name)
+        return {
+            "name": own.name,
+            **dict(own.provenance),
+            "kernel models": len(own.kernels),
+            "accelerators": sorted({key[2] for key in own.kernels if "*" not in key[2]}),
+            "data types": sorted({PEAK.get(key[1], key[1]) for key in own.kernels} - {"*"}),
+            "links": sorted({key[1] for key in own.links}),
+            "host per kernel us": own.run.host_per_kernel * 1e6,
+            "interval level": own.interval_level,
+            "sigma of a run": own.run.sigma,
+        }
+    content = catalog.to_mapping(catalog.spec_of(kind, name))
+    return content

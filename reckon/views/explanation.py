@@ -1,0 +1,38 @@
+"""What the terminal shows of an explanation."""
+
+from __future__ import annotations
+
+from predictor.training import Explanation
+from reckon.views.terminal import grid, seconds
+
+SHOWN = 8
+"""Rows of what would help, and of what is known."""
+
+
+def show_explanation(why: Explanation) -> None:
+    """Print what would help most, the longest operators against their ideal, and the pedigree."""
+    helping = [
+        [remedy.name, seconds(remedy.saves), f"{remedy.share:.1%}", remedy.note]
+        for remedy in why.remedies[:SHOWN]
+    ]
+    print("\n" + grid(["without", "saves", "", "how"], helping))
+    longest = [
+        [o.name, o.phase, seconds(o.time), f"{o.share:.1%}", f"{o.ideal / o.time:.0%} of peak"]
+        for o in why.operators
+        if o.time > 0
+    ]
+    print("\n" + grid(["longest operators", "phase", "per step", "", "arithmetic"], longest, 2))
+    known = [
+        [
+            ground.name,
+            f"{ground.share:.1%}",
+            ground.known,
+            f"{ground.sigma:.0%}",
+            f"{ground.points:,}" if ground.points else "none",
+        ]
+        for ground in why.grounds[:SHOWN]
+    ]
+    print("\n" + grid(["time rests on", "share", "known", "spread", "measurements"], known))
+    rest = sum(ground.share for ground in why.grounds[SHOWN:])
+    if rest > 0:
+        print(f"and {len(why.grounds) - SHOWN} more fits behind {rest:.1%}")

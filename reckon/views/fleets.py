@@ -1,0 +1,88 @@
+"""What the terminal shows of a search for a fleet."""
+
+from __future__ import annotations
+
+import math
+
+from predictor.search import engine_brief
+from predictor.units import GIB
+from reckon.verbs.fleets import InferenceSearch
+from reckon.views.terminal import four, grid, seconds, strong
+
+FRONT = 8
+"""Points of the Pareto front that are listed."""
+
+
+def show_inference(found: InferenceSearch, top: int) -> None:
+    """Print a search."""
+    load, promise = found.load, found.promise
+    varying = len(load.rates) > 1
+    hours = f", {len(load.rates)} hours, mean {load.rates.mean():.4g}" if varying else ""
+    print(
+        f"{strong(found.model.name)}, {load.peak:.4g} requests/s{hours}, "
+        f"{found.input_len:g} tokens in and {found.output_len:g} out"
+    )
+    terms = [
+        f"{name} at most {seconds(limit)} for {share:.4g} of requests"
+        for name, limit, share in (
+            ("first token", promise.ttft, promise.ttft_share),
+            ("time per token", promise.tpot, promise.tpot_share),
+        )
+        if math.isfinite(limit)
+    ]
+    print(f"promise: {'; '.join(terms) or 'none'}")
+    counts = found.found
+    print(
+        f"{counts.enumerated:,} ways to serve: {counts.possible:,} possible, "
+        f"{counts.fitting:,} fit, {counts.keeping:,} keep the promise\n"
+    )
+    priced = found.fleets[0].cost is not None
+    rows = []
+    for number, fleet in enumerate(found.fleets[:top], start=1):
+        engine = fleet.engine
+        rows.append(
+            [
+                str(number),
+                engine.cluster.accelerator.name,
+                engine_brief(engine.plan),
+                str(fleet.gpus),
+                f"{fleet.count} x {engine.gpus:g}",
+                seconds(fleet.ttft),
+                seconds(fleet.tpot),
+                four(engine.rate),
+                f"{engine.running:.0f}",
+                f"{engine.memory / GIB:.1f}",
+                *([f"{fleet.cost:,.2f}"] if fleet.cost is not None else []),
+                *([f"{fleet.hours:,.0f}"] if varying else []),
+                *(
+                    [f"{fleet.cost_scaled:,.2f}"]
+                    if varying and fleet.cost_scaled is not None
+                    else []
+                ),
+            ]
+        )
+    columns = ["#", "accelerator", "engine", "GPUs", "engines", "TTFT", "TPOT", "req/s", "running"]
+    columns += ["GiB", *(["cost/h"] if priced else []), *(["GPU-h scaled"] if varying else [])]
+    columns += ["cost/h scaled"] if varying and priced else []
+    print(grid(columns, rows, left=3))
+    shares = f"{promise.ttft_share:.0%} and {promise.tpot_share:.0%}"
+    print(f"TTFT and TPOT of {shares} of the requests at the peak; req/s: most that one carries")
+    print(f"why: {found.reason}\n")
+    front = found.front
+    step = max(1, math.ceil(len(front) / FRONT))
+    print(strong("throughput against latency"))
+    table = [
+        [f"{gain:,.0f}", seconds(slow), engine.cluster.accelerator.name, engine_brief(engine.plan)]
+        for gain, slow, engine in front[::step]
+    ]
+    print(grid(["output tok/s/GPU", "TPOT", "accelerator", "engine"], table, left=0))
+    if found.simulated is not None:
+        own = found.simulated
+        if "refused" in own:
+            print(f"\nnot served one by one, as lengths vary: {own['refused']}")
+            return
+        print(
+            f"\n{own['requests']:,} requests served one by one by an engine of the first: "
+            f"first token {seconds(own['ttft_s_at_share'])}, time per token "
+            f"{seconds(own['tpot_s_at_share'])} at the same shares"
+        )

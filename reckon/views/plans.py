@@ -1,0 +1,188 @@
+"""What the terminal shows of a search: the ranking, what the winner is worth, the Pareto front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.search import Ratio, brief
+from predictor.units import GIB
+from reckon.verbs.plans import MOST_TIES, TrainingSearch
+from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, strong
+
+SIZES = ("gpus", "global_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch")
+NAMES = {"micro_batch": "mb", "global_batch": "batch", "sequence_parallel": "sp"}
+WORDS = ("recompute", "sharding", "schedule", "precision", "cp_kind", "rank_order", "tp_overlap")
+FRONT = 8
+"""Plans of the Pareto front that are listed."""
+
+
+def percent(value: Ratio) -> str:
+    """How much slower, with the interval: '+1.2 % (-4 to +7)'."""
+    return f"{value.value - 1:+.1%} ({value.low - 1:+.0%}..{value.high - 1:+.0%})"
+
+
+def _columns(found: TrainingSearch, positions: list[int]) -> list[str]:
+    """Fields that are worth a column: sizes that are not 1 throughout, words that vary."""
+    result = found.result
+    shown = []
+    for name in SIZES:
+        values = {float(result.column(name)[at]) for at in positions}
+        constant = name in ("gpus", "global_batch")
+        if len(values) > 1 or (not constant and values != {1.0}):
+            shown.append(name)
+    for name in WORDS:
+        column = result.column(name)
+        always = name in ("recompute", "sharding", "schedule")
+        if always or len({column[at] for at in positions}) > 1:
+            shown.append(name)
+    return shown
+
+
+def _cell(plan: dict[str, Any], gpus: float, name: str) -> str:
+    if name == "gpus":
+        return f"{gpus:g}"
+    if name == "recompute" and plan[name] == "selective":
+        return str(plan["recompute_modules"])
+    if name == "recompute" and plan[name] == "full" and plan["recompute_share"] < 1:
+        return f"full {plan['recompute_share']:.0%}"
+    if name == "sharding" and plan[name] == "hsdp":
+        return f"hsdp {plan['dp_shard']}"
+    return short(plan[name])
+
+
+def table(found: TrainingSearch, positions: list[int]) -> str:
+    """A table of some plans."""
+    result = found.result
+    names = _columns(found, positions)
+    capacity = float(result.cluster.accelerator.memory)
+    days, cost = result.training_days(), result.cost()
+    rows = []
+    for at, against in zip(positions, found.ratios(positions), strict=True):
+        plan = result.mapping(at)
+        rate = plan["global_batch"] * plan["seq_len"] / result.step_time[at] / result.gpus[at]
+        rows.append(
+            [
+                str(at + 1),
+                *(_cell(plan, float(result.gpus[at]), name) for name in names),
+                four(float(result.step_time[at])),
+                "" if at == 0 else percent(against),
+                "=" if at and against.tie else "",
+                f"{rate:,.0f}",
+                f"{result.memory[at] / GIB:.1f}",
+                f"{result.memory[at] / capacity:.0%}",
+                *([] if days is None else [four(float(days[at]))]),
+                *([] if cost is None else [f"{cost[at]:,.0f}"]),
+            ]
+        )
+    columns = [
+        "#",
+        *(NAMES.get(name, name) for name in names),
+        "step s",
+        "over the best",
+        "",
+        "tok/s/GPU",
+        "GiB",
+        "full",
+        *([] if days is None else ["days"]),
+        *([] if cost is None else ["cost"]),
+    ]
+    return grid(columns, rows, left=1)
+
+
+def show_training(found: TrainingSearch, top: int) -> None:
+    """Print a search."""
+    result, counts = found.result, found.result.counts
+    gpus = sorted(set(result.gpus.tolist()))
+    number = f"{gpus[0]:g}" if len(gpus) == 1 else f"{gpus[0]:g} to {gpus[-1]:g}"
+    best = result.mapping(0)
+    print(
+        f"{strong(result.model.name)} on {number} x {result.cluster.accelerator.name} "
+        f"({result.cluster.name}), {best['precision']}, {best['seq_len']} tokens, "
+        f"{best['global_batch']} sequences a step"
+    )
+    print(
+        f"{counts.enumerated:,} plans: {counts.possible:,} possible, {counts.fitting:,} fit, "
+        f"{counts.timed:,} timed, the others ruled out by a bound\n"
+    )
+    shown = list(range(min(top, len(result))))
+    print(table(found, shown))
+    print(f"= as fast as the best, within the {result.calibration.interval_level:.0%} interval\n")
+    _why(found)
+    front = found.front(FRONT)
+    if len(result.frontier) > 1:
+        title = f"Pareto front of step time, memory and GPUs ({len(result.frontier)} plans"
+        print(strong(f"{title}, {len(front)} shown)" if len(front) < len(result.frontier)
+                     else f"{title})"))  # fmt: skip
+        print(table(found, front))
+    if found.own is not None:
+        _own(found)
+    if result.assumed:
+        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.assumed)
+        print("\n" + strong(f"assumed: {filled}", "2"))
+
+
+def _why(found: TrainingSearch) -> None:
+    """The winner's time, how close the runner-up is, and what each of its choices is worth."""
+    winner = found.winner
+    total = winner.step_time
+    terms = [
+        [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
+        for name, value in winner.breakdown.items()
+        if value > 0.0005 * total
+    ]
+    print(grid(["time of the best", "", "share", ""], terms), end="\n\n")
+    result = found.result
+    if len(result) > 1:
+        against = found.ratios([1])[0]
+        word = "a tie" if against.tie else "clearly slower"
+        tied = len(found.ties)
+        behind = min(MOST_TIES, len(result)) - 1
+        print(
+            f"runner-up {percent(against)}: {word}; of the next {behind} plans, {tied} cannot be "
+            "told from the best"
+        )
+    together: dict[int, list[str]] = {}
+    first = {}
+    for one in found.alternatives:
+        if one.field in first:
+            continue
+        first[one.field] = one
+        value = f"{one.value:g}" if isinstance(one.value, float) else str(one.value)
+        together.setdefault(one.position, []).append(f"{NAMES.get(one.field, one.field)} {value}")
+    rows = []
+    for one in {one.position: one for one in first.values()}.values():
+        term, more = one.more
+        rows.append(
+            [
+                brief(result.plan(one.position)),
+                percent(one.ratio),
+                f"{TERM_NAMES[term]} +{seconds(more)}" if more > 0 else "",
+                ", ".join(together[one.position]),
+            ]
+        )
+    if rows:
+        print(grid(["instead", "over the best", "costs", "the best with"], rows, left=4))
+        print()
+
+
+def _own(found: TrainingSearch) -> None:
+    own = found.own
+    assert own is not None
+    capacity = float(found.result.cluster.accelerator.memory)
+    print(f"\n{strong('your plan')}: {own.label}")
+    fit = "" if own.fits else strong(", beyond the limit", "1;31")
+    print(
+        f"step {four(own.step_time)} s, {percent(own.slower)} over the best"
+        f"{' (a tie)' if own.slower.tie else ''}; rank {own.rank:,} of the plans timed; "
+        f"{own.memory / GIB:.1f} of {capacity / GIB:.1f} GiB{fit}"
+    )
+    spent = [(term, more) for term, more in own.spends if abs(more) > 0.002 * own.step_time]
+    if spent:
+        told = ", ".join(
+            f"{TERM_NAMES[term]} {'+' if more > 0 else '-'}{seconds(abs(more))}"
+            for term, more in spent[:5]
+        )
+        print(f"against the best: {told}")
+
+
+__all__ = ["percent", "show_training", "table"]

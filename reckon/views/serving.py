@@ -1,0 +1,158 @@
+"""What the terminal shows of serving: latencies, throughput, memory, what holds it back."""
+
+from __future__ import annotations
+
+import math
+
+from predictor.serving import Served
+from predictor.units import GB, GIB
+from reckon.verbs.served import ServingResult
+from reckon.verbs.serving import ServingSweep
+from reckon.views.terminal import bar, four, grid, seconds, short, strong, with_interval
+
+TERM_NAMES = {
+    "linear": "linear layers",
+    "experts": "experts",
+    "attention": "attention",
+    "elementwise": "norms and elementwise",
+    "head": "embedding and head",
+    "tp_communication": "tensor-parallel comm.",
+    "ep_communication": "expert-parallel comm.",
+    "pp_communication": "pipeline transfers",
+    "host_transfer": "weights and cache at the host",
+    "host": "host and gaps",
+    "queue": "queue",
+    "transfer": "transfer of the cache",
+    "others": "prompts of others",
+}
+
+
+def _load(result: ServingResult) -> str:
+    plan = result.request.plan
+    many = float(plan.batch)
+    if result.request.rate is not None:
+        return f"{result.request.rate:g} requests/s"
+    if not float(plan.serving):
+        return f"batch {many:g}"
+    return f"{many:g} clients" if math.isfinite(many) else "as many requests as fit"
+
+
+def show_serving(result: ServingResult, top: int = 6) -> None:
+    """Print one prediction."""
+    inputs, plan = result.inputs(), result.request.plan
+    layout = " ".join(
+        f"{name} {inputs[name]:g}" for name in ("tp", "pp", "dp", "ep") if inputs[name] > 1
+    )
+    print(
+        f"{strong(inputs['model'])} on {result.gpus} x {inputs['accelerator']} "
+        f"({inputs['system']}), {layout or 'one rank'}, {inputs['weights']}, "
+        f"{inputs['kv']} cache, {_load(result)}, {float(plan.input_len):g} tokens in, "
+        f"{float(plan.output_len):g} out"
+    )
+    memory = result.memory
+    if memory["shortfall_gb"] > 0:
+        print(
+            f"{strong('does not fit', '1;31')}: needs {memory['total_gb']:.1f} GB of "
+            f"{memory['capacity_gb']:.1f} GB, {memory['shortfall_gb']:.1f} GB too much; the "
+            f"largest batch that fits is {memory['largest_batch']}; more tp or pp, narrower "
+            "weights or cache would help"
+        )
+    if (missing := memory.get("prefill_worker_shortfall_gb", 0.0)) > 0:
+        print(
+            f"{strong('does not fit', '1;31')}: a prefill worker needs {missing:.1f} GB more; more "
+            "prefill_tp would help"
+        )
+    if result.saturated:
+        print(
+            f"{strong('saturated', '1;31')}: {result.most:.3g} requests/s is the most that can be "
+            "served; the queue grows without end, latencies are those without it"
+        )
+    level = result.batch.calibration.interval_level
+    per_gpu = result.output_tokens_per_s.value / result.gpus
+    rows = [
+        ["first token", with_interval(result.ttft.scaled(1e3), "ms"), f"{level:.0%} interval"],
+        ["per token", with_interval(result.tpot.scaled(1e3), "ms"), "after the first"],
+        ["request", with_interval(result.e2e, "s"), f"{result.requests_per_s:.3g} requests/s"],
+        [
+            "throughput",
+            with_interval(result.output_tokens_per_s, "tokens/s"),
+            f"{per_gpu:,.0f} per GPU",
+        ],
+    ]
+    print(grid(["", "", ""], rows, left=3))
+    if result.served is not None:
+        _show_served(result.served)
+    share = memory["total_gb"] / memory["capacity_gb"]
+    print(
+        f"memory       {bar(share, 20)}  {memory['total_gb'] * GB / GIB:.1f} of "
+        f"{memory['capacity_gb'] * GB / GIB:.1f} GiB, at most {memory['largest_batch']} sequences"
+    )
+    held = ", ".join(
+        f"{name} {size * GB / GIB:.1f}" for name, size in memory["classes"].items() if size > 0.05
+    )
+    print(f"             GiB: {held}\n")
+    total = result.e2e.value
+    terms = [
+        [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(max(value, 0) / total, 20)]
+        for name, value in result.breakdown.items()
+        if abs(value) > 1e-9
+    ]
+    print(grid(["time of a request", "", "share", ""], terms), end="\n\n")
+    longest = [
+        [
+            line.name,
+            phase,
+            seconds(float(line.time)),
+            line.bound,
+            f"{line.intensity:.2g}" if line.intensity else "",
+            line.pedigree,
+        ]
+        for phase in ("prefill", "decode")
+        for own, line in [pair for pair in result.operators if pair[0] == phase][:top]
+        if own == phase
+    ]
+    columns = ["longest operators", "phase", "per pass", "bound", "compute/memory", "known"]
+    print(grid(columns, longest, 2))
+    if result.request.assumed:
+        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
+        print("\n" + strong(f"assumed: {filled}", "2"))
+
+
+def _show_served(served: Served) -> None:
+    """Percentiles of the requests that were served one by one."""
+    names = {"ttft": "first token", "tpot": "per token", "e2e": "request"}
+    rows = [
+        [names[name], *(seconds(own[key]) for key in ("mean", "p50", "p90", "p99"))]
+        for name, own in served.summary().items()
+    ]
+    print(
+        f"\n{len(served.arrival)} requests one by one: {served.requests_per_s:.3g} requests/s, "
+        f"{served.preempted} preempted"
+    )
+    print(grid(["", "mean", "P50", "P90", "P99"], rows), end="\n\n")
+
+
+def show_serving_sweep(found: ServingSweep) -> None:
+    """Print a sweep, one row per combination."""
+    names = {"precision": "weights", "kv_precision": "kv", "concurrency": "batch"}
+    rows = []
+    for result in found.predictions:
+        inputs = result.inputs()
+        rows.append(
+            [
+                *(short(inputs.get(names.get(name, name), "")) for name in found.varying),
+                four(result.ttft.value * 1e3),
+                four(result.tpot.value * 1e3),
+                f"{four(result.tpot.low * 1e3)}..{four(result.tpot.high * 1e3)}",
+                four(result.e2e.value),
+                f"{result.output_tokens_per_s.value / result.gpus:,.0f}",
+                f"{result.memory['total_gb'] * GB / GIB:.1f}" + (" " if result.fits else "!"),
+            ]
+        )
+    columns = ["TTFT ms", "TPOT ms", "interval", "request s", "tokens/s/GPU", "GiB"]
+    print(grid([*found.varying, *columns], rows, left=len(found.varying)))
+    if any(not result.fits for result in found.predictions):
+        print("! does not fit")
+    for combination, reason in found.refused:
+        named = ", ".join(f"{key}={value}" for key, value in combination.items())
+        print(f"{named}: {reason}")

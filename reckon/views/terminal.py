@@ -1,0 +1,201 @@
+"""What the terminal shows: short tables with units, a memory bar, a time breakdown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from predictor.units import GB, GIB
+from reckon.verbs.results import Interval, Prediction
+from reckon.verbs.training import Sweep
+
+BAR = 40
+
+TERM_NAMES = {
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "recomputation",
+    "tp_communication": "tensor-parallel comm.",
+    "cp_communication": "context-parallel comm.",
+    "ep_communication": "expert-parallel comm.",
+    "pp_communication": "pipeline transfers",
+    "offload": "copies to the host",
+    "host": "host (launch-bound)",
+    "bubble": "pipeline bubble",
+    "dp_communication": "data-parallel comm.",
+    "optimizer": "optimizer",
+    "framework": "framework factor",
+    "data_loading": "waiting for data",
+}
+
+
+def strong(text: str, color: str = "1") -> str:
+    """Bold (or another ANSI style) on a terminal, plain elsewhere."""
+    return f"\x1b[{color}m{text}\x1b[0m" if sys.stdout.isatty() else text
+
+
+def seconds(value: float) -> str:
+    """A time with three significant digits and a fitting unit."""
+    if value >= 600:
+        return f"{value / 3600:.3g} h" if value >= 7200 else f"{value / 60:.3g} min"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {unit}" if value < 1000 else f"{value:.0f} s"
+    return f"{value / 1e-6:.3g} us"
+
+
+def four(value: float) -> str:
+    """Four significant digits: 9.000, 12.46, 4511."""
+    return f"{value:#.4g}".rstrip(".")
+
+
+def with_interval(interval: Interval, unit: str) -> str:
+    """A value with its interval in brackets."""
+    return f"{four(interval.value)} {unit}  ({four(interval.low)} to {four(interval.high)})"
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A bar of blocks; over-full bars end with '!'."""
+    filled = round(min(share, 1.0) * width)
+    return "█" * filled + "·" * (width - filled) + ("!" if share > 1 else "")
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A plain table: the first `left` columns flush left, the others right."""
+    table = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    if any(columns):
+        lines[0] = strong(lines[0])
+    else:
+        del lines[0]
+    return "\n".join(lines)
+
+
+def show_prediction(result: Prediction, top: int = 6) -> None:
+    """Print one prediction, with its `top` longest operators."""
+    inputs = result.inputs()
+    plan = " ".join(
+        f"{name} {inputs[name]:g}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "dp")
+        if inputs[name] > 1
+    )
+    print(
+        f"{strong(inputs['model'])} on {result.gpus} x {inputs['accelerator']} "
+        f"({inputs['system']}), {plan or 'one rank'}, {inputs['precision']}, "
+        f"recompute {inputs['recompute']}, {inputs['sharding']}"
+    )
+    if result.host_memory > result.host_capacity:
+        print(
+            f"{strong('does not fit', '1;31')} the host: it would keep "
+            f"{result.host_memory / GB:.1f} GB for each accelerator and has "
+            f"{result.host_capacity / GB:.1f} GB, "
+            f"{(result.host_memory - result.host_capacity) / GB:.1f} GB too little; offload less, "
+            "or to drives (offload_to=nvme)"
+        )
+    if result.peak_memory > result.capacity:
+        over = (result.peak_memory - result.capacity) / GB
+        print(
+            f"{strong('does not fit', '1;31')}: needs {result.peak_memory / GB:.1f} GB of "
+            f"{result.capacity / GB:.1f} GB, {over:.1f} GB too much; more tp or pp, a smaller "
+            "micro-batch, more recomputation or sharding would help"
+        )
+    level = result.batch.calibration.interval_level
+    mfu = result.mfu()
+    per_gpu = result.tokens_per_s / result.gpus
+    rows = [
+        ["step time", with_interval(result.step_time, "s"), f"{level:.0%} interval"],
+        ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
+        ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
+    ]
+    rows += _run_rows(result)
+    print(grid(["", "", ""], rows, left=3))
+    share = result.peak_memory / result.capacity
+    if result.host_memory > 0:
+        print(f"host        keeps {result.host_memory / GIB:.1f} GiB for each accelerator")
+    print(
+        f"memory      {bar(share, 20)}  {result.peak_memory / GIB:.1f} of "
+        f"{result.capacity / GIB:.1f} GiB, out of memory with probability {result.p_oom:.0%}"
+    )
+    fullest = max(result.memory_stages, key=lambda stage: float(stage["total"]))
+    parts = sorted(
+        ((float(v) * GB / GIB, k) for k, v in fullest.items() if k not in ("stage", "total")),
+        reverse=True,
+    )
+    held = ", ".join(f"{name} {size:.1f}" for size, name in parts if size >= 0.05)
+    print(f"            {fullest['stage']} stage, GiB: {held}\n")
+    total = result.step_time.value
+    terms = [
+        [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]
+        for name, value in result.breakdown.items()
+        if abs(value) > 1e-9 * total
+    ]
+    print(grid(["time", "", "share", ""], terms), end="\n\n")
+    longest = [
+        [report.name, report.phase, seconds(report.time_s), report.bound, report.pedigree]
+        for report in result.operators[:top]
+    ]
+    if longest:
+        print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
+    if result.request.assumed:
+        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
+        print("\n" + strong(f"assumed: {filled}", "2"))
+
+
+def _run_rows(result: Prediction) -> list[list[str]]:
+    """The run for a token budget: by itself, and with interruptions and checkpoints."""
+    days, calendar, run = result.training_days(), result.effective_days(), result.run()
+    if days is None or calendar is None or run is None:
+        return []
+    saved = run["checkpoint"]["interval_s"]
+    hours = run["effective_gpu_hours"]["value"]
+    rows = [
+        ["training", with_interval(days, "days"), f"{run['gpu_hours']['value']:,.0f} GPU-hours"],
+        ["calendar", with_interval(calendar, "days"), f"{hours:,.0f} GPU-hours"],
+        [
+            "goodput",
+            f"{run['goodput']['value']:.1%}, interrupted every {seconds(run['mtbf_hours'] * 3600)}",
+            f"checkpoint every {seconds(saved)}",
+        ],
+    ]
+    if run["cost"]:
+        cost = Interval(**run["cost"]).scaled(1e-6)
+        rows.append(["price", with_interval(cost, "million"), f"{result.request.price:g} per hour"])
+    return rows
+
+
+def short(value: Any) -> str:
+    """A number without needless digits, other values as they are."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def show_sweep(found: Sweep[Prediction]) -> None:
+    """Print a sweep, one row per combination."""
+    names = found.varying
+    rows = []
+    for result in found.predictions:
+        inputs = result.inputs()
+        rows.append(
+            [
+                *(short(inputs.get(name, "")) for name in names),
+                four(result.step_time.value),
+                f"{four(result.step_time.low)}..{four(result.step_time.high)}",
+                f"{result.tokens_per_s / result.gpus:,.0f}",
+                f"{result.mfu()['megatron']:.1%}",
+                f"{result.peak_memory / GIB:.1f}" + (" " if result.fits else "!"),
+            ]
+        )
+    columns = [*names, "step s", "interval", "tokens/s/GPU", "MFU", "peak GiB"]
+    print(grid(columns, rows, left=len(names)))
+    if any(not result.fits for result in found.predictions):
+        print("! does not fit")
+    for combination, reason in found.refused:
+        named = ", ".join(f"{k}={v}" for k, v in combination.items())
+        print(f"{named}: {reason}")

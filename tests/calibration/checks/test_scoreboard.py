@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.checks.scoreboard import kind_of_table, refold, score
+from calibration.checks.scored import Scores, summary
+from calibration.runs.fit import fit_runs, read_points
+from calibration.runs.spread import (
+    Residual,
+    plan_spreads,
+    run_sigma,
+    with_plan_spread,
+    with_spread,
+)
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.errors import InputError
+from predictor.timing.calibration import Calibration
+from tests.calibration.conftest import gemm_table
+from tests.calibration.tables.test_points import ROW
+
+KERNELS = load("kernels-only")
+KEYS = {
+    "kind", "n_points", "n_predicted", "mape", "median_ape", "p90_ape", "bias", "macro_mape",
+    "in_sample_mape", "by_metric", "interval_level", "interval_coverage", "median_width", "groups",
+    "skipped", "points", "memory",
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = [
+        {**ROW, "point_id": f"p{i}", "source": "one" if i < 4 else "two", "global_batch": 64.0 * i}
+        for i in range(1, 7)
+    ]
+    rows.append({**ROW, "point_id": "unknown", "model": "mystery-8x7b"})
+    rows.append({**ROW, "point_id": "oom", "status": "OOM", "tp": 1.0, "model": "llama3-70b"})
+    rows.append({**ROW, "point_id": "mem", "status": "Success", "memory_gb_per_gpu": 40.0})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def test_the_summary_is_the_contract(table: Path) -> None:
+    found = summary(score([table], KERNELS), 0.8)
+    assert set(found) == KEYS
+    assert (found["kind"], found["n_points"], found["n_predicted"]) == ("training", 9, 7)
+    assert {row["point_id"] for row in found["skipped"]} == {"unknown"}
+    assert set(found["points"][0]) == {
+        "point_id", "source", "metric", "published", "predicted", "low", "high", "in_sample",
+    }  # fmt: skip
+    macro = np.mean([group["mape"] for group in found["groups"]])
+    assert found["macro_mape"] == pytest.approx(macro)
+    assert found["memory"]["n"] == 1
+    assert found["memory"]["oom_recall"] == 1.0
+    assert found["in_sample_mape"] is None
+
+
+def test_fitted_points_count_apart(table: Path) -> None:
+    known = Calibration(
+        "x", KERNELS.kernels, KERNELS.links, KERNELS.throttles, KERNELS.run,
+        fitted_points=frozenset({"p1", "p2"}),
+    )  # fmt: skip
+    found = summary(score([table], known), 0.8)
+    assert sum(point["in_sample"] for point in found["points"]) == 2
+    outside = [p for p in found["points"] if not p["in_sample"]]
+    expected = np.mean([abs(p["predicted"] / p["published"] - 1) for p in outside])
+    assert found["mape"] == pytest.approx(expected)
+    assert found["in_sample_mape"] is not None
+
+
+def test_tables_are_told_apart(tmp_path: Path) -> None:
+    assert kind_of_table(pd.DataFrame(columns=["latency_us"]), "t") == "kernels"
+    assert kind_of_table(pd.DataFrame(columns=["input_len"]), "t") == "inference"
+    assert kind_of_table(pd.DataFrame(columns=["global_batch"]), "t") == "training"
+    with pytest.raises(InputError, match="no table of points"):
+        kind_of_table(pd.DataFrame(columns=["x"]), "t")
+
+
+def test_inference_rows_are_listed_not_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "i.csv"
+    pd.DataFrame([{"point_id": "a", "source": "s", "input_len": 5}]).to_csv(path, index=False)
+    found = summary(score([path], KERNELS), 0.8)
+    assert (found["kind"], found["n_points"], found["n_predicted"]) == ("inference", 1, 0)
+    assert found["mape"] is None
+    assert found["skipped"][0]["reason"] == "no value is stated"
+
+
+def test_mixed_tables_have_no_common_error(table: Path, tmp_path: Path) -> None:
+    kernels = tmp_path / "k.parquet"
+    gemm_table("A100-SXM4-80GB", [1024, 2048], 0.7, 3.0).to_parquet(kernels)
+    found = summary(score([table, kernels], KERNELS), 0.8)
+    assert found["kind"] == "mixed"
+    assert found["mape"] is None
+    assert set(found["by_metric"]) == {"step_time_s", "latency_us"}
+
+
+def test_kernel_rows_are_named_by_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "k.parquet"
+    table = gemm_table("A100-SXM4-80GB", [1024, 2048], 0.8, 3.0)
+    odd = table.iloc[:2].assign(accelerator="Z900")
+    pd.concat([table, odd], ignore_index=True).to_parquet(path)
+    found = summary(score([path], KERNELS), 0.8)
+    assert (found["n_points"], found["n_predicted"]) == (10, 8)
+    assert found["points"][0]["point_id"].startswith("k.parquet:")
+    assert all("unknown accelerator 'Z900'" in row["reason"] for row in found["skipped"])
+    assert found["mape"] < 1.0
+
+
+def test_collective_rows_are_predicted(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    rows = [
+        {"accelerator": "A100-SXM4-80GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
+         "message_bytes": 2.0**28, "latency_us": 2180.0, "link": "nvlink3", "link_gbs": 300},
+        {"accelerator": "A100-SXM4-80GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
+         "message_bytes": 2.0**28, "latency_us": 2180.0},
+    ]  # fmt: skip
+    pd.DataFrame(rows).to_csv(path, index=False)
+    found = summary(score([path], KERNELS), 0.8)
+    assert found["n_predicted"] == 1
+    assert found["mape"] < 0.1
+    assert "link" in found["skipped"][0]["reason"]
+
+
+def test_the_interval_covers_its_level() -> None:
+    rng = np.random.default_rng(0)
+    found = [Residual(float(e), 0.0, f"s{i % 5}") for i, e in enumerate(rng.normal(0, 0.2, 500))]
+    sigma = run_sigma(found, 1.2816, 0.8)
+    assert sigma == pytest.approx(0.2, abs=0.02)
+    inside = np.mean([abs(r.error) <= 1.2816 * sigma for r in found])
+    assert inside == pytest.approx(0.8, abs=0.01)
+
+
+def test_sources_count_alike() -> None:
+    many = [Residual(0.01, 0.0, "large")] * 1000
+    few = [Residual(0.5, 0.0, "small")] * 2
+    assert run_sigma(many + few, 1.0, 0.4) == pytest.approx(0.01)
+    assert run_sigma(many + few, 1.0, 0.8) == pytest.approx(0.5)
+
+
+def test_mixtures_of_experts_have_a_spread_of_their_own() -> None:
+    """Four sources of each: errors of dense models reach 0.1, those of mixtures 0.5."""
+    names = [f"s{i}" for i in range(4)]
+    dense = [Residual(e, 0.0, name) for name in names for e in (0.02, 0.1)]
+    mixed = [Residual(e, 0.0, name, moe=True) for name in names for e in (-0.1, 0.5)]
+    run = with_spread(KERNELS.run, dense + mixed, 1.0, 0.9)
+    assert (run.spread(moe=False), run.spread(moe=True)) == pytest.approx((0.1, 0.5))
+    few = [r for r in mixed if r.source in ("s0", "s1")]
+    shared = with_spread(KERNELS.run, dense + few, 1.0, 0.9)
+    assert shared.sigma_moe == pytest.approx(0.5)  # two sources say too little: that of all runs
+    assert shared.sigma == pytest.approx(0.1)
+
+
+def test_the_fitted_interval_covers_its_share(table: Path) -> None:
+    points = read_points([table], KERNELS.run)
+    fitted = fit_runs(KERNELS, points)
+    found = summary(score([table], fitted), 0.8)
+    assert np.mean([group["coverage"] for group in found["groups"]]) >= 0.8
+
+
+def test_folds_refit_the_interval_without_the_group(table: Path) -> None:
+    scores = score([table], KERNELS)
+    folded = refold(scores, KERNELS, "source")
+    assert isinstance(folded, Scores)
+    widths = {row.source: row.high / row.low for row in folded.rows}
+    q, level = KERNELS.interval_q, KERNELS.interval_level
+    for source, width in widths.items():
+        rest = [
+            Residual(row.log_error, row.sigma_operators, row.source, row.moe)
+            for row in scores.rows
+            if row.source != source
+        ]
+        own = next(row.sigma_operators for row in scores.rows if row.source == source)
+        expected = np.exp(2 * q * np.hypot(own, run_sigma(rest, q, level)))
+        assert width == pytest.approx(expected, rel=0.05)
+
+
+def test_a_table_without_usable_runs_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    pd.DataFrame([{**ROW, "model": "mystery-8x7b"}]).to_csv(path, index=False)
+    with pytest.raises(InputError, match="no row of"):
+        read_points([path], KERNELS.run)
+    assert catalog.data_dir().is_dir()
+
+
+def test_the_figures_are_what_they_say(table: Path) -> None:
+    found = summary(score([table], KERNELS), 0.8)
+    ratio = np.array([p["predicted"] / p["published"] for p in found["points"]])
+    share = np.abs(ratio - 1)
+    assert found["mape"] == pytest.approx(share.mean())
+    assert found["median_ape"] == pytest.approx(np.median(share))
+    assert found["p90_ape"] == pytest.approx(np.quantile(share, 0.9))
+    assert found["bias"] == pytest.approx(np.log(ratio).mean())
+    widths = [p["high"] / p["low"] for p in found["points"]]
+    assert found["median_width"] == pytest.approx(np.median(widths))
+    inside = [p["low"] <= p["published"] <= p["high"] for p in found["points"]]
+    assert found["interval_coverage"] == pytest.approx(np.mean(inside))
+
+
+def test_running_out_of_memory_is_scored_both_ways(tmp_path: Path) -> None:
+    """Two rows that ran out, of which one is foreseen; two that did not, one of them in vain
+    feared."""
+    big = {"model": "llama3-70b", "tp": 1.0}
+    rows = [
+        {**ROW, "point_id": "a", "status": "OOM", **big},
+        {**ROW, "point_id": "b", "status": "OOM"},
+        {**ROW, "point_id": "c", "status": "Success", "memory_gb_per_gpu": 40.0},
+        {**ROW, "point_id": "d", "status": "Success", "memory_gb_per_gpu": 40.0, **big},
+    ]
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    memory = summary(score([path], KERNELS), 0.8)["memory"]
+    assert memory["oom_recall"] == 0.5
+    assert memory["oom_precision"] == 0.5
+
+
+def test_kernels_that_were_fitted_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "k.parquet"
+    gemm_table("A100-SXM4-80GB", [1024, 2048], 0.8, 3.0).to_parquet(path)
+    known = Calibration("x", KERNELS.kernels, fitted_files=frozenset({str(path)}))
+    assert all(p["in_sample"] for p in summary(score([path], known), 0.8)["points"])
+    assert not any(p["in_sample"] for p in summary(score([path], KERNELS), 0.8)["points"])
+
+
+def test_plans_differ_about_the_median_of_their_setting() -> None:
+    def source(name: str, width: float) -> list[Residual]:
+        """Two settings, each far off as a whole, whose three plans differ by `width`."""
+        return [
+            Residual(level + width * at, 0.0, name, setting=f"s{level}", plan=str(at))
+            for level in (-0.5, 0.3)
+            for at in (-1, 0, 1)
+        ]
+
+    found = [*source("a", 0.02), *source("b", 0.05), *source("c", 0.3)]
+    # Of three plans the outer two deviate by the width, sqrt(3/2) of it with their middle unknown.
+    wide = plan_spreads(found)
+    expected = {"a": 0.02, "b": 0.05, "c": 0.3}
+    assert wide == pytest.approx({k: 1.4826 * v * np.sqrt(1.5) for k, v in expected.items()})
+    # A plan that was run twice counts once; settings of one plan and unknown ones say nothing.
+    again = [*found, found[0], Residual(9.0, 0.0, "a", setting="alone"), Residual(9.0, 0.0, "a")]
+    assert plan_spreads(again) == pytest.approx(wide)
+    fitted = with_plan_spread(KERNELS.run, found)
+    assert fitted.sigma_plan == pytest.approx(wide["b"])
+    assert "b 0.091" in fitted.sources["sigma_plan"]
+    assert with_plan_spread(KERNELS.run, found[:12]).sigma_plan == KERNELS.run.sigma_plan

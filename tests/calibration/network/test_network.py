@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calibration.network.fit import bounded, fit_links
+from calibration.tables.kernel_table import check_kernels
+from predictor import catalog
+from predictor.hardware.links import Curve, LinkModel
+from predictor.hardware.machines import Cluster, Tier
+from predictor.timing.calibration import Calibration
+from predictor.timing.collectives import collective_time
+from predictor.work.communication import Group
+
+
+def table(link: str = "nvlink3", rate: float = 300.0) -> pd.DataFrame:
+    """Collectives whose parameters are known: 8 us + 1 us a hop, 0.75 of the rate."""
+    rows = []
+    for op, passes, trips in (("allreduce", 2, 2), ("allgather", 1, 1)):
+        for n in (2, 4, 8):
+            for size in 2.0 ** np.arange(10, 31, 1):
+                moved = passes * (n - 1) / n * size
+                hops = min(trips * (n - 1), 2 * np.log2(n)) if op == "allreduce" else n - 1
+                time = 8e-6 + 1e-6 * hops + moved / (0.75 * rate * 1e9)
+                rows.append({"accelerator": "A100-SXM4-80GB", "op": op, "dtype": "fp16",
+                             "num_gpus": n, "num_nodes": 1, "message_bytes": size,
+                             "latency_us": time * 1e6, "link": link, "link_gbs": rate,
+                             "in_switch": 0.0})  # fmt: skip
+    return check_kernels(pd.DataFrame(rows), "t")
+
+
+def test_known_parameters_are_found() -> None:
+    fitted = fit_links(table())
+    model = fitted.links[("allreduce", "nvlink3")]
+    assert model.efficiencies == pytest.approx((0.75, 0.75, 0.75), rel=0.02)
+    pace = model.pace(catalog.accelerator("A100-SXM4-80GB").clock)
+    assert pace * (model.base + 2 * model.hop) == pytest.approx(10e-6, rel=0.05)
+    assert fitted.heldout[("allreduce", "nvlink3")].mape < 0.02
+
+
+def test_the_fit_and_the_prediction_agree() -> None:
+    measured = table()
+    known = Calibration("x", links=fit_links(measured).links)
+    node = Cluster("x", catalog.accelerator("A100-SXM4-80GB"), 8, (Tier("nvlink3", 8, 300e9),))
+    for row in measured.iloc[::7].to_dict("records"):
+        group = Group(row["num_gpus"], 1.0)
+        time, _ = collective_time(row["op"], row["message_bytes"], group, node, known)
+        assert float(time) * 1e6 == pytest.approx(row["latency_us"], rel=0.05)
+
+
+def test_an_unmeasured_generation_uses_its_family() -> None:
+    known = Calibration("x", links=fit_links(table()).links)
+    assert known.link("allgather", "nvlink7").link == "nvlink"
+    assert known.link("allgather", "xgmi4").link == "*scale-up"
+    assert known.link("allgather", "efa").pedigree == "roofline"
+
+
+def test_halves_of_an_all_reduce_follow_it_between_nodes() -> None:
+    across = table("infiniband-ndr", 50.0)
+    across = across[across["op"] == "allreduce"].assign(num_nodes=across["num_gpus"])
+    known = Calibration("x", links=fit_links(across).links)
+    model = known.link("reducescatter", "infiniband-ndr")
+    assert model.pedigree == "transferred"
+    assert model.efficiencies == known.link("allreduce", "infiniband-ndr").efficiencies
+
+
+KNOTS = st.lists(st.floats(-1.0, 1.0), min_size=4, max_size=9)
+
+
+@given(KNOTS, KNOTS, st.floats(1e3, 1e10), st.floats(1.001, 3.0), st.sampled_from([2, 3, 4, 8]))
+def test_no_curve_makes_a_larger_message_faster(
+    two: list[float], eight: list[float], message: float, more: float, size: int
+) -> None:
+    curves = []
+    for members, factors in ((2.0, two), (8.0, eight)):
+        x = np.linspace(np.log(1e-6), np.log(1e-2), len(factors))
+        curves.append(Curve(members, tuple(x), bounded(x, np.array(factors))))
+    model = LinkModel("allreduce", "nvlink4", 8e-6, 1e-6, 1e-3, (1.0, 3.0), (0.7, 0.8), 0.1, 9)
+    model = replace(model, curves=tuple(curves))
+    known = Calibration("t", links={("allreduce", "nvlink4"): model})
+    device = catalog.accelerator("H100-SXM5-80GB")
+    node, wide = (
+        Cluster("t", device, 8, (Tier("nvlink4", 8, rate),)) for rate in (450e9, 450e9 * more)
+    )
+    group, messages = Group(float(size), 1.0), np.array([message, message * more])
+    small, large = collective_time("allreduce", messages, group, node, known)[0]
+    assert small <= large * (1 + 1e-12)
+    faster = collective_time("allreduce", message, group, wide, known)[0]
+    assert faster <= small * (1 + 1e-12)

@@ -1,0 +1,76 @@
+"""What frameworks' allocation adds to memory: found again from made-up rows, by hand otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.runs.allocation import LEAST_ROWS, Tensors, fit_allocation, take_tensors
+from calibration.runs.fit import default_run
+from calibration.tables.runs import Point, point_of
+from predictor.memory.training import allocation, memory
+from tests.calibration.tables.test_points import ROW
+
+RUN = default_run()
+
+
+def point(**changed: object) -> Point:
+    found = point_of({**ROW, "framework": "nanotron", "status": "Success", **changed}, RUN)
+    assert isinstance(found, Point)
+    return found
+
+
+def test_held_acts_on_pipelines_in_flight_only() -> None:
+    plan = point().request.plan
+    model = point().request.model
+    held = replace(RUN, factors={"held/nanotron": 1.5})
+    for pp, grows in ((1.0, False), (4.0, True)):
+        own = replace(plan, pp=pp, tp=1.0, dp=plan.gpus / pp)
+        before, after = (memory(model, own, run).classes["activations"] for run in (RUN, held))
+        stage = 0 if pp > 1 else 2
+        assert after[stage] == pytest.approx(before[stage] * (1.5 if grows else 1.0))
+        assert after[2] == pytest.approx(before[2])  # the last stage holds one micro-batch
+
+
+def test_other_frameworks_keep_the_defaults() -> None:
+    run = replace(RUN, factors={"context/nanotron": 2.0, "fragmentation/nanotron": 3.0})
+    assert allocation(run, "nemo") == allocation(RUN, "nemo")
+    assert allocation(run, "nanotron").context == pytest.approx(2.0 * RUN.context)
+    assert allocation(run, "nanotron").fragmentation == pytest.approx(3.0 * RUN.fragmentation)
+
+
+def test_the_stated_allocation_is_found_again() -> None:
+    """Rows made with held 1.4, a tenth lost and 12 GB beside: the fit says so within what the noise
+    leaves open."""
+    rng = np.random.default_rng(0)
+    count = 400
+    fixed = rng.uniform(5e9, 40e9, (count, 3))
+    flying = rng.uniform(5e9, 40e9, (count, 3)) * [1.0, 0.5, 0.0]
+    first = np.zeros(count, int)
+    true = (fixed + 1.4 * flying) * 1.1
+    noise = np.exp(rng.normal(0.0, 0.03, count))
+    out = true.max(axis=1) * noise + 12e9 > 80e9
+    made = Tensors(
+        fixed, flying, np.ones((count, 3), bool), first,
+        np.where(out, np.nan, true[:, 0] * noise), out, np.full(count, 80e9),
+    )  # fmt: skip
+    found = fit_allocation(made, RUN, "x")
+    assert found["held/x"] == pytest.approx(1.4, rel=0.03)
+    assert found["fragmentation/x"] * RUN.fragmentation == pytest.approx(0.1, abs=0.02)
+    assert found["context/x"] * RUN.context == pytest.approx(12e9, rel=0.15)
+
+
+def test_few_rows_say_nothing() -> None:
+    points = [point(memory_reserved_gb=40.0)] * (LEAST_ROWS - 1)
+    assert fit_allocation(take_tensors(points, RUN), RUN, "nanotron") == {}
+
+
+def test_tensors_are_those_of_the_prediction() -> None:
+    """Taken apart and put together again: the peak of `memory` without context."""
+    one = point(tp=2.0, pp=4.0, memory_reserved_gb=40.0)
+    made = take_tensors([one], RUN)
+    whole = memory(one.request.model, one.request.plan, RUN)
+    assert made.reserved(1.0, RUN.fragmentation).max() == pytest.approx(float(whole.reserved))
+    assert (made.first[0], made.measured[0]) == (0, 40.0 * 2**30)

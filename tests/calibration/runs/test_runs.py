@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.checks.scoreboard import refold, score
+from calibration.runs.fit import (
+    LAUNCHES,
+    NOISE,
+    SHARED,
+    WITHIN,
+    Runs,
+    adapt_runs,
+    bend_runs,
+    default_run,
+    descend,
+    environments,
+    errors,
+    families,
+    fit_levels,
+    fit_run,
+    fit_runs,
+    left_out,
+    predictions,
+    read_points,
+    robust_mean,
+    take_apart,
+)
+from predictor.catalog.artifacts import load
+from predictor.catalog.filling import frameworks
+from predictor.errors import InputError
+from predictor.training.step import environment
+from tests.calibration.tables.test_points import ROW
+
+KERNELS = load("kernels-only")
+SLOWER = {"one": 1.1, "two": 1.2, "three": 1.3, "four": 1.15}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of four sources of two frameworks, tensor parallel and overlapped."""
+    rows = [
+        {
+            **ROW,
+            "point_id": f"{source}-{tp}-{size}",
+            "source": source,
+            "framework": "nemo" if source in ("one", "two") else "torchtitan",
+            "tp": float(tp),
+            "pp": 1.0,
+            "num_gpus": 8.0,
+            "dp": 8.0 / tp,
+            "global_batch": float(size),
+        }
+        for source in SLOWER
+        for tp in (1, 2, 8)
+        for size in (16, 64)
+    ]
+    path = tmp_path_factory.mktemp("runs") / "runs.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(table: Path) -> Runs:
+    """The same, measured as predicted with other overlaps, every source slower by its factor."""
+    found = take_apart(KERNELS, read_points([table], KERNELS.run))
+    truth = replace(default_run(), overlap={**default_run().overlap, "tp": 0.4})
+    slower = np.log([SLOWER[str(source)] for source in found.source])
+    return replace(found, measured=predictions(found, truth)[0] + slower)
+
+
+def test_what_a_source_has_in_common_does_not_move_shared_parameters(runs: Runs) -> None:
+    vague = tuple(replace(one, spread=20.0) for one in SHARED)
+    found = descend(runs, default_run(), vague)
+    assert found.overlap["tp"] == pytest.approx(0.4, abs=0.02)
+    assert found.overlap["dp"] == pytest.approx(default_run().overlap["dp"], abs=0.1)
+    level = errors(runs, found)
+    for source, factor in SLOWER.items():
+        assert -level[runs.source == source] == pytest.approx(np.log(factor), abs=0.01)
+    # What the prior holds back lies between the two.
+    assert 0.4 < descend(runs, default_run(), SHARED).overlap["tp"] < 0.8
+
+
+def test_levels_lie_between_their_sources_and_the_level_above(runs: Runs) -> None:
+    factors = fit_levels(runs, descend(runs, default_run(), SHARED)).factors
+    assert factors["nemo"] < factors["*"] < factors["torchtitan"]
+    assert 1.1 < factors["nemo"] < 1.2
+    assert 1.15 < factors["torchtitan"] < 1.3
+    # A framework without runs has its family's level, and one without a family that of all.
+    assert factors["fms-fsdp"] == factors["kempnerforge"]
+    assert environment(factors, "unheard of", "2024").factor == factors["*"]
+
+
+def test_a_left_out_source_is_predicted_without_itself(runs: Runs) -> None:
+    moved = replace(
+        runs, measured=runs.measured + np.where(runs.source == "four", np.log(1.5), 0.0)
+    )
+    before, after = (left_out(one, default_run()) for one in (runs, moved))
+    for one, two, source in zip(before, after, runs.source, strict=True):
+        if source == "four":
+            assert two.error == pytest.approx(one.error - np.log(1.5), abs=1e-9)
+
+
+def test_few_sources_keep_the_documented_defaults(runs: Runs) -> None:
+    assert fit_run(runs.only(runs.source == "one"), default_run()) == default_run()
+
+
+def test_a_mean_is_not_moved_far_by_one_outlier() -> None:
+    values = np.array([0.1, 0.12, 0.08, 0.11, 0.9])
+    mean, weight = robust_mean(values, np.ones(5))
+    # The outlier pulls by LEVEL_REACH only: 0.41 - 4 m + 0.05 = 0.
+    assert mean == pytest.approx(0.115, abs=1e-6)
+    assert 4 < weight < 5
+    assert robust_mean(np.array([0.3]), np.ones(1)) == (pytest.approx(0.3), pytest.approx(1.0))
+
+
+def test_fitted_runs_know_their_points_and_cover_their_level(table: Path) -> None:
+    points = read_points([table], KERNELS.run)
+    slower = [replace(p, measured=p.measured * SLOWER[p.source]) for p in points]
+    found = fit_runs(KERNELS, slower)
+    assert found.fitted_points == {point.point_id for point in points}
+    assert found.kernels is KERNELS.kernels
+    assert found.links is KERNELS.links
+    assert "published runs" in found.provenance["fitted_to"]
+    assert adapt_runs(KERNELS, slower).run == found.run
+    scores = score([table], found)
+    assert all(row.in_sample for row in scores.rows)
+    folded = refold(scores, found, "source")
+    assert not any(row.in_sample for row in folded.rows)
+    assert [r.point_id for r in folded.rows] == [r.point_id for r in scores.rows]
+    # The parameters are fitted to the other sources of this table, not taken from the calibration.
+    runs = take_apart(found, read_points([table], found.run))
+    own = runs.source == "one"
+    value = np.exp(predictions(runs, fit_run(runs.only(~own), default_run()))[0][own])
+    assert [r.predicted for r in folded.rows if r.source == "one"] == pytest.approx(value)
+
+
+def test_own_runs_bend_all_levels(table: Path) -> None:
+    """Two runs on the fewest GPUs, all 30 % slower: others of that user are, too."""
+    base = load("default")
+    points = [p for p in read_points([table], base.run) if p.source == "one"]
+    runs = take_apart(base, points)
+    slow = np.exp(predictions(runs, base.run)[0]) * 1.3
+    own = [replace(p, measured=float(t)) for p, t in zip(points, slow, strict=True)]
+    bent = bend_runs(base, own[:3])
+    assert bent.run.sigma < base.run.sigma
+    assert bent.run.sigma >= NOISE
+    # What small runs say of others is worth about as much as what is known without them.
+    sure = base.run.sigma**2 / (base.run.sigma**2 + WITHIN**2 + NOISE**2 / 3)
+    rest = take_apart(bent, own[3:])
+    assert -errors(rest, bent.run) == pytest.approx((1 - sure) * np.log(1.3), abs=0.03)
+    for name in ("maxtext", "torchtitan", "unheard of"):
+        moved, before = (environment(c.run.factors, name, "").factor for c in (bent, base))
+        assert moved / before == pytest.approx(1.3**sure, rel=0.03)
+    assert bent.fitted_points >= {p.point_id for p in own[:3]}
+
+
+def test_environments_follow_framework_and_era(runs: Runs) -> None:
+    run = replace(default_run(), factors={"*": 1.5, "nemo": 1.1})
+    assert environments(runs, run).factor == pytest.approx(
+        np.where(runs.framework == "nemo", 1.1, 1.5)
+    )
+
+
+def test_families_and_launches_name_known_frameworks() -> None:
+    known = set(frameworks())
+    assert {name.split("/")[0] for name in families()} <= known
+    assert known - set(families()) <= {"neutral"}
+    assert set(LAUNCHES) <= known
+
+
+def test_nothing_to_take_apart_is_an_error() -> None:
+    with pytest.raises(InputError, match="none of the runs"):
+        take_apart(KERNELS, [])
+
+
+def test_a_framework_of_a_year_may_have_a_family_of_its_own() -> None:
+    """Megatron-LM's papers are told from its later releases, and the prediction finds their level
+    by the year."""
+    family_of = families()
+    assert family_of["megatron-lm/2021"] != family_of["megatron-lm"]
+    factors = load("default").run.factors
+    assert factors["megatron-lm/2021"] != factors["megatron-lm"]
+    assert environment(factors, "megatron-lm", "2021-04").factor == factors["megatron-lm/2021"]
+    assert environment(factors, "megatron-lm", "2024-04").factor == factors["megatron-lm"]

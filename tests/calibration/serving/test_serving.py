@@ -1,0 +1,300 @@
+"""Rows of inference tables, and the fit of serving engines."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.checks.scoreboard import refold, score
+from calibration.checks.scored import summary
+from calibration.serving.fit import (
+    class_of,
+    fit,
+    fit_engines,
+    fit_spreads,
+    held_out,
+    lineage,
+    main,
+    parameters_of,
+    published,
+    timed,
+    values,
+    weights,
+)
+from calibration.tables.requests import InferencePoint, inference_point
+from calibration.tables.runs import Skipped
+from predictor.catalog.artifacts import load
+from predictor.catalog.engines import EngineParameters, read_parameters
+from predictor.timing.calibration import RunParameters
+
+CALIBRATION = load("default")
+RUN = RunParameters()
+
+BASE = {
+    "point_id": "a",
+    "source": "paper",
+    "published": "2024-06",
+    "accelerator": "H100-SXM5-80GB",
+    "num_gpus": 8,
+    "model": "llama3-70b",
+    "weights_precision": "fp16",
+    "tp": 8.0,
+    "pp": 1.0,
+    "batch": 16.0,
+    "concurrency": np.nan,
+    "input_len": 500.0,
+    "output_len": 100.0,
+    "framework": "vllm",
+    "metric": "e2e_latency_s",
+    "value": 3.0,
+    "notes": "",
+}
+
+
+def point(**fields):
+    found = inference_point({**BASE, **fields}, RUN)
+    assert isinstance(found, InferencePoint), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "metric", "value"),
+    [
+        ({}, "static", "e2e_s", 3.0),
+        ({"metric": "ttft_ms", "value": 250.0}, "prefill", "ttft_s", 0.25),
+        ({"concurrency": 16.0, "metric": "ttft_ms"}, "serving", "ttft_s", 0.003),
+        ({"batch": np.nan, "metric": "output_tokens_per_s"}, "saturated", None, 3.0),
+        ({"metric": "output_tokens_per_s_per_gpu"}, "static", "output_tokens_per_s", 24.0),
+        (
+            {"framework": "gpt-fast", "metric": "output_tokens_per_s", "value": 160.0},
+            "static",
+            "tpot_s",
+            0.1,
+        ),
+        (
+            {"metric": "total_tokens_per_s", "output_len": 0.0, "value": 16000.0},
+            "prefill",
+            "ttft_s",
+            0.5,
+        ),
+    ],
+)
+def test_what_a_row_states(fields, kind, metric, value):
+    found = point(**fields)
+    assert found.kind == kind
+    assert found.metric == (metric or fields["metric"])
+    assert found.value == pytest.approx(value)
+
+
+def test_precisions_and_engines_under_their_own_names():
+    assert point(weights_precision="int4 (AWQ)").request.plan.weights == "int4_wo"
+    assert point(weights_precision="fp8").request.plan.weights == "fp8"
+    assert point(model="deepseek-v3", weights_precision="fp8").request.plan.weights == "fp8_block"
+    assert point(weights_precision="exl2-2.5bpw").request.plan.weights == "exl2_2.5"
+    a100 = point(accelerator="A100-SXM4-80GB", weights_precision="fp8")
+    assert a100.request.plan.weights == "int8_wo"
+    assert point(framework="nvidia-nim (tensorrt-llm)").request.plan.framework == "nim"
+    assert point(accelerator="MI300X-192GB").request.plan.framework == "vllm-rocm"
+
+
+def test_a_stated_limit_of_sequences_is_the_engines():
+    stated = {"batch": 2048.0, "concurrency": 1900.0}
+    limited = point(**stated, notes="batch=max_num_seqs, concurrency=measured avg batch size")
+    assert [float(p.request.plan.max_batch) for p in (limited, point(**stated))] == [2048.0, 256.0]
+
+
+def test_layers_that_take_turns_are_pipeline_stages():
+    found = point(framework="llama.cpp", tp=np.nan, pp=np.nan, num_gpus=4, batch=1.0)
+    assert (float(found.request.plan.tp), float(found.request.plan.pp)) == (1.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"input_len": np.nan}, "lengths"),
+        ({"batch": np.nan, "tp": np.nan}, "neither layout nor batch"),
+        ({"accelerator": np.nan}, "accelerator is not stated"),
+        ({"accelerator": "H1000"}, "unknown accelerator"),
+        ({"model": "glm-50"}, "not in the catalog"),
+        ({"metric": "joules"}, "not predicted"),
+        ({"value": np.nan}, "no value"),
+    ],
+)
+def test_reasons_to_skip(fields, reason):
+    found = inference_point({**BASE, **fields}, RUN)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def rows(truth, sources=("one", "two", "three"), **fields):
+    """Points whose values follow from engines with known parameters."""
+    made = [
+        point(
+            point_id=f"{source}-{batch}-{length}-{metric}",
+            source=source,
+            batch=batch,
+            input_len=length,
+            metric=metric,
+            **fields,
+        )
+        for source in sources
+        for batch in (1.0, 8.0, 64.0)
+        for length in (128.0, 2000.0)
+        for metric in ("e2e_latency_s", "tpot_ms")
+    ]
+    found, refused = timed(made, CALIBRATION)
+    assert not refused
+    true = values(found, truth)[0]
+    return [
+        InferencePoint(p.point_id, p.source, p.request, p.kind, p.metric, float(v), False, False)
+        for p, v in zip(found.points, true, strict=True)
+    ]
+
+
+def test_the_fit_recovers_what_the_points_follow():
+    truth = EngineParameters(decode=1.1, step=3e-3)
+    found, _ = timed(rows(truth), CALIBRATION)
+    fitted = fit_engines(found)
+    predicted = values(found, parameters_of(found, fitted))[0]
+    error = np.abs(np.log(predicted / published(found)))
+    before = np.abs(np.log(values(found, EngineParameters())[0] / published(found)))
+    assert error.mean() < 0.35 * before.mean()
+    assert 1e-3 < fitted["vllm until 2025-01"].step < 5e-3
+
+
+def test_few_points_of_an_engine_stay_near_the_others():
+    common = rows(EngineParameters(step=3e-3))
+    odd = rows(EngineParameters(step=30e-3), ("odd",), framework="sglang")[:1]
+    found, _ = timed([*common, *odd], CALIBRATION)
+    fitted = fit_engines(found)
+    assert fitted["sglang"].step < 3 * fitted["neutral"].step
+
+
+def test_held_out_predictions_do_not_see_their_group():
+    points = rows(EngineParameters(step=3e-3))
+    found, _ = timed(points, CALIBRATION)
+    sources = [p.source for p in found.points]
+    before = held_out(found, sources)
+    changed = [
+        InferencePoint(p.point_id, p.source, p.request, p.kind, p.metric, 5 * p.value, False, False)
+        if p.source == "two"
+        else p
+        for p in found.points
+    ]
+    other, _ = timed(changed, CALIBRATION)
+    after = held_out(other, sources)
+    two = np.array([source == "two" for source in sources])
+    assert after[two] == pytest.approx(before[two])
+    assert not np.allclose(after[~two], before[~two])
+
+
+def test_doubtful_rows_leave_the_others_of_their_source_their_weight():
+    sure = [point(point_id=f"s{i}", value=3.0) for i in range(20)]
+    odd = [point(point_id=f"o{i}", value=9.0, notes="FLAG x") for i in range(200)]
+    few, many = (weights(timed(rows, CALIBRATION)[0]) for rows in (sure, sure + odd))
+    assert few == pytest.approx(np.full(20, 15 / 20))
+    assert many[:20] == pytest.approx(few)
+    assert many[20:] == pytest.approx(np.full(200, 0.1 * 15 / 200))
+
+
+@pytest.mark.parametrize("model", ["qwen3.5-397b-a17b", "glm-5"])
+def test_linear_and_sparse_attention_are_served(model):
+    fields = {"model": model, "batch": np.nan, "concurrency": 8.0, "framework": "sglang"}
+    one = point(**fields, metric="tpot_ms", value=10.0, weights_precision="fp8")
+    (kept,), refused = (lambda t: (t[0].points, t[1]))(timed([one], CALIBRATION))
+    assert (kept.request.model.name, refused) == (model, [])
+
+
+def test_fitted_spreads_cover_their_share():
+    rng = np.random.default_rng(1)
+    made = [
+        InferencePoint(
+            p.point_id,
+            p.source,
+            p.request,
+            p.kind,
+            p.metric,
+            p.value * float(np.exp(0.3 * rng.standard_normal())),
+            False,
+            False,
+        )
+        for p in rows(EngineParameters(), tuple("abcdefgh"))
+    ]
+    fitted = fit(made, CALIBRATION)
+    classes = {class_of(p) for p in made}
+    assert classes | {name.partition(".")[0] for name in classes} | {"all"} == set(fitted.sigma)
+    assert all(0.1 < sigma < 0.6 for sigma in fitted.sigma.values())
+    assert fitted.points == {p.point_id for p in made}
+
+
+def test_first_tokens_under_load_and_doubtful_rows_say_nothing_of_other_spreads():
+    calm = rows(EngineParameters(), tuple("abcdefgh"))
+    queued = [replace(p, kind="serving", metric="ttft_s") for p in calm]
+    doubtful = [replace(p, flagged=True) for p in calm]
+    errors = np.full(len(calm), 0.1) * np.where(np.arange(len(calm)) % 2, 1, -1)
+    points = [*calm, *queued, *doubtful]
+    wild = np.concatenate([errors, 20 * errors, 20 * errors])
+    found = fit_spreads(points, wild, np.zeros(len(points)), 1.2816, 0.8)
+    assert found["all"] < 0.15
+    assert found["e2e"] == found["e2e.static"] < 0.15
+    assert found["ttft.serving"] > 1.0
+
+
+def table_of(tmp_path, **fields):
+    records = [
+        {
+            **BASE,
+            "point_id": f"{source}{batch}",
+            "source": source,
+            "batch": batch,
+            "value": 2.0 + batch / 20,
+            **fields,
+        }
+        for source in ("one", "two")
+        for batch in (1.0, 4.0, 16.0, 64.0, 128.0)
+    ]
+    records.append({**BASE, "point_id": "other", "model": "glm-50"})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(records).to_csv(path, index=False)
+    return path
+
+
+def test_every_row_is_scored_or_skipped_with_its_reason(tmp_path):
+    scores = score([table_of(tmp_path)], CALIBRATION)
+    assert scores.kind == "inference"
+    assert (len(scores.rows), len(scores.skipped)) == (10, 1)
+    folded = refold(scores, CALIBRATION, "source")
+    assert len(folded.rows) == 10
+    result = summary(folded, 0.8)
+    target = result["inference"]["static e2e"]
+    assert target["n"] == 10
+    assert set(target["by_source"]) == {"one", "two"}
+    assert set(target["by_tp"]) == {"8"}
+    assert all(row["low"] < row["predicted"] < row["high"] for row in result["points"])
+
+
+def test_refitting_writes_what_predictions_read(tmp_path):
+    out = tmp_path / "calibration"
+    out.mkdir()
+    main([str(table_of(tmp_path)), "--out", str(out)])
+    found = read_parameters(out / "serving.json")
+    assert "vllm until 2025-01" in found.engines
+    assert len(found.points) == 10
+
+
+def test_a_row_is_as_old_as_its_engine():
+    assert point(framework_version="0.11.2", published="2026-02").request.plan.era == "2025-10"
+    assert point(framework_version="v0.19.0", published="2026").request.plan.era == "2026-01"
+    assert point(framework_version="nightly", published="2026-02").request.plan.era == "2026-02"
+    assert point(framework_version="", published="2024/2025").request.plan.era == "2024"
+
+
+def test_parameters_are_drawn_along_the_lineage():
+    assert lineage("neutral") == ["neutral"]
+    assert lineage("vllm until 2025-01") == ["neutral", "vllm", "vllm until 2025-01"]
+    assert lineage("nim")[:2] == ["neutral", "tensorrt-llm"]
+    slow = [point(point_id=str(i), framework="tensorrt-llm", value=30.0) for i in range(40)]
+    fitted = fit_engines(timed(slow, CALIBRATION)[0])
+    assert fitted["nim"].decode > fitted["neutral"].decode > 1.0
+    assert fitted["vllm"].decode == fitted["neutral"].decode

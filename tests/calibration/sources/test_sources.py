@@ -1,0 +1,91 @@
+"""The importers, on the foreign files as they are (skipped where those are not beside us)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibration.sources import aiconfigurator, fgpm, tidy
+from calibration.tables.kernel_table import check_kernels, kinds
+from predictor import catalog
+
+
+def test_message_sizes_are_bytes(shared: Path) -> None:
+    """Bus bandwidth of the largest all-reduce on 8 A100: 222 GB/s (bulk/kernels/NOTES.md)."""
+    table = aiconfigurator.nccl(shared / "bulk/kernels/aiconfigurator/nccl_perf.parquet")
+    own = table[
+        (table["accelerator"] == "A100-SXM4-80GB")
+        & (table["op"] == "allreduce")
+        & (table["num_gpus"] == 8)
+    ]
+    bus = own["message_bytes"] * 1.75 / own["latency_us"] / 1e3
+    assert bus.max() == pytest.approx(222, rel=0.02)
+
+
+def test_versions_are_one_and_libraries_kept_apart(shared: Path) -> None:
+    folder = shared / "bulk/kernels/aiconfigurator"
+    keys = ["accelerator", "dtype", "framework"]
+    gemm = aiconfigurator.gemm(folder / "gemm_perf.parquet")
+    assert not gemm.duplicated([*keys, "m", "n", "k"]).any()
+    decode = aiconfigurator.decode(folder / "generation_attention_perf.parquet")
+    shape = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype", "window"]
+    assert not decode.duplicated([*keys, *shape]).any()
+    for table in (gemm, decode):
+        assert (table["latency_us"] > 0.1).all()
+        assert {"sglang", "trtllm", "vllm"} == set(table["framework"])
+
+
+def test_experts_that_were_mistuned_are_left_out() -> None:
+    """Half of the experts cannot take longer than all of them."""
+    base = {"accelerator": "a", "dtype": "bf16", "framework": "f", "m": 64.0, "n": 8192.0,
+            "k": 5120.0, "experts": 16.0, "topk": 1.0}  # fmt: skip
+    times = {(1, 1): 942.0, (1, 2): 3582.0, (1, 4): 258.0, (2, 1): 3303.0, (2, 2): 480.0}
+    table = pd.DataFrame(
+        [{**base, "moe_tp": tp, "moe_ep": ep, "latency_us": t} for (tp, ep), t in times.items()]
+    )
+    kept = aiconfigurator._tuned(table)
+    assert sorted(kept["latency_us"]) == [258.0, 480.0, 942.0]
+
+
+def test_experts_and_latent_attention(shared: Path) -> None:
+    folder = shared / "bulk/kernels/aiconfigurator"
+    experts = check_kernels(aiconfigurator.experts(folder / "moe_perf.parquet"), "moe")
+    assert set(kinds(experts)) == {"moe_gemm"}
+    assert {"bf16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4"} <= set(experts["dtype"])
+    decode = aiconfigurator.latent_decode(folder / "generation_mla_perf.parquet")
+    prefill = aiconfigurator.latent_attention(folder / "context_mla_perf.parquet")
+    found = set(kinds(check_kernels(pd.concat([decode, prefill], ignore_index=True), "mla")))
+    assert found == {"attention_decode.mla", "attention_decode.mla_kv8", "attention_prefill.mla"}
+    gb = decode["batch"] * decode["kv_len"] * 576 * 2 / decode["latency_us"] / 1e3
+    b200 = decode[(decode["accelerator"] == "B200-SXM-180GB") & (decode["kv_dtype"] == "bf16")]
+    assert gb[b200.index].max() < 8000  # the memory's bandwidth
+
+
+def test_operators_of_a_training_step_are_there(shared: Path) -> None:
+    table = check_kernels(fgpm.operators(shared / "bulk/seeds/fgpm_ops_a100_gh200.csv.gz"), "fgpm")
+    found = set(kinds(table))
+    assert {
+        "gemm", "bmm", "attention_prefill.flash2", "attention_backward.flash2", "norm.fwd",
+        "norm.bwd", "softmax.fwd", "softmax.bwd", "elementwise.gelu", "elementwise.add",
+        "embedding.fwd", "loss.fwd", "loss.bwd", "optimizer",
+    } <= found  # fmt: skip
+
+
+def test_no_gemm_beats_the_datasheet(shared: Path) -> None:
+    table = fgpm.operators(shared / "bulk/seeds/fgpm_ops_a100_gh200.csv.gz")
+    own = table[(table["op"] == "gemm") & (table["accelerator"] == "A100-SXM4-80GB")]
+    rate = 2 * own["m"] * own["n"] * own["k"] * own["batch"].fillna(1) / own["latency_us"] / 1e6
+    assert rate.max() < 312
+
+
+def test_tidy_parts(shared: Path) -> None:
+    path = shared / "bulk" / "kernels" / "ops.parquet"
+    layouts = tidy.training_gemms(path)["layout"].value_counts()
+    assert set(layouts.index) == {"fwd", "dgrad", "wgrad"}
+    streams = tidy.streaming(path)
+    assert set(streams["accelerator"]) <= set(catalog.rows("accelerators"))
+    across = tidy.multi_node(path)
+    assert (across["num_nodes"] > 1).all()
+    assert across["link_gbs"].notna().all()

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from calibration.tables.runs import Point, Skipped, base_name, model_of, point_of
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.timing.calibration import RunParameters
+
+RUN = RunParameters()
+ROW = {
+    "point_id": "p1",
+    "source": "paper",
+    "published": "2024-05",
+    "accelerator": "H100-SXM5-80GB",
+    "gpus_per_node": 8.0,
+    "num_gpus": 64.0,
+    "model": "llama3-8b",
+    "seq_len": 8192.0,
+    "precision": "bf16",
+    "global_batch": 128.0,
+    "micro_batch": 1.0,
+    "tp": 2.0,
+    "pp": 1.0,
+    "vpp": 1.0,
+    "cp": 1.0,
+    "framework": "nemo",
+    "metric": "step_time_s",
+    "value": 5.0,
+    "step_time_s": 5.0,
+}
+
+
+def made(**changes: object) -> Point | Skipped:
+    return point_of({**ROW, **changes}, RUN)
+
+
+def point(**changes: object) -> Point:
+    found = made(**changes)
+    assert isinstance(found, Point), found
+    return found
+
+
+def test_a_row_becomes_a_point() -> None:
+    found = point()
+    plan = found.request.plan
+    assert (plan.tp, plan.dp, plan.gpus) == (2, 32, 64)
+    assert found.request.cluster.name == "DGX-H100"
+    assert plan.tp_overlap, "NeMo's default"
+    assert found.measured == 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama3-70b-sft", "llama3-70b"),
+        ("llama3.1-405b-21L-proxy", "llama3.1-405b"),
+        ("llama3-70b-12layers", "llama3-70b"),
+        ("gpt-22b-1layer", "gpt-22b"),
+        ("llama3-8b (called 7B)", "llama3-8b"),
+        ("llama3-70b", "llama3-70b"),
+        ("llama4-scout-2layers", "llama4-scout"),
+        ("qwen2.5-32b-lora", "qwen2.5-32b"),
+    ],
+)
+def test_suffixes_are_dropped(name: str, expected: str) -> None:
+    assert base_name(name) == expected
+
+
+def test_stated_dimensions_win_over_the_catalogs() -> None:
+    found = model_of({**ROW, "model": "llama3.1-405b-21L-proxy", "layers": 21.0})
+    assert found.layers == 21
+    assert found.hidden == catalog.model("llama3.1-405b").hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("deepseekv2-4layers", 4), ("llama4-scout-2layers", 2)]
+)
+def test_a_proxys_name_says_how_deep_it_is(name: str, layers: int) -> None:
+    found = model_of({**ROW, "model": name})
+    assert found.layers == layers
+    assert found.is_moe
+
+
+def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
+    assert point(model="llama3-70b-lora", tp=8.0).request.plan.trained == "lora_qkv"
+    other = point(model="llama3-70b-lora", tp=8.0, framework="nemo-automodel")
+    assert other.request.plan.trained == "lora"
+    moe = {"model": "mixtral-8x7b", "framework": "megatron-lm", "ep": 8.0}
+    assert point(**moe).request.plan.expert_load == 1.1
+    noted = point(**moe, notes="MoE: token distribution force-balanced, dropless")
+    assert noted.request.plan.expert_load == 1.0
+    assert noted.request.plan.ep == 8
+
+
+def test_expert_parallelism_of_a_dense_model_is_no_matter() -> None:
+    assert point(ep=1.0).request.plan.ep == 1
+
+
+def test_dimensions_follow_from_others_where_they_must() -> None:
+    """BLOOM's search for a shape: hidden 14400 and 194 billion parameters, nothing else."""
+    dims = {"hidden": 14400.0, "ffn_hidden": 57600.0, "vocab": 250880.0, "family": "gpt"}
+    found = model_of({**ROW, "model": "bloom-194b", "gated": 0.0, "params_b": 194.0, **dims})
+    assert found.heads * found.head_dim == 14400
+    assert found.head_dim == 120  # of the divisors the nearest to 128
+    assert abs(found.parameters - 194e9) < 0.5 * 12 * 14400**2
+    with pytest.raises(InputError, match="layers"):
+        model_of({**ROW, "model": "bloom-194b", "gated": 0.0, **dims})
+
+
+def test_an_unknown_model_needs_its_dimensions() -> None:
+    stated = {
+        "layers": 10.0,
+        "hidden": 1024.0,
+        "heads": 16.0,
+        "ffn_hidden": 4096.0,
+        "vocab": 1000.0,
+    }
+    gpt = model_of({**ROW, "model": "bloom-x", "gated": 0.0, **stated})
+    assert (gpt.norm, gpt.positions, gpt.gated) == ("layernorm", "alibi", False)
+    llama = model_of({**ROW, "model": "mystery", "gated": 1.0, **stated})
+    assert (llama.norm, llama.positions, llama.gated) == ("rmsnorm", "rope", True)
+
+
+def test_gpt3_without_vocab_is_megatrons() -> None:
+    dims = {"layers": 10.0, "hidden": 1024.0, "heads": 16.0, "ffn_hidden": 4096.0}
+    assert (
+        model_of({**ROW, "model": "gpt3-x", "family": "gpt", "gated": 0.0, **dims}).vocab == 51200
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": "mystery"}, "not stated and not in the catalog"),
+        ({"accelerator": math.nan}, "accelerator is not stated"),
+        ({"accelerator": "Z900"}, "unknown accelerator"),
+        ({"seq_len": math.nan}, "--seq-len"),
+        ({"precision": "fp8", "accelerator": "A100-SXM4-80GB"}, "has no fp8 rate"),
+    ],
+)
+def test_a_row_that_is_not_predicted_says_why(changes: dict, reason: str) -> None:
+    found = made(**changes)
+    assert isinstance(found, Skipped)
+    assert reason in found.reason
+
+
+def test_throughput_is_converted_where_that_is_exact() -> None:
+    tokens = 128 * 8192
+    found = point(step_time_s=math.nan, metric="tokens_per_s_per_gpu", value=1000.0)
+    assert found.measured == pytest.approx(tokens / 64_000)
+    assert math.isnan(point(step_time_s=math.nan, metric="mfu", value=40.0).measured)
+
+
+def test_a_row_that_contradicts_itself_is_taken_by_its_layout() -> None:
+    assert point(num_gpus=100.0, tp=8.0, pp=1.0, dp=4.0).request.plan.gpus == 32
+
+
+def test_no_row_is_lost() -> None:
+    table = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
+    for row in table.iloc[::13].to_dict("records"):
+        found = point_of(row, RUN)
+        assert found.point_id == row["point_id"]
+        if isinstance(found, Skipped):
+            assert len(found.reason) > 10
+
+
+def test_memory_is_read_as_gib_and_the_reserved_before_the_allocated() -> None:
+    assert point(memory_gb_per_gpu=40.0).memory == 40.0 * 2**30
+    assert point(memory_gb_per_gpu=40.0, memory_reserved_gb=50.0).memory == 50.0 * 2**30
+    assert math.isnan(point().memory)
+
+
+def test_a_row_is_read_with_the_defaults_of_its_time() -> None:
+    late, early = (
+        point(published=date, framework="megatron-lm").request.plan
+        for date in ("2024-05", "2021-04")
+    )
+    assert (late.attention, early.attention) == ("flash", "unfused")
+
+
+@pytest.mark.parametrize(
+    ("notes", "field", "value"),
+    [
+        ("no TP/DP comm overlap (non-overlap contract), no recompute", "grad_overlap", False),
+        ("no TP/DP comm overlap (non-overlap contract), no recompute", "tp_async_backward", False),
+        ("2D+AsyncTP + compile + Float8", "tp_overlap", True),
+        ("async TP; bf16; torch.compile", "tp_overlap", True),
+        ("EP overlap on, search run; forced-balanced routing", "ep_overlap", True),
+        ("kernels: TE + DeepEP; FSDP=8", "dispatch", "once"),
+        ("FSDP+compile; selective AC (per-op)", "fused", True),
+    ],
+)
+def test_settings_that_only_notes_state(notes: str, field: str, value: object) -> None:
+    model = {"model": "mixtral-8x7b", "framework": "torchtitan"}
+    told, untold = (getattr(point(**model, notes=n).request.plan, field) for n in (notes, ""))
+    assert told == value
+    assert untold != value
+
+
+def test_a_row_without_compilation_is_not_fused() -> None:
+    for framework in ("torchtitan", "fms-fsdp"):
+        found = point(framework=framework, notes="SDPA flash v2, without torch.compile")
+        assert not found.request.plan.fused
+
+
+def test_what_the_notes_call_a_guess_gives_way_to_what_they_say() -> None:
+    found = point(notes="H100 variant not stated (torchtitan H100s elsewhere are 96GB HBM2e 500W)")
+    assert found.request.cluster.accelerator.name == "H100-SXM5-96GB-HBM2e-500W"
+
+
+def test_cells_that_notes_imply_are_filled_and_stated_ones_kept() -> None:
+    tray = "GPU MODEL NOT STATED: memory percentages imply ~184.3 GiB capacity (GB200/B200 class)"
+    found = point(accelerator=math.nan, gpus_per_node=math.nan, num_gpus=4.0, notes=tray)
+    assert found.request.cluster.accelerator.name == "GB200-186GB"
+    assert point(notes=tray).request.cluster.accelerator.name == "H100-SXM5-80GB"
+    page = "MODEL NOT STATED on this page (TorchAO MX benchmark; see torchao source)"
+    assert point(model=math.nan, notes=page).request.model.name == "llama3-8b"
+    node = 'source states "800Gbps" interconnect (appears to be per node, not per-GPU)'
+    assert point(notes=node).request.cluster.tiers[-1].bandwidth == 100e9 / 8

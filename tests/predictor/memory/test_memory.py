@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.memory.training import CLASSES, layer_parameters, memory
+from predictor.models.model import Model
+from predictor.plans.training import TrainingPlan
+from predictor.timing.calibration import RunParameters
+from predictor.units import GIB
+
+Make = Callable[..., TrainingPlan]
+RUN = RunParameters()
+
+PLANS = {  # Korthikanti et al. 2022, table 3
+    "22B": ("korthikanti-22b", 1, 1, 4, 4),
+    "175B": ("korthikanti-175b", 8, 3, 1, 64),
+    "530B": ("korthikanti-530b", 35, 3, 1, 280),
+    "1T": ("korthikanti-1t", 64, 1, 1, 512),
+}
+
+
+def published() -> list[tuple[str, str, float]]:
+    path = catalog.data_dir() / "reference" / "memory_korthikanti.csv"
+    with path.open() as stream:
+        rows = list(csv.DictReader(stream))
+    return [
+        (row["model"], row["quantity"], float(row["published"]))
+        for row in rows
+        if row["quantity"].endswith("_GiB")
+    ]
+
+
+@pytest.mark.parametrize(("name", "quantity", "gib"), published())
+def test_the_twelve_published_values(name: str, quantity: str, gib: float, plan: Make) -> None:
+    model, pp, vpp, micro, batch = PLANS[name]
+    selective = "selective" in quantity
+    made = plan(
+        pp=float(pp),
+        vpp=float(vpp),
+        micro_batch=float(micro),
+        global_batch=float(batch),
+        precision="fp16",
+        recompute="selective" if selective else "none",
+        sequence_parallel=float(selective),
+        attention="unfused",
+        dropout=True,
+        sharding="none",
+    )
+    classes = memory(catalog.model(model), made, RUN).classes
+    which = "layer weights and optimizer" if "params" in quantity else "activations"
+    # One stage in all is of the kind 'last'; several: the first holds most.
+    stage = 2 if pp == 1 else 0
+    assert classes[which][stage] / GIB == pytest.approx(gib, rel=1e-3)
+
+
+def test_there_are_twelve_of_them() -> None:
+    assert len(published()) == 12
+
+
+def test_full_recomputation_keeps_the_layer_input(gpt3: Model, plan: Make) -> None:
+    made = plan(pp=1.0, recompute="full", attention="unfused", dropout=True)
+    kept = memory(gpt3, made, RUN).classes["activations"][2]
+    assert kept == pytest.approx(2 * 2048 * gpt3.hidden * gpt3.layers)
+
+
+def test_classes_add_up_to_the_peak(llama: Model, plan: Make) -> None:
+    found = memory(llama, plan(), RUN)
+    assert set(found.classes) == set(CLASSES)
+    assert max(sum(found.classes[c][i] for c in CLASSES) for i in range(3)) == found.peak
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(["none", "zero1", "zero2", "zero3"]),
+)
+def test_sharding_never_needs_more(tp: int, dp: int, sharding: str) -> None:
+    model = catalog.model("llama3-8b")
+
+    def peak(kind: str, ranks: int) -> float:
+        made = TrainingPlan(float(tp), 1.0, float(ranks), 1.0, 8.0, 4096.0, sharding=kind)
+        found = memory(model, made, RUN)
+        return float(found.classes["layer weights and optimizer"][2])
+
+    assert peak(sharding, dp) <= peak("none", dp) * (1 + 1e-12)
+    assert peak(sharding, 2 * dp) <= peak(sharding, dp) * (1 + 1e-12)
+
+
+def test_state_is_eighteen_bytes_per_parameter(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, sharding="none")
+    found = memory(llama, made, RUN).classes["layer weights and optimizer"][2]
+    assert found == pytest.approx(18.0 * llama.layers * layer_parameters(llama, 1.0))
+
+
+def classes(model: Model, plan: TrainingPlan, run: RunParameters = RUN) -> dict[str, float]:
+    """Bytes by class on the last stage."""
+    return {name: float(value[2]) for name, value in memory(model, plan, run).classes.items()}
+
+
+def test_fully_sharded_weights_are_gathered_two_layers_at_a_time(llama: Model, plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "gather_bytes": 2.0, "reduce_bytes": 4.0}
+    found = classes(llama, plan(**common, sharding="fsdp"))
+    assert found["gathered layers"] == pytest.approx((2 * 2 + 4) * layer_parameters(llama, 1.0))
+    assert classes(llama, plan(**common, sharding="zero1"))["gathered layers"] == 0
+
+
+def test_weights_that_are_not_resharded_stay(llama: Model, plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "sharding": "fsdp", "reduce_bytes": 4.0}
+    found = classes(llama, plan(**common, reshard=False))["gathered layers"]
+    assert found == pytest.approx((2 * llama.layers + 4) * layer_parameters(llama, 1.0))
+
+
+def test_narrow_products_keep_narrow_inputs(llama: Model, plan: Make) -> None:
+    """The inputs of the linear layers, of 8 bits instead of 16."""
+    wide, narrow = (
+        classes(llama, plan(tp=1.0, pp=1.0, precision=p))["activations"] for p in ("bf16", "fp8")
+    )
+    inputs = 2 * llama.hidden + llama.ffn_hidden  # attention keeps the output projection's itself
+    assert wide - narrow == pytest.approx(2048 * llama.layers * inputs)
+
+
+def test_full_recomputation_needs_one_layer_at_work(gpt3: Model, plan: Make) -> None:
+    common = {"pp": 1.0, "attention": "unfused", "dropout": True}
+    one = classes(gpt3, plan(**common, global_batch=1.0))["activations"] / gpt3.layers
+    assert classes(gpt3, plan(**common, recompute="full"))[
+        "recomputation workspace"
+    ] == pytest.approx(one)
+
+
+def test_recomputation_keeps_less_the_more_it_repeats(llama: Model, plan: Make) -> None:
+    kept = [
+        classes(llama, plan(recompute=r, attention="unfused"))["activations"]
+        for r in ("none", "selective", "per_op", "full")
+    ]
+    assert kept[0] > kept[1] > kept[2] > kept[3] > 0
+
+
+def test_the_allocator_loses_a_share_of_all_but_the_context(llama: Model, plan: Make) -> None:
+    found = classes(llama, plan(), RunParameters(context=3e9, fragmentation=0.1))
+    lost = found.pop("fragmentation")
+    assert found["context"] == 3e9
+    assert lost == pytest.approx(0.1 * (sum(found.values()) - 3e9))
+
+
+def test_a_tied_embedding_is_held_once_or_at_both_ends(plan: Make) -> None:
+    model = catalog.model("gpt3-175b")
+    assert model.tied_embeddings
+    table = 16.0 * catalog_table(model)
+    one = classes(model, plan(tp=8.0, pp=1.0, weight_bytes=0.0, gradient_bytes=4.0))
+    two = memory(model, plan(tp=8.0, pp=2.0, weight_bytes=0.0, gradient_bytes=4.0), RUN).classes
+    key = "embedding and head weights and optimizer"
+    positions, norm = 16.0 * 2048 * model.hidden, 16.0 * 2 * model.hidden
+    assert one[key] == pytest.approx(table + positions + norm)
+    assert two[key][0] == pytest.approx(table + positions)
+    assert two[key][2] == pytest.approx(table + norm)
+
+
+def catalog_table(model: Model) -> float:
+    """Embedding elements on one of eight ranks, whose vocabulary is padded to 128 rows each."""
+    return float(-(-model.vocab // 1024) * 128 * model.hidden)
+
+
+def test_logits_are_kept_on_the_last_stage_only(llama: Model, plan: Make) -> None:
+    found = memory(llama, plan(), RUN).classes["embedding and head activations"]
+    logits = (2 + 4) * 2048 * 128256 / 8  # 16-bit logits and their fp32 softmax
+    assert found[2] > logits > found[0]
+
+
+def test_sharded_state_is_divided_over_its_own_group(llama: Model, plan: Make) -> None:
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "sharding": "hsdp"}
+    key = "layer weights and optimizer"
+    over64 = classes(llama, plan(**common))[key]
+    over8 = classes(llama, plan(**common, dp_shard=8.0))[key]
+    assert over8 == pytest.approx(8 * over64)
+    # zero2 divides the gradients too, zero1 only the optimizer state
+    zero1, zero2 = (
+        classes(llama, plan(**{**common, "sharding": s}))[key] for s in ("zero1", "zero2")
+    )
+    gradients = 4.0 * llama.layers * layer_parameters(llama, 1.0)
+    assert zero1 - zero2 == pytest.approx(gradients * (1 - 1 / 64))
+
+
+def test_probability_of_not_fitting_is_half_at_the_brim(llama: Model, plan: Make) -> None:
+    found = memory(llama, plan(), RUN)
+    assert found.probability_over(float(found.peak), 0.1) == pytest.approx(0.5)
+    assert found.probability_over(2 * float(found.peak), 0.1) < 1e-6
+
+
+def test_logits_of_an_eager_loss_are_kept_more_than_once(llama: Model, plan: Make) -> None:
+    """2048 tokens of 128256 logits on the last stage, an eighth of them on each of eight ranks."""
+    logits = 2048 * 128256 / 8
+    in_place, apart = (
+        classes(llama, plan(pp=1.0, logit_bytes=b, vocab_multiple=1.0))[
+            "embedding and head activations"
+        ]
+        for b in (8.0, 14.0)
+    )
+    assert apart - in_place == pytest.approx(6.0 * logits, rel=1e-9)
+
+
+def test_what_the_allocator_reserves_leaves_out_the_context(llama: Model, plan: Make) -> None:
+    found = memory(llama, plan(), RunParameters(context=3e9))
+    assert found.peak - found.reserved == 3e9

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from predictor import catalog
+from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
+from predictor.models.model import Model
+
+
+def gpt(layers: int, hidden: int, vocab: int = 51200) -> Model:
+    return Model(
+        "gpt", layers, hidden, hidden // 128, hidden // 128, 128, 4 * hidden, vocab,
+        gated=False, tied_embeddings=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("layers", "hidden"), [(48, 6144), (96, 12288), (128, 25600)])
+def test_megatron_convention_is_korthikanti_eq_7(layers: int, hidden: int) -> None:
+    s, v = 2048, 51200
+    expected = 72 * layers * hidden**2 * (1 + s / (6 * hidden) + v / (12 * layers * hidden))
+    assert model_flop_per_token(gpt(layers, hidden), s, "megatron") == pytest.approx(expected)
+
+
+def test_hardware_flops_with_full_recomputation_are_narayanan_eq_3() -> None:
+    layers, h, s, v = 96, 12288, 2048, 51200
+    expected = 96 * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    found = hardware_flop_per_token(gpt(layers, h), s, "megatron", "full")
+    assert found == pytest.approx(expected)
+
+
+def test_palm_is_six_n_plus_attention() -> None:
+    model = catalog.model("llama3-8b")
+    expected = 6 * model.parameters + 12 * model.layers * model.attention_width * 8192
+    assert model_flop_per_token(model, 8192, "palm") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_recomputation_only_adds(name: str) -> None:
+    model = catalog.model("llama3-8b")
+    by = {r: hardware_flop_per_token(model, 4096, name, r) for r in ("none", "selective", "full")}
+    assert by["none"] == model_flop_per_token(model, 4096, name)
+    assert by["none"] <= by["selective"] <= by["full"] <= 4 / 3 * by["none"] + 1
+
+
+def test_causal_counting_halves_attention_only() -> None:
+    model = catalog.model("llama3-70b")
+    full, half = (model_flop_per_token(model, 8192, c) for c in ("megatron", "megatron_causal"))
+    attention = 12.0 * model.layers * model.attention_width * 8192
+    assert full - half == pytest.approx(attention / 2)

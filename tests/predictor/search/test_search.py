@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.given import read_given
+from predictor.errors import InputError
+from predictor.plans.rules import check, feasible
+from predictor.plans.training import NUMERIC_FIELDS
+from predictor.search.axes import gpu_counts
+from predictor.search.contenders import frontier
+from predictor.search.layouts import _Search, search_train
+from predictor.search.ranking import Limits, SearchResult, mapping
+from predictor.search.space import space_of, template
+from predictor.training.prediction import predict
+
+KERNELS = load("kernels-only")
+LLAMA, MIXTURE = catalog.model("llama3-8b"), catalog.model("mixtral-8x7b")
+DGX = catalog.system("dgx-h100")
+SMALL = {"gpus": 16, "global_batch": 32, "seq_len": 8192}
+FEW = {
+    "tp": [1, 2, 16],
+    "pp": [1, 2, 4],
+    "cp": [1, 2],
+    "vpp": [1, 2],
+    "micro_batch": [1, 2],
+    "recompute": ["none", "full"],
+    "recompute_share": [0.5, 1.0],
+    "sequence_parallel": [False, True],
+    "cp_kind": "ring",
+    "rank_order": "tp-cp-dp-pp",
+    "sharding": ["zero1", "fsdp"],
+    "schedule": ["1f1b", "zb-h1"],
+}
+
+
+def search(fields: dict[str, Any], model: Any = LLAMA, **options: Any) -> SearchResult:
+    return search_train(model, DGX, {**SMALL, **fields}, KERNELS, **options)
+
+
+def exhaustive(capacity: float) -> list[tuple[float, float, dict[str, Any]]]:
+    """Every combination of `FEW`, one plan after the other through the single-run predictor."""
+    given_ = read_given({**SMALL, **FEW})
+    start, _ = template(LLAMA, DGX, given_, {}, KERNELS.run)
+    found = []
+    names = list(FEW)
+    for values in itertools.product(*(np.atleast_1d(FEW[name]) for name in names)):
+        own = {
+            n: float(v) if n in NUMERIC_FIELDS else _plain(v)
+            for n, v in zip(names, values, strict=True)
+        }
+        if own["recompute"] == "none" and own["recompute_share"] != 1.0:
+            continue
+        ranks = own["tp"] * own["pp"] * own["cp"]
+        if 16 % ranks:
+            continue
+        plan = replace(
+            start, **own, dp=16 / ranks, global_batch=32.0, seq_len=8192.0, vocab_multiple=128.0
+        )
+        try:
+            check(plan, LLAMA)
+        except InputError:
+            continue
+        result = predict(LLAMA, DGX, plan, KERNELS)
+        if float(result.memory.peak) <= capacity:
+            found.append((float(result.step_time), float(result.memory.peak), mapping(plan)))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@pytest.fixture(scope="module")
+def every() -> list[tuple[float, float, dict[str, Any]]]:
+    return exhaustive(0.95 * float(DGX.accelerator.memory))
+
+
+def _key(plan: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(sorted((name, str(value)) for name, value in plan.items() if name in FEW))
+
+
+def test_every_plan_of_a_small_space_is_timed_as_by_itself(every: Any) -> None:
+    found = search(FEW, prune=False)
+    alone = {_key(plan): (time, peak) for time, peak, plan in every}
+    assert len(found) > 100
+    for position in range(len(found)):
+        time, peak = alone[_key(found.mapping(position))]
+        assert found.step_time[position] == pytest.approx(time, rel=1e-12)
+        assert found.memory[position] == pytest.approx(peak, rel=1e-12)
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_search_finds_what_exhaustion_finds(every: Any, prune: bool) -> None:
+    found = search(FEW, prune=prune, keep=20)
+    assert found.step_time[0] == pytest.approx(min(time for time, _, _ in every), rel=1e-12)
+    time, peak = (np.array([one[at] for one in every]) for at in (0, 1))
+    best = frontier(time, peak, np.full(len(time), 16.0))
+    ours = sorted(zip(found.step_time[found.frontier], found.memory[found.frontier], strict=True))
+    assert np.array(ours) == pytest.approx(
+        np.array(sorted(zip(time[best], peak[best], strict=True))), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("objective", ["time", "cost"])
+def test_the_bound_drops_nothing_that_is_kept(objective: str) -> None:
+    fields = {"gpus": [8, 16], "global_batch": 64}
+    whole = search(fields, prune=False, objective=objective, keep=30)
+    pruned = search(fields, prune=True, objective=objective, keep=30)
+    assert pruned.counts.timed < whole.counts.timed == whole.counts.fitting
+    assert pruned.counts.fitting == whole.counts.fitting
+    assert pruned.score[:30] == pytest.approx(whole.score[:30], rel=0)
+    for name in ("step_time", "memory", "gpus"):
+        ours, theirs = (getattr(one, name)[one.frontier] for one in (pruned, whole))
+        assert ours == pytest.approx(theirs, rel=0)
+
+
+@pytest.mark.parametrize("model", [LLAMA, MIXTURE])
+def test_no_plan_is_faster_than_its_bound(model: Any) -> None:
+    fields = {"gpus": 16, "global_batch": 64, "seq_len": 4096, "tp": [1, 2], "cp": 1}
+    space = space_of(model, DGX, fields, KERNELS.run)
+    search_ = _Search(space, KERNELS, Limits(), "time", 10)
+    search_.narrow()
+    found = search_.time(prune=False)
+    assert {"1f1b", "zb-h1", "dualpipe", "dualpipev", "zb-v"} <= set(found.column("schedule"))
+    layers: dict[int, Any] = {}
+    for number, block in enumerate(search_.blocks):
+        rows = found.row[found.block == number]
+        if not rows.size:
+            continue
+        if block.group not in layers:
+            layers[block.group] = search_._layers(block, np.arange(block.base.shape[0]))
+        bound = search_._bound(block, rows, layers)
+        assert np.all(bound <= found.step_time[found.block == number])
+
+
+def test_numbers_without_a_table_are_searched_where_several_are_stated() -> None:
+    found = search({"offload_optimizer": [0, 0.5, 1], "tp": 2, "pp": 2, "micro_batch": 1})
+    assert set(found.column("offload_optimizer")) == {0.0, 0.5, 1.0}
+    # The host's optimizer costs time and saves memory.
+    least = found.column("offload_optimizer")[np.argmin(found.memory)]
+    assert (found.mapping(0)["offload_optimizer"], least) == (0, 1.0)
+
+
+def test_plans_are_possible_distinct_and_mixtures_divide_their_experts() -> None:
+    found = search({"seq_len": 4096, "gpus": 32}, model=MIXTURE, keep=200)
+    keys = {tuple(sorted((k, str(v)) for k, v in plan.items())) for plan in found.plans}
+    assert len(keys) == len(found.plans)
+    assert {1, 8} <= set(found.column("ep"))
+    for position in range(50):
+        check(found.plan(position), MIXTURE)
+        assert found.plan(position).gpus == 32
+
+
+def test_each_block_is_enumerated_once() -> None:
+    space = space_of(LLAMA, DGX, SMALL, KERNELS.run)
+    rows = set()
+    count = 0
+    for block in space.blocks():
+        plan = block.plan(slice(None))
+        assert feasible(plan, LLAMA).shape == (len(block),)
+        columns = np.stack([np.broadcast_to(v, len(block)) for v in block.rows.values()], axis=1)
+        fixed = tuple(
+            str(getattr(block.fixed, name))
+            for name in ("recompute", "recompute_modules", "cp_kind", "rank_order", "sharding",
+                         "schedule")
+        )  # fmt: skip
+        rows |= {(*fixed, *row) for row in columns.tolist()}
+        count += len(block)
+    assert len(rows) == count
+
+
+points = st.lists(
+    st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3)), min_size=1, max_size=40
+)
+
+
+@given(points)
+@settings(deadline=None)
+def test_frontier_is_what_no_plan_beats(rows: list[tuple[int, int, int]]) -> None:
+    table = np.array(rows, dtype=float)
+    chosen = frontier(*table.T)
+    kept = {tuple(row) for row in table[chosen]}
+    assert len(kept) == len(chosen)
+    for row in table:
+        beaten = any((other <= row).all() and (other < row).any() for other in table)
+        assert (tuple(row) in kept) == (not beaten)
+
+
+def test_gpu_counts_are_whole_nodes_that_double_or_grow_by_half() -> None:
+    assert gpu_counts(8, 64, 8) == [8, 16, 24, 32, 48, 64]
+    assert gpu_counts(10, 40, 8, step=10) == [10, 20, 30, 40]
+
+
+def test_a_range_bounds_the_values() -> None:
+    found = search({"tp": "2..4", "pp": "1..2"})
+    assert set(found.column("tp")) == {2.0, 4.0}
+    assert set(found.column("pp")) <= {1.0, 2.0}
+
+
+def test_fewer_conditions_never_slow_the_best() -> None:
+    free = search({})
+    for fields in ({"tp": 8}, {"sharding": "fsdp"}, {"micro_batch": 1}, {"recompute": "full"}):
+        assert search(fields).step_time[0] >= free.step_time[0]
+
+
+def test_less_memory_leaves_fewer_plans() -> None:
+    half = search({}, limits=Limits(memory_fraction=0.5))
+    assert half.counts.fitting < search({}).counts.fitting
+    assert half.memory.max() <= 0.5 * DGX.accelerator.memory
+
+
+def test_budgets_bound_days_and_money() -> None:
+    fields = {"gpus": "8..24", "global_batch": 48}
+    limits = Limits(tokens=1e10, price=2.0)
+    free = search(fields, limits=limits, prune=False)
+    days, cost = free.training_days(), free.cost()
+    assert days is not None
+    assert cost is not None
+    # 1e10 tokens in steps of 64 x 8192
+    assert days[0] == pytest.approx(free.step_time[0] * 1e10 / (48 * 8192) / 86400)
+    assert cost[0] == pytest.approx(days[0] * 24 * free.gpus[0] * 2.0)
+    middle = float(np.sqrt(days.min() * days.max()))
+    slow = search(fields, limits=Limits(tokens=1e10, price=2.0, days=middle), objective="cost")
+    within = days <= middle
+    assert slow.training_days() is not None
+    assert slow.cost()[0] == pytest.approx(cost[within].min(), rel=1e-12)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "words"),
+    [
+        ({"tp": 3}, {}, ["tp 3", "32 attention heads"]),
+        ({"tp": 8, "pp": 4}, {}, ["tp 8 x pp 4", "does not divide"]),
+        ({"tp": 2, "pp": 2, "dp": 8}, {}, ["dp stated, 8"]),
+        ({"tp": 16}, {"limits": Limits(tp_in_node=True)}, ["tp 16", "node of 8"]),
+        ({"vpp": 2, "schedule": "zb-h1", "pp": 2}, {}, ["vpp 2", "zb-h1"]),
+        ({"global_batch": 33, "pp": 1, "tp": 1}, {}, ["global batch 33"]),
+        ({"ep": 4}, {}, ["ep 4", "dense"]),
+    ],
+)
+def test_contradictions_are_named(
+    fields: dict[str, Any], options: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(InputError) as error:
+        search(fields, **options)
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_nothing_fits_says_the_least_memory_that_would() -> None:
+    large = catalog.model("llama3-405b")
+    with pytest.raises(InputError, match=r"least that would is [\d.]+ GiB per GPU, with tp") as e:
+        search({"gpus": 8, "global_batch": 8}, model=large)
+    least = float(str(e.value).split("would is ")[1].split()[0])
+    assert 80 < least < 2000
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"recompute": "some"}, "'some' is not one of"),
+        ({"tp": "8..2"}, "no value"),
+        ({"schedule": "1..2"}, "needs a field that is a number"),
+        ({"tpp": 8}, "unknown key 'tpp'"),
+        ({"seq_len": None}, "--seq-len"),
+        ({"tp": []}, "list is empty"),
+    ],
+)
+def test_bad_requests_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        search(fields)
+
+
+def test_budgets_need_tokens_and_a_price() -> None:
+    with pytest.raises(InputError, match="--tokens"):
+        Limits(days=3)
+    with pytest.raises(InputError, match="--price-per-gpu-hour"):
+        Limits(tokens=1e9, money=3)
+    with pytest.raises(InputError, match="fastest takes"):
+        search({}, limits=Limits(tokens=1e15, days=1))
+    with pytest.raises(InputError, match="cheapest costs"):
+        search({}, limits=Limits(tokens=1e15, money=1, price=2))
+
+
+def test_a_size_that_divides_nothing_is_named_itself() -> None:
+    """Not what follows from it: a data-parallel size that is no whole number."""
+    with pytest.raises(InputError, match="tp 7 does not divide"):
+        search({"tp": 7, "gpus": 64, "global_batch": 64})

@@ -1,0 +1,229 @@
+"""Prompts read on accelerators of their own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.engines import EngineParameters, ServingParameters
+from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.errors import InputError
+from predictor.plans.serving import ServingPlan
+from predictor.serving.apart import link_rate, transfer_time, worker
+from predictor.serving.apart_events import serve_apart
+from predictor.serving.completion import complete_serving
+from predictor.serving.events import pass_table, poisson, spread_lengths
+from predictor.serving.latency import Device, Work, latencies
+from predictor.serving.prediction import BREAKDOWN, predict_inference
+from predictor.serving.rates import predict_rate
+from predictor.timing.calibration import RunParameters
+from predictor.work.serving import kv_token_bytes
+
+MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
+CALIBRATION, ENGINES = load("default"), ServingParameters()
+BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
+
+
+def plan(**fields):
+    base = {
+        "batch": 16.0,
+        "input_len": 2000.0,
+        "output_len": 200.0,
+        "serving": 1.0,
+        "tp": 8.0,
+        "prefill_workers": 2.0,
+        "prefill_tp": 4.0,
+        "synchrony": 0.0,
+    }
+    return ServingPlan(**{**base, **fields})
+
+
+def predict(**fields):
+    return predict_inference(MODEL, CLUSTER, plan(**fields), CALIBRATION, ENGINES)
+
+
+def work(**fields):
+    base = {
+        "prompts": Device(2.0, 0.0, 10.0),
+        "together": 1.0,
+        "decoding": Device(0.1, 0.0, 10.0),
+        "captured": 1.0,
+        "sequences": 1.0,
+        "fill": 0.0,
+        "running": 4.0,
+        "clients": 4.0,
+        "static": 0.0,
+        "new_tokens": 1000.0,
+        "output_len": 11.0,
+        "chunk": 8192.0,
+        "synchrony": 0.0,
+    }
+    return Work(**{**base, **fields})
+
+
+def test_workers_read_while_others_decode():
+    # A prompt takes 2 s, ten passes 1 s, a cache half a second: four requests in 3.5 s.
+    found = latencies(work(workers=4.0, transfer=0.5), BARE)
+    assert (found.ttft, found.e2e) == pytest.approx((2.0, 3.5))
+    assert found.tpot == pytest.approx(0.15)
+    assert found.requests_per_s == pytest.approx(4 / 3.5)
+
+
+def test_one_worker_is_always_busy():
+    # Four prompts of 2 s in turn: a request every 2 s, which waits 8 - 3.5 s for its prompt.
+    found = latencies(work(workers=1.0, transfer=0.5), BARE)
+    assert found.requests_per_s == pytest.approx(0.5)
+    assert (found.queue, found.e2e) == pytest.approx((4.5, 8.0))
+
+
+def test_replicas_share_workers():
+    # Two replicas and one worker: a prompt takes 2 s of it, of each replica's share twice that;
+    # by itself it is read no slower, and what waits takes turns of 2 s.
+    alone = {"workers": 0.5, "shared": 1.0, "running": 1.0, "clients": 1.0}
+    found = latencies(work(**alone, output_len=41.0), BARE)
+    assert (found.ttft, found.prompt, found.turn) == pytest.approx((2.0, 4.0, 2.0))
+    # Two clients that decode for 1 s keep it busy: each has its turn every 4 s, after 1 s of wait.
+    found = latencies(work(**alone), BARE)
+    assert (found.ttft, found.e2e) == pytest.approx((3.0, 4.0))
+    found = latencies(work(workers=0.5, shared=1.0), BARE)
+    assert found.requests_per_s == pytest.approx(0.25)
+    # Three workers for two replicas take up a prompt every two thirds of a second.
+    found = latencies(work(workers=1.5, shared=3.0), BARE)
+    assert found.turn == pytest.approx(2.0 / 3.0)
+
+
+def test_stages_that_decode_do_not_speed_up_the_workers():
+    deep = predict(pp=4.0, batch=8.0)
+    flat = predict(pp=1.0, batch=8.0)
+    assert float(deep.latencies.prompt) == pytest.approx(float(flat.latencies.prompt), rel=1e-9)
+
+
+def test_a_cache_is_sent_layer_by_layer():
+    one = plan(kv_rate=1e9)
+    whole = 2000.0 * kv_token_bytes(MODEL, worker(one)) * 80 / 1e9
+    assert float(transfer_time(MODEL, one, CLUSTER, 1e3)) == pytest.approx(whole / 80)
+    assert float(transfer_time(MODEL, one, CLUSTER, 0.0)) == pytest.approx(whole)
+    assert float(transfer_time(MODEL, one, CLUSTER, 0.1)) == pytest.approx(whole - 0.1 * 79 / 80)
+    assert float(transfer_time(MODEL, plan(prefill_workers=0.0), CLUSTER, 0.0)) == 0.0
+
+
+def test_a_cache_takes_the_innermost_network_that_reaches_everyone():
+    within = link_rate(plan(tp=4.0, prefill_workers=1.0), CLUSTER)
+    across = link_rate(plan(), CLUSTER)
+    assert within == CLUSTER.tiers[0].rate > across == CLUSTER.tiers[-1].rate
+
+
+def test_decoding_is_undisturbed_and_parts_add_up():
+    together, apart = predict(prefill_workers=0.0), predict()
+    assert apart.latencies.tpot < together.latencies.tpot
+    assert float(apart.plan.gpus) == 16.0
+    total = sum(apart.breakdown[name] for name in BREAKDOWN)
+    assert total == pytest.approx(float(apart.latencies.e2e))
+    assert apart.reader is not None
+    assert together.reader is None
+
+
+def test_a_batch_of_plans_equals_the_plans_one_by_one():
+    workers = np.array([0.0, 1.0, 2.0, 4.0])
+    batch = predict(prefill_workers=workers)
+    for index, each in enumerate(workers):
+        one = predict(prefill_workers=each)
+        for name in ("ttft", "tpot", "e2e", "requests_per_s"):
+            value = getattr(batch.latencies, name)[index]
+            assert value == pytest.approx(float(getattr(one.latencies, name)), rel=1e-9)
+
+
+def alone(own):
+    return replace(worker(own), batch=1.0, prefill_workers=0.0)
+
+
+def tables(own):
+    return tuple(pass_table(MODEL, CLUSTER, o, CALIBRATION, ENGINES) for o in (alone(own), own))
+
+
+@pytest.mark.parametrize("clients", [1, 8, 64])
+def test_the_closed_form_agrees_with_requests_one_by_one(clients):
+    own = plan(batch=float(clients))
+    form = predict_inference(MODEL, CLUSTER, own, CALIBRATION, ENGINES)
+    # Answers of different lengths, so that clients do not stay in step.
+    lengths = np.full(1500, 2000.0), spread_lengths(200.0, 1500, 0.5)
+    reading = pass_table(MODEL, CLUSTER, alone(own), CALIBRATION, ENGINES, (2000.0, 300.0))
+    decoding = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES, (2000.0, 300.0))
+    moved = float(form.work.transfer)
+    served = serve_apart(reading, decoding, *lengths, moved, clients=clients)
+    tail = slice(500, 1400)
+    assert served.tpot[tail].mean() == pytest.approx(float(form.latencies.tpot), rel=0.05)
+    assert served.e2e[tail].mean() == pytest.approx(float(form.latencies.e2e), rel=0.1)
+
+
+def test_random_arrivals_wait_for_a_worker():
+    own = plan(batch=np.inf)
+    found = predict_rate(MODEL, CLUSTER, own, 3.0, CALIBRATION, ENGINES)
+    assert not found.saturated
+    form = found.prediction
+    lengths = np.full(4000, 2000.0), np.full(4000, 200.0)
+    moved = float(form.work.transfer)
+    served = serve_apart(*tables(plan()), *lengths, moved, arrivals=poisson(3.0, 4000))
+    assert served.ttft.mean() == pytest.approx(float(form.latencies.ttft), rel=0.2)
+    assert served.e2e.mean() == pytest.approx(float(form.latencies.e2e), rel=0.1)
+    most = 2.0 / float(form.latencies.prompt) / 2.0
+    assert found.most_requests_per_s <= most * 1.001
+
+
+def test_shared_workers_one_by_one():
+    own = plan(batch=np.inf, tp=4.0, dp=4.0, prefill_workers=2.0)
+    found = predict_rate(MODEL, CLUSTER, own, 6.0, CALIBRATION, ENGINES)
+    assert not found.saturated
+    form = found.prediction
+    lengths = np.full(16000, 2000.0), np.full(16000, 200.0)
+    moved = float(form.work.transfer)
+    served = serve_apart(*tables(own), *lengths, moved, arrivals=poisson(6.0, 16000))
+    assert len(served.ttft) == 4000
+    assert served.ttft.mean() == pytest.approx(float(form.latencies.ttft), rel=0.2)
+    assert served.e2e.mean() == pytest.approx(float(form.latencies.e2e), rel=0.1)
+    with pytest.raises(InputError, match="as many prefill workers for each of 4 replicas"):
+        serve_apart(*tables(own), *lengths, moved, clients=4)
+
+
+def test_requests_that_cannot_be_served():
+    reading, decoding = tables(plan())
+    one = np.array([100.0])
+    with pytest.raises(InputError, match="at least one client"):
+        serve_apart(reading, decoding, one, one, 0.0)
+    with pytest.raises(InputError, match="longer than the cache"):
+        serve_apart(reading, decoding, np.array([1e9]), one, 0.0, clients=1)
+
+
+def request(**fields):
+    base = {"model": "llama3-70b", "system": "dgx-h100", "input_len": 512, "output_len": 128}
+    spec = parse(ServingPlanSpec, {**base, **fields}, "test")
+    return complete_serving(spec, RunParameters())
+
+
+def test_accelerators_are_shared_out():
+    found = request(gpus=24, tp=8, concurrency=8, prefill_workers=2, kv_gbs=25).plan
+    assert (float(found.dp), float(found.prefill_tp), float(found.kv_rate)) == (1.0, 8.0, 25e9)
+    assert float(found.gpus) == 24.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prefill_workers": 1, "batch": 4}, "state a concurrency or a rate"),
+        ({"prefill_workers": 1, "prefill_tp": 3, "concurrency": 4}, "prefill_tp 3 does not divide"),
+    ],
+)
+def test_impossible_splits_are_refused(fields, message):
+    with pytest.raises(InputError, match=message):
+        request(**fields)
+
+
+def test_a_worker_holds_the_prompt_that_it_reads_and_the_one_that_is_sent():
+    """Beside Llama-3 70B in 8 bits, 80 GB have room for one prompt of 4,000 tokens, not for two."""
+    fields = {"prefill_tp": 1.0, "weights": "fp8", "output_len": 1.0}
+    short, long = (predict(input_len=tokens, **fields).reader for tokens in (1000.0, 4000.0))
+    for reader in (short, long):
+        assert float(reader.classes["cache"]) == pytest.approx(2 * float(reader.per_sequence))
+    assert (float(short.fits), float(long.fits)) == (1.0, 0.0)

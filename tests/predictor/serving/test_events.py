@@ -1,0 +1,138 @@
+"""Requests one by one, and serving at a rate: against each other and by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.engines import EngineParameters, ServingParameters
+from predictor.errors import InputError
+from predictor.plans.serving import ServingPlan
+from predictor.serving.events import PassTable, pass_table, poisson, serve, spread_lengths
+from predictor.serving.prediction import predict_inference
+from predictor.serving.rates import predict_rate
+
+CALIBRATION, ENGINES = load("default"), ServingParameters()
+MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
+BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
+
+
+def plan(**fields):
+    base = {"batch": 8.0, "input_len": 1000.0, "output_len": 200.0, "tp": 8.0, "serving": 1.0}
+    return ServingPlan(**{**base, **fields})
+
+
+def table(pool=1e9, most=64.0, chunk=1000.0, admission="mean", each=0.0):
+    """A pass takes 1 s, and `each` s more per sequence; a prompt 0.01 s per token."""
+    own = ServingPlan(
+        batch=most, input_len=100.0, output_len=10.0, chunk=chunk, admission=admission
+    )
+    rows = [[1.0 + each * many] * 2 for many in (1.0, most)]
+    costs = [0.1, 100.0]
+    return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], costs, costs, pool, own, BARE)
+
+
+def test_one_request_by_hand():
+    found = serve(table(), np.array([100.0]), np.array([11.0]), clients=1)
+    assert found.ttft[0] == pytest.approx(1.0)
+    assert found.tpot[0] == pytest.approx(1.0)
+    assert found.e2e[0] == pytest.approx(11.0)
+
+
+def test_a_prompt_delays_those_who_decode():
+    # The second comes at 3 s: the pass under way ends at 4, its own takes 1 s and 1 s of prompt.
+    found = serve(table(), np.full(2, 100.0), np.array([11.0, 3.0]), arrivals=np.array([0.0, 2.5]))
+    assert found.ttft[1] == pytest.approx(3.0 - 2.5 + 2.0)
+    assert found.e2e[0] == pytest.approx(12.0)
+
+
+def test_prompts_longer_than_a_chunk_take_several_passes():
+    found = serve(table(chunk=100.0), np.array([1000.0]), np.array([1.0]), clients=1)
+    assert found.ttft[0] == pytest.approx(10.0)
+    assert found.last[0] == found.first[0]
+
+
+def test_whole_admission_never_preempts_and_mean_admission_recovers():
+    given, made = np.full(6, 100.0), np.full(6, 100.0)
+    safe = serve(table(pool=450.0, admission="whole"), given, made, clients=6)
+    bold = serve(table(pool=450.0), given, made, clients=6)
+    assert safe.preempted == 0
+    assert bold.preempted > 0
+    for found in (safe, bold):
+        assert np.all(found.last >= found.first)
+        assert np.all(found.first > found.arrival)
+
+
+def test_passes_in_a_leap_are_as_many_as_one_by_one():
+    given, made = np.full(40, 100.0), spread_lengths(50.0, 40, 0.5)
+    found = serve(table(each=0.01), given, made, clients=4)
+    # Every request decodes its tokens in passes of at least 1 s.
+    assert np.all(found.tpot >= 1.0)
+    assert found.last.max() >= made.sum() / 4
+
+
+@pytest.mark.parametrize(("clients", "length"), [(1, 1000.0), (16, 1000.0), (64, 200.0)])
+def test_the_closed_form_agrees_with_requests_one_by_one(clients, length):
+    own = plan(batch=float(clients), input_len=length)
+    closed = predict_inference(MODEL, CLUSTER, own, CALIBRATION, ENGINES)
+    given, made = (spread_lengths(mean, 10 * clients + 20, 0.1) for mean in (length, 200.0))
+    longest = (float(given.max()), float(made.max()))
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES, longest)
+    found = serve(times, given, made, clients=clients)
+    assert found.tpot.mean() == pytest.approx(float(closed.latencies.tpot), rel=0.05)
+    assert found.e2e.mean() == pytest.approx(float(closed.latencies.e2e), rel=0.05)
+    assert found.requests_per_s == pytest.approx(float(closed.requests_per_s), rel=0.1)
+
+
+@pytest.mark.parametrize("rate", [1.0, 6.0, 11.0])
+def test_the_closed_form_of_a_rate_agrees_too(rate):
+    own = plan(batch=np.inf)
+    closed = predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, ENGINES)
+    assert not closed.saturated
+    given, made = (spread_lengths(mean, 3000, 0.1) for mean in (1000.0, 200.0))
+    longest = (float(given.max()), float(made.max()))
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES, longest)
+    found = serve(times, given, made, poisson(rate, 3000))
+    assert found.tpot.mean() == pytest.approx(float(closed.prediction.latencies.tpot), rel=0.1)
+    assert found.ttft.mean() == pytest.approx(float(closed.prediction.latencies.ttft), rel=0.35)
+    assert sum(map(float, closed.prediction.breakdown.values())) == pytest.approx(
+        float(closed.prediction.latencies.e2e)
+    )
+
+
+def test_latency_grows_with_the_rate_until_it_saturates():
+    own = plan(batch=np.inf)
+    found = [
+        predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, ENGINES) for rate in (1.0, 5.0, 12.0)
+    ]
+    assert np.all(np.diff([float(one.prediction.latencies.e2e) for one in found]) > 0)
+    assert predict_rate(MODEL, CLUSTER, own, 1e3, CALIBRATION, ENGINES).saturated
+    assert not any(one.saturated for one in found)
+
+
+def test_a_queue_beyond_saturation_grows():
+    own = plan(batch=np.inf)
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES)
+    most = predict_rate(MODEL, CLUSTER, own, 1.0, CALIBRATION, ENGINES).most_requests_per_s
+    given, made = np.full(3000, 1000.0), np.full(3000, 200.0)
+    found = serve(times, given, made, poisson(1.5 * most, 3000))
+    assert found.ttft[-300:].mean() > 5 * found.ttft[:300].mean()
+    assert found.requests_per_s == pytest.approx(most, rel=0.15)
+
+
+def test_requests_that_cannot_be_served():
+    with pytest.raises(InputError, match="longer than the cache"):
+        serve(table(pool=50.0), np.array([100.0]), np.array([1.0]), clients=1)
+    with pytest.raises(InputError, match="at least one client"):
+        serve(table(), np.array([100.0]), np.array([1.0]))
+    long = replace(plan(tp=2.0), input_len=1e6)
+    with pytest.raises(InputError, match="the cache has room for"):
+        pass_table(MODEL, CLUSTER, long, CALIBRATION, ENGINES)
+
+
+def test_lengths_and_arrivals_have_their_means():
+    assert spread_lengths(500.0, 20000, 0.3).mean() == pytest.approx(500.0, rel=0.01)
+    assert np.all(spread_lengths(500.0, 10, 0.0) == 500.0)
+    assert 20000 / poisson(3.0, 20000)[-1] == pytest.approx(3.0, rel=0.05)

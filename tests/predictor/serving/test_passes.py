@@ -1,0 +1,273 @@
+"""Work lists of serving, and the time of passes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.models.counts import experts_hit
+from predictor.plans.serving import ServingPlan, runnable
+from predictor.serving.passes import TERMS, body, decode_cores, matvec_time, prefill_cores, steps
+from predictor.work.serving import (
+    decode_attention,
+    exchanges,
+    kv_token_bytes,
+    layer_operators,
+    prefill_attention,
+)
+
+LLAMA = catalog.model("llama2-13b")
+CALIBRATION = load("default")
+
+
+def plan(**fields):
+    return ServingPlan(**{"batch": 1.0, "input_len": 200.0, "output_len": 200.0, **fields})
+
+
+def test_a_dense_layer_multiplies_its_weights_once_per_token():
+    operators = layer_operators(LLAMA, plan(), 1.0)
+    flop = sum(o.flop * o.count for o in operators if o.op == "gemm")
+    assert flop == pytest.approx(2.0 * LLAMA.matrix_parameters())
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8_wo", "int4_wo", "fp8"])
+def test_weights_are_read_as_narrow_as_they_are_stored(weights):
+    width = {"bf16": 2.0, "int8_wo": 1.0, "int4_wo": 0.5156, "fp8": 1.0}[weights]
+    operators = layer_operators(LLAMA, plan(weights=weights), 1.0)
+    moved = sum(o.bytes * o.count for o in operators if o.op == "gemm")
+    assert moved == pytest.approx(width * LLAMA.matrix_parameters(), rel=2e-3)
+
+
+def test_decoding_reads_keys_and_values_once():
+    (core,) = decode_attention(LLAMA, plan(), 4.0, 1000.0)
+    cache = 4.0 * 1000.0 * 2 * 2.0 * LLAMA.kv_width
+    assert core.bytes == pytest.approx(cache, rel=2e-3)
+    assert core.count == LLAMA.layers
+    halved = decode_attention(LLAMA, plan(kv="fp8"), 4.0, 1000.0)[0]
+    assert halved.variant == "kv8"
+    assert halved.bytes == pytest.approx(cache / 2, rel=4e-3)
+
+
+def test_key_heads_are_replicated_where_ranks_outnumber_them():
+    model = catalog.model("llama3-70b")  # eight key heads
+    eight, sixteen = (kv_token_bytes(model, plan(tp=tp)) for tp in (8.0, 16.0))
+    assert eight == sixteen == 2 * 2 * 128
+    assert kv_token_bytes(model, plan(tp=4.0)) == 2 * eight
+
+
+def test_latent_cache_is_whole_on_every_rank_and_read_by_all_heads():
+    model = catalog.model("deepseek-v3")
+    assert kv_token_bytes(model, plan(tp=8.0)) == 2 * (512 + 64)
+    core = decode_attention(model, plan(tp=8.0), 3.0, 100.0)[0]
+    assert (core.variant, core.m, core.k, core.batch) == ("mla", 16.0, 576.0, 3.0)
+    assert core.flop == 2 * 3 * 16 * 100 * (576 + 512)
+
+
+def test_windowed_layers_see_their_window_only():
+    model = catalog.model("gpt-oss-120b")
+    cores = {o.name: o for o in decode_attention(model, plan(), 1.0, 5000.0)}
+    assert cores["attention.window"].n == 128
+    assert cores["attention"].n == 5000
+    assert sum(o.count for o in cores.values()) == model.layers
+
+
+def test_cached_tokens_are_seen_but_not_computed():
+    whole = prefill_attention(LLAMA, plan(), 1.0, 1000.0)[0]
+    tail = prefill_attention(LLAMA, plan(), 1.0, 100.0, 900.0)[0]
+    head = prefill_attention(LLAMA, plan(), 1.0, 900.0)[0]
+    assert tail.flop + head.flop == pytest.approx(whole.flop)
+
+
+def test_expected_distinct_experts():
+    # One token goes to two of eight; a second finds each of its two new with probability 3/4.
+    assert experts_hit(1.0, 2, 8) == pytest.approx(2.0)
+    assert experts_hit(2.0, 2, 8) == pytest.approx(3.5)
+    assert experts_hit(1e4, 2, 8) == pytest.approx(8.0)
+
+
+def test_experts_have_all_tokens_between_them():
+    model = catalog.model("mixtral-8x7b")
+    for layout in ({"tp": 4.0}, {"tp": 4.0, "ep": 4.0}, {"dp": 4.0, "ep": 4.0}):
+        own = plan(**layout)
+        (experts,) = (o for o in layer_operators(model, own, 64.0) if o.op == "moe_gemm")
+        share = own.ep * own.etp / own.dp
+        flop = 2.0 * 64 * model.top_k * 3 * model.hidden * model.expert_ffn_hidden
+        assert experts.flop * share == pytest.approx(flop)
+
+
+def test_two_reductions_per_layer_and_none_without_ranks():
+    found = exchanges(LLAMA, plan(tp=4.0), 8.0, 8.0)
+    reduced = sum(o.count for o in found if o.op == "allreduce")
+    assert reduced == 2 * LLAMA.layers + 1  # and the embedding
+    assert found[0].bytes == 8 * 5120 * 2
+
+
+def test_steps_are_one_by_one_or_integrated():
+    contexts, weights = steps(plan(output_len=4.0))
+    assert contexts.tolist() == [201, 202, 203]
+    assert weights.tolist() == [1, 1, 1]
+    long = plan(output_len=np.array([20001.0, 3.0]))
+    contexts, weights = steps(long)
+    assert weights.sum(axis=0) == pytest.approx([20000.0, 2.0])
+    mean = (contexts * weights).sum(axis=0) / weights.sum(axis=0)
+    assert mean == pytest.approx([200 + 10000.5, 201.5])
+
+
+def test_integrated_steps_agree_with_single_ones():
+    cluster = catalog.system("dgx-h100")
+    one = plan(output_len=3000.0, batch=8.0)
+    exact = decode_cores(LLAMA, cluster, one, 8.0, *steps(one), CALIBRATION)
+    many = plan(output_len=np.array([3000.0, 3000.0]), batch=8.0)
+    rule = decode_cores(LLAMA, cluster, many, 8.0, *steps(many), CALIBRATION)
+    assert rule.compute == pytest.approx(np.full(2, float(exact.compute)), rel=1e-3)
+
+
+def test_a_batch_of_plans_equals_the_plans_one_by_one():
+    cluster = catalog.system("dgx-h100")
+    tps, tokens = np.array([1.0, 2.0, 2.0, 8.0]), np.array([1.0, 64.0, 1.0, 64.0])
+    together = body(
+        LLAMA, cluster, plan(tp=tps), tokens, tokens, CALIBRATION, captured=True, sustained=False
+    )
+    for i, (tp, many) in enumerate(zip(tps, tokens, strict=True)):
+        alone = body(
+            LLAMA, cluster, plan(tp=tp), many, many, CALIBRATION, captured=True, sustained=False
+        )
+        for name in TERMS:
+            assert together.terms[name][i] == pytest.approx(float(alone.terms[name]))
+        assert together.kernels[i] == alone.kernels
+
+
+@pytest.mark.parametrize(
+    ("system", "ridge", "bound"), [("dgx-a100", 153.0, "compute"), ("dgx-h100", 295.2, "memory")]
+)
+def test_boundness_of_the_published_example(system, ridge, bound):
+    """Llama-2-13B, 200 tokens, batch 1: projections have 186 to 191 FLOP per byte, beyond the ridge
+    of an A100 and before that of an H100; decoding has one (Kundu et al. 2024, section 5)."""
+    cluster = catalog.system(system)
+    for tokens, intensity, expected in ((200.0, (190.1, 185.5, 191.1, 189.8), bound), (
+        1.0, (1.0, 1.0, 1.0, 1.0), "memory",
+    )):  # fmt: skip
+        found = body(
+            LLAMA, cluster, plan(), tokens, 1.0, CALIBRATION, captured=False, sustained=False
+        )
+        lines = [line for line in found.lines if line.op == "gemm" and line.name != "head"]
+        assert [line.bound for line in lines] == [expected] * 4
+        for line, flop_per_byte in zip(lines, intensity, strict=True):
+            assert line.intensity * ridge == pytest.approx(flop_per_byte, rel=0.01)
+
+
+def test_narrow_types_fall_back_to_what_is_multiplied():
+    a100 = catalog.accelerator("A100-SXM4-80GB")
+    assert runnable("fp8", a100) == "int8_wo"
+    assert runnable("nvfp4", a100) == "int4_wo"
+    assert runnable("fp8", catalog.accelerator("H100-SXM5-80GB")) == "fp8"
+
+
+def test_prompts_take_longer_behind_a_longer_past():
+    cluster = catalog.system("dgx-h100")
+    short, long = (
+        prefill_cores(LLAMA, cluster, plan(), 1.0, 512.0, past, CALIBRATION, sustained=True)
+        for past in (0.0, 8192.0)
+    )
+    assert long.compute > short.compute
+    assert replace(plan(), cached=0.5).new_tokens == 100.0
+
+
+def test_one_block_walks_over_all_keys_at_its_own_rate():
+    llama = catalog.model("llama3-70b")
+    cluster = catalog.system("dgx-h100")
+
+    def time(keys, **fields):
+        contexts, weights = np.array([keys]), np.ones(1)
+        own = plan(tp=8.0, **fields)
+        cores = decode_cores(llama, cluster, own, 1.0, contexts, weights, CALIBRATION)
+        return float(cores.terms["attention"])
+
+    slope = (time(16000.0, splitting="none") - time(8000.0, splitting="none")) / 8000.0
+    # Two of 128 elements of 2 bytes per key and layer, 32 KiB in 600 ns.
+    assert slope == pytest.approx(80 * 512 / (32 * 1024 / 600e-9))
+    assert time(16000.0) < 0.3 * time(16000.0, splitting="none")
+
+
+def test_scores_and_small_kernels_go_through_memory_where_nothing_is_fused():
+    fused, apart = (
+        {o.name: o for o in prefill_attention(LLAMA, plan(fusion=fusion), 1.0, 512.0)}
+        for fusion in ("fused", "unfused")
+    )
+    assert set(apart) - set(fused) == {"attention.scores"}
+    assert apart["attention.scores"].bytes == 16.0 * LLAMA.heads * 512 * 256
+    norms = [layer_operators(LLAMA, plan(fusion=f), 8.0)[0].bytes for f in ("fused", "unfused")]
+    assert norms[1] == 3.0 * norms[0]
+
+
+def test_narrow_weights_are_widened_in_memory_for_many_rows_only():
+    own = plan(weights="q4_k", fusion="unfused", accumulation="fp16")
+    few, many = ({o.name: o for o in layer_operators(LLAMA, own, rows)} for rows in (1.0, 512.0))
+    counts = [
+        [float(found[f"mlp.down{part}"].count) for part in ("", ".widen", ".wide")]
+        for found in (few, many)
+    ]
+    assert counts == [[LLAMA.layers, 0.0, 0.0], [0.0, LLAMA.layers, LLAMA.layers]]
+    matrix = LLAMA.ffn_hidden * LLAMA.hidden
+    assert many["mlp.down.widen"].bytes == pytest.approx(matrix * 2.606)
+    assert many["mlp.down.wide"].dtype == "fp16_acc"
+
+
+def test_few_rows_stream_the_matrix():
+    cluster = catalog.system("dgx-a100-80gb")
+
+    def linear(rows, matvec):
+        own = plan(weights="int4_wo", matvec=matvec)
+        taken = body(LLAMA, cluster, own, rows, rows, CALIBRATION, captured=True, sustained=False)
+        return float(taken.terms["linear"])
+
+    assert linear(1.0, "matvec") < linear(1.0, "gemm")
+    assert linear(64.0, "matvec") == linear(64.0, "gemm")
+
+
+def test_plain_kernels_wait_for_their_loads_where_a_processor_has_much_bandwidth():
+    a100, a6000 = (catalog.accelerator(n) for n in ("A100-SXM4-80GB", "RTX-A6000-48GB"))
+    for device, slower in ((a100, 1.9), (a6000, 1.1)):
+        deep, plain = (float(matvec_time(1e9, device, kind)) for kind in ("matvec", "plain"))
+        # 90 % of the bandwidth; 6.8 bytes per clock and processor.
+        assert deep == pytest.approx(1e9 / (0.9 * device.bandwidth), rel=0.01)
+        assert 1.0 < plain / deep < slower
+        assert plain > 1e9 / (6.8 * device.sms * device.clock)
+    assert matvec_time(1e9, a100, "plain") > 1.7 * matvec_time(1e9, a100, "matvec")
+
+
+def test_heads_that_work_alone_read_the_cache_for_themselves():
+    cluster = catalog.system("dgx-h100")
+    device = cluster.accelerator
+
+    def each(model, headwise):
+        contexts, ones = np.array([8192.0]), np.ones(1)
+        own = plan(headwise=headwise)
+        cores = decode_cores(model, cluster, own, 64.0, contexts, ones, CALIBRATION)
+        return float(cores.terms["attention"]) / model.layers
+
+    cache = 64 * 8192 * 2 * 2 * 128.0  # keys and values of one key head, 16 bits
+    alone, eight = catalog.model("llama2-7b"), catalog.model("llama3-70b")
+    once = 32 * cache / (0.8 * device.bandwidth)
+    assert each(alone, "all") == pytest.approx(once, rel=0.01)
+    shared = 8 * 8 * cache / (0.5 * device.l2_bandwidth)
+    assert each(eight, "all") == pytest.approx(shared, rel=0.01)
+    assert each(eight, "but8") == each(eight, "single") == each(eight, "none") < each(eight, "all")
+    assert each(alone, "single") == each(alone, "but8") == each(alone, "all")
+    copied = (3 + 2 * 8) * 8 * cache / (0.9 * device.bandwidth)
+    assert each(eight, "copied") == pytest.approx(copied, rel=0.01)
+
+
+def test_packed_formats_pack_the_output_projection_too():
+    assert [plan(weights=w).head for w in ("q4_k", "exl2_4", "int4_wo")] == [
+        "q6_k", "exl2_6", "bf16",
+    ]  # fmt: skip
+
+
+def test_checkpoints_may_be_narrow_in_the_experts_alone():
+    model = catalog.model("gpt-oss-120b")
+    own = plan(weights="w4a16_mxfp4", narrowed="experts")
+    dtypes = {o.name: o.dtype for o in layer_operators(model, own, 4.0)}
+    assert (dtypes["moe.experts"], dtypes["attention.qkv"]) == ("w4a16_mxfp4", "bf16")

@@ -1,0 +1,124 @@
+"""Weights and cache in the host's memory."""
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.clusters import alone
+from predictor.catalog.engines import EngineParameters, ServingParameters
+from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.errors import InputError
+from predictor.memory.serving import weight_bytes
+from predictor.plans.serving import ServingPlan
+from predictor.serving.completion import complete_serving
+from predictor.serving.events import pass_table
+from predictor.serving.offload import attention_time, default_link, hosts_memory
+from predictor.serving.prediction import BREAKDOWN, predict_inference
+from predictor.timing.calibration import RunParameters
+
+MODEL = catalog.model("mixtral-8x7b")
+CLUSTER = alone(catalog.accelerator("A100-PCIe-40GB"))
+CALIBRATION = load("default")
+BARE = ServingParameters({"neutral": EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)})
+
+
+def predict(**fields):
+    base = {
+        "batch": np.inf,
+        "input_len": 100.0,
+        "output_len": 64.0,
+        "serving": 1.0,
+        "max_batch": 4096.0,
+        "offload": "weights",
+        "host_memory": 265e9,
+        "host_bandwidth": 200e9,
+        "host_link": 25e9,
+    }
+    plan = ServingPlan(**{**base, **fields})
+    return predict_inference(MODEL, CLUSTER, plan, CALIBRATION, BARE)
+
+
+def test_a_pass_lasts_as_long_as_the_stream_of_the_weights():
+    found = predict(batch=64.0)
+    stream = float(weight_bytes(MODEL, found.plan)) / 25e9  # 93 GB: 3.7 s
+    assert float(found.latencies.step) == pytest.approx(stream)
+    assert stream == pytest.approx(3.74, rel=0.01)
+    assert sum(found.breakdown[name] for name in BREAKDOWN) == pytest.approx(
+        float(found.latencies.e2e)
+    )
+
+
+def test_a_pass_lasts_as_long_as_attention_on_the_host_where_that_is_slower():
+    found = predict(batch=4096.0, host_bandwidth=10e9, output_len=500.0)
+    running = float(found.work.running)
+    cache = running * (100 + 250) * 32 * 2 * 2 * 8 * 128  # bytes
+    assert float(found.latencies.step) == pytest.approx(cache / 10e9)
+
+
+def test_the_host_reads_chosen_keys_and_keeps_states():
+    """GLM-5: 132 bytes of every index key and 1,152 of 2,048 latents, in 78 layers; Qwen3.5: 15
+    caches and 45 states, which are written too."""
+    own = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0, host_bandwidth=1e9)
+    sparse = 78 * (8192 * 132 + 2048 * 1152)
+    assert attention_time(catalog.model("glm-5"), own, 3.0, 8192.0) == pytest.approx(
+        3 * sparse / 1e9
+    )
+    state = 4 * 64 * 128 * 128 + 2 * 3 * (2 * 2048 + 8192)
+    linear = 15 * 1000 * 2 * 2 * 2 * 256 + 45 * 2 * state
+    assert attention_time(catalog.model("qwen3.5-397b-a17b"), own, 1.0, 1000.0) == pytest.approx(
+        linear / 1e9
+    )
+
+
+def test_the_bound_of_the_throughput():
+    """Prompts fit into the idle time of the device: tokens per second are sequences per stream."""
+    found = predict(batch=512.0, synchrony=0.0)
+    stream = float(weight_bytes(MODEL, found.plan)) / 25e9
+    assert float(found.output_tokens_per_s) == pytest.approx(512 / stream, rel=0.05)
+    more = [float(predict(batch=b).output_tokens_per_s) for b in (64.0, 256.0, 1024.0, np.inf)]
+    assert more == sorted(more)
+
+
+def test_the_host_holds_the_cache():
+    small, large = predict(host_memory=150e9).memory, predict(host_memory=265e9).memory
+    per_sequence = 164 * 32 * 2 * 2 * 8 * 128
+    assert float(small.sequences) == (0.9 * 150e9 - weight_bytes(MODEL, predict().plan)) // (
+        per_sequence
+    )
+    assert large.sequences > small.sequences
+    assert large.fits
+    assert not predict(offload="none", batch=1.0).memory.fits
+
+
+def test_events_stream_too():
+    plan = predict(batch=64.0).plan
+    table = pass_table(MODEL, CLUSTER, plan, CALIBRATION, BARE)
+    assert table.decoding(64, 132.0) == pytest.approx(float(predict(batch=64.0).latencies.step))
+
+
+def request(**fields):
+    base = {
+        "model": "mixtral-8x7b",
+        "accelerator": "H100-SXM5-80GB",
+        "gpus": 1,
+        "input_len": 100,
+        "output_len": 64,
+        "offload": "weights",
+    }
+    spec = parse(ServingPlanSpec, {**base, **fields}, "test")
+    return complete_serving(spec, RunParameters())
+
+
+def test_hosts_are_completed_or_asked_for():
+    found = request(host_memory_gb=512, saturated=True).plan
+    assert (float(found.host_link), float(found.host_bandwidth)) == (55e9, 200e9)
+    assert default_link(catalog.accelerator("A100-SXM4-80GB")) == 25e9
+    assert float(request(host_memory_gb=512, host_link_gbs=10, batch=1).plan.host_link) == 10e9
+    usual = request(batch=1)
+    (told,) = (one for one in usual.assumed if one.field == "host_memory_gb")
+    assert (told.value, told.rule) == (2048, "of the nodes that the plan takes")
+    assert float(usual.plan.host_memory) == 2048e9
+    assert float(hosts_memory(CLUSTER, 9.0)) == 2 * 8 * 128e9  # not in the catalog: the usual
+    with pytest.raises(InputError, match="weights of mixtral-8x7b, 93 GB: 29 GB are missing"):
+        request(host_memory_gb=64)

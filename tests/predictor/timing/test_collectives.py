@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.hardware.links import LinkModel
+from predictor.hardware.machines import Cluster, Tier
+from predictor.timing.calibration import Calibration
+from predictor.timing.collectives import (
+    OPS,
+    bus_factor,
+    collective_time,
+    distinct,
+    hops,
+    span,
+    volume,
+)
+from predictor.work.communication import Group
+
+PLAIN = Calibration("none")
+KERNELS = load("kernels-only")
+
+
+def cluster(*tiers: Tier) -> Cluster:
+    return Cluster("test", catalog.accelerator("H100-SXM5-80GB"), 8, tiers)
+
+
+TWO = cluster(Tier("nvlink4", 8, 450e9), Tier("infiniband", np.inf, 50e9))
+
+
+def test_a_group_inside_a_node_uses_its_link() -> None:
+    found = span(Group(8.0, 1.0), TWO)
+    assert (found.tier, found.ring, found.below) == (0, 450e9, 1)
+
+
+def test_ranks_of_a_node_share_the_way_out() -> None:
+    """Sixteen ranks, eight per node: the ring leaves each node over eight links."""
+    found = span(Group(16.0, 1.0), TWO)
+    assert (found.tier, found.below) == (1, 8)
+    assert found.ring == 8 * 50e9
+
+
+def test_a_group_across_nodes_has_its_own_link_only() -> None:
+    """Data parallel over TP 8: one member per node, at the speed of one NIC."""
+    found = span(Group(16.0, 8.0), TWO)
+    assert (found.tier, found.below, found.ring) == (1, 1, 50e9)
+
+
+def test_three_tiers() -> None:
+    rack = cluster(
+        Tier("nvlink5", 4, 900e9), Tier("nvlink5", 72, 900e9), Tier("infiniband", np.inf, 50e9)
+    )
+    inside, outside = span(Group(64.0, 1.0), rack), span(Group(144.0, 1.0), rack)
+    assert (inside.tier, inside.ring) == (1, 900e9)
+    assert (outside.tier, outside.ring) == (2, 900e9)
+    assert span(Group(8.0, 72.0), rack).ring == 50e9
+
+
+def test_tensor_parallelism_across_nodes_runs_at_nic_speed() -> None:
+    message = 256e6
+    inside, _ = collective_time("allreduce", message, Group(8.0, 1.0), TWO, PLAIN)
+    narrow = cluster(Tier("nvlink4", 2, 450e9), Tier("infiniband", np.inf, 50e9))
+    outside, _ = collective_time("allreduce", message, Group(8.0, 1.0), narrow, PLAIN)
+    assert outside > 3 * inside
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_group_of_one_costs_nothing(op: str) -> None:
+    time, _ = collective_time(op, 1e9, Group(1.0, 1.0), TWO, KERNELS)
+    assert time == 0
+
+
+@given(
+    st.sampled_from(OPS),
+    st.sampled_from([2, 4, 8, 16, 64]),
+    st.floats(1e3, 1e9),
+    st.floats(1.1, 4.0),
+)
+def test_more_bandwidth_never_slows(op: str, size: int, message: float, more: float) -> None:
+    group = Group(float(size), 1.0)
+    slow, _ = collective_time(op, message, group, TWO, KERNELS)
+    faster = cluster(*(Tier(t.link, t.size, t.bandwidth * more) for t in TWO.tiers))
+    fast, _ = collective_time(op, message, group, faster, KERNELS)
+    assert fast <= slow
+
+
+@given(st.sampled_from(OPS), st.sampled_from([2, 8, 16]), st.floats(1e2, 1e9))
+def test_larger_messages_take_longer(op: str, size: int, message: float) -> None:
+    group = Group(float(size), 1.0)
+    times, _ = collective_time(op, np.array([message, 2 * message]), group, TWO, KERNELS)
+    assert times[1] > times[0] > 0
+
+
+@given(st.sampled_from(OPS), st.lists(st.sampled_from([1, 2, 8, 32]), min_size=1, max_size=6))
+def test_a_batch_equals_its_members(op: str, sizes: list[int]) -> None:
+    group = Group(np.array(sizes, float), 1.0)
+    together, _ = collective_time(op, 1e7, group, TWO, KERNELS)
+    apart = [collective_time(op, 1e7, Group(float(n), 1.0), TWO, KERNELS)[0] for n in sizes]
+    np.testing.assert_allclose(together, apart, rtol=1e-12)
+
+
+def test_bus_factors_are_those_of_nccl_tests() -> None:
+    assert bus_factor("allreduce", 8.0) == pytest.approx(2 * 7 / 8)
+    assert bus_factor("allgather", 8.0) == pytest.approx(7 / 8)
+    assert bus_factor("p2p", 2.0) == 1.0
+
+
+def test_a_reducing_switch_takes_the_message_once() -> None:
+    """And an eighth of the result; a pair is better off without."""
+    assert volume("allreduce", 1e6, 8.0, np.array(8.0), True) == pytest.approx(1.125e6)
+    assert volume("allreduce", 1e6, 8.0, np.array(8.0), False) == pytest.approx(1.75e6)
+    assert volume("allreduce", 1e6, 2.0, np.array(2.0), True) == pytest.approx(1e6)
+
+
+def test_two_nodes_flatter() -> None:
+    """A tree between two nodes takes the message once; rings and trees of more take it twice."""
+    two, four, ring = (
+        float(volume("allreduce", 1e6, n, np.array(d), False))
+        for n, d in ((16.0, 2.0), (32.0, 4.0), (2.0, 2.0))
+    )
+    assert two == ring == pytest.approx(1e6)
+    assert four == pytest.approx(2 * 31 / 32 * 1e6)
+    assert volume("allgather", 1e6, 16.0, np.array(2.0), False) == pytest.approx(15 / 16 * 1e6)
+    assert volume("alltoall", 1e6, 16.0, np.array(2.0), False) == pytest.approx(0.5e6)
+
+
+def test_a_fast_network_leaves_the_node_to_decide() -> None:
+    """Two nodes whose network is faster than their NVLink: as slow as one node."""
+    fast = cluster(Tier("nvlink4", 8, 450e9), Tier("infiniband", np.inf, 1e13))
+    across, _ = collective_time("allreduce", 4e9, Group(16.0, 1.0), fast, PLAIN)
+    inside, _ = collective_time("allreduce", 4e9, Group(8.0, 1.0), fast, PLAIN)
+    assert across == pytest.approx(float(inside), rel=0.02)
+
+
+def modelled(**changes: object) -> Calibration:
+    """A calibration of one link, for all-reduces inside a node."""
+    plain = LinkModel("allreduce", "nvlink4", 8e-6, 1e-6, 1e-3, (1.0, 3.0), (0.7, 0.8), 0.1, 9)
+    model = replace(plain, **changes)  # type: ignore[arg-type]
+    return Calibration("t", links={("allreduce", "nvlink4"): model})
+
+
+def test_small_and_large_messages_have_a_spread_each() -> None:
+    known = modelled(latency_sigma=0.4)
+    _, sigma = collective_time("allreduce", np.array([1.0, 1e12]), Group(8.0, 1.0), TWO, known)
+    assert sigma == pytest.approx([0.4, 0.1], rel=0.02)
+    _, alone = collective_time("allreduce", 1.0, Group(8.0, 1.0), TWO, modelled())
+    assert alone == pytest.approx(0.1)
+
+
+def test_latencies_follow_the_clock() -> None:
+    slow, fast = (
+        Cluster("t", replace(TWO.accelerator, clock=clock), 8, TWO.tiers) for clock in (9e8, 1.8e9)
+    )
+    known = modelled(clock=1.8e9, root=0.0)
+    times = [collective_time("allreduce", 1.0, Group(8.0, 1.0), c, known)[0] for c in (slow, fast)]
+    assert times[0] == pytest.approx(2 * float(times[1]), rel=1e-3)
+    unscaled = [
+        collective_time("allreduce", 1.0, Group(8.0, 1.0), c, modelled())[0] for c in (slow, fast)
+    ]
+    assert unscaled[0] == unscaled[1]
+
+
+def test_links_that_share_the_way_out_add_less() -> None:
+    across = replace(modelled().links[("allreduce", "nvlink4")], link="infiniband")
+    message, group = 1e9, Group(16.0, 1.0)
+    slow = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 5e9))
+    times = []
+    for sharing in (0.0, 0.5, 1.0):
+        model = replace(across, base=0.0, hop=0.0, root=0.0, sharing=sharing)
+        known = Calibration("t", links={("allreduce", "infiniband"): model})
+        times.append(float(collective_time("allreduce", message, group, slow, known)[0]))
+    assert times[1] / times[0] == pytest.approx(8**0.5, rel=0.01)
+    assert times[2] / times[0] == pytest.approx(8.0, rel=0.01)
+
+
+@pytest.mark.parametrize("size", [2.0, 4.0, 8.0])
+def test_the_custom_all_reduce_is_a_model_of_its_own(size: float) -> None:
+    custom = LinkModel("allreduce.custom", "nvlink4", 4e-6, 0.0, 0.0, (1.0,), (1.0,), 0.1, 9)
+    links = {**modelled().links, ("allreduce.custom", "nvlink4"): custom}
+    known = Calibration("t", links=links)
+    small, group = 8192.0, Group(size, 1.0)
+    quick, _ = collective_time("allreduce.custom", small, group, TWO, known)
+    nccl, _ = collective_time("allreduce", small, group, TWO, known)
+    assert quick < nccl
+
+
+def test_trees_bound_the_hops_of_large_all_reduces() -> None:
+    assert hops("allreduce", np.array(1024.0)) == 20
+    assert hops("allgather", np.array(1024.0)) == 1023
+
+
+def test_oversubscription_divides_the_rate() -> None:
+    thin = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e9, oversubscription=4.0))
+    assert span(Group(16.0, 8.0), thin).ring == 50e9 / 4
+
+
+def test_hops_inside_and_between_nodes_have_their_own_latency() -> None:
+    """Tiny messages: 15 hops of an all-gather over two nodes of eight, one of them between."""
+    base = Calibration("none")
+    slow = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e9, latency=1e-3))
+    quick = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e9, latency=1e-6))
+    long, short = (
+        float(collective_time("allgather", 1.0, Group(16.0, 1.0), where, base)[0])
+        for where in (slow, quick)
+    )
+    assert long - short == pytest.approx(1e-3 - 1e-6)
+    near, far = base.link("allgather", "nvlink4"), base.link("allgather", "infiniband")
+    assert short == pytest.approx(far.base + 1e-6 + 14 * near.hop, rel=1e-3)
+    stated, _ = collective_time("allgather", 1.0, Group(16.0, 1.0), TWO, base)
+    assert stated == pytest.approx(far.base + far.hop + 14 * near.hop, rel=1e-3)
+
+
+@pytest.mark.parametrize(("domains", "copies"), [(2, 2), (8, 8), (4, 22)])
+def test_copies_to_one_domain_share_the_way(domains: int, copies: int) -> None:
+    """Drawn at random: how many domains of D do k copies reach?"""
+    rng = np.random.default_rng(0)
+    reached = [len(set(draw)) for draw in rng.integers(0, domains, (20_000, copies))]
+    assert distinct(domains, copies) * copies == pytest.approx(np.mean(reached), rel=0.01)
+
+
+def test_a_single_copy_has_nothing_to_share() -> None:
+    assert distinct(np.array([1.0, 2.0, 64.0]), 1.0) == pytest.approx(1.0)
+
+
+def test_tokens_sent_once_to_each_node_spare_its_way_out() -> None:
+    """Sixteen ranks on two nodes, eight copies each: half of them leave the node, or all but surely
+    one of eight; inside, every rank still gets what it needs."""
+    group, message = Group(16.0, 1.0), 1e9
+    apart, _ = collective_time("alltoall", message, group, TWO, PLAIN)
+    once, _ = collective_time("alltoall", message, group, TWO, PLAIN, copies=8.0)
+    link = PLAIN.link("alltoall", "infiniband")
+    assert apart == pytest.approx(0.5 * message / 50e9 / link.efficiencies[0], rel=0.05)
+    assert once == pytest.approx(apart * 2 / 8 * (1 - 0.5**8), rel=0.05)
+    fast = cluster(TWO.tiers[0], Tier("infiniband", np.inf, 50e12))
+    inside, _ = collective_time("alltoall", message, group, fast, PLAIN, copies=8.0)
+    near = PLAIN.link("alltoall", "nvlink4")
+    ranks = 16 / 8 * (1 - (15 / 16) ** 8)  # share of the copies that differ in their rank
+    assert inside == pytest.approx(
+        message * ranks * (7 / 8) / 450e9 / near.efficiencies[0], rel=0.05
+    )
+
+
+def test_copies_that_stay_on_few_nodes() -> None:
+    """Eight copies among four of eight nodes reach 4 (1 - (3/4)^8) of them; among two, no limit
+    of four binds; an element sent once is sent once."""
+    assert distinct(8.0, 8.0, 4.0) * 8 == pytest.approx(4 * (1 - 0.75**8))
+    assert distinct(2.0, 8.0, 4.0) == distinct(2.0, 8.0)
+    assert distinct(8.0, 1.0, 4.0) == pytest.approx(1.0)

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+
+from predictor.catalog.filling import framework_settings, frameworks
+from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.errors import InputError
+from predictor.timing.calibration import RunParameters
+from predictor.training.completion import TrainingRequest, complete_training
+
+RUN = RunParameters()
+BASE = {
+    "model": "llama3-8b",
+    "system": "dgx-h100",
+    "gpus": 64,
+    "global_batch": 64,
+    "seq_len": 8192,
+}
+
+
+def complete(**changes: object) -> TrainingRequest:
+    fields = {**BASE, **changes}
+    return complete_training(
+        parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "test"), RUN
+    )
+
+
+def test_what_was_said_is_kept_and_what_was_filled_is_reported() -> None:
+    found = complete(tp=4, pp=2)
+    assert (found.plan.tp, found.plan.pp, found.plan.dp) == (4, 2, 8)
+    filled = {a.field: a.rule for a in found.assumed}
+    assert "tp" not in filled
+    assert "gpus" not in filled
+    assert filled["dp"] == "gpus / (tp x pp x cp)"
+    assert {"precision", "micro_batch", "recompute", "sharding"} <= set(filled)
+
+
+def test_the_smallest_layout_that_fits_is_taken() -> None:
+    small, large = complete(), complete(model="llama3-70b", gpus=64)
+    assert small.plan.tp * small.plan.pp <= 2
+    assert large.plan.tp * large.plan.pp >= 8
+
+
+def test_recomputation_is_the_first_that_fits() -> None:
+    assert complete(tp=8, pp=1).plan.recompute == "none"
+    assert complete(model="llama3-70b", tp=8, pp=4, seq_len=32768).plan.recompute != "none"
+
+
+def test_precision_follows_the_accelerator() -> None:
+    assert complete(system="dgx-a100").plan.precision == "bf16"
+    assert complete(system="DGX-1V", gpus=8).plan.precision == "fp16"
+
+
+def test_an_accelerator_alone_gets_its_system() -> None:
+    found = complete(system=None, accelerator="A100-SXM4-80GB")
+    assert found.cluster.name == "DGX-A100-80GB"
+    four = complete(system=None, accelerator="H200-SXM-141GB", accelerators_per_node=4)
+    assert four.cluster.tiers[0].size == 4
+
+
+def test_a_stated_network_replaces_the_catalogs() -> None:
+    found = complete(inter_link_gbps=100)
+    assert found.cluster.tiers[-1].bandwidth == pytest.approx(12.5e9)
+
+
+def test_frameworks_have_eras() -> None:
+    old, label = framework_settings("megatron-lm", "2021-04")
+    new, _ = framework_settings("megatron-lm", None)
+    assert old["attention"] == "unfused"
+    assert new["attention"] == "flash"
+    assert label == "megatron-lm until 2021-12"
+
+
+def test_every_framework_is_complete() -> None:
+    for name, periods in frameworks().items():
+        for period in periods:
+            assert period["evidence"], name
+            complete(framework=name, era=period.get("until"), tp=8, pp=1)
+
+
+def test_experts_are_shared_out_inside_the_scale_up_domain() -> None:
+    common = {"model": "qwen3-235b-a22b", "tp": 1, "pp": 1, "gpus": 288, "global_batch": 288}
+    node, rack = (complete(**common, system=s) for s in ("dgx-h200", "GB200-NVL72"))
+    assert (node.plan.ep, rack.plan.ep) == (8, 32)  # 128 experts, 288 ranks
+    assert "ep" in {a.field for a in node.assumed}
+    assert complete(**common, system="dgx-h200", ep=4).plan.ep == 4
+
+
+def test_sharded_experts_are_divided_as_far_as_they_go() -> None:
+    common = {"model": "qwen3-235b-a22b", "tp": 1, "pp": 1, "gpus": 64, "sharding": "fsdp"}
+    assert complete(**common).plan.ep == 64
+
+
+def test_experts_are_split_as_the_rest_where_that_fits() -> None:
+    common = {"model": "mixtral-8x7b", "pp": 1, "tp": 4, "ep": 8}
+    assert complete(**common, gpus=64).plan.etp == 4
+    assert complete(**common, gpus=8, global_batch=2).plan.etp == 1
+
+
+def test_routers_are_uneven_unless_something_balances_them() -> None:
+    common = {"model": "mixtral-8x7b", "tp": 1, "pp": 1}
+    assert complete(**common).plan.expert_load == 1.1
+    assert complete(**common, framework="megatron-bridge").plan.expert_load == 1.0
+    assert complete(**common, expert_load=1.5).plan.expert_load == 1.5
+    assert "expert_load" not in {a.field for a in complete(tp=1, pp=1).assumed}
+
+
+def test_latents_are_projected_again_before_whole_layers_are() -> None:
+    common = {"model": "deepseek-v3", "system": "GB200-NVL72", "pp": 4, "tp": 1, "ep": 64}
+    found = complete(**common, gpus=256, global_batch=1024, seq_len=5120)
+    assert (found.plan.recompute, found.plan.recompute_modules) == ("selective", "mla_up_proj")
+    assert "recompute_modules" in {a.field for a in found.assumed}
+    stated = complete(**common, gpus=256, global_batch=1024, seq_len=5120, recompute="selective",
+                      recompute_modules="mlp,moe")  # fmt: skip
+    assert stated.plan.recompute_parts == ("mlp", "moe")
+    with pytest.raises(InputError, match=r"'mlpp' is not one of .*did you mean 'mlp'"):
+        complete(**common, gpus=256, recompute_modules="mlpp")
+
+
+def test_a_mixture_gets_the_least_recomputation_that_fits() -> None:
+    common = {"model": "deepseek-v3", "pp": 8, "tp": 1, "ep": 64, "gpus": 512, "global_batch": 4096}
+    assert complete(**common, seq_len=4096, system="GB200-NVL72").plan.recompute == "none"
+    assert complete(**common, seq_len=16384, system="dgx-h100").plan.recompute == "full"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tp": 8, "pp": 1, "ep": 8}, r"ep 8 needs a mixture of experts; llama3-8b is dense"),
+        ({"tp": 1, "pp": 1, "model": "mixtral-8x7b", "ep": 16}, r"ep 16 does not divide the 8"),
+        ({"tp": 8, "pp": 1, "expert_load": 0.5}, r"expert_load: .*greater than or equal to 1"),
+        ({"tp": 8, "pp": 1, "dispatch": "one"}, r"'one' is not one of .*did you mean 'once'"),
+        ({"tp": 8, "pp": 1, "trained": "none"}, r"'none' is not one of all, lora, lora_qkv"),
+        ({"tp": 3, "pp": 1}, r"gpus 64 is not a multiple of tp 3 x pp 1 x cp 1 = 3"),
+        ({"tp": 6, "pp": 1, "gpus": 6}, r"tp 6 does not divide the 32 attention heads"),
+        ({"tp": 8, "pp": 1, "dp": 4}, r"gpus 64 is not tp 8 x pp 1 x cp 1 x dp 4 = 32"),
+        ({"tp": 8, "pp": 1, "global_batch": 7}, r"global batch 7 is not a multiple of dp 8"),
+        ({"tp": 8, "pp": 1, "cp": 3, "gpus": 24}, r"cp 3 does not divide"),
+        ({"tp": 8, "pp": 64, "gpus": 512}, r"more stages than .* has layers"),
+        ({"tp": 8, "pp": 1, "vpp": 2}, r"vpp 2 needs pp of at least 2"),
+        ({"system": "L40S-8x-PCIe"}, r"no network beyond 8 accelerators"),
+        ({"system": None}, r"give --system or --accelerator"),
+        ({"model": None}, r"give --model"),
+        ({"seq_len": None}, r"give --seq-len"),
+        ({"framework": "megatron"}, r"unknown framework 'megatron'; did you mean"),
+        ({"framework": "megatron-lm", "era": "lately"}, r"era 'lately' is not a date"),
+        ({"gpus": 0}, r"gpus: .*greater than or equal to 1"),
+        ({"gpus": "many"}, r"gpus: .*got 'many'"),
+        ({"precision": "bf15"}, r"'bf15' is not one of .*did you mean 'bf16'"),
+        ({"tpp": 8}, r"unknown key 'tpp'; did you mean 'tp'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        complete(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_so_many_layers_recomputed() -> None:
+    """Llama 3 8B has 32 layers: two of each of four stages are a quarter."""
+    block = complete(tp=4, pp=4, recompute="full", recompute_layers=2)
+    assert (block.plan.recompute_share, block.plan.recompute_chunk) == (0.25, 1.0)
+    every = {"recompute": "full", "recompute_method": "uniform", "recompute_layers": 4}
+    uniform = complete(tp=4, pp=4, **every)
+    assert (uniform.plan.recompute_share, uniform.plan.recompute_chunk) == (1.0, 4.0)
+    with pytest.raises(InputError, match="recompute_layers is of full recomputation"):
+        complete(tp=4, pp=4, recompute="selective", recompute_layers=2)
+    with pytest.raises(InputError, match="state --pp"):
+        complete(recompute="full", recompute_layers=2)
+
+
+def test_a_pipeline_that_folds_has_two_stages_per_device() -> None:
+    found = complete(tp=1, pp=4, global_batch=512, schedule="zb-v")
+    assert found.plan.vpp == 2
+    moe = complete(model="mixtral-8x7b", tp=1, pp=2, global_batch=512, schedule="dualpipe")
+    assert (moe.plan.vpp, moe.plan.ep_overlap) == (1, True)
+    with pytest.raises(InputError, match="offload_optimizer: input should be less than"):
+        complete(offload_optimizer=2)
+    with pytest.raises(InputError, match="'disk' is not one of cpu, nvme"):
+        complete(offload_to="disk")
+
+
+def test_an_accelerator_without_a_catalog_system_gets_a_node_of_pcie() -> None:
+    """T4: PCIe 3 x16, 15.75 GB/s; eight share one 100 Gb/s port."""
+    request = complete(accelerator="T4-16GB", system=None, precision="fp16", gpus=64)
+    inside, outside = request.cluster.tiers
+    assert (inside.link, inside.size) == ("pcie4", 8)
+    assert inside.bandwidth in (pytest.approx(15.75e9), pytest.approx(32e9))
+    assert outside.bandwidth == pytest.approx(12.5e9 / 8)
+    assert any(a.field == "system" and "PCIe node" in str(a.value) for a in request.assumed)

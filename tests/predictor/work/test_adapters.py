@@ -1,0 +1,93 @@
+"""Low-rank adapters beside frozen weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.memory.training import memory
+from predictor.models.model import Model
+from predictor.plans.training import TrainingPlan
+from predictor.timing.calibration import RunParameters
+from predictor.training.prediction import predict
+from predictor.work.communication import step_collectives
+from predictor.work.training import step_operators
+
+Make = Callable[..., TrainingPlan]
+DGX = catalog.system("dgx-h100")
+KERNELS = load("kernels-only")
+
+
+def adapters(model: Model, rank: int) -> int:
+    """Parameters of adapters at the four linear layers, counted from the dimensions."""
+    h, ffn = model.hidden, model.ffn_hidden
+    qkv = model.attention_width + 2 * model.kv_width
+    shapes = ((h, qkv), (model.attention_width, h), (h, 2 * ffn), (ffn, h))
+    return model.layers * sum(rank * (k + n) for k, n in shapes)
+
+
+def test_frozen_weights_have_no_gradients(llama: Model, plan: Make) -> None:
+    """Hu et al. 2021: two thirds of the arithmetic of the products, and a little for adapters."""
+    full, lora = (plan(tp=1.0, trained=t, attention="unfused") for t in ("all", "lora"))
+    flop = [
+        sum(
+            float(o.flop * o.count)
+            for o in step_operators(llama, p)
+            if o.op == "gemm" and not o.core
+        )
+        for p in (full, lora)
+    ]
+    head = 2.0 * 2048 * float(full.vocab_share(llama.vocab)) * llama.hidden
+    added = 3 * 2.0 * 2048 * adapters(llama, 16) / llama.layers
+    assert flop[1] == pytest.approx((flop[0] - 3 * head) * 2 / 3 + 2 * head + added)
+    frozen = {o.name for o in step_operators(llama, lora)}
+    assert not {"mlp.up.wgrad", "head.wgrad", "embedding.bwd", "attention.qkv.bias"} & frozen
+
+
+def test_only_adapters_have_state(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, dp=8.0, trained="lora", lora_rank=8.0, sharding="none")
+    found = memory(llama, made, RunParameters()).classes
+    held = sum(
+        found[f"{part} weights and optimizer"][2] for part in ("layer", "embedding and head")
+    )
+    padded = 2 * (float(made.vocab_share(llama.vocab)) - llama.vocab) * llama.hidden
+    expected = 2 * (llama.parameters + padded) + 18 * adapters(llama, 8)
+    assert held == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_step_is_shorter_and_moves_fewer_gradients(llama: Model, plan: Make) -> None:
+    made = plan(tp=4.0, pp=1.0, dp=16.0, sequence_parallel=1.0, grad_overlap=False)
+    full, lora = (
+        predict(llama, DGX, replace(made, trained=t), KERNELS).breakdown for t in ("all", "lora")
+    )
+    assert 0.45 < float(lora["backward"] / full["backward"]) < 0.65
+    assert lora["dp_communication"] < 0.05 * full["dp_communication"]
+    assert lora["optimizer"] < 0.05 * full["optimizer"]
+
+
+def test_sequence_parallel_inputs_are_not_gathered_again(llama: Model, plan: Make) -> None:
+    """The second gathering feeds weight gradients, which frozen weights do not have."""
+    made = plan(sequence_parallel=1.0, trained="lora", tp_overlap=True)
+    names = {c.name for c in step_collectives(llama, made)}
+    assert "mlp.up.gather" in names
+    assert "mlp.up.regather" not in names
+    behind = {c.behind for c in step_collectives(llama, made) if c.behind}
+    assert behind <= {o.name for o in step_operators(llama, made)}
+
+
+def test_adapters_may_be_at_queries_keys_and_values_only(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0, dp=8.0, trained="lora_qkv", lora_rank=8.0, sharding="none")
+    adapted = {o.name.split(".lora_")[0] for o in step_operators(llama, made) if ".lora_" in o.name}
+    assert adapted == {"attention.qkv"}
+    qkv = llama.attention_width + 2 * llama.kv_width
+    whole, none = (
+        memory(llama, replace(made, lora_rank=r), RunParameters()).classes[
+            "layer weights and optimizer"
+        ][2]
+        for r in (8.0, 0.0)
+    )
+    assert whole - none == pytest.approx(18 * llama.layers * 8 * (llama.hidden + qkv))

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.models.flops import model_flop_per_token
+from predictor.models.model import Model
+from predictor.plans.training import TrainingPlan
+from predictor.work.primitives import Operator
+from predictor.work.training import LAYER_MODULES, step_operators, update_operators
+
+Make = Callable[..., TrainingPlan]
+
+
+def named(operators: list[Operator]) -> dict[str, Operator]:
+    return {operator.name: operator for operator in operators}
+
+
+def total_flop(model: Model, plan: TrainingPlan) -> float:
+    operators = step_operators(model, plan)
+    layers = float(model.layers)
+    per = {"layer": layers, "dense": layers * model.dense_share, "moe": layers * model.moe_share}
+    per |= {"embedding": 1.0, "head": 1.0}
+    return sum(float(o.flop * o.count) * per[o.module] for o in operators)
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_products_add_up_to_the_published_formula(gpt3: Model, plan: Make, attention: str) -> None:
+    made = plan(tp=1.0, pp=1.0, attention=attention, vocab_multiple=1.0)
+    convention = "megatron" if attention == "unfused" else "megatron_causal"
+    expected = model_flop_per_token(gpt3, made.seq_len, convention) * made.seq_len
+    found = total_flop(gpt3, made)
+    if attention == "flash":  # the fused backward pass computes the scores once more
+        extra = 0.5 * 2.0 * gpt3.attention_width * made.seq_len**2 * gpt3.layers
+        found -= extra
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "llama3-70b", "llama3-8b", "mpt-7b"])
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_tensor_parallelism_divides_the_products(name: str, attention: str, plan: Make) -> None:
+    model = catalog.model(name)
+    one = total_flop(model, plan(tp=1.0, attention=attention, vocab_multiple=1.0))
+    eight = total_flop(model, plan(tp=8.0, attention=attention, vocab_multiple=1.0))
+    assert eight * 8 == pytest.approx(one, rel=2e-3)
+
+
+def saved(model: Model, plan: TrainingPlan) -> float:
+    return sum(float(o.saved) for o in step_operators(model, plan) if o.module in LAYER_MODULES)
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+@pytest.mark.parametrize("split", [0, 1])
+def test_activation_bytes_are_korthikanti_table_2(
+    gpt3: Model, plan: Make, t: int, split: int
+) -> None:
+    made = plan(tp=float(t), sequence_parallel=float(split), attention="unfused", dropout=True)
+    s, b, h, a = 2048, 1, gpt3.hidden, gpt3.heads
+    whole = 1 if not split else t
+    expected = s * b * h * (10 / whole + 24 / t + 5 * a * s / (h * t))
+    assert saved(gpt3, made) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_norm_that_nothing_fuses_is_its_kernels(plan: Make) -> None:
+    """Llama's RMS norm in 16 bits with its fp32 casts: 36 bytes an element forward, 64 backward,
+    against 4 and 6 of the fused one; a layer norm is one kernel either way."""
+    llama, mpt = catalog.model("llama3-8b"), catalog.model("mpt-7b")
+    for model, expected in ((llama, (36, 64)), (mpt, (4, 6))):
+        listed = step_operators(model, plan(tp=1.0, fused=False))
+        moved = {o.name: float(o.bytes / (o.m * o.n)) for o in listed if o.op == "norm"}
+        assert (moved["mlp.norm"], moved["mlp.norm.bwd"]) == expected
+    fused = {o.name: float(o.bytes / (o.m * o.n)) for o in step_operators(llama, plan())}
+    assert (fused["mlp.norm"], fused["mlp.norm.bwd"]) == (4, 6)
+
+
+def test_flash_attention_keeps_no_scores(gpt3: Model, plan: Make) -> None:
+    short = saved(gpt3, plan(tp=1.0, seq_len=1024.0))
+    long = saved(gpt3, plan(tp=1.0, seq_len=4096.0))
+    assert long == pytest.approx(4 * short)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_the_list_depends_on_categories_only(
+    llama: Model, plan: Make, recompute: str, attention: str
+) -> None:
+    one = step_operators(llama, plan(recompute=recompute, attention=attention))
+    many = plan(
+        tp=np.array([1.0, 2.0, 8.0]),
+        sequence_parallel=np.array([0.0, 1.0, 1.0]),
+        recompute=recompute,
+        attention=attention,
+    )
+    assert [o.name for o in step_operators(llama, many)] == [o.name for o in one]
+
+
+def test_recomputation_repeats_forward_kernels(gpt3: Model, plan: Make) -> None:
+    none, selective, full = (
+        step_operators(gpt3, plan(recompute=r, attention="unfused"))
+        for r in ("none", "selective", "full")
+    )
+    forward = [o for o in none if o.phase == "forward" and o.module in LAYER_MODULES]
+    again = [o for o in full if o.phase == "recompute"]
+    assert sum(float(o.flop) for o in again) == sum(float(o.flop) for o in forward)
+    core = [o for o in selective if o.phase == "recompute"]
+    assert {o.name for o in core} == {
+        "attention.scores.again",
+        "attention.softmax.again",
+        "attention.context.again",
+    }
+
+
+def test_gradients_have_twice_the_products_flops(llama: Model, plan: Make) -> None:
+    found = named(step_operators(llama, plan()))
+    for name in ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "head"):
+        both = found[f"{name}.dgrad"].flop + found[f"{name}.wgrad"].flop
+        assert both == pytest.approx(2 * found[name].flop)
+
+
+def test_kv_heads_are_replicated_beyond_their_number(llama: Model, plan: Make) -> None:
+    widths = {
+        t: float(named(step_operators(llama, plan(tp=float(t))))["attention.qkv"].n)
+        for t in (8, 16)
+    }
+    d = llama.head_dim
+    assert widths[8] == (64 / 8 + 2 * 1) * d
+    assert widths[16] == (64 / 16 + 2 * 1) * d
+
+
+def test_fp8_runs_the_linear_layers_only(llama: Model, plan: Make) -> None:
+    found = named(step_operators(llama, plan(precision="fp8")))
+    assert found["mlp.up.wgrad"].dtype == "fp8"
+    assert found["head"].dtype == found["attention"].dtype == "bf16"
+
+
+def test_adam_moves_thirty_bytes_per_parameter(plan: Make) -> None:
+    found = named(update_operators(plan(), 1e9))
+    assert found["optimizer"].bytes == pytest.approx(30e9)
+    own = plan(weight_bytes=4.0, gradient_bytes=4.0, optimizer_bytes=8.0)
+    assert named(update_operators(own, 1e9))["optimizer"].bytes == pytest.approx(28e9)
+
+
+def test_an_unfused_llama_makes_more_passes(llama: Model, plan: Make) -> None:
+    """Eager PyTorch: rotary embedding is two products, a rotation and a sum; the gated activation
+    two kernels of three streams (and their gradients)."""
+    fused, eager = (named(step_operators(llama, plan(fused=f))) for f in (True, False))
+    for name, times in (
+        ("attention.rope", 3.0),
+        ("attention.rope.bwd", 3.0),
+        ("mlp.activation", 5.0 / 3.0),
+        ("mlp.activation.bwd", 8.0 / 5.0),
+        ("attention.norm", 36 / 4),
+    ):
+        assert eager[name].bytes == pytest.approx(times * fused[name].bytes)
+
+
+def test_the_two_ends_move_their_tables(llama: Model, plan: Make) -> None:
+    made = plan(tp=1.0, pp=1.0)
+    found = named(step_operators(llama, made))
+    rows, h, vocab = 2048.0, llama.hidden, float(made.vocab_share(llama.vocab))
+    assert found["embedding"].bytes == pytest.approx(2 * 2 * rows * h)
+    assert found["embedding.bwd"].bytes == pytest.approx(3 * 2 * rows * h + 2 * vocab * h)
+    # 16-bit logits in, fp32 softmax out; backward the other way round.
+    assert found["loss"].bytes == found["loss.bwd"].bytes == pytest.approx(6 * rows * vocab)
+
+
+def test_clipping_reads_gradients_twice_and_writes_them(plan: Make) -> None:
+    clipped, free = (
+        named(update_operators(plan(grad_clip=c, gradient_bytes=4.0), 1e9))["gradient.clip"].bytes
+        for c in (True, False)
+    )
+    assert (clipped, free) == (16e9, 4e9)  # and clear them, in either case
+
+
+def test_per_operator_recomputation_repeats_every_other_product(llama: Model, plan: Make) -> None:
+    found = step_operators(llama, plan(recompute="per_op"))
+    again = {o.name: float(o.count) for o in found if o.phase == "recompute"}
+    assert again["mlp.up.again"] == again["attention.qkv.again"] == 0.5
+    assert again["mlp.activation.again"] == again["attention.norm.again"] == 1.0
+    assert "attention.again" not in again
+    from predictor.models.flops import hardware_flop_per_token
+
+    kept, more = (
+        float(np.asarray(hardware_flop_per_token(llama, 2048.0, "megatron_causal", r)))
+        for r in ("none", "per_op")
+    )
+    repeated = sum(float(o.flop * o.count) for o in found if o.phase == "recompute") * 8 / 2048
+    assert more - kept == pytest.approx(repeated * llama.layers, rel=1e-6)
+
+
+def test_keys_and_values_move_once_per_rank_beyond_their_heads(llama: Model, plan: Make) -> None:
+    """Eight heads of keys: 16 tensor-parallel ranks hold one each, with half the queries of 8."""
+    made = {t: named(step_operators(llama, plan(tp=t)))["attention"] for t in (8.0, 16.0)}
+    queries, keys = 2 * 2048 * 128 * 2, 2 * 2048 * 128 * 2
+    assert made[8.0].bytes == pytest.approx(8 * queries + keys)
+    assert made[16.0].bytes == pytest.approx(4 * queries + keys)

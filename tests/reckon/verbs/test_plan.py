@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import reckon
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.plans.rules import check
+from predictor.plans.training import TrainingPlan
+
+Cli = Callable[..., tuple[int, str, str]]
+TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
+         "--global-batch", "64", "--seq-len", "8192"]  # fmt: skip
+INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--input-len",
+         "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15"]  # fmt: skip
+
+
+def test_a_search_is_printed(cli: Cli) -> None:
+    status, out, err = cli(*TRAIN, "--compare", "tp=8 pp=2 micro_batch=1", "--top", "3")
+    assert (status, err) == (0, "")
+    for text in ("plans:", "possible", "fit", "Pareto front", "runner-up", "instead", "your plan",
+                 "over the best", "assumed"):  # fmt: skip
+        assert text in out
+
+
+def test_the_json_holds_plans_that_predict_the_same(cli: Cli) -> None:
+    status, out, _ = cli(*TRAIN, "--json", "-", "--top", "5", "--compare", "tp=8 pp=2")
+    found = json.loads(out)
+    assert status == 0
+    assert found["kind"] == "training-search"
+    assert len(found["plans"]) == 5
+    model, system = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    for entry in found["plans"]:
+        plan = TrainingPlan(**entry["plan"])
+        check(plan, model)
+        alone = reckon.predict_train(model, system, plan)
+        assert float(alone.step_time) == pytest.approx(entry["step_time_s"]["value"], rel=1e-9)
+        assert float(alone.low) == pytest.approx(entry["step_time_s"]["low"], rel=1e-9)
+        assert float(alone.memory.peak) / 1e9 == pytest.approx(entry["peak_gb"], rel=1e-9)
+    assert found["plans"][0]["over_best"]["value"] == 1.0
+    counts = found["counts"]
+    order = [counts[name] for name in ("enumerated", "possible", "fitting", "timed")]
+    assert order == sorted(order, reverse=True)
+    own = found["compare"]
+    assert own["rank"] > 1
+    assert sum(own["spends_more_s"].values()) == pytest.approx(
+        own["step_time_s"] - found["plans"][0]["step_time_s"]["value"]
+    )
+
+
+def test_the_winner_held_against_itself_is_first() -> None:
+    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192}
+    best = reckon.search("llama3-8b", "dgx-h100", fields).plans[0]
+    keys = {"tp", "pp", "vpp", "cp", "dp", "micro_batch", "recompute", "recompute_modules",
+            "recompute_share", "sharding", "schedule", "sequence_parallel", "cp_kind",
+            "rank_order"}  # fmt: skip
+    own = reckon.search(
+        "llama3-8b", "dgx-h100", fields, compare={k: v for k, v in best.items() if k in keys}
+    ).own
+    assert own is not None
+    assert own.rank == 1
+    assert own.slower.value == pytest.approx(1.0, rel=1e-12)
+    assert own.slower.tie
+
+
+def test_a_budget_ranks_by_cost_and_frames_have_a_row_each(cli: Cli) -> None:
+    found = reckon.search(
+        "llama3-8b",
+        "dgx-h100",
+        {"gpus": "8..32", "batch_tokens": 64 * 8192, "seq_len": 8192},
+        tokens=1e10,
+        days=6.0,
+        price=2.0,
+    )
+    frame = found.to_frame(20)
+    assert len(frame) == 20
+    assert frame["cost"].is_monotonic_increasing
+    assert (frame["training_days"] <= 6.0).all()
+    hours = 24 * frame["training_days"] * frame["gpus"]
+    assert frame["cost"].to_numpy() == pytest.approx((2.0 * hours).to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--tp", "16", "--tp-in-node"], "node of 8"),
+        (["--vpp", "2", "--schedule", "zb-h1", "--pp", "2"], "zb-h1"),
+        (["--dp", "3"], "dp stated, 3"),
+        (["--days", "3"], "--tokens"),
+        (["--objective", "speed"], "'speed'"),
+        (["--batch-tokens", "9"], "not both"),
+        (["--compare", "tp=3 pp=1"], "not a multiple of tp 3"),
+        (["--tp", "8..2"], "no value"),
+        (["--memory-fraction", "2"], "between 0 and 1"),
+    ],
+)
+def test_bad_requests_are_one_line(cli: Cli, more: list[str], words: str) -> None:
+    status, out, err = cli(*TRAIN, *more)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_what_does_not_fit_says_the_least_memory(cli: Cli) -> None:
+    status, _, err = cli("plan", "train", "--model", "llama3-405b", "--system", "dgx-h100",
+                         "--gpus", "8", "--global-batch", "8", "--seq-len", "8192")  # fmt: skip
+    assert status == 2
+    assert "the least that would is" in err
+
+
+def test_a_fleet_is_printed_and_checked_by_simulation(cli: Cli) -> None:
+    status, out, err = cli(*INFER, "--rate", "30", "--simulate", "500", "--top", "3")
+    assert (status, err) == (0, "")
+    for text in ("ways to serve", "keep the promise", "GPUs", "TTFT", "TPOT", "throughput against",
+                 "served one by one"):  # fmt: skip
+        assert text in out
+
+
+def test_a_fleet_whose_check_is_refused_is_still_printed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise InputError("the cache has room for 4096 tokens, less than one request of 4505 + 282")
+
+    monkeypatch.setattr("reckon.verbs.fleets.one_by_one", full)
+    status, out, err = cli(*INFER, "--rate", "30", "--simulate", "500", "--top", "3")
+    assert (status, err) == (0, "")
+    assert "keep the promise" in out
+    assert "not served one by one, as lengths vary: the cache has room for 4096 tokens" in out
+
+
+LONG = ["plan", "infer", "--model", "llama3-70b", "--system", "dgx-h100", "--rate", "20",
+        "--input-len", "4096", "--output-len", "256", "--ttft-ms", "1000", "--tpot-ms", "40",
+        "--pp", "1"]  # fmt: skip
+
+
+def test_prompts_are_read_apart_where_that_takes_fewer_and_the_reason_is_told(cli: Cli) -> None:
+    status, out, _ = cli(*LONG, "--simulate", "1000", "--json", "-", "--top", "2")
+    found = json.loads(out)
+    assert status == 0
+    best, prompts = found["fleets"][0], found["prompts"]
+    plan = best["plan"]
+    assert prompts["apart"]
+    assert plan["prefill_workers"] > 0
+    each = plan["tp"] * plan["pp"] * plan["dp"] + plan["prefill_workers"] * plan["prefill_tp"]
+    assert best["gpus_per_engine"] == each
+    other = prompts["other"]
+    assert other["plan"]["prefill_workers"] == 0
+    assert other["gpus"] > best["gpus"]
+    assert 0 < prompts["delay_per_token_s"] < 0.04
+    assert found["simulated"]["tpot_s_at_share"] == pytest.approx(best["tpot_s"], rel=0.1)
+    assert found["simulated"]["ttft_s_at_share"] == pytest.approx(best["ttft_s"], rel=0.4)
+    status, out, _ = cli(*LONG, "--set", "prefill_workers=0", "--json", "-", "--top", "1")
+    alone = json.loads(out)
+    assert alone["fleets"][0]["gpus"] == other["gpus"]
+    assert alone["prompts"]["other"] is None
+    assert "prefill_workers 0 was asked for" in alone["prompts"]["reason"]
+    status, out, _ = cli(*LONG, "--top", "1")
+    assert "why: prompts read apart delay no token, and their workers are busy" in out
+
+
+def test_fleets_follow_the_hours_of_a_table(cli: Cli, tmp_path: Path) -> None:
+    table = tmp_path / "load.csv"
+    table.write_text("hour,requests_per_s\n0,1\n1,60\n2,20\n")
+    status, out, _ = cli(*INFER, "--load", str(table), "--headroom", "0.2", "--json", "-",
+                         "--price-per-gpu-hour", "dgx-h100=2.5,dgx-a100=1.2")  # fmt: skip
+    found = json.loads(out)
+    assert status == 0
+    costs = [fleet["cost_per_hour"] for fleet in found["fleets"]]
+    assert costs == sorted(costs)
+    for fleet in found["fleets"]:
+        most = fleet["most_requests_per_s_per_engine"]
+        assert fleet["engines"] >= 60 * 1.2 / most > fleet["engines"] - 1
+        each = [max(1, -(-rate * 1.2 // most)) for rate in (1, 60, 20)]
+        assert fleet["gpu_hours_following_load"] == sum(each) * fleet["gpus_per_engine"]
+        assert fleet["ttft_s"] <= 0.3
+        assert fleet["tpot_s"] <= 0.015
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ([], "--rate"),
+        (["--rate", "-1"], "0 or more"),
+        (["--rate", "5", "--tpot-ms", "0.1"], "closest takes"),
+        (["--rate", "5", "--price-per-gpu-hour", "cheap"], "--price-per-gpu-hour"),
+        (["--rate", "5", "--price-per-gpu-hour", "dgx-h100=2"], "says nothing of"),
+        (["--rate", "5", "--objective", "cost"], "needs a --price-per-gpu-hour"),
+        (["--load", "nowhere.csv"], "cannot read nowhere.csv"),
+        (["--rate", "5", "--ttft-percentile", "100"], "between 0 and 1"),
+    ],
+)
+def test_bad_loads_are_one_line(cli: Cli, more: list[str], words: str) -> None:
+    status, out, err = cli(*INFER, *more)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+@pytest.mark.parametrize("verb", [[*TRAIN, "--top", "3"], [*INFER, "--rate", "30", "--top", "3"]])
+def test_pictures_are_one_file_that_needs_no_network(
+    cli: Cli, tmp_path: Path, verb: list[str]
+) -> None:
+    pytest.importorskip("plotly", reason="pictures need reckon[report]")
+    path = tmp_path / "report.html"
+    status, out, _ = cli(*verb, "--report", str(path))
+    assert status == 0
+    assert str(path) in out
+    page = path.read_text(encoding="utf-8")
+    assert page.count("plotly-graph-div") >= 3
+    assert "<script src=" not in page
+    assert "Plotly.newPlot" in page
+    assert "\x1b" not in page
+
+
+def test_pictures_without_plotly_say_what_to_install(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "plotly.graph_objects", None)
+    status, _, err = cli(*TRAIN, "--report", str(tmp_path / "report.html"))
+    assert status == 2
+    assert "reckon[report]" in err
+
+
+@pytest.mark.parametrize("verb", ["train", "infer"])
+def test_help_shows_an_example_that_runs(cli: Cli, verb: str) -> None:
+    out = cli("plan", verb, "--help")[1]
+    example = " ".join(out.split("Example: reckon ")[1].split(". Every")[0].split())
+    status, _, err = cli(*example.split(), "--top", "1")
+    assert (status, err) == (0, "")

@@ -22,7 +22,6 @@ from predictor.catalog.entries import (
     read_mapping,
     rows,
     spec_of,
-    system,
     to_mapping,
 )
 from predictor.catalog.filling import (
@@ -42,17 +41,15 @@ from predictor.catalog.specs import (
     TrainingPlanSpec,
     parse,
 )
+from predictor.catalog.systems import system
 from predictor.catalog.technology import (
     KEYS,
-    Budget,
-    Derived,
     assumptions,
     budget,
-    derive,
+    machine,
     processor,
     read_table,
     relative,
-    stack,
 )
 
 __all__ = [
@@ -63,9 +60,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "AcceleratorSpec",
     "Assumption",
-    "Budget",
     "Cost",
-    "Derived",
     "EngineParameters",
     "Filler",
     "Given",
@@ -84,13 +79,13 @@ __all__ = [
     "complete_cluster",
     "cost_assumptions",
     "data_dir",
-    "derive",
     "engines_mapping",
     "find",
     "framework_settings",
     "frameworks",
     "load",
     "load_parameters",
+    "machine",
     "machine_cost",
     "model",
     "named_model",
@@ -105,7 +100,6 @@ __all__ = [
     "run_parameters",
     "scale_up",
     "spec_of",
-    "stack",
     "system",
     "to_mapping",
     "with_host",

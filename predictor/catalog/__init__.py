@@ -26,7 +26,9 @@ from predictor.catalog.entries import (
 )
 from predictor.catalog.filling import (
     Assumption,
+    Default,
     Filler,
+    default_precision,
     framework_settings,
     frameworks,
     named_model,
@@ -61,6 +63,7 @@ __all__ = [
     "AcceleratorSpec",
     "Assumption",
     "Cost",
+    "Default",
     "EngineParameters",
     "Filler",
     "Given",
@@ -79,6 +82,7 @@ __all__ = [
     "complete_cluster",
     "cost_assumptions",
     "data_dir",
+    "default_precision",
     "engines_mapping",
     "find",
     "framework_settings",

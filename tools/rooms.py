@@ -1,5 +1,5 @@
-"""The architecture as the imports have it: which room uses which, cycles between files, and how many
-lines each room has.
+"""The architecture as the imports have it: which room uses which, cycles between files, and how
+many lines each room has.
 
     python tools/rooms.py
 

@@ -258,9 +258,15 @@ def row(
         "schema_version": KERNEL_SCHEMA_VERSION,
         "notes": "; ".join(text for text in (noisy, load) if text),
     }
+    return common | _sizes(case)
+
+
+def _sizes(case: Case) -> dict[str, Any]:
+    """A case's own columns of the kernel table."""
+    o = case.operator
     if o.op == "attention_decode":
         kv_heads = case.heads / float(o.m)
-        return common | {
+        return {
             "batch": float(o.batch) / kv_heads,
             "heads": float(case.heads),
             "kv_heads": kv_heads,
@@ -270,7 +276,7 @@ def row(
             "kv_dtype": o.dtype,
         }
     if o.op == "moe_gemm":
-        return common | {
+        return {
             "m": float(o.m) * float(o.batch),
             "n": float(o.n),
             "k": float(o.k),
@@ -281,7 +287,7 @@ def row(
         }
     if o.op.startswith("attention"):
         sequences, heads = attention_heads(o, case.heads)
-        return common | {
+        return {
             "batch": float(sequences),
             "heads": float(heads),
             "kv_heads": float(heads),
@@ -290,7 +296,8 @@ def row(
             "head_dim": float(o.k),
             "causal": 1.0,
         }
-    found = common | {"m": float(o.m), "n": float(o.n), "k": float(o.k), "batch": float(o.batch)}
+    found: dict[str, Any] = {"m": float(o.m), "n": float(o.n), "k": float(o.k)}
+    found["batch"] = float(o.batch)
     if o.op == "gemm":
         return found | {"layout": o.variant}
     return found | {"kernel": o.variant, "message_bytes": float(o.bytes)}
@@ -319,6 +326,24 @@ def identity(measured: Mapping[str, Any]) -> tuple[object, ...]:
 
 Choice = Callable[[int | None], int | None]
 """What every rank does with the number that rank 0 chose."""
+
+
+def _launched(case: Case, device: Device) -> tuple[Any, str] | None:
+    """Calls of a case in its mode, and the state of the cache; None where this device or this
+    PyTorch cannot."""
+    try:
+        made, cache = _calls(case, device)
+        return MODES[case.mode](made, device), cache
+    except (KeyError, RuntimeError, NotImplementedError):
+        return None
+
+
+def _timed(
+    case: Case, calls: tuple[Any, str], device: Device, budget: Budget
+) -> tuple[dict[str, Any], float]:
+    made, cache = calls
+    timing = measure(made, device, min(0.05, max(budget.left, 0.0)))
+    return row(case, timing, device, cache, device.conditions()), timing.median
 
 
 def run(
@@ -351,16 +376,12 @@ def run(
     def timed(number: int) -> Iterator[tuple[dict[str, Any], float]]:
         for mode in modes:
             case = replace(candidates[number], mode=mode)
-            o = case.operator
-            try:
-                made, cache = _calls(case, device)
-                calls = MODES[mode](made, device)
-            except (KeyError, RuntimeError, NotImplementedError):
-                continue  # this device or this PyTorch cannot
+            o, calls = case.operator, _launched(case, device)
+            if calls is None:
+                continue
             barrier()
             progress(f"{o.op} {o.dtype}" + ("" if mode == "eager" else f" {mode}"))
-            timing = measure(calls, device, min(0.05, max(budget.left, 0.0)))
-            yield row(case, timing, device, cache, device.conditions()), timing.median
+            yield _timed(case, calls, device, budget)
 
     for number in _always(candidates):
         if names[number] not in before:

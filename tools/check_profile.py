@@ -94,6 +94,47 @@ def measured(folder: Path, budget: str, threads: int | None) -> list[dict[str, o
     return check(folder / "profile", folder / "calibration")
 
 
+def show_steps(found: list[dict[str, object]]) -> None:
+    rows = []
+    for one in found:
+        measured_s, predicted_s = float(str(one["measured_s"])), float(str(one["predicted_s"]))
+        rows.append(
+            [
+                str(one["name"]),
+                f"{measured_s * 1e3:.2f}",
+                f"{predicted_s * 1e3:.2f}",
+                f"{predicted_s / measured_s - 1:+.1%}",
+            ]
+        )
+    print(grid(["check (never fitted)", "measured ms", "predicted ms", "error"], rows))
+
+
+def show_errors(own: dict[str, float], other: dict[str, float]) -> None:
+    rows = [
+        [NAMES[kind], f"{value:.1%}", f"{other.get(kind, float('nan')):.1%}",
+         f"{TARGETS[kind]:.0%}", verdict(max(value, other.get(kind, 0.0)), TARGETS[kind])]
+        for kind, value in own.items()
+    ]  # fmt: skip
+    print("\n" + grid(["mean error", "first profile", "second", "target", ""], rows))
+    missing = [NAMES[kind] for kind in TARGETS if kind not in own]
+    if missing:
+        print("not measured: " + ", ".join(missing) + missing_reason(missing))
+
+
+def show_longer(
+    short: list[dict[str, object]], long: list[dict[str, object]], budget: str, longer: str
+) -> None:
+    """Errors on the same steps by a calibration from a short and from a long profile."""
+    pairs = [(NAMES[kind], errors(short)[kind], value) for kind, value in errors(long).items()]
+    pairs.append(("all", mean_error(short), mean_error(long)))
+    rows = [
+        [name, f"{a:.1%}", f"{b:.1%}", f"{a / b:.2f}", f"{LONGER:g}", verdict(a / b, LONGER)]
+        for name, a, b in pairs
+    ]
+    columns = [f"of the profile of {longer}", budget, longer, "ratio", "target", ""]
+    print("\n" + grid(columns, rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("profile-out"))
@@ -107,30 +148,9 @@ def main() -> None:
     print(f"load average before: {os.getloadavg()[0]:.2f}\n")
 
     first = measured(out / "first", arguments.budget, arguments.threads)
-    rows = [
-        [
-            str(one["name"]),
-            f"{float(str(one['measured_s'])) * 1e3:.2f}",
-            f"{float(str(one['predicted_s'])) * 1e3:.2f}",
-            f"{float(str(one['predicted_s'])) / float(str(one['measured_s'])) - 1:+.1%}",
-        ]
-        for one in first
-    ]
-    print(grid(["check (never fitted)", "measured ms", "predicted ms", "error"], rows))
-
+    show_steps(first)
     second = measured(out / "second", arguments.budget, arguments.threads)
-    own = errors(first)
-    other = errors(second)
-    rows = [
-        [NAMES[kind], f"{value:.1%}", f"{other.get(kind, float('nan')):.1%}",
-         f"{TARGETS[kind]:.0%}", verdict(max(value, other.get(kind, 0.0)), TARGETS[kind])]
-        for kind, value in own.items()
-    ]  # fmt: skip
-    print("\n" + grid(["mean error", "first profile", "second", "target", ""], rows))
-    missing = [NAMES[kind] for kind in TARGETS if kind not in own]
-    if missing:
-        print("not measured: " + ", ".join(missing) + missing_reason(missing))
-
+    show_errors(errors(first), errors(second))
     same = repeated(out / "first" / "profile", out / "second" / "profile")
     rows = [
         [op, str(n), f"{away:.1%}", f"{SAME:.0%}", verdict(away, SAME)]
@@ -144,15 +164,7 @@ def main() -> None:
         long = measured(out / "long", arguments.long, arguments.threads)
         # Both calibrations predict the same steps: those of the long profile.
         short = check(out / "long" / "profile", out / "first" / "calibration")
-        pairs = [(NAMES[kind], errors(short)[kind], value) for kind, value in errors(long).items()]
-        pairs.append(("all", mean_error(short), mean_error(long)))
-        rows = [
-            [name, f"{a:.1%}", f"{b:.1%}", f"{a / b:.2f}", f"{LONGER:g}", verdict(a / b, LONGER)]
-            for name, a, b in pairs
-        ]
-        columns = [f"of the profile of {arguments.long}", arguments.budget, arguments.long,
-                   "ratio", "target", ""]  # fmt: skip
-        print("\n" + grid(columns, rows))
+        show_longer(short, long, arguments.budget, arguments.long)
 
     if arguments.traces.is_dir():
         columns = ["trace", "steps", "step ms", "kernels ms", "exposed ms", "host ms", "parts"]

@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import reckon
 from reckon.verbs.checking import NAMES, check, errors
@@ -45,6 +46,37 @@ def gpt3(recompute: str, split: bool) -> Prediction:
     return found
 
 
+def show_checks(result: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            one["name"],
+            f"{one['measured_s'] * 1e3:.1f}",
+            f"{one['predicted_s'] * 1e3:.1f}",
+            f"{one['predicted_s'] / one['measured_s'] - 1:+.1%}",
+        ]
+        for one in result
+    ]
+    print(grid(["step or pass", "measured ms", "predicted ms", "error"], rows))
+    for kind, mean in errors(result).items():
+        print(f"mean error, {NAMES[kind]}: {mean:.1%}")
+
+
+def show_published() -> None:
+    rows = []
+    for recompute, split, published in PUBLISHED:
+        step = gpt3(recompute, split).step_time
+        rows.append(
+            [
+                f"{recompute} recomputation",
+                f"{published:.2f}",
+                f"{step.value:.2f}",
+                f"{step.value / published - 1:+.1%}",
+                f"{step.low:.2f} to {step.high:.2f}",
+            ]
+        )
+    print(grid(["175B, Korthikanti et al.", "published s", "predicted s", "error", "80%"], rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
@@ -69,33 +101,10 @@ def main() -> None:
 
     title(3, "Check: steps and passes measured here, never fitted, against predictions")
     result = check(out / "profile", out / "calibration")
-    rows = [
-        [
-            one["name"],
-            f"{one['measured_s'] * 1e3:.1f}",
-            f"{one['predicted_s'] * 1e3:.1f}",
-            f"{one['predicted_s'] / one['measured_s'] - 1:+.1%}",
-        ]
-        for one in result
-    ]
-    print(grid(["step or pass", "measured ms", "predicted ms", "error"], rows))
-    for kind, mean in errors(result).items():
-        print(f"mean error, {NAMES[kind]}: {mean:.1%}")
+    show_checks(result)
 
     title(4, "Predict: GPT-3 175B on 64 A100, fitted to kernels only, against the published steps")
-    rows = []
-    for recompute, split, published in PUBLISHED:
-        step = gpt3(recompute, split).step_time
-        rows.append(
-            [
-                f"{recompute} recomputation",
-                f"{published:.2f}",
-                f"{step.value:.2f}",
-                f"{step.value / published - 1:+.1%}",
-                f"{step.low:.2f} to {step.high:.2f}",
-            ]
-        )
-    print(grid(["175B, Korthikanti et al.", "published s", "predicted s", "error", "80%"], rows))
+    show_published()
 
     title(5, "Predict: Llama-3 70B on 1,024 H100, a cluster that nobody has here")
     fields = {"gpus": 1024, "tp": 8, "pp": 4, "global_batch": 1024, "seq_len": 8192,

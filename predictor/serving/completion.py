@@ -103,8 +103,7 @@ def complete_serving(
         Default(field, value, f"default of {label}") for field, value in chosen["settings"].items()
     )
     filler.run(LOADS)
-    if values.get("offload", "none") != "none":
-        _offload(filler, accelerator)
+    _offload(filler, accelerator)
     if "kv_gbs" in values:
         values["kv_rate"] = values.pop("kv_gbs") * GB
     filler.run(_apart(values))
@@ -246,8 +245,10 @@ def _reachable(plan: ServingPlan, cluster: Cluster) -> None:
 
 
 def _offload(filler: Filler, accelerator: Accelerator) -> None:
-    """The host that holds weights and cache."""
+    """The host that holds weights and cache, where one does."""
     values = filler.values
+    if values.get("offload", "none") == "none":
+        return
     if "host_memory_gb" in values:
         values["host_memory"] = values.pop("host_memory_gb") * GB
     for key, field, usual, rule in (

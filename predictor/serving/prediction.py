@@ -177,15 +177,7 @@ def predict_inference(
     )
     work = _work(plan, load, together, passes, prompts, decoding)
     if apart(plan).any():
-        each = prompt_time(work, own) / together
-        work = replace(work, transfer=transfer_time(model, plan, cluster, each))
-        for _ in range(ROUNDS):
-            # What waits for prompts or travels does not decode.
-            one = latencies(work, own)
-            share = (one.e2e - one.ttft) * one.requests_per_s / running
-            share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
-            decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
-            work = replace(work, decoding=_device(decoding), sequences=sequences * share)
+        work, decoding = _handed_over(model, cluster, plan, work, calibration, own)
     found = latencies(work, own)
     held = None
     if apart(plan).any():
@@ -217,6 +209,28 @@ def predict_inference(
         decoding=decoding,
         reader=held,
     )
+
+
+def _handed_over(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    work: Work,
+    calibration: Calibration,
+    own: EngineParameters,
+) -> tuple[Work, Pass]:
+    """The work where caches travel from workers that read prompts: what waits for prompts or
+    travels does not decode."""
+    running, sequences = work.running, work.sequences
+    each = prompt_time(work, own) / work.together
+    work = replace(work, transfer=transfer_time(model, plan, cluster, each))
+    for _ in range(ROUNDS):
+        one = latencies(work, own)
+        share = (one.e2e - one.ttft) * one.requests_per_s / running
+        share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
+        decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
+        work = replace(work, decoding=_device(decoding), sequences=sequences * share)
+    return work, decoding
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -154,6 +154,55 @@ def _predicted(
     )
 
 
+def _figures(
+    steps: list[Step], table: pd.DataFrame, factors: pd.DataFrame, target: Mapping[str, Any]
+) -> list[Figure]:
+    labels = [step.name for step in steps]
+    colour = {name: number for number, name in enumerate(FACTORS)}
+    speed = [
+        Series("predicted", labels, list(table["speedup"]), "line", text=list(table["plan"])),
+        Series("published, A100 to B200", [labels[-1]], [target["value"]], "point", group=3),
+    ]
+    gains = {
+        name: [
+            (step.name, float(gain))
+            for gain, step in zip(table["gain"], steps, strict=True)
+            if step.factor == name
+        ]
+        for name in FACTORS
+    }
+    bars = [
+        Series(
+            name,
+            [machine for machine, _ in own],
+            [gain for _, gain in own],
+            "bar",
+            text=[f"{gain:.2f}" for _, gain in own],
+            group=colour[name],
+        )
+        for name, own in gains.items()
+    ]
+    whole = [
+        Series(
+            "gain",
+            list(factors["factor"]),
+            list(factors["gain"]),
+            "bar",
+            text=[f"{g:.2f}x" for g in factors["gain"]],
+        )
+    ]
+    source = f"Published: {target['source']}"
+    total = table["speedup"].iloc[-1]
+    return [
+        Figure("Speed-up of the same training, change by change", "machine",
+               "times the first machine", speed, log_y=True, source=source),
+        Figure("What each change gains", "change", "times the machine before", bars, log_y=True,
+               order=labels[1:]),
+        Figure(f"By resource: the factors multiply to {total:.1f}", "resource", "times",
+               whole, log_y=True),
+    ]  # fmt: skip
+
+
 def _result(
     steps: list[Step], parameters: Mapping[str, Any], facts: dict[str, Any], reach: float
 ) -> Result:
@@ -201,39 +250,5 @@ def _result(
         ),
         "fraction": f"{100 * MEMORY_FRACTION:.0f} %",
     }
-    labels = [step.name for step in steps]
-    colour = {name: number for number, name in enumerate(FACTORS)}
-    speed = [
-        Series("predicted", labels, list(rate / rate[0]), "line", text=list(table["plan"])),
-        Series("published, A100 to B200", [labels[-1]], [target["value"]], "point", group=3),
-    ]
-    bars = [
-        Series(
-            name,
-            [step.name for step in steps if step.factor == name],
-            [float(g) for g, step in zip(gains, steps, strict=True) if step.factor == name],
-            "bar",
-            text=[f"{g:.2f}" for g, step in zip(gains, steps, strict=True) if step.factor == name],
-            group=colour[name],
-        )
-        for name in FACTORS
-    ]
-    whole = [
-        Series(
-            "gain",
-            list(factors["factor"]),
-            list(factors["gain"]),
-            "bar",
-            text=[f"{g:.2f}x" for g in factors["gain"]],
-        )
-    ]
-    source = f"Published: {target['source']}"
-    figures = [
-        Figure("Speed-up of the same training, change by change", "machine",
-               "times the first machine", speed, log_y=True, source=source),
-        Figure("What each change gains", "change", "times the machine before", bars, log_y=True,
-               order=labels[1:]),
-        Figure(f"By resource: the factors multiply to {total:.1f}", "resource", "times",
-               whole, log_y=True),
-    ]  # fmt: skip
+    figures = _figures(steps, table, factors, target)
     return Result(figures, {"Change by change": table, "By resource": factors}, facts)

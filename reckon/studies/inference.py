@@ -80,13 +80,8 @@ def bounds(parameters: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def run(parameters: Mapping[str, Any]) -> Result:
-    """Bound types, then latency over memory technologies and over bandwidth.
-
-    parameters   `bounds`, `memories` and `bandwidths` (grids of workload serving), `figures`
-                 (lists by grid)
-    """
-    table = bounds(parameters["bounds"])
+def _bound_figures(table: pd.DataFrame) -> list[Figure]:
+    """Of each machine, the time of every product by what binds it."""
     drawn = []
     names = list(dict.fromkeys(table["bound"]))
     for machine, own in table.groupby("accelerator", sort=False):
@@ -117,6 +112,31 @@ def run(parameters: Mapping[str, Any]) -> Result:
                 order=labels,
             )
         )
+    return drawn
+
+
+def _bound_facts(table: pd.DataFrame) -> dict[str, Any]:
+    """How many products each resource binds, by phase and machine; and a plain roofline's say."""
+    facts: dict[str, Any] = {}
+    for phase, own in table.groupby("phase", sort=False):
+        told = [
+            f"{machine}: " + ", ".join(f"{n} by {b}" for b, n in part.value_counts().items())
+            for machine, part in own.groupby("accelerator", sort=False)["bound"]
+        ]
+        facts[f"bound_{str(phase).split(',')[0].replace(' ', '_')}"] = "; ".join(told)
+    plain = (table["bound"] == "compute") == (table["plain roofline"] == "compute")
+    facts["agree"] = f"{int(plain.sum())} of {len(plain)}"
+    return facts
+
+
+def run(parameters: Mapping[str, Any]) -> Result:
+    """Bound types, then latency over memory technologies and over bandwidth.
+
+    parameters   `bounds`, `memories` and `bandwidths` (grids of workload serving), `figures`
+                 (lists by grid)
+    """
+    table = bounds(parameters["bounds"])
+    drawn = _bound_figures(table)
     tables = {"Bound of every product": table}
     facts: dict[str, Any] = {}
     for key in ("memories", "bandwidths"):
@@ -144,12 +164,4 @@ def run(parameters: Mapping[str, Any]) -> Result:
             f"{rested['gain first to last'].min():.1f} to {rested['gain first to last'].max():.1f}"
         )
         facts[f"{key}_binds"] = ", ".join(sorted(set(rested["binds last"])))
-    for phase, own in table.groupby("phase", sort=False):
-        told = [
-            f"{machine}: " + ", ".join(f"{n} by {b}" for b, n in part.value_counts().items())
-            for machine, part in own.groupby("accelerator", sort=False)["bound"]
-        ]
-        facts[f"bound_{str(phase).split(',')[0].replace(' ', '_')}"] = "; ".join(told)
-    plain = (table["bound"] == "compute") == (table["plain roofline"] == "compute")
-    facts["agree"] = f"{int(plain.sum())} of {len(plain)}"
-    return Result(drawn, tables, facts)
+    return Result(drawn, tables, facts | _bound_facts(table))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -49,53 +49,50 @@ def published() -> dict[tuple[str, str], float]:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
+def _modes(name: str, own: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One model under every mode of `MODES`, beside what is published."""
+    known, model = published(), catalog.model(own["model"])
+    sizes: dict[str, Any] = {key: float(value) for key, value in own.items() if key != "model"}
+    # One stage in all is of the kind 'last'; of several, the first holds most.
+    stage = 2 if own["pp"] == 1 else 0
+    baseline = 0.0
+    for mode, changes in MODES.items():
+        plan = TrainingPlan(
+            **sizes,
+            dp=1.0,
+            precision="fp16",
+            attention="unfused",
+            dropout=True,
+            sharding="none",
+            **changes,
+        )
+        classes = memory(model, plan, RunParameters()).classes
+        kept = float(classes["activations"][stage]) / GIB
+        baseline = baseline or kept
+        told = known.get((name, PUBLISHED.get(mode, "")))
+        states = float(classes["layer weights and optimizer"][stage]) / GIB
+        yield {
+            "model": name,
+            "recomputation": mode,
+            "activations_gib": kept,
+            "published_gib": told,
+            "error": None if told is None else kept / told - 1.0,
+            "percent_of_none": 100.0 * kept / baseline,
+            "published_percent": known.get((name, f"activation_pct_of_TP_baseline_{SHARES[mode]}")),
+            "weights_and_optimizer_gib": states,
+            "published_weights_gib": known.get((name, "params_and_optimizer_GiB")),
+        }
+
+
 def run(parameters: Mapping[str, Any]) -> Result:
     """Predict every model under every mode of `MODES`.
 
     parameters   `models`: label -> model, tp, pp, vpp, micro_batch, global_batch, seq_len;
                  `device_gib`
     """
-    known, rows = published(), []
-    for name, own in parameters["models"].items():
-        baseline = 0.0
-        model = catalog.model(own["model"])
-        for mode, changes in MODES.items():
-            sizes: dict[str, Any] = {
-                key: float(value) for key, value in own.items() if key != "model"
-            }
-            plan = TrainingPlan(
-                **sizes,
-                dp=1.0,
-                precision="fp16",
-                attention="unfused",
-                dropout=True,
-                sharding="none",
-                **changes,
-            )
-            classes = memory(model, plan, RunParameters()).classes
-            # One stage in all is of the kind 'last'; of several, the first holds most.
-            stage = 2 if own["pp"] == 1 else 0
-            kept = float(classes["activations"][stage]) / GIB
-            baseline = baseline or kept
-            told = known.get((name, PUBLISHED.get(mode, "")))
-            share = known.get((name, f"activation_pct_of_TP_baseline_{SHARES[mode]}"))
-            rows.append(
-                {
-                    "model": name,
-                    "recomputation": mode,
-                    "activations_gib": kept,
-                    "published_gib": told,
-                    "error": None if told is None else kept / told - 1.0,
-                    "percent_of_none": 100.0 * kept / baseline,
-                    "published_percent": share,
-                    "weights_and_optimizer_gib": float(
-                        classes["layer weights and optimizer"][stage]
-                    )
-                    / GIB,
-                    "published_weights_gib": known.get((name, "params_and_optimizer_GiB")),
-                }
-            )
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(
+        [row for name, own in parameters["models"].items() for row in _modes(name, own)]
+    )
     exact = table.dropna(subset=["published_gib"])
     shares = table.dropna(subset=["published_percent"])
     percent = (shares["percent_of_none"] - shares["published_percent"]).abs()

@@ -18,7 +18,7 @@ from predictor.errors import InputError
 from predictor.files import prepare_folder
 from reckon.sweeping import dataset
 from reckon.sweeping.cells import columns
-from reckon.sweeping.grid import Chunk, chunks, read_grid
+from reckon.sweeping.grid import Chunk, Grid, chunks, read_grid
 from reckon.sweeping.workers import Done, beside, here, on_cluster
 
 CHUNK = {"predict train": 256, "predict infer": 256, "plan train": 1, "plan infer": 1}
@@ -45,6 +45,28 @@ class Swept:
     def to_dict(self) -> dict[str, Any]:
         """As `--json` writes it."""
         return {"schema_version": 1, "kind": "sweep", **asdict(self)}
+
+
+def _stream(
+    found: Grid,
+    done: set[str],
+    size: int,
+    calibration: str,
+    workers: int | None,
+    cluster: str | None,
+    left: int,
+) -> Iterator[Done]:
+    """Chunks of cells as they are done: on a cluster, here, or beside each other."""
+
+    def pending() -> Iterator[Chunk]:
+        return chunks(found, done, size)
+
+    if cluster is not None:
+        return on_cluster(found.verb, calibration, pending(), cluster)
+    processes = workers or os.cpu_count() or 1
+    if processes == 1 or left <= size:
+        return here(found.verb, calibration, pending())
+    return beside(found.verb, calibration, pending, processes)
 
 
 def sweep(
@@ -83,17 +105,7 @@ def sweep(
     done = dataset.done(folder, found.verb)
     before = sum(1 for cell in found.cells() if cell.identity in done) if done else 0
 
-    def pending() -> Iterator[Chunk]:
-        return chunks(found, done, size)
-
-    processes = workers or os.cpu_count() or 1
-    stream: Iterator[Done]
-    if cluster is not None:
-        stream = on_cluster(found.verb, calibration, pending(), cluster)
-    elif processes == 1 or len(found) - before <= size:
-        stream = here(found.verb, calibration, pending())
-    else:
-        stream = beside(found.verb, calibration, pending, processes)
+    stream = _stream(found, done, size, calibration, workers, cluster, len(found) - before)
     kinds = columns(found.verb)
     counts: dict[str, int] = {"ok": 0, "does not fit": 0, "refused": 0}
     start = time.monotonic()

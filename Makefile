@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs studies bench thousand mutants wheel clean
+.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -82,6 +82,9 @@ mutants: setup           ## a sampled mutation check of predictor/; half an hour
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/search.py
+
+rooms: setup             ## which room imports which, lines of each; fails on cycles between files
+	$(BIN)/python tools/rooms.py
 
 wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -44,11 +44,16 @@ from calibration.tables.profiles import device_accelerators, device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor import catalog
-from predictor.catalog import EngineParameters, ServingParameters, load_parameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
-from predictor.timing import Calibration, RunParameters, shape_times
+from predictor.timing import (
+    Calibration,
+    EngineParameters,
+    RunParameters,
+    ServingParameters,
+    shape_times,
+)
 from predictor.training import predict
 
 FOLDS = ("source", "model", "accelerator")
@@ -114,7 +119,7 @@ def score(
     if served:
         inference, refused = timed(served, calibration)
         skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
-        parameters = load_parameters(calibration.name)
+        parameters = calibration.serving
         own = parameters_of(inference, parameters.engines)
         found_values = values(inference, own)[0]
         rows += served_rows(inference, found_values, own, parameters, calibration)

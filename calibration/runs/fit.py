@@ -511,7 +511,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     manifest: dict[str, Any] = json.loads(
         (given.base / "calibration.json").read_text(encoding="utf-8")
     )
-    write(fitted, given.out, manifest["heldout"])
+    beside = given.base.resolve().parent == given.out.resolve().parent
+    write(fitted, given.out, manifest["heldout"], kernels=given.base.name if beside else None)
     print(f"wrote {given.out}: {len(fitted.fitted_points)} runs")
     print(
         f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}, "

@@ -1,16 +1,18 @@
 """Files into objects: catalogs, calibrations, specs, technologies, and what requests leave open."""
 
-from predictor.catalog.artifacts import SCHEMA_VERSION, load, run_parameters
+from predictor.catalog.artifacts import (
+    ARRAYS,
+    FILES,
+    MANIFEST,
+    SCHEMA_VERSION,
+    SHAPES,
+    files_read,
+    load,
+    run_parameters,
+)
 from predictor.catalog.clusters import complete_cluster, scale_up, with_host
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
-from predictor.catalog.engines import (
-    FILE,
-    NAMES,
-    EngineParameters,
-    ServingParameters,
-    engines_mapping,
-    load_parameters,
-)
+from predictor.catalog.engines import ENGINES, FILE, engines_mapping, read_parameters
 from predictor.catalog.entries import (
     KINDS,
     accelerator,
@@ -56,22 +58,24 @@ from predictor.catalog.technology import (
 )
 
 __all__ = [
+    "ARRAYS",
+    "ENGINES",
     "FILE",
+    "FILES",
     "KEYS",
     "KINDS",
-    "NAMES",
+    "MANIFEST",
     "SCHEMA_VERSION",
+    "SHAPES",
     "AcceleratorSpec",
     "Assumption",
     "Budget",
     "Cost",
     "Derived",
-    "EngineParameters",
     "Filler",
     "Given",
     "ModelSpec",
     "Range",
-    "ServingParameters",
     "ServingPlanSpec",
     "Spec",
     "TrainingPlanSpec",
@@ -86,11 +90,11 @@ __all__ = [
     "data_dir",
     "derive",
     "engines_mapping",
+    "files_read",
     "find",
     "framework_settings",
     "frameworks",
     "load",
-    "load_parameters",
     "machine_cost",
     "model",
     "named_model",
@@ -99,6 +103,7 @@ __all__ = [
     "processor",
     "read_given",
     "read_mapping",
+    "read_parameters",
     "read_table",
     "relative",
     "rows",

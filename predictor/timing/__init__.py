@@ -12,6 +12,7 @@ from predictor.timing.calibration import (
     shape_keys,
 )
 from predictor.timing.collectives import collective_time, hops, latency, span, traffic, volume
+from predictor.timing.engines import ENGINE_FIELDS, EngineParameters, ServingParameters
 from predictor.timing.features import (
     CLOCK,
     ENERGY,
@@ -32,11 +33,14 @@ __all__ = [
     "CLOCK",
     "DEFAULTS",
     "ENERGY",
+    "ENGINE_FIELDS",
     "NARROWING",
     "Calibration",
     "EfficiencyModel",
+    "EngineParameters",
     "Neighbours",
     "RunParameters",
+    "ServingParameters",
     "Shapes",
     "Throttle",
     "Timing",

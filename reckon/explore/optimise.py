@@ -23,7 +23,6 @@ from predictor.catalog import (
     cost_assumptions,
     derive,
     load,
-    load_parameters,
     machine_cost,
     parse,
     stack,
@@ -74,7 +73,6 @@ def optimise(grid: Grid) -> Optimum:
     if not spec.launches:
         run = replace(calibration.run, host_per_kernel=0.0)
         calibration = replace(calibration, run=run)
-    parameters = load_parameters(spec.calibration)
     model = catalog.model(spec.model)
     training = spec.workload == "training"
     tried = 0
@@ -94,7 +92,7 @@ def optimise(grid: Grid) -> Optimum:
         columns = (
             train_columns(model, machine.cluster, plan, calibration)
             if training
-            else serve_columns(model, machine.cluster, plan, calibration, parameters)
+            else serve_columns(model, machine.cluster, plan, calibration)
         )
         rate = columns["tokens_per_s" if training else "output_tokens_per_s"]
         if objective != "tokens_per_s":

@@ -17,7 +17,6 @@ from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
 from calibration.network.fit import op_of, wire, wire_spread, wire_times
 from calibration.runs.fit import default_run, left_out, take_apart
-from calibration.runs.spread import Residual, with_spread
 from calibration.serving.fit import (
     Timed,
     class_of,
@@ -31,14 +30,9 @@ from calibration.serving.fit import (
     timed,
     values,
 )
-from calibration.tables.kernel_table import (
-    check_kernels,
-    gaps,
-    is_collective,
-    kinds,
-    read_table,
-    shapes_of,
-)
+from calibration.sources.reading import read_table
+from calibration.spread import Residual, with_spread
+from calibration.tables.kernel_table import check_kernels, gaps, is_collective, kinds, shapes_of
 from calibration.tables.libraries import library
 from calibration.tables.profiles import device_accelerators, device_systems
 from calibration.tables.requests import InferencePoint, inference_point

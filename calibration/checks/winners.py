@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.arrays import Numeric
 from predictor.catalog import load

@@ -29,10 +29,11 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.artifact import write
-from calibration.runs.spread import Residual, with_plan_spread, with_spread
-from calibration.tables.kernel_table import read_table
+from calibration.runs.allocation import with_allocation
+from calibration.sources.reading import read_table
+from calibration.spread import Residual, with_plan_spread, with_spread
 from calibration.tables.runs import Point, point_of
-from calibration.tables.sweep import healthy_points, with_allocation
+from calibration.tables.sweep import healthy_points
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.catalog import load, run_parameters

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.runs.spread import Residual, run_sigma
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
+from calibration.spread import Residual, run_sigma
 from calibration.tables.requests import InferencePoint, inference_point
 from predictor.arrays import Array
 from predictor.catalog import (

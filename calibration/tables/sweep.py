@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from calibration.runs.allocation import fit_allocation, take_tensors
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.arrays import Array
 from predictor.timing import RunParameters
@@ -131,12 +130,3 @@ def environment_of(point: Point, fast: bool) -> Point:
     gathers for tensor parallelism again, the fast ones keep it: their reserved memory shows it."""
     plan = replace(point.request.plan, era="fast" if fast else "neutral", tp_regather=not fast)
     return replace(point, request=replace(point.request, plan=plan))
-
-
-def with_allocation(path: Path, run: RunParameters) -> RunParameters:
-    """Run parameters with what nanotron's allocation adds, from rows that ran or ran out."""
-    points = [p for p in read_sweep(path, run).points if p.status in ("Success", "OOM")]
-    return replace(
-        run,
-        factors={**run.factors, **fit_allocation(take_tensors(points, run), run, "nanotron")},
-    )

@@ -9,7 +9,7 @@ import pytest
 from calibration.checks.scoreboard import kind_of_table, refold, score
 from calibration.checks.scored import Scores, summary
 from calibration.runs.fit import fit_runs, read_points
-from calibration.runs.spread import (
+from calibration.spread import (
     Residual,
     plan_spreads,
     run_sigma,

@@ -315,5 +315,6 @@ def test_validation_uses_the_engines_of_the_calibration_s_folder(tmp_path):
     for slow, quick in zip(own, other, strict=True):
         assert slow["in_sample"] == (slow["point_id"] == "one64.0")
         if slow["metric"] == "e2e_s":
-            # Every one of the output tokens waits for the host, 50 ms a pass.
-            assert slow["predicted"] > 50e-3 * (BASE["output_len"] - 1) > quick["predicted"]
+            # Every token waits for the host: 50 ms a pass, elsewhere less than half of that.
+            longer = slow["predicted"] - quick["predicted"]
+            assert longer > 25e-3 * (BASE["output_len"] - 1)

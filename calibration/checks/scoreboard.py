@@ -32,6 +32,7 @@ from calibration.serving.fit import (
 )
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
+from calibration.tables.cells import check_runs
 from calibration.tables.kernel_table import check_kernels, gaps, is_collective, kinds, shapes_of
 from calibration.tables.libraries import library
 from calibration.tables.profiles import device_accelerators, device_systems
@@ -85,6 +86,8 @@ def score(
     served: list[InferencePoint] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
+        if kind != "kernels":
+            table = check_runs(table, str(path))
         if kind == "training":
             devices = device_systems(path.parent)
             for record in table.to_dict("records"):

@@ -32,6 +32,7 @@ from calibration.artifact import write
 from calibration.runs.allocation import with_allocation
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_plan_spread, with_spread
+from calibration.tables.cells import check_runs
 from calibration.tables.runs import Point, point_of
 from calibration.tables.sweep import healthy_points
 from predictor import catalog
@@ -171,7 +172,7 @@ def read_points(paths: Sequence[Path], run: RunParameters) -> list[Point]:
         table = read_table(path)
         if TRAINING_KEY not in table:
             raise InputError(f"{path} is no table of training runs: no column {TRAINING_KEY!r}")
-        made = [point_of(row, run) for row in table.to_dict("records")]
+        made = [point_of(row, run) for row in check_runs(table, str(path)).to_dict("records")]
         found += [p for p in made if isinstance(p, Point) and p.measured > 0]
     if not found:
         raise InputError(f"no row of {', '.join(map(str, paths))} can be predicted")

@@ -19,6 +19,7 @@ import numpy as np
 
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, run_sigma
+from calibration.tables.cells import check_runs
 from calibration.tables.requests import InferencePoint, inference_point
 from predictor.arrays import Array
 from predictor.catalog import (
@@ -460,6 +461,7 @@ def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferenceP
         table = read_table(path)
         if INFERENCE_KEY not in table:
             raise InputError(f"{path} is no table of inference runs: no column {INFERENCE_KEY!r}")
+        table = check_runs(table, str(path))
         made = [inference_point(row, run) for row in table.to_dict("records")]
         found += [point for point in made if isinstance(point, InferencePoint)]
     return found

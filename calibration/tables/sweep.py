@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.sources.reading import read_table
+from calibration.tables.cells import check_runs
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.arrays import Array
 from predictor.timing import RunParameters
@@ -68,7 +69,7 @@ class Sweep:
 
 def read_sweep(path: Path, run: RunParameters) -> Sweep:
     """Read the sweep. Raises InputError where the file is no table of runs."""
-    table = read_table(path)
+    table = check_runs(read_table(path), str(path))
     # Rows that ran out of memory leave out what the others of the same model state.
     for name in ("kv_heads", "tied_embeddings"):
         table[name] = table.groupby("model")[name].transform("first")
@@ -78,8 +79,7 @@ def read_sweep(path: Path, run: RunParameters) -> Sweep:
         if isinstance(found, Skipped):
             skipped.append(found)
             continue
-        model = replace(found.request.model, tied_embeddings=bool(row["tied_embeddings"]))
-        points.append(replace(found, request=replace(found.request, model=model)))
+        points.append(found)
         kept.append(number)
     return Sweep(table.iloc[kept].reset_index(drop=True), points, skipped)
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from sklearn.linear_model import LinearRegression
 
-from calibration.kernels.fit import Z80, HeldOut, errors
+from calibration.heldout import Z80, HeldOut, errors
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor import catalog
 from predictor.errors import InputError

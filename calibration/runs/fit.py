@@ -29,10 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.artifact import write
-from calibration.runs.spread import Residual, with_plan_spread, with_spread
-from calibration.tables.kernel_table import read_table
+from calibration.runs.allocation import with_allocation
+from calibration.sources.reading import read_table
+from calibration.spread import Residual, with_plan_spread, with_spread
+from calibration.tables.cells import check_runs
 from calibration.tables.runs import Point, point_of
-from calibration.tables.sweep import healthy_points, with_allocation
+from calibration.tables.sweep import healthy_points
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.catalog import load, run_parameters
@@ -170,7 +172,7 @@ def read_points(paths: Sequence[Path], run: RunParameters) -> list[Point]:
         table = read_table(path)
         if TRAINING_KEY not in table:
             raise InputError(f"{path} is no table of training runs: no column {TRAINING_KEY!r}")
-        made = [point_of(row, run) for row in table.to_dict("records")]
+        made = [point_of(row, run) for row in check_runs(table, str(path)).to_dict("records")]
         found += [p for p in made if isinstance(p, Point) and p.measured > 0]
     if not found:
         raise InputError(f"no row of {', '.join(map(str, paths))} can be predicted")
@@ -511,7 +513,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     manifest: dict[str, Any] = json.loads(
         (given.base / "calibration.json").read_text(encoding="utf-8")
     )
-    write(fitted, given.out, manifest["heldout"])
+    beside = given.base.resolve().parent == given.out.resolve().parent
+    write(fitted, given.out, manifest["heldout"], kernels=given.base.name if beside else None)
     print(f"wrote {given.out}: {len(fitted.fitted_points)} runs")
     print(
         f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}, "

@@ -12,20 +12,18 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from calibration.runs.spread import Residual, run_sigma
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
+from calibration.spread import Residual, run_sigma
+from calibration.tables.cells import check_runs
 from calibration.tables.requests import InferencePoint, inference_point
 from predictor.arrays import Array
 from predictor.catalog import (
     FILE,
-    NAMES,
-    EngineParameters,
-    ServingParameters,
     engines_mapping,
     load,
     period,
@@ -43,7 +41,13 @@ from predictor.serving import (
     spread_of,
     spreads,
 )
-from predictor.timing import Calibration, RunParameters
+from predictor.timing import (
+    ENGINE_FIELDS,
+    Calibration,
+    EngineParameters,
+    RunParameters,
+    ServingParameters,
+)
 
 METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "requests_per_s")
 
@@ -105,13 +109,13 @@ def timed(
     kept: list[int] = []
     pieces: list[Work] = []
     columns: dict[str, list[Array]] = {"dp": [], "batch": [], "prompts": [], "decoding": []}
-    neutral = ServingParameters()
+    neutral = replace(calibration, serving=ServingParameters())
     for positions in groups.values():
         members = [points[i] for i in positions]
         request = members[0].request
         plan = stack_serving([member.request.plan for member in members])
         try:
-            found = predict_inference(request.model, request.cluster, plan, calibration, neutral)
+            found = predict_inference(request.model, request.cluster, plan, neutral)
         except InputError as error:
             refused += [(member, str(error)) for member in members]
             continue
@@ -279,12 +283,12 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     for engine in engines():
         nodes += [name for name in lineage(engine) if name not in nodes]
     own = np.array([labels.index(label) for label in found.engine])
-    start = np.log([float(getattr(EngineParameters(), name)) for name in NAMES])
-    count = len(NAMES)
+    start = np.log([float(getattr(EngineParameters(), name)) for name in ENGINE_FIELDS])
+    count = len(ENGINE_FIELDS)
     level = [
         "mean" if node in ALL else "period" if " until " in node else "engine" for node in nodes
     ]
-    scales = np.array([[getattr(PRIORS[n], one) for n in NAMES] for one in level])
+    scales = np.array([[getattr(PRIORS[n], one) for n in ENGINE_FIELDS] for one in level])
     target, weight = np.log(published(found)), weights(found)
     queued = [p.metric == "ttft_s" and p.kind == "serving" for p in found.points]
     scale = np.where(queued, QUEUED, SCALE)
@@ -337,7 +341,7 @@ def parameters_of(found: Timed, fitted: Mapping[str, EngineParameters]) -> Engin
         known.of(point.request.plan.framework, point.request.plan.era) for point in found.points
     ]
     return EngineParameters(
-        *(np.array([float(getattr(one, name)) for one in each]) for name in NAMES)
+        *(np.array([float(getattr(one, name)) for one in each]) for name in ENGINE_FIELDS)
     )
 
 
@@ -457,6 +461,7 @@ def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferenceP
         table = read_table(path)
         if INFERENCE_KEY not in table:
             raise InputError(f"{path} is no table of inference runs: no column {INFERENCE_KEY!r}")
+        table = check_runs(table, str(path))
         made = [inference_point(row, run) for row in table.to_dict("records")]
         found += [point for point in made if isinstance(point, InferencePoint)]
     return found

@@ -1,4 +1,5 @@
-"""Calibrations read from their folders: `calibration.json`, `arrays.npy` and `shapes.npy`.
+"""Calibrations read from their folders: `calibration.json`, `arrays.npy`, `shapes.npy` and the
+engines of `serving.json`.
 
 Reading executes nothing. `calibration/` fits and writes them.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from predictor.arrays import Array
 from predictor.catalog import entries
+from predictor.catalog.engines import ENGINES, engines_file, read_engines
 from predictor.errors import InputError
 from predictor.hardware import Curve, LinkModel
 from predictor.timing import (
@@ -23,8 +25,13 @@ from predictor.timing import (
     EfficiencyModel,
     Neighbours,
     RunParameters,
+    ServingParameters,
     Throttle,
 )
+
+FILES = MANIFEST, ARRAYS, SHAPES = "calibration.json", "arrays.npy", "shapes.npy"
+"""Files of a calibration. Where `kernels` of the manifest is the name of a folder beside it, models
+of kernels and both arrays are that folder's: what has the same kernels keeps them once."""
 
 SCHEMA_VERSION = 5
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
@@ -35,6 +42,9 @@ def load(ref: str | Path | Calibration) -> Calibration:
     """Read a calibration: a name in `data/calibrations`, or a directory; 'none' is the
     uncalibrated default.
 
+    Its serving engines are those of its folder, else the default calibration's; the provenance says
+    which.
+
     Raises InputError for an unknown name, an unreadable file or another schema version.
     """
     if isinstance(ref, Calibration):
@@ -43,19 +53,57 @@ def load(ref: str | Path | Calibration) -> Calibration:
         return Calibration("none")
     directory = entries.calibration_dir(ref)
     manifest = _read_manifest(directory)
+    where = _kernels_dir(directory, manifest)
+    if where != directory:
+        manifest["kernels"] = _read_manifest(where).get("kernels")
     try:
-        arrays = np.load(directory / "arrays.npy", allow_pickle=False)
-        keys = np.load(directory / "shapes.npy", allow_pickle=False)
-        return _build(manifest, arrays, keys)
+        arrays = np.load(where / ARRAYS, allow_pickle=False)
+        keys = np.load(where / SHAPES, allow_pickle=False)
+        return _build(manifest, arrays, keys, read_engines(directory))
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise InputError(
-            f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
+            f"calibration {where} is damaged or incomplete ({type(error).__name__}: {error}); "
             "write it anew with `reckon calibrate`"
         ) from None
 
 
+def files_read(ref: str | Path) -> list[Path]:
+    """The files that `load` reads for a calibration, whichever folder each lies in.
+
+    Raises InputError as `load` for folders that are not there.
+    """
+    directory = entries.calibration_dir(ref)
+    kernels = _kernels_dir(directory, _read_manifest(directory))
+    found = dict.fromkeys([directory / MANIFEST, *(kernels / name for name in FILES)])
+    engines = engines_file(directory)
+    return [*found, *([] if engines is None else [engines])]
+
+
+def _kernels_dir(directory: Path, manifest: Mapping[str, Any]) -> Path:
+    """Folder of a calibration's kernels: its own, or the one beside it that it shares them with.
+
+    Raises InputError where none of that name is there, or that one has none of its own.
+    """
+    name = manifest.get("kernels")
+    if not isinstance(name, str):
+        return directory
+    found = directory.resolve().parent / name
+    if Path(name).name != name or not (found / MANIFEST).is_file():
+        raise InputError(
+            f"calibration {directory} shares the kernels of {name!r}, and no calibration of that "
+            f"name lies beside it ({found})"
+        )
+    if isinstance(_read_manifest(found).get("kernels"), str):
+        raise InputError(
+            f"calibration {directory} shares the kernels of {name!r}, which has none of its own"
+        )
+    return found
+
+
 def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / "calibration.json"
+    path = directory / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -145,7 +193,9 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
     )
 
 
-def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
+def _build(
+    manifest: dict[str, Any], arrays: Array, keys: Array, serving: ServingParameters
+) -> Calibration:
     kernels = {}
     for entry in manifest["kernels"]:
         model = _kernel(entry, arrays, keys)
@@ -186,10 +236,11 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
             for name, entry in manifest["throttles"].items()
         },
         run=run_parameters(manifest["run"]),
+        serving=serving,
         transfer_sigma=manifest["transfer_sigma"],
         interval_level=manifest["interval"]["level"],
         interval_q=manifest["interval"]["q"],
         fitted_files=frozenset(manifest["fitted"]["files"]),
         fitted_points=frozenset(manifest["fitted"]["point_ids"]),
-        provenance=manifest["provenance"],
+        provenance={**manifest["provenance"], ENGINES: serving.origin},
     )

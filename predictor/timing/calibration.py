@@ -1,6 +1,6 @@
-"""What has been learned: efficiencies of kernels and links, and the parameters of a run.
+"""What has been learned: efficiencies of kernels and links, the parameters of a run and of engines.
 
-A `Calibration` is plain numbers and arrays; `predictor/calibrations.py` reads it.
+A `Calibration` is plain numbers and arrays; `predictor/catalog/artifacts.py` reads it.
 
 Kernel time = latency + ideal time / efficiency, where efficiency = exp(-y) and y >= 0 is what the
 fitted model answers, so that no prediction beats the ceiling of `features.ideal`.
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
 from predictor.precision import PACKED
+from predictor.timing.engines import ServingParameters
 
 ANY = "*"
 
@@ -272,6 +273,7 @@ class Calibration:
     links: Mapping[tuple[str, str], LinkModel] = field(default_factory=dict)
     throttles: Mapping[str, Throttle] = field(default_factory=dict)
     run: RunParameters = field(default_factory=RunParameters)
+    serving: ServingParameters = field(default_factory=ServingParameters)
     transfer_sigma: Mapping[str, float] = field(default_factory=dict)
     interval_level: float = 0.8
     interval_q: float = 1.2816

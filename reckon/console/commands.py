@@ -133,11 +133,10 @@ def predict_infer(
     emit: str | None = None,
 ) -> int:
     from predictor.catalog import load
-    from reckon.verbs.serving import engine_parameters, sweep_serving
+    from reckon.verbs.serving import sweep_serving
 
     fields, launch = launched(lines, _requested(file, flags, settings))
-    own = engine_parameters(calibration)
-    found = sweep_serving(fields, load(calibration), own, file or "command line")
+    found = sweep_serving(fields, load(calibration), file or "command line")
     return _finish(found, "inference-sweep", json, allow_oom, launch, emit)
 
 

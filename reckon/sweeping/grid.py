@@ -170,12 +170,10 @@ def _load(value: Any) -> dict[str, list[float]]:
 
 
 def fingerprint(calibration: str) -> str:
-    """Of a calibration's files; two of the same content have the same."""
+    """Of the files that a calibration is read from; two of the same content have the same."""
     if calibration == "none":
         return "none"
-    folder = catalog.calibration_dir(Path(calibration))
     found = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            found.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in catalog.files_read(Path(calibration)):
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
     return found.hexdigest()

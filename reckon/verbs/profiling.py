@@ -221,7 +221,8 @@ def _of(rows: list[dict[str, Any]], device: Device) -> list[dict[str, Any]]:
 
 def _measured(out: Path) -> list[dict[str, Any]]:
     """Rows of a profile that was interrupted, or whose budget was short; none if there is none."""
-    from calibration.tables.kernel_table import check_kernels, read_table
+    from calibration.sources.reading import read_table
+    from calibration.tables.kernel_table import check_kernels
 
     path = out / "kernels.parquet"
     if not path.is_file():

@@ -108,6 +108,12 @@ def report(result: dict[str, Any]) -> None:
     memory = result["memory"]
     if memory["n"]:
         print(f"peak memory: MAPE {_percent(memory['mape'])} over {memory['n']} rows")
+    if memory["oom_accuracy"] is not None:
+        print(
+            f"out of memory or not: {_percent(memory['oom_accuracy'])} of rows right; of those "
+            f"that ran out {_percent(memory['oom_recall']) or '-'} said to, of those said to "
+            f"{_percent(memory['oom_precision']) or '-'} ran out"
+        )
     reasons = Counter(row["reason"] for row in result["skipped"])
     if reasons:
         print()

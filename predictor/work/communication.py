@@ -193,7 +193,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         )
 
     for phase, again, share in _passes(plan, "moe"):
-        counts = 8.0 * model.num_experts * plan.ep
+        counts = 8.0 * model.num_experts * plan.ep  # integers of 64 bits, one per expert
         add(f"moe.counts{again}", "allgather", phase, "ep", counts, share)
         add(f"moe.dispatch{again}", "alltoall", phase, "ep", sent, share)
         add(f"moe.gather{again}", "allgather", phase, "etp", sent * plan.etp, share)

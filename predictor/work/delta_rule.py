@@ -41,7 +41,7 @@ def state_bytes(model: Model, tp: Numeric, half: float) -> Numeric:
 
 def delta_block(at: WorkList, reading: Reading | None) -> None:
     """Norm, projections, convolution, rule and gate of one block; without the rule where nothing is
-    read. Decays and step sizes are small, and kept in 16 bits."""
+    read. Decays and step sizes, one each a head, are small: projected in 16 bits, and kept in 32."""
     model, tp, tokens, h = at.model, at.portion.tp, at.portion.tokens, at.hidden
     mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
     heads = model.delta_value_heads / tp
@@ -49,7 +49,9 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
     at.linear("delta.in", mixed + values, h)
     at.linear("delta.steps", 2.0 * heads, h, dtype=at.software.core)
     at.stream("delta.conv", "elementwise", "conv", tokens, mixed, 2.0 * at.size)
-    at.stream("delta.decay", "elementwise", "other", tokens, heads, 2.0 * at.size + 8.0)
+    at.stream(
+        "delta.decay", "elementwise", "other", tokens, heads, 2.0 * at.size + 2.0 * STATE_BYTES
+    )
     if reading is not None:
         scan(at, reading.sequences, reading.query)
     at.stream("delta.gate", "elementwise", "gated_norm", tokens, values, 3.0 * at.size)

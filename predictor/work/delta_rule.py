@@ -41,7 +41,7 @@ def state_bytes(model: Model, tp: Numeric, half: float) -> Numeric:
 
 def delta_block(at: WorkList, reading: Reading | None) -> None:
     """Norm, projections, convolution, rule and gate of one block; without the rule where nothing is
-    read. Decays and step sizes, one each a head, are small: projected in 16 bits, and kept in 32."""
+    read. Decays and step sizes, one each per head, are projected in 16 bits and kept in 32."""
     model, tp, tokens, h = at.model, at.portion.tp, at.portion.tokens, at.hidden
     mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
     heads = model.delta_value_heads / tp

@@ -57,14 +57,13 @@ def mixture_block(at: WorkList) -> None:
         moved,
         backward=("bwd", moved),
     )
-    narrower = model.expert_hidden and not at.software.cache
-    if narrower:
+    if model.expert_hidden:
         at.linear("moe.latent_down", width, h, rows=own, adapted=False)
     if at.software.experts_joined:
         _joined(at, width)
     else:
         _sorted(at, width)
-    if narrower:
+    if model.expert_hidden:
         kept = size * own * width
         at.linear("moe.latent_up", h, width, saved=kept, rows=own, adapted=False)
     if model.shared_width:
@@ -94,7 +93,7 @@ def _joined(at: WorkList, width: float) -> None:
     """The experts in one kernel, as engines of inference run them, over the copies that came; these
     are put in order of the experts before and back after."""
     model, portion, size = at.model, at.portion, at.size
-    _permute(at, "moe.permute", portion.received, at.hidden, 2 * size)
+    _permute(at, "moe.permute", portion.received, width, 2 * size)
     at.operators.append(
         grouped(
             "moe.experts",
@@ -109,7 +108,7 @@ def _joined(at: WorkList, width: float) -> None:
             count=at.share,
         )
     )
-    _permute(at, "moe.unpermute", portion.received, at.hidden, 2 * size)
+    _permute(at, "moe.unpermute", portion.received, width, 2 * size)
 
 
 def _sorted(at: WorkList, width: float) -> None:

@@ -191,7 +191,7 @@ def pass_collectives(
         # One replica: every rank has all tokens, and the experts' parts are added up. Several:
         # tokens travel to the ranks of their experts and back.
         alone = np.where(np.asarray(plan.dp) > 1, 0.0, held.moe)
-        sent = whole * model.top_k / plan.tp
+        sent = size * tokens * model.expert_width * model.top_k / plan.tp
         add("moe.reduce", "allreduce", "tp", whole, alone)
         across = 2.0 * (held.moe - alone)
         add("moe.travel", "alltoall", "ep", sent, across, float(model.top_k))

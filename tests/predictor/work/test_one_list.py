@@ -19,6 +19,7 @@ from predictor.work.primitives import Operator
 from predictor.work.serving import (
     end_operators,
     layer_operators,
+    pass_collectives,
     prefill_attention,
     prompts,
     serving_list,
@@ -132,7 +133,7 @@ def test_run_by_the_same_software_they_are_the_same_kernels(
         assert other.saved == 0.0
 
 
-@pytest.mark.parametrize("name", [*MODELS[:-1], "qwen3-next-80b-a3b", "deepseek-v3.2"])
+@pytest.mark.parametrize("name", [*MODELS, "qwen3-next-80b-a3b", "deepseek-v3.2"])
 def test_the_weights_of_the_list_are_the_parameters_of_the_model(name: str) -> None:
     """Every matrix once; norms and biases aside, and the kernels of short convolutions, which are
     in no product. Experts count where all of them have tokens."""
@@ -174,7 +175,7 @@ def test_weights_in_memory_are_those_that_are_read(name: str) -> None:
     model = catalog.model(name)
     _, served = plans(1.0, 1.0)
     products = [
-        o for o in prefill(model, served) if o.op == "moe_gemm" or (o.variant == "fwd" and o.flop)
+        o for o in prefill(model, served) if o.op == "moe_gemm" or o.variant == "fwd" and o.flop
     ]
     sides = {"moe_gemm": 3 if model.gated else 2}
     read = sum(
@@ -206,3 +207,13 @@ def test_an_adapter_leaves_the_products_of_its_layer_as_they_are(llama: Model) -
     )
     assert {name: adapted[name] for name in whole} == whole
     assert all(".lora_" in name for name in adapted.keys() - whole.keys())
+
+
+def test_tokens_travel_to_their_experts_as_wide_as_they_enter_them() -> None:
+    """Nemotron 3 Super projects tokens from 4096 to 1024 before it sends them to 22 experts."""
+    model = catalog.model("nemotron-3-super-120b-a12b")
+    own = replace(plans(1.0, 1.0)[1], dp=8.0, ep=8.0, batch=8.0)
+    sent = {c.name: c.bytes for c in pass_collectives(model, own, 10.0, 1.0)}["moe.travel"]
+    assert sent == 2 * 10 * 22 * 1024
+    put = {o.name: o for o in layer_operators(model, own, 10.0)}
+    assert put["moe.permute"].n == put["moe.latent_down"].n == put["moe.latent_up"].k == 1024

@@ -175,7 +175,7 @@ def test_weights_in_memory_are_those_that_are_read(name: str) -> None:
     model = catalog.model(name)
     _, served = plans(1.0, 1.0)
     products = [
-        o for o in prefill(model, served) if o.op == "moe_gemm" or o.variant == "fwd" and o.flop
+        o for o in prefill(model, served) if o.op == "moe_gemm" or (o.variant == "fwd" and o.flop)
     ]
     sides = {"moe_gemm": 3 if model.gated else 2}
     read = sum(

@@ -28,6 +28,7 @@ class Reading:
     keys       tokens of one that are there, cached ones with them
     seen       of those, the ones that a query sees on average
     windowed   the same in layers with a sliding window
+    reach      there, the keys of one that are read: those that any query of the rank sees
     split      ranks that divide the heads once more (Ulysses: Jacobs et al. 2023)
     """
 
@@ -36,6 +37,7 @@ class Reading:
     keys: Numeric
     seen: Numeric
     windowed: Numeric
+    reach: Numeric
     split: Numeric = 1.0
 
 
@@ -75,7 +77,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
     both = float(model.qk_dim + model.v_dim)
     sequences, query, keys = reading.sequences, reading.query, reading.keys
     longest = np.minimum(float(model.sliding_window), keys) if windowed else keys
-    read = longest if at.software.cache else keys
+    read = reading.reach if windowed else keys
     batch = sequences * queries
     flop = 2.0 * batch * query * both * (reading.windowed if windowed else reading.seen)
     moved = size * sequences * both * (query * queries + read * heads)
@@ -104,7 +106,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
                 at.share,
                 at.kept(kept),
                 core=True,
-                idle=0.0 if at.software.cache else keys / longest - 1.0,
+                idle=keys / longest - 1.0,
             )
         )
     if at.software.scores:

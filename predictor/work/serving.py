@@ -91,11 +91,15 @@ def prompts(model: Model, sequences: Numeric, query: Numeric, past: Numeric = 0.
     """
     keys, seen = past + query, past + 0.5 * query
     windowed: Numeric = 0.0
+    reach = keys
     if model.sliding_window:
+        reach = np.minimum(keys, query + float(model.sliding_window))
         window = np.minimum(float(model.sliding_window), keys)
         fresh = model.mean_keys(keys, True)
         windowed = np.where(np.asarray(past) > 0, np.minimum(window, seen), fresh)
-    return Reading(sequences, query, keys, seen, windowed)
+    return Reading(
+        sequences=sequences, query=query, keys=keys, seen=seen, windowed=windowed, reach=reach
+    )
 
 
 def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:

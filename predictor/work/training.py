@@ -75,6 +75,7 @@ def training_reading(model: Model, plan: TrainingPlan) -> Reading:
         keys=plan.seq_len,
         seen=model.mean_keys(plan.seq_len, False),
         windowed=model.mean_keys(plan.seq_len, True) if model.sliding_window else 0.0,
+        reach=plan.seq_len,  # the keys of all ranks come by
         split=plan.cp if whole else 1.0,
     )
 

@@ -102,14 +102,18 @@ def test_a_cut_sequence_is_attended_to_once_by_all_ranks_together(llama: Model) 
 @pytest.mark.parametrize(("query", "past"), [(1024, 0), (2048, 0), (100, 3000), (512, 8192)])
 @pytest.mark.parametrize("window", [128, 1024])
 def test_windows_are_counted_query_by_query(query: int, past: int, window: int) -> None:
-    """Continuous windows err by half a key at the edge."""
-    _, heads, _, d, _ = sizes("llama3-8b")
+    """Every key within reach of some query is read: a window's worth before the first, and their
+    own. Continuous windows err by half a key at the edge."""
+    _, heads, kv_heads, d, _ = sizes("llama3-8b")
     model = replace(catalog.model("llama3-8b"), sliding_window=window, sliding_pattern="")
     (core,) = prefill_attention(model, plan(), 2.0, float(query), float(past))
     assert core.name == "attention.window"
     assert float(core.flop) == pytest.approx(
         2 * heads * pairs(query, past, window) * 4 * d, rel=1e-3
     )
+    reach = min(query + past, query + window)
+    moved = 2 * 2 * 2 * d * (query * heads + reach * kv_heads)
+    assert float(core.bytes) == pytest.approx(moved)
 
 
 @pytest.mark.parametrize("past", [0, 4096])

@@ -27,8 +27,9 @@ from predictor.work.layer import (
     reading_cores,
 )
 from predictor.work.primitives import Collective, Group, Operator
+from predictor.work.setting import Portion, Software
 from predictor.work.sparse import index_bytes
-from predictor.work.worklist import Portion, Software, WorkList
+from predictor.work.worklist import WorkList
 
 UNFUSED = 3.0
 """Traffic of small kernels where they are not joined over where they are: elements of 4 bytes

@@ -23,7 +23,8 @@ from predictor.work.layer import embedding, head, layer_blocks, mean_layer
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Operator, streaming
 from predictor.work.recompute import repeats
-from predictor.work.worklist import Learning, Portion, Software, WorkList
+from predictor.work.setting import Learning, Portion, Software
+from predictor.work.worklist import WorkList
 
 
 def training_list(model: Model, plan: TrainingPlan) -> WorkList:

@@ -23,9 +23,9 @@ from predictor.training.prediction import TrainingPlan
 from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
-    exchanges,
     kv_token_bytes,
     layer_operators,
+    pass_collectives,
     prefill_attention,
     state_bytes,
 )
@@ -75,7 +75,7 @@ def test_a_token_multiplies_the_weights_it_touches() -> None:
 
 
 def test_the_rest_of_a_layer_is_reduced_as_after_attention() -> None:
-    found = {one.name: one for one in exchanges(QWEN, plan(), 4.0, 4.0)}
+    found = {one.name: one for one in pass_collectives(QWEN, plan(), 4.0, 4.0)}
     assert found["attention.reduce"].count == 60
     assert found["moe.reduce"].count == 60
 

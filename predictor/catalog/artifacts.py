@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,17 +42,89 @@ def load(ref: str | Path | Calibration) -> Calibration:
         return ref
     if str(ref) == "none":
         return Calibration("none")
-    directory = entries.calibration_dir(ref)
+    directory = entries.calibration_dir(ref).resolve()
+    return _loaded(directory, stamp(directory, FILES))
+
+
+FILES = ("calibration.json", "arrays.npy", "shapes.npy")
+"""Files of a calibration that are read."""
+
+
+def stamp(directory: Path, names: tuple[str, ...]) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when one of some files does: number, time and size of each; None: not there."""
+
+    def of(path: Path) -> tuple[int, int, int] | None:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    return tuple(of(directory / name) for name in names)
+
+
+@lru_cache(maxsize=8)
+def _loaded(directory: Path, _: tuple[tuple[int, int, int] | None, ...]) -> Calibration:
+    """The calibration of a folder whose files have that stamp."""
     manifest = _read_manifest(directory)
     try:
-        arrays = np.load(directory / "arrays.npy", allow_pickle=False)
-        keys = np.load(directory / "shapes.npy", allow_pickle=False)
-        return _build(manifest, arrays, keys)
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise InputError(
-            f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
-            "write it anew with `reckon calibrate`"
-        ) from None
+        arrays, keys = (
+            np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
+            for name in ("arrays.npy", "shapes.npy")
+        )
+        return _build(manifest, Kernels(directory, manifest["kernels"], arrays, keys))
+    except DAMAGE as error:
+        raise _damaged(directory, error) from None
+
+
+DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
+"""What reading a file raises that is not what it should be."""
+
+
+def _damaged(directory: Path, error: Exception) -> InputError:
+    return InputError(
+        f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
+        "write it anew with `reckon calibrate`"
+    )
+
+
+Key = tuple[str, str, str]
+
+
+class Kernels(Mapping[Key, EfficiencyModel]):
+    """Efficiency models of a folder by (kind, data type, accelerator), each cut out of the arrays
+    when it is first asked for: a prediction needs ten of several hundred.
+
+    Raises InputError for entries and arrays that do not go together: here for their extent, on
+    access for what is in one of them.
+    """
+
+    def __init__(
+        self, directory: Path, listed: list[dict[str, Any]], arrays: Array, keys: Array
+    ) -> None:
+        self._directory, self._arrays, self._keys = directory, arrays, keys
+        self._listed = {(e["kind"], e["dtype"], e["accelerator"]): e for e in listed}
+        self._cut: dict[Key, EfficiencyModel] = {}
+        if self._listed:  # they lie one behind the other: where the last is whole, all are
+            self[max(self._listed, key=lambda key: self._listed[key]["offset"])]
+
+    def __getitem__(self, key: Key) -> EfficiencyModel:
+        entry = self._listed[key]
+        if key not in self._cut:
+            try:
+                self._cut[key] = _kernel(entry, self._arrays, self._keys)
+            except DAMAGE as error:
+                raise _damaged(self._directory, error) from None
+        return self._cut[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._listed
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
@@ -145,11 +218,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
     )
 
 
-def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
-    kernels = {}
-    for entry in manifest["kernels"]:
-        model = _kernel(entry, arrays, keys)
-        kernels[(model.kind, model.dtype, model.accelerator)] = model
+def _build(manifest: dict[str, Any], kernels: Kernels) -> Calibration:
     links = {
         (entry["op"], entry["link"]): LinkModel(
             entry["op"],

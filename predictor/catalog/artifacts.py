@@ -42,7 +42,7 @@ def load(ref: str | Path | Calibration) -> Calibration:
         return ref
     if str(ref) == "none":
         return Calibration("none")
-    directory = entries.calibration_dir(ref).resolve()
+    directory = entries.calibration_dir(ref).absolute()
     return _loaded(directory, stamp(directory, FILES))
 
 

@@ -11,7 +11,15 @@ from predictor.timing.calibration import (
     empty_kernel,
     shape_keys,
 )
-from predictor.timing.collectives import collective_time, hops, latency, span, traffic, volume
+from predictor.timing.collectives import (
+    Span,
+    collective_time,
+    hops,
+    latency,
+    span,
+    traffic,
+    volume,
+)
 from predictor.timing.features import (
     CLOCK,
     ENERGY,
@@ -38,6 +46,7 @@ __all__ = [
     "Neighbours",
     "RunParameters",
     "Shapes",
+    "Span",
     "Throttle",
     "Timing",
     "collective_time",

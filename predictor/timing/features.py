@@ -116,9 +116,10 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     names = tuple(dict.fromkeys(operator.variant for operator in operators))
 
     def column(values: list[Numeric]) -> Array:
-        return np.concatenate(
-            [np.broadcast_to(np.asarray(value, float), shape).ravel() for value in values]
-        )
+        found = np.empty((len(values), *shape))
+        for row, value in enumerate(values):
+            found[row] = value
+        return found.reshape(-1)
 
     m, n, k, batch, flop, moved, idle = (
         column([getattr(operator, name) for operator in operators])

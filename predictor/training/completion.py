@@ -386,6 +386,8 @@ def _first_fit(
         batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates for option in several])
         peaks = memory(model, batch, run).peak.reshape(len(candidates), len(several))
         fits.append(np.asarray(peaks <= capacity))
+        if fits[-1][0].any():  # nothing comes before the first layout
+            break
     table = np.concatenate(fits, axis=1)  # (layouts, options)
     if not table.any():
         return candidates[-1], options[-1]

@@ -17,7 +17,7 @@ from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
-from predictor.timing import Calibration, Timing, collective_time, operator_times, span
+from predictor.timing import Calibration, Span, Timing, collective_time, operator_times, span
 from predictor.work import (
     PASSES,
     Collective,
@@ -108,10 +108,9 @@ class Worklist:
     timing: Timing
 
 
-def _domains(group: Group, crowd: Group, cluster: Cluster) -> Array:
+def _domains(place: Span, all_: Span, cluster: Cluster) -> Array:
     """Domains of the network's outermost tier that a crowd of ranks crosses where a group of it
     does, else 1."""
-    place, all_ = span(group, cluster), span(crowd, cluster)
     outer = (place.tier == len(cluster.tiers) - 1) & (len(cluster.tiers) > 1)
     return np.where(outer, all_.size / all_.below, 1.0)
 
@@ -128,6 +127,8 @@ def exchange(
     """One collective with the time that its call and its group take; `crowd` communicates at the
     same time, the group itself if None."""
     group = ranks[collective.group]
+    place = span(group, cluster)
+    everyone = place if crowd is None else span(crowd, cluster)
     time, sigma = collective_time(
         collective.op,
         collective.bytes,
@@ -136,12 +137,13 @@ def exchange(
         calibration,
         collective.copies,
         collective.reach,
+        place,
     )
     values = (
         time * collective.calls,
         window,
         collective.count,
-        _domains(group, crowd or group, cluster),
+        _domains(place, everyone, cluster),
         sigma,
     )
     filled = (np.broadcast_to(np.asarray(value, float), shape) for value in values)

@@ -83,7 +83,11 @@ class Accelerator:
     def varying(self) -> list[Array]:
         """Its numbers that are arrays; none for a single machine."""
         every = [getattr(self, name) for name in _numbers(self)]
-        return [value for value in (*every, *self.peak.values()) if np.ndim(value)]
+        return [
+            value
+            for value in (*every, *self.peak.values())
+            if isinstance(value, np.ndarray) and value.ndim
+        ]
 
     @property
     def is_host(self) -> bool:

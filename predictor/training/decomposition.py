@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, filled
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, clusters_at
 from predictor.memory import layer_activations, offload, stage_parameters
@@ -171,7 +171,7 @@ def parts(
     present = at.count > 0
 
     def whole(value: Numeric) -> Array:
-        return np.broadcast_to(np.asarray(value, float), shape)
+        return filled(value, shape)
 
     found = Parts(
         at=at,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
@@ -146,8 +146,7 @@ def exchange(
         _domains(place, everyone, cluster),
         sigma,
     )
-    filled = (np.broadcast_to(np.asarray(value, float), shape) for value in values)
-    return Exchange(*filled)
+    return Exchange(*(filled(value, shape) for value in values))
 
 
 def _inside(
@@ -159,7 +158,7 @@ def _inside(
 ) -> dict[tuple[Slot, int], Exchange]:
     """Collectives inside a stage, those that the plan has."""
     position = {operator.name: index for index, operator in enumerate(work.operators)}
-    ranks = groups(plan)
+    ranks, shape = groups(plan), plan.shape
     found: dict[tuple[Slot, int], Exchange] = {}
     taken: dict[Slot, int] = {}
     for collective in collectives:
@@ -180,7 +179,7 @@ def _inside(
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
         found[(slot, taken[slot])] = exchange(
-            collective, ranks, window, plan.shape, cluster, calibration
+            collective, ranks, window, shape, cluster, calibration
         )
     return found
 
@@ -236,13 +235,14 @@ def layer_parts(
     timing   of the kernels, where it is known from plans that differ in `COLLECTIVE_CATEGORIES`
     """
     operators = step_operators(model, base)
-    accelerator = cluster.accelerator
+    accelerator, shape = cluster.accelerator, base.shape
+    zero = np.zeros(shape)
     if timing is None:
         timing = operator_times(
             operators,
             accelerator,
             calibration,
-            base.shape,
+            shape,
             sustained=True,
             host=accelerator.host_time(base.tp),
         )
@@ -253,7 +253,7 @@ def layer_parts(
     launches: dict[str, Array] = {}
     kernels: dict[str, Array] = {}
     for position, operator in enumerate(operators):
-        time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
+        time = filled(timing.time[position] * operator.count, shape)
         own, family = (
             kernel_class(operator, base.attention, accelerator.architecture),
             timing.family[position],
@@ -268,16 +268,16 @@ def layer_parts(
             weights[(operator.module, own)] = late + share * time
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
         for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
-            before = counts.get(operator.module, np.zeros(base.shape))
+            before = counts.get(operator.module, zero)
             counts[operator.module] = before + operator.count * each
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
-    hops = {module: np.zeros(base.shape) for module in launches}
+    hops = dict.fromkeys(launches, zero)
     for (slot, _), exchange in inside.items():
         if slot.kind == "tp":
             rounds = 2.0 if slot.op == "allreduce" else 1.0
             hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
-    spreads = {family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()}
+    spreads = {family: filled(value, shape) for family, value in sigmas.items()}
     return LayerParts(
         base, listed, work, weights, families, launches, kernels, hops, inside, spreads
     )

@@ -9,6 +9,7 @@ from predictor.training.completion import (
 )
 from predictor.training.decomposition import Parts, parts, stack, take
 from predictor.training.explanation import Explanation, explain
+from predictor.training.frame import LAYERED, Frame, frame, is_apart
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
@@ -34,6 +35,7 @@ __all__ = [
     "ANY",
     "COLLECTIVE_CATEGORIES",
     "HOP",
+    "LAYERED",
     "LAUNCH",
     "NODES",
     "STEP_CATEGORIES",
@@ -41,6 +43,7 @@ __all__ = [
     "TRAINED_LOAD",
     "Environment",
     "Explanation",
+    "Frame",
     "Goodput",
     "LayerParts",
     "Parts",
@@ -52,8 +55,10 @@ __all__ = [
     "environment",
     "environment_of",
     "explain",
+    "frame",
     "goodput",
     "interval",
+    "is_apart",
     "layer_parts",
     "parts",
     "predict",

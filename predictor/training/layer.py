@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, filled
+from predictor.arrays import Array, Numeric, distinct_rows, filled
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
@@ -89,14 +89,8 @@ def distinct(
         return plan, np.zeros((), dtype=np.intp)
     # What is one number is the same for all.
     told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
-    codes, many = np.zeros(math.prod(shape), dtype=np.int64), 1
-    for column in (value for value in told if np.ndim(value)):
-        values, inverse = np.unique(np.broadcast_to(column, shape).ravel(), return_inverse=True)
-        if many * len(values) > 2**62:  # count what there is before numbers run out
-            known, codes = np.unique(codes, return_inverse=True)
-            many = int(known.size)
-        codes, many = codes * len(values) + inverse, many * len(values)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
+    first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
     return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
 
 

@@ -175,10 +175,10 @@ def recorded(target: Path) -> None:
             f"    json.dump(T, open({str(report)!r}, 'w'))\n",
             encoding="utf-8",
         )
+        what = "-m pytest -q -p times_plugin -p no:xdist tests/predictor tests/acceptance tests/reckon"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
         subprocess.run(
-            [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q"]
-            + "-p times_plugin -p no:xdist tests/predictor tests/acceptance tests/reckon".split(),
+            [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *what.split()],
             cwd=ROOT, env=environment, check=False,
         )  # fmt: skip
         import coverage
@@ -284,7 +284,7 @@ def main() -> int:
     drawn_out = [m for m in drawn if m.key in harmless]
     todo = [m for m in drawn if m.key not in harmless]
     print(
-        f"{len(every)} possible mutants, {len(reached)} on lines that tests reach, {len(todo)} tried"
+        f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried"
     )
     verdicts: dict[str, bool] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,4 @@
-"""The architecture as the imports have it: which room uses which, cycles between files, and how many
-lines each room has.
+"""The architecture as the imports have it: which room uses which, cycles between files, and lines.
 
     python tools/rooms.py
 

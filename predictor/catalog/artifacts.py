@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,22 +52,90 @@ def load(ref: str | Path | Calibration) -> Calibration:
         return ref
     if str(ref) == "none":
         return Calibration("none")
-    directory = entries.calibration_dir(ref)
+    directory = entries.calibration_dir(ref).absolute()
+    return _loaded(directory, tuple(_stamp(path) for path in files_read(directory)))
+
+
+Stamp = tuple[int, int, int] | None
+"""What changes when a file does: its number, time and size; None: not there."""
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=8)
+def _loaded(directory: Path, _: tuple[Stamp, ...]) -> Calibration:
+    """The calibration of a folder whose files have these stamps."""
     manifest = _read_manifest(directory)
     where = _kernels_dir(directory, manifest)
     if where != directory:
         manifest["kernels"] = _read_manifest(where).get("kernels")
     try:
-        arrays = np.load(where / ARRAYS, allow_pickle=False)
-        keys = np.load(where / SHAPES, allow_pickle=False)
-        return _build(manifest, arrays, keys, read_engines(directory))
+        arrays, keys = (
+            np.asarray(np.load(where / name, mmap_mode="r", allow_pickle=False))
+            for name in (ARRAYS, SHAPES)
+        )
+        kernels = Kernels(where, manifest["kernels"], arrays, keys)
+        return _build(manifest, kernels, read_engines(directory))
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        raise InputError(
-            f"calibration {where} is damaged or incomplete ({type(error).__name__}: {error}); "
-            "write it anew with `reckon calibrate`"
-        ) from None
+    except DAMAGE as error:
+        raise _damaged(where, error) from None
+
+
+DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
+"""What reading a file raises that is not what it should be."""
+
+
+def _damaged(directory: Path, error: Exception) -> InputError:
+    return InputError(
+        f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
+        "write it anew with `reckon calibrate`"
+    )
+
+
+Key = tuple[str, str, str]
+
+
+class Kernels(Mapping[Key, EfficiencyModel]):
+    """Efficiency models of a folder by (kind, data type, accelerator), each cut out of the arrays
+    when it is first asked for: a prediction needs ten of several hundred.
+
+    Raises InputError for entries and arrays that do not go together: here for their extent, on
+    access for what is in one of them.
+    """
+
+    def __init__(
+        self, directory: Path, listed: list[dict[str, Any]], arrays: Array, keys: Array
+    ) -> None:
+        self._directory, self._arrays, self._keys = directory, arrays, keys
+        self._listed = {(e["kind"], e["dtype"], e["accelerator"]): e for e in listed}
+        self._cut: dict[Key, EfficiencyModel] = {}
+        if self._listed:  # they lie one behind the other: where the last is whole, all are
+            self[max(self._listed, key=lambda key: self._listed[key]["offset"])]
+
+    def __getitem__(self, key: Key) -> EfficiencyModel:
+        entry = self._listed[key]
+        if key not in self._cut:
+            try:
+                self._cut[key] = _kernel(entry, self._arrays, self._keys)
+            except DAMAGE as error:
+                raise _damaged(self._directory, error) from None
+        return self._cut[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._listed
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
 
 
 def files_read(ref: str | Path) -> list[Path]:
@@ -74,11 +143,17 @@ def files_read(ref: str | Path) -> list[Path]:
 
     Raises InputError as `load` for folders that are not there.
     """
-    directory = entries.calibration_dir(ref)
-    kernels = _kernels_dir(directory, _read_manifest(directory))
+    directory = entries.calibration_dir(ref).absolute()
+    kernels = _kernels_of(directory, _stamp(directory / MANIFEST))
     found = dict.fromkeys([directory / MANIFEST, *(kernels / name for name in FILES)])
     engines = engines_file(directory)
     return [*found, *([] if engines is None else [engines])]
+
+
+@lru_cache(maxsize=8)
+def _kernels_of(directory: Path, _: Stamp) -> Path:
+    """Folder of the kernels of a calibration whose manifest has that stamp."""
+    return _kernels_dir(directory, _read_manifest(directory))
 
 
 def _kernels_dir(directory: Path, manifest: Mapping[str, Any]) -> Path:
@@ -193,13 +268,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
     )
 
 
-def _build(
-    manifest: dict[str, Any], arrays: Array, keys: Array, serving: ServingParameters
-) -> Calibration:
-    kernels = {}
-    for entry in manifest["kernels"]:
-        model = _kernel(entry, arrays, keys)
-        kernels[(model.kind, model.dtype, model.accelerator)] = model
+def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameters) -> Calibration:
     links = {
         (entry["op"], entry["link"]): LinkModel(
             entry["op"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def read_parameters(path: Path) -> ServingParameters:
 
     Raises InputError where it is none.
     """
+    found = path.stat()
+    return _read(path.resolve(), (found.st_ino, found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _: tuple[int, int, int]) -> ServingParameters:
+    """The parameters of a file with that number, time and size."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return from_mapping(content)

@@ -60,7 +60,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Spec(BaseModel):
     """Base of all file forms: unknown keys are errors, instances are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class AcceleratorSpec(Spec):

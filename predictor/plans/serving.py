@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -241,7 +242,8 @@ class ServingPlan:
     @property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
-        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in SERVING_NUMBERS))
+        arrays = {value.shape for value in _numbers_of(self) if isinstance(value, np.ndarray)}
+        return np.broadcast_shapes(*arrays)
 
     def take(self, index: npt.NDArray[np.intp]) -> ServingPlan:
         """Plans at `index` of the flattened batch, as a new batch."""
@@ -254,6 +256,7 @@ class ServingPlan:
 
 
 SERVING_NUMBERS = tuple(field.name for field in fields(ServingPlan) if str(field.type) == "Numeric")
+_numbers_of = attrgetter(*SERVING_NUMBERS)
 SERVING_CATEGORIES = tuple(
     field.name for field in fields(ServingPlan) if field.name not in SERVING_NUMBERS
 )

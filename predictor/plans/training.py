@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from itertools import permutations
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -263,7 +264,8 @@ class TrainingPlan:
     @property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
-        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
+        arrays = {value.shape for value in _numbers_of(self) if isinstance(value, np.ndarray)}
+        return np.broadcast_shapes(*arrays)
 
     def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
         """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
@@ -278,6 +280,8 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field
 CATEGORY_FIELDS = tuple(
     field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
 )
+_numbers_of = attrgetter(*NUMERIC_FIELDS)
+
 LAYER_FIELDS = (
     "tp",
     "cp",

@@ -20,7 +20,7 @@ from predictor.search.axes import Index
 from predictor.search.contenders import varied
 from predictor.search.ranking import SearchResult
 from predictor.timing import Calibration
-from predictor.training import assemble, environment_of, parts
+from predictor.training import Frame, LayerParts, assemble, environment_of, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,19 @@ class Ratio:
 
 
 def timed(
-    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    layers: tuple[LayerParts, Index] | None = None,
+    around: Frame | None = None,
 ) -> list[Timed]:
-    """Time every plan of a batch of one dimension, or a single one."""
+    """Time every plan of a batch of one dimension, or a single one.
+
+    layers, around   what is known of them already, as `training.parts` takes it
+    """
     using = environment_of(cluster, plan, calibration.run)
-    found, _ = parts(model, cluster, plan, calibration)
+    found, _ = parts(model, cluster, plan, calibration, layers, around)
     step = assemble(found, calibration.run, using)
     shape = np.shape(step.step_time)
     neutral = step.step_time / using.factor
@@ -83,8 +91,15 @@ def timed_again(result: SearchResult, positions: Sequence[int] | Index) -> list[
     found: dict[int, Timed] = {}
     for number in np.unique(result.block[at]):
         own = at[result.block[at] == number]
-        plan = result.blocks[number].plan(result.row[own])
-        batch = timed(result.model, result.cluster, plan, result.calibration)
+        block, rows = result.blocks[number], result.row[own]
+        batch = timed(
+            result.model,
+            result.cluster,
+            block.plan(rows),
+            result.calibration,
+            result.layers[block.group].of(block, rows),
+            result.frames[number].of(rows) if number in result.frames else None,
+        )
         found.update(zip(own.tolist(), batch, strict=True))
     return [found[position] for position in at.tolist()]
 

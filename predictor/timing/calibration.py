@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,12 @@ class Neighbours:
         return np.asarray(near @ self.pull)
 
 
+@lru_cache(maxsize=64)
+def _pairs(features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Positions of both factors of every product of two features."""
+    return np.triu_indices(features)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EfficiencyModel:
     """Fitted efficiency of one kind of operator in one data type on one accelerator.
@@ -134,7 +141,7 @@ class EfficiencyModel:
         if self.near is not None:
             bend = bend + self.near(z, variant)
         if self.degree == 2:
-            rows, cols = np.triu_indices(z.shape[1])
+            rows, cols = _pairs(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             z = z @ weight + (bias if index or shift is None else bias + shift)
@@ -332,7 +339,8 @@ class Calibration:
 
 def _over_years(years: Numeric) -> Array:
     """Factor on the time of an empty kernel after so many years; 1 where that is NaN."""
-    return np.asarray(np.clip(np.exp(-LATENCY_TREND * np.nan_to_num(years)), 1 / 1.6, 1.6))
+    known = np.where(np.isnan(years), 0.0, years)
+    return np.asarray(np.clip(np.exp(-LATENCY_TREND * known), 1 / 1.6, 1.6))
 
 
 def empty_kernel(year: Numeric) -> Array:

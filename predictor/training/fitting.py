@@ -162,6 +162,8 @@ def first_fit(
         batch = stack([draft.plan(tp, pp, again) for tp, pp in candidates for again in several])
         peaks = memory(draft.model, batch, run).peak.reshape(len(candidates), len(several))
         fits.append(np.asarray(peaks <= capacity))
+        if fits[-1][0].any():  # nothing comes before the first layout
+            break
     table = np.concatenate(fits, axis=1)  # (layouts, options)
     if not table.any():
         return candidates[-1], options[-1]

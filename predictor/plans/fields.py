@@ -61,6 +61,7 @@ ENTRY = Kind("a name of the catalog, a file, or keys and values")
 PREDICT, EXPLAIN, PLAN = "predict", "explain", "plan"
 EVERYWHERE = (PREDICT, EXPLAIN, PLAN)
 
+ALL = ("all",)
 TRAINING_PHASES = ("forward", "backward", "optimizer", "pipeline", "communication", "memory")
 SERVING_PHASES = ("prefill", "decode", "load", "communication", "memory")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictor.plans.fields import (
+    ALL,
     CLUSTER_FIELDS,
     COUNT,
     EVERYWHERE,
@@ -11,7 +14,6 @@ from predictor.plans.fields import (
     PLAN,
     POSITIVE,
     PREDICT,
-    SERVING_PHASES,
     SHARE,
     SWITCH,
     WORD,
@@ -39,10 +41,13 @@ from predictor.plans.serving import (
     WEIGHTS,
 )
 
-ALL = SERVING_PHASES
 BOTH = ("prefill", "decode")
 ENGINE = "as the engine does"
 FITS = "the smallest tp x pp that holds the weights and a sequence, tp first, inside the node"
+
+_SEVERAL = {"system": "To choose among: NAME,...", "accelerator": "Instead of systems: NAME,..."}
+
+_WHERE = tuple(replace(one, planned=_SEVERAL.get(one.name, "")) for one in CLUSTER_FIELDS)
 
 _PARALLEL = (
     PlanField(
@@ -137,18 +142,17 @@ _LOAD = (
 
 _RECIPE = (
     PlanField(
-        "precision", WORD, "bf16 fp8 fp8_block sq int8_wo int4_wo ...", ALL, choices=WEIGHTS,
+        "precision", WORD, "Of the weights of linear projections.", ALL, choices=WEIGHTS,
         default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P", held="weights",
         reason="bf16 where the accelerator has it, else fp16, else fp32",
-        planned="bf16,fp8,int4_wo ...",
-        more="Of the linear projections: 16 bits; weight-only (..._wo, w4a16_...); weights and "
+        more="16 bits; weight-only (..._wo, w4a16_...); weights and "
         "activations (fp8, fp8_block, sq, nvfp4). What an accelerator does not multiply is widened "
         "as it is read (Frantar et al. 2024, Marlin).",
     ),
     PlanField(
-        "kv_precision", WORD, "bf16, fp8 or int8 cache.", ("decode", "load", "memory"),
+        "kv_precision", WORD, "Of cached keys and values.", ("decode", "load", "memory"),
         choices=tuple(KV_BYTES), default="as the rest of the attention", flags=EVERYWHERE,
-        metavar="P", held="kv", planned="bf16,fp8 cache.",
+        metavar="P", held="kv",
         reason="engines that keep an fp8 cache beside such weights do",
     ),
     *era_fields("Engine: vllm sglang ...", "engine"),
@@ -277,9 +281,7 @@ _HOST = (
     ),
 )  # fmt: skip
 
-SERVING_FIELDS: Table = table(
-    (*CLUSTER_FIELDS, *_PARALLEL, *_LOAD, *_RECIPE, *_ENGINE, *_GUESSES, *_HOST)
-)
+SERVING_FIELDS: Table = table((*_WHERE, *_PARALLEL, *_LOAD, *_RECIPE, *_ENGINE, *_GUESSES, *_HOST))
 """What a request may state of a serving plan."""
 
 SERVING_DERIVED = {"serving": "batch, concurrency, saturated and rate"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.plans.fields import (
+    ALL,
     CLUSTER_FIELDS,
     COUNT,
     EVERYWHERE,
@@ -15,7 +16,6 @@ from predictor.plans.fields import (
     PREDICT,
     SHARE,
     SWITCH,
-    TRAINING_PHASES,
     WORD,
     WORDS,
     PlanField,
@@ -39,7 +39,6 @@ from predictor.plans.training import (
 )
 from predictor.precision import PRECISIONS
 
-ALL = TRAINING_PHASES
 PASSES = ("forward", "backward")
 FRAMEWORK = "as the framework does"
 FITS = "the smallest tp x pp that fits, tp first and inside the node"
@@ -126,36 +125,37 @@ _BATCH = (
 
 _RECIPE = (
     PlanField(
-        "precision", WORD, "fp32 tf32 fp16 bf16 fp8 ...", ALL, choices=tuple(PRECISIONS),
-        default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P",
+        "precision", WORD, "Of the layers' products, in all three directions.", ALL,
+        choices=tuple(PRECISIONS), default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P",
         reason="bf16 where the accelerator has it, else fp16, else fp32",
-        planned="fp16 bf16 fp8 ... (one: searched.)",
     ),
     PlanField(
-        "recompute", WORD, "none selective per_op full fit.", ("backward", "memory"),
+        "recompute", WORD, "What the backward pass runs again.", ("backward", "memory"),
         choices=(*RECOMPUTES, FIT), default=f"{FRAMEWORK}, else the least that fits",
-        flags=EVERYWHERE, metavar="R", planned="none selective per_op full.",
+        flags=EVERYWHERE, metavar="R",
         reason="`fit` is the first of none, selective, and eighths of full with which it fits",
         more="What runs twice: nothing; the attention core; everything but attention, of the "
         "products every other one; whole layers.",
     ),
     PlanField(
-        "sharding", WORD, "none zero1 zero2 zero3 fsdp hsdp.",
+        "sharding", WORD, "What the data-parallel group divides among its ranks.",
         ("optimizer", "communication", "memory"), choices=tuple(SHARDINGS), default=FRAMEWORK,
-        flags=EVERYWHERE, metavar="S", planned="none zero1 zero2 fsdp hsdp.",
+        flags=EVERYWHERE, metavar="S",
     ),
     PlanField(
-        "sequence_parallel", SWITCH, "Megatron's flag.", (*PASSES, "communication", "memory"),
+        "sequence_parallel", SWITCH, "Tensor-parallel ranks split norms too.",
+        (*PASSES, "communication", "memory"),
         default=f"{FRAMEWORK}; most: where tp > 1", flags=(PREDICT, EXPLAIN), lists=False,
     ),
     PlanField(
-        "attention", WORD, "flash or unfused.", (*PASSES, "memory"), choices=ATTENTIONS,
-        default=FRAMEWORK, flags=(PREDICT, EXPLAIN), metavar="A",
+        "attention", WORD, "Kernels of the attention core.", (*PASSES, "memory"),
+        choices=ATTENTIONS, default=FRAMEWORK, flags=(PREDICT, EXPLAIN), metavar="A",
         more="The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as "
         "written in Triton; separate kernels.",
     ),
     PlanField(
-        "schedule", WORD, "1f1b zb-h1 ...", ("backward", "pipeline", "communication", "memory"),
+        "schedule", WORD, "Order of a pipeline's passes.",
+        ("backward", "pipeline", "communication", "memory"),
         choices=tuple(SCHEDULES), flags=(PLAN,), metavar="S",
         reason="what most frameworks run; interleaved with --vpp",
     ),

@@ -236,7 +236,7 @@ _ENGINE = (
         unit="tokens", default=ENGINE,
     ),
     PlanField(
-        "window", COUNT, "Passes over one prompt that follow each other through the pipeline.",
+        "window", COUNT, "Passes over one prompt that follow each other through stages.",
         ("prefill",), default=f"{ENGINE}, else no limit",
         more="Before the pipeline drains.",
     ),

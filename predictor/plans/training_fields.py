@@ -40,6 +40,7 @@ from predictor.plans.training import (
 from predictor.precision import PRECISIONS
 
 PASSES = ("forward", "backward")
+STAGES = (*PASSES, "optimizer", "pipeline", "memory")
 FRAMEWORK = "as the framework does"
 FITS = "the smallest tp x pp that fits, tp first and inside the node"
 
@@ -81,12 +82,12 @@ _PARALLEL = (
         reason="shard inside the node; dp where the sharding is another",
     ),
     PlanField(
-        "first_layers", COUNT, "Layers on the first stage of the pipeline.",
-        ("pipeline", "memory"), default="as `split` says",
+        "first_layers", COUNT, "Layers on the first stage of the pipeline.", STAGES,
+        default="as `split` says",
         more="Megatron's decoder-first-pipeline-num-layers.",
     ),
     PlanField(
-        "last_layers", COUNT, "Layers on the last stage of the pipeline.", ("pipeline", "memory"),
+        "last_layers", COUNT, "Layers on the last stage of the pipeline.", STAGES,
         default="as `split` says", more="Megatron's decoder-last-pipeline-num-layers.",
     ),
     PlanField(
@@ -155,13 +156,13 @@ _RECIPE = (
     ),
     PlanField(
         "schedule", WORD, "Order of a pipeline's passes.",
-        ("backward", "pipeline", "communication", "memory"),
+        ("pipeline", "communication", "memory"),
         choices=tuple(SCHEDULES), flags=(PLAN,), metavar="S",
         reason="what most frameworks run; interleaved with --vpp",
     ),
     *era_fields("Whose defaults to assume.", "framework"),
     PlanField(
-        "split", WORD, "How layers fall on stages.", ("pipeline", "memory"), choices=SPLITS,
+        "split", WORD, "How layers fall on stages.", STAGES, choices=SPLITS,
         reason="frameworks divide by number",
         more="Equal numbers, embedding and head as slots where that divides; or equal arithmetic.",
     ),
@@ -172,14 +173,15 @@ _RECIPE = (
         "all-to-all.",
     ),
     PlanField(
-        "rank_order", ORDER, "Which ranks are neighbours, e.g. tp-cp-pp-dp.", ("communication",),
+        "rank_order", ORDER, "Which ranks are neighbours, e.g. tp-cp-pp-dp.",
+        ("optimizer", "communication"),
         reason="Megatron's default",
         more="tp-cp-pp-dp is its tp-pp-dp mapping, which keeps pipelines together instead of "
         "replicas. An `ep` among them says nothing: experts fill the ranks of a stage.",
     ),
     PlanField(
-        "dispatch", WORD, "How tokens travel to their experts.",
-        (*PASSES, "communication", "memory"), choices=DISPATCHES, reason="plain all-to-all",
+        "dispatch", WORD, "How tokens travel to their experts.", ("communication",),
+        choices=DISPATCHES, reason="plain all-to-all",
         more="Every copy by itself, or once to each node and once to each rank in it (DeepEP, "
         "HybridEP).",
     ),
@@ -228,7 +230,7 @@ _OFFLOAD = (
     ),
     PlanField(
         "offload_optimizer", SHARE, "Of the optimizer's states and update, kept by the host.",
-        ("optimizer", "communication", "memory"), reason="nothing is offloaded unless stated",
+        ("optimizer", "memory"), reason="nothing is offloaded unless stated",
     ),
     PlanField(
         "offload_to", WORD, "Where that stays: memory or drives.",
@@ -284,14 +286,14 @@ _OVERLAP = (
     ),
     PlanField(
         "grad_clip", SWITCH, "Gradients are clipped by their global norm.",
-        ("optimizer", "communication"), reason="all published recipes clip",
+        ("optimizer",), reason="all published recipes clip",
     ),
     PlanField(
         "dropout", SWITCH, "Dropout after attention and feed-forward.", (*PASSES, "memory"),
         default=FRAMEWORK,
     ),
     PlanField(
-        "fused", SWITCH, "Elementwise chains are single kernels.", (*PASSES, "memory"),
+        "fused", SWITCH, "Elementwise chains are single kernels.", PASSES,
         reason="gated activation, rotary and norms are fused in today's frameworks",
     ),
 )  # fmt: skip
@@ -303,15 +305,17 @@ _BYTES = (
     ),
     PlanField(
         "gradient_bytes", POSITIVE, "An accumulated gradient element.",
-        ("backward", "optimizer", "memory"), unit="bytes", default="4",
+        ("optimizer", "memory"), unit="bytes", default="4",
         reason="gradients accumulate in fp32",
     ),
     PlanField(
-        "reduce_bytes", POSITIVE, "A gradient element as it is reduced.", ("communication",),
+        "reduce_bytes", POSITIVE, "A gradient element as it is reduced.",
+        ("communication", "memory"),
         unit="bytes", default="4", reason="gradients are reduced in fp32",
     ),
     PlanField(
-        "gather_bytes", POSITIVE, "A weight element as it is gathered.", ("communication",),
+        "gather_bytes", POSITIVE, "A weight element as it is gathered.",
+        ("communication", "memory"),
         unit="bytes", default="of the precision: 2 or 4",
         reason="weights are gathered as they are multiplied",
     ),

@@ -34,5 +34,5 @@ def show(kind: str, name: str | None, yaml: bool, json: str | None) -> int:
 
         print(library.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
     else:
-        show(found)
+        show(kind, found)
     return 0

@@ -9,7 +9,7 @@ from predictor.catalog import load
 from predictor.errors import unknown
 from predictor.precision import PEAK
 from predictor.units import GB, GIB
-from reckon.views.fields import entry, listed
+from reckon.views.fields import briefly, entry, listed
 from reckon.views.terminal import grid
 
 KINDS = (*catalog.KINDS, "calibrations", "fields")
@@ -29,11 +29,13 @@ def content(kind: str, name: str | None) -> Content:
     return _all(kind) if name is None else _one(kind, name)
 
 
-def show(found: Content) -> None:
+def show(kind: str, found: Content) -> None:
     """Print a catalog or one of its entries."""
     if isinstance(found, list):
-        columns = list(found[0])
-        print(grid(columns, [[_cell(row[c]) for c in columns] for row in found], left=2))
+        rows = briefly(found) if kind == "fields" else found
+        columns = list(rows[0])
+        text = len(columns) if kind == "fields" else 2
+        print(grid(columns, [[_cell(row[c]) for c in columns] for row in rows], left=text))
     else:
         print(grid(["", ""], [[key, _cell(value)] for key, value in _flat(found)], left=2))
 

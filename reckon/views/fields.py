@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Any
 
 from predictor.errors import unknown
@@ -17,6 +18,9 @@ from predictor.plans import (
     TrainingPlan,
     default_of,
 )
+
+WIDEST_VALUES, WIDEST_DEFAULT = 36, 64
+"""Letters of a cell on the terminal."""
 
 TABLES: dict[str, tuple[Table, type, dict[str, str]]] = {
     "training": (
@@ -37,10 +41,6 @@ def _row(of: str, found: PlanField) -> dict[str, Any]:
     """One field as a row."""
     _, plan, verbs = TABLES[of]
     flags = [verb for name, verb in verbs.items() if name in found.flags]
-    rest = [verb for verb in verbs.values() if verb not in flags]
-    dashed = "--" + found.name.replace("_", "-")
-    spelled = [f"{dashed} ({', '.join(flags)})"] if flags else []
-    spelled += [f"--set {found.name}= ({', '.join(rest)})"] if rest else []
     return {
         "name": found.name,
         "plan": of,
@@ -49,15 +49,36 @@ def _row(of: str, found: PlanField) -> dict[str, Any]:
         "default": default_of(found, plan),
         "reason": found.reason,
         "touches": ", ".join(found.touches),
-        "verbs": "; ".join(spelled),
+        "verbs": ", ".join(verbs.values()),
+        "flag": f"--{found.name.replace('_', '-')}" if flags else "",
+        "flag_of": ", ".join(flags),
         "what": " ".join(part for part in (found.help, found.more) if part),
     }
 
 
 def listed() -> list[dict[str, Any]]:
     """A row for each field of each plan: what values it takes, what is taken where it is not
-    stated and why, and which verbs have a flag for it."""
+    stated and why, which verbs take it and which have a flag for it."""
     return [_row(of, one) for of, (entries, *_) in TABLES.items() for one in entries.values()]
+
+
+def briefly(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows as a terminal has room for them: long values cut, those verbs that have a flag."""
+    return [
+        {
+            "name": row["name"],
+            "plan": row["plan"],
+            "unit": row["unit"],
+            "values": shorten(row["values"], WIDEST_VALUES, placeholder=" ..."),
+            "default, because": shorten(
+                f"{row['default']}: {row['reason']}" if row["reason"] else row["default"],
+                WIDEST_DEFAULT,
+                placeholder=" ...",
+            ),
+            "flag of": row["flag_of"] or "(--set)",
+        }
+        for row in rows
+    ]
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -80,6 +101,9 @@ file or of a sweep's grid, or in the mapping that `reckon.predict_train`, `predi
 and `search_infer` take. What is left out is completed, and every field that was filled in is told
 with its reason. `reckon show fields NAME` prints one.
 
+What a field touches is what it changes by itself: a longer pass also lengthens a pipeline's bubble
+and hides more of what runs behind it. Verbs that have no flag of a field take it by `--set`.
+
 This page is made from the table by `python tools/reference.py`.
 """
 
@@ -89,7 +113,7 @@ def reference() -> str:
     parts = [HEAD]
     for of in TABLES:
         parts.append(f"\n## {of.capitalize()}\n")
-        columns = ["field", "what", "values", "unit", "default", "touches", "verbs"]
+        columns = ["field", "what", "values", "unit", "default", "touches", "flag of"]
         parts.append(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
         for row in listed():
             if row["plan"] != of:
@@ -97,7 +121,7 @@ def reference() -> str:
             why = f" ({row['reason']})" if row["reason"] else ""
             cells = [
                 f"`{row['name']}`", row["what"], row["values"], row["unit"],
-                row["default"] + why, row["touches"], row["verbs"],
+                row["default"] + why, row["touches"], row["flag_of"],
             ]  # fmt: skip
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(parts) + "\n"

@@ -40,7 +40,7 @@ Natural = Annotated[int, Field(ge=0, le=10**9)]
 class Spec(BaseModel):
     """Base of all file forms: unknown keys are errors, instances are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class AcceleratorSpec(Spec):

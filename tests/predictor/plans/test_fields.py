@@ -50,7 +50,7 @@ def test_an_entry_says_all(of: int, entry: PlanField) -> None:
     assert set(entry.touches) <= set(phases)
     assert entry.help.endswith((".", "..."))
     assert len(entry.help) <= 66
-    assert default_of(entry, plan), "what holds where it is unstated"
+    assert default_of(entry, plan)
     if entry.choices and not entry.default:
         assert default_of(entry, plan) in entry.choices
 
@@ -61,7 +61,8 @@ def test_what_lies_outside_its_values_is_refused(of: int, entry: PlanField) -> N
     kind = entry.kind
     outside: list[Any] = []
     if kind.number is not None:
-        outside = [kind.least - 1 if kind.least is not None else kind.above, float("nan")]
+        below = kind.above if kind.least is None else kind.least - 1
+        outside = [below, float("nan")]
         outside.append(kind.most * 2 if kind.most is not None else kind.below)
         for inside in (kind.least, kind.most):
             if inside is not None:
@@ -77,8 +78,8 @@ def test_what_lies_outside_its_values_is_refused(of: int, entry: PlanField) -> N
             parse(form, {entry.name: value}, "t")
 
 
-DENSE = {"gpus": 16, "tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096, "recompute": "selective",
-         "tokens": 1e9}  # fmt: skip
+DENSE = {"gpus": 16, "tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096, "tokens": 1e9,
+         "recompute": "selective"}  # fmt: skip
 SERVED = {"gpus": 8, "tp": 8, "concurrency": 16, "input_len": 512, "output_len": 64}
 REQUESTS = [
     (0, "llama3-8b", {**DENSE, "sharding": "hsdp", "recompute": "full"}),

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs studies bench rooms thousand mutants wheel clean
+.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -65,6 +65,9 @@ catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 	@test -d $(SHARED) || { echo "make catalogs needs $(SHARED)"; exit 2; }
 	$(BIN)/python tools/curate.py $(SHARED)
 	$(BIN)/python tools/curate_technology.py $(SHARED)
+
+reference: setup         ## rewrite docs/reference from the tables it is made from
+	$(BIN)/python tools/reference.py
 
 studies: setup           ## run the shipped studies; readings, tables and figures in studies/
 	for name in $$($(BIN)/reckon study list); do $(BIN)/reckon study $$name --out studies || exit; done

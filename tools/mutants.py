@@ -175,10 +175,13 @@ def recorded(target: Path) -> None:
             f"    json.dump(T, open({str(report)!r}, 'w'))\n",
             encoding="utf-8",
         )
-        what = "-m pytest -q -p times_plugin -p no:xdist tests/predictor tests/acceptance tests/reckon"
+        what = (
+            "-m pytest -q -p times_plugin -p no:xdist "
+            + "tests/predictor tests/acceptance tests/reckon"
+        )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
         subprocess.run(
-            [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *what.split()],
+            [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *"-m pytest -q -p times_plugin -p no:xdist".split(), *tests.split()],
             cwd=ROOT, env=environment, check=False,
         )  # fmt: skip
         import coverage
@@ -283,9 +286,7 @@ def main() -> int:
     harmless = equivalents()
     drawn_out = [m for m in drawn if m.key in harmless]
     todo = [m for m in drawn if m.key not in harmless]
-    print(
-        f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried"
-    )
+    print(f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried")
     verdicts: dict[str, bool] = {}
     with tempfile.TemporaryDirectory() as folder:
         homes = []

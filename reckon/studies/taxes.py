@@ -29,7 +29,7 @@ from predictor.hardware import Accelerator
 from predictor.serving import complete_serving, predict_inference
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict
-from reckon.studies.page import Figure, Result, Series
+from reckon.views.page import Figure, Result, Series
 
 TAXES = ("launch", "bulk-synchronous waiting", "data locality")
 STREAMING = ("norm", "elementwise", "softmax", "embedding")

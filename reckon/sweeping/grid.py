@@ -133,9 +133,10 @@ def _keys(verb: str) -> tuple[str, ...]:
         from reckon.verbs.fleets import OPTIONS
 
         return (*dict.fromkeys((*ServingPlanSpec.model_fields, *OPTIONS, "price_per_gpu_hour")),)
-    from reckon.verbs.plans import FIELDS, LIMITS
+    from reckon.verbs.plans import BATCH_TOKENS, LIMITS
 
-    return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *FIELDS, *LIMITS, "objective")),)
+    own = (BATCH_TOKENS, *LIMITS, "objective")
+    return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *own)),)
 
 
 def _checked(verb: str, name: str, value: Any, where: str) -> Any:

@@ -45,17 +45,11 @@ from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
 OBJECTIVES = ("gpus", "cost")
 
-STATED = (
-    "model", "system", "accelerator", "input_len", "output_len", "tp", "pp", "dp", "ep",
-    "prefill_workers", "precision", "kv_precision", "framework", "era",
-)  # fmt: skip
-"""Flags that say what to search."""
-
 OPTIONS = (
     "rate", "load", "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom",
     "spare", "price", "objective", "simulate",
 )  # fmt: skip
-"""Flags that say what for."""
+"""Keys that say what for: the load, the promise, the goal."""
 
 NUMBERS = (
     "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom", "spare", "simulate",

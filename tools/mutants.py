@@ -180,10 +180,11 @@ def recorded(target: Path) -> None:
             + "tests/predictor tests/acceptance tests/reckon"
         )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
+        run = f"-m coverage run --rcfile={settings} -m pytest -q -p times_plugin -p no:xdist"
+        where = "tests/predictor tests/acceptance tests/reckon"
         subprocess.run(
-            [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", *"-m pytest -q -p times_plugin -p no:xdist".split(), *tests.split()],
-            cwd=ROOT, env=environment, check=False,
-        )  # fmt: skip
+            [sys.executable, *run.split(), *where.split()], cwd=ROOT, env=environment, check=False
+        )
         import coverage
 
         found = coverage.CoverageData(str(data))

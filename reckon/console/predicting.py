@@ -200,7 +200,7 @@ def predict_infer(
     from reckon.verbs.serving import sweep_serving
 
     fields, told = _launched(lines, asked)
-    found = sweep_serving(fields, load(asked.calibration), own, asked.where)
+    found = sweep_serving(fields, load(asked.calibration), asked.where)
     _finish(asked, found, "inference-sweep", emit, told)
     if not asked.quiet and not emit:
         from reckon.views.serving import show_serving, show_serving_sweep

@@ -175,10 +175,6 @@ def recorded(target: Path) -> None:
             f"    json.dump(T, open({str(report)!r}, 'w'))\n",
             encoding="utf-8",
         )
-        what = (
-            "-m pytest -q -p times_plugin -p no:xdist "
-            + "tests/predictor tests/acceptance tests/reckon"
-        )
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
         run = f"-m coverage run --rcfile={settings} -m pytest -q -p times_plugin -p no:xdist"
         where = "tests/predictor tests/acceptance tests/reckon"

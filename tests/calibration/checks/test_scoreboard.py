@@ -20,7 +20,8 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.timing.calibration import Calibration, RunParameters
-from reckon.verbs.validating import report, validate
+from reckon.verbs.validating import validate
+from reckon.views.validation import show_validation as report
 from tests.calibration.conftest import gemm_table
 from tests.calibration.tables.test_points import ROW
 

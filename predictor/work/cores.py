@@ -106,7 +106,7 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
                 at.share,
                 at.kept(kept),
                 core=True,
-                idle=keys / longest - 1.0,
+                idle=read / longest - 1.0,
             )
         )
     if at.software.scores:

@@ -116,6 +116,13 @@ def test_windows_are_counted_query_by_query(query: int, past: int, window: int) 
     assert float(core.bytes) == pytest.approx(moved)
 
 
+def test_cached_tokens_out_of_reach_of_a_window_cost_nothing() -> None:
+    model = replace(catalog.model("llama3-8b"), sliding_window=1024, sliding_pattern="")
+    near, far = (prefill_attention(model, plan(), 2.0, 512.0, past)[0] for past in (4e3, 64e3))
+    for quantity in ("m", "n", "flop", "bytes", "idle"):
+        assert float(getattr(near, quantity)) == float(getattr(far, quantity))
+
+
 @pytest.mark.parametrize("past", [0, 4096])
 def test_latents_are_expanded_for_all_tokens_that_are_there(past: int) -> None:
     """DeepSeek-V3: 128 heads of 128 + 64 against the keys, 128 from them; keys and values of

@@ -16,20 +16,11 @@ import pandas as pd
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
 from calibration.network.fit import op_of, wire, wire_spread, wire_times
-from calibration.runs.fit import default_run, left_out, take_apart
-from calibration.serving.fit import (
-    Timed,
-    class_of,
-    fit_engines,
-    fit_spreads,
-    held_out,
-    operator_sigma,
-    parameters_of,
-    published,
-    select,
-    timed,
-    values,
-)
+from calibration.runs.apart import take_apart
+from calibration.runs.fit import default_run, left_out
+from calibration.serving.engines import fit_engines, held_out, parameters_of
+from calibration.serving.spreads import class_of, fit_spreads, operator_sigma
+from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
 from calibration.tables.cells import check_runs

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.serving.fit import parameters_of, published, timed, values
+from calibration.serving.engines import parameters_of
+from calibration.serving.timed import published, timed, values
 from calibration.tables.requests import InferencePoint, inference_point
 from predictor import catalog
 from predictor.catalog.artifacts import load

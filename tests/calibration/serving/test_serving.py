@@ -10,20 +10,10 @@ import pytest
 
 from calibration.checks.scoreboard import refold, score
 from calibration.checks.scored import summary
-from calibration.serving.fit import (
-    class_of,
-    fit,
-    fit_engines,
-    fit_spreads,
-    held_out,
-    lineage,
-    main,
-    parameters_of,
-    published,
-    timed,
-    values,
-    weights,
-)
+from calibration.serving.engines import fit_engines, held_out, lineage, parameters_of, weights
+from calibration.serving.fit import fit, main
+from calibration.serving.spreads import class_of, fit_spreads
+from calibration.serving.timed import published, timed, values
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Skipped
 from predictor import catalog

@@ -1,4 +1,5 @@
-"""The architecture as the imports have it: which room uses which, cycles between files, and lines.
+"""The architecture as the imports have it: which room uses which, cycles between files, and how
+many lines each room has.
 
     python tools/rooms.py
 

@@ -77,6 +77,15 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     return np.asarray((narrow * matrices + experts) * layers + ends * tables)
 
 
+def _inner_width(model: Model) -> int:
+    """Widest input of a layer's second product, over all experts that a token goes to."""
+    inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
+    if model.is_moe:
+        wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
+        inner = max(inner, int(wide))
+    return inner
+
+
 def serving_memory(
     model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
 ) -> ServingMemory:
@@ -93,11 +102,7 @@ def serving_memory(
     serving = np.asarray(plan.serving) > 0
     sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
     tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
-    inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
-    if model.is_moe:
-        wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
-        inner = max(inner, int(wide))
-    activations = half * tokens * (4.0 * model.hidden + 2.0 * inner / plan.tp)
+    activations = half * tokens * (4.0 * model.hidden + 2.0 * _inner_width(model) / plan.tp)
     logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
     held_here = weights = weight_bytes(model, plan)
     if plan.offload != "none":

@@ -262,6 +262,18 @@ def layer_activations(
     return whole, one
 
 
+def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
+    """Layers whose sharded weights are gathered [bytes]: two (one in use, one prefetched; all of
+    them where they are kept for the backward pass), and one layer's unreduced gradients."""
+    if not SHARDINGS[plan.sharding].weights:
+        return 0.0
+    experts = model.moe_share * model.num_experts * model.expert_matrix
+    piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
+    gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
+    trained = 0.0 if plan.frozen else plan.reduce_bytes
+    return piece * (gathered * plan.gather_bytes + trained)
+
+
 def memory(
     model: Model, plan: TrainingPlan, run: RunParameters, operators: list[Operator] | None = None
 ) -> Memory:
@@ -282,13 +294,6 @@ def memory(
     adds = allocation(run, plan.framework)
     flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
     kept = kept * np.where(flying > 1.0, adds.held, 1.0)
-    sharding = SHARDINGS[plan.sharding]
-    # Two gathered layers (one in use, one prefetched; all of them where they are kept for the
-    # backward pass) and one layer's unreduced gradients.
-    experts = model.moe_share * model.num_experts * model.expert_matrix
-    piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
-    gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
-    trained = 0.0 if plan.frozen else plan.reduce_bytes
     zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     layers = Held(parameters.layers, zero if parameters.frozen else parameters.layers)
     edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)
@@ -310,9 +315,7 @@ def memory(
         "recomputation workspace": one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0)
         if plan.recompute == "full"
         else zero,
-        "gathered layers": piece * (gathered * plan.gather_bytes + trained)
-        if sharding.weights
-        else zero,
+        "gathered layers": _gathered(model, plan, at),
         "context": adds.context,
     }
     present = np.broadcast_to(at.count > 0, zero.shape)

@@ -1,5 +1,6 @@
 """How it is laid out and what is asked: plans of training and serving, rules, schedules."""
 
+from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
     EXPLAIN,
     ORDER,
@@ -16,7 +17,7 @@ from predictor.plans.fields import (
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import Rule, check, enforce, feasible, pipeline_rules, training_rules
-from predictor.plans.schedules import LINE, SCHEDULES, Event, Passes, V, pipeline_time, timeline
+from predictor.plans.schedules import LINE, SCHEDULES, Passes, V, pipeline_time
 from predictor.plans.serving import (
     ACCUMULATIONS,
     ADMISSIONS,

@@ -144,62 +144,74 @@ def order_zero_bubble_v(stage: int, pp: int, m: int) -> list[Block]:
     return [block for block in found if block[0][1] < m]
 
 
+class _Order:
+    """Blocks of one device, one after the other; each direction and chunk counts its own
+    micro-batches. `left` are gradients of weights that are still to come."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.left: list[Work] = []
+        self.done: Counter[tuple[str, int]] = Counter()
+
+    def work(self, direction: str, chunk: int) -> Work:
+        """The next micro-batch of a direction and chunk."""
+        self.done[(direction, chunk)] += 1
+        return direction, self.done[(direction, chunk)] - 1, chunk
+
+    def forward(self, chunk: int) -> None:
+        """A forward pass."""
+        self.blocks.append((self.work("forward", chunk),))
+
+    def backward(self, chunk: int, later: bool = False) -> None:
+        """A backward pass, gradients of weights at once or later."""
+        inputs, weights = self.work("backward", chunk), self.work("weights", chunk)
+        if later:
+            self.left.append(weights)
+        self.blocks.append((inputs,) if later else (inputs, weights))
+
+    def both(self, chunk: int, other: int) -> None:
+        """A forward pass and, of another chunk, a backward pass as one block."""
+        ahead, back = self.work("forward", chunk), self.work("backward", other)
+        self.blocks.append((ahead, back, self.work("weights", other)))
+
+    def weights(self) -> None:
+        """Gradients of weights that were put off first."""
+        self.blocks.append((self.left.pop(0),))
+
+
 def order_dual_pipe_v(stage: int, pp: int, m: int) -> list[Block]:
     """Order of DualPipeV on one device: chunks 0 and 1; forward and backward chunks run as one
     block where both are there. m of at least 2 pp."""
-    found: list[Block] = []
-    done: Counter[tuple[str, int]] = Counter()
-    left: list[Work] = []
-
-    def work(direction: str, chunk: int) -> Work:
-        done[(direction, chunk)] += 1
-        return direction, done[(direction, chunk)] - 1, chunk
-
-    def forward(chunk: int) -> None:
-        found.append((work("forward", chunk),))
-
-    def backward(chunk: int, later: bool = False) -> None:
-        inputs, weights = work("backward", chunk), work("weights", chunk)
-        if later:
-            left.append(weights)
-        found.append((inputs,) if later else (inputs, weights))
-
-    def both(chunk: int, other: int) -> None:
-        found.append((work("forward", chunk), work("backward", other), work("weights", other)))
-
-    def weights() -> None:
-        found.append((left.pop(0),))
-
-    behind = pp - stage - 1
+    order, behind = _Order(), pp - stage - 1
     for _ in range(2 * behind):
-        forward(0)
+        order.forward(0)
     for _ in range(stage + 1):
-        forward(0)
-        forward(1)
+        order.forward(0)
+        order.forward(1)
     for _ in range(behind):
-        backward(1, later=True)
-        weights()
-        forward(1)
+        order.backward(1, later=True)
+        order.weights()
+        order.forward(1)
     for index in range(m - 2 * pp + stage + 1):
         if index == 0 and behind == 0:
-            forward(0)
-            backward(1)
+            order.forward(0)
+            order.backward(1)
         else:
-            both(0, 1)
-        both(1, 0)
+            order.both(0, 1)
+        order.both(1, 0)
     for _ in range(behind):
-        backward(1)
-        both(1, 0)
+        order.backward(1)
+        order.both(1, 0)
     turn, odd = (stage + 1) // 2, stage % 2
     for index in range(stage + 1):
-        backward(1, later=index > turn or (index == turn and odd == 1))
-        backward(0, later=index >= turn)
+        order.backward(1, later=index > turn or (index == turn and odd == 1))
+        order.backward(0, later=index >= turn)
     for _ in range(behind):
-        weights()
-        backward(0, later=True)
-    while left:
-        weights()
-    return found
+        order.weights()
+        order.backward(0, later=True)
+    while order.left:
+        order.weights()
+    return order.blocks
 
 
 def order_dual_pipe(stage: int, pp: int, m: int) -> list[Block]:

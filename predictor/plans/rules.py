@@ -31,29 +31,20 @@ def not_multiple(value: Numeric, divisor: Numeric) -> Any:
     return np.asarray(value % np.maximum(divisor, 1) != 0)
 
 
+POSITIVE = "tp pp dp cp vpp ep etp micro_batch global_batch seq_len".split()
+"""Fields that are whole numbers of at least 1."""
+
+
 def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """Every law with the plans that break it; arrays in, arrays out."""
-    positive = (
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "vpp",
-        "ep",
-        "etp",
-        "micro_batch",
-        "global_batch",
-        "seq_len",
-    )
     found = [
         Rule(
             np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
             "{" + name + "} must be a whole number of at least 1",
             (name,),
         )
-        for name in positive
+        for name in POSITIVE
     ]
-    stages = plan.pp * plan.vpp
     found += pipeline_rules(plan, model)
     found += [
         Rule(
@@ -82,7 +73,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             if width
         ),
         Rule(
-            np.asarray(stages > model.layers + 2),
+            np.asarray(plan.pp * plan.vpp > model.layers + 2),
             f"pp {{pp}} x vpp {{vpp}} is more stages than {model.name} has layers ({model.layers})",
             ("pp", "vpp"),
         ),
@@ -107,13 +98,12 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
 
 def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """What the schedule asks of stages and micro-batches, and the stated layers of stages."""
-    entry, name = plan.pipeline, plan.schedule
-    m, pp, first, last = plan.micro_batches, plan.pp, plan.first_layers, plan.last_layers
-    uneven = ~(np.isnan(first) & np.isnan(last))
-    rest = model.layers - np.nan_to_num(first) - np.nan_to_num(last)
-    # Stages that the rest falls on: all whose layers are not stated.
-    others = pp - (~np.isnan(first)).astype(float) - (~np.isnan(last)).astype(float)
-    found = [
+    return _schedule_rules(plan) + _uneven_rules(plan, model)
+
+
+def _schedule_rules(plan: TrainingPlan) -> list[Rule]:
+    entry, name, m, pp = plan.pipeline, plan.schedule, plan.micro_batches, plan.pp
+    return [
         Rule(
             np.asarray(plan.vpp > (np.inf if entry.chunks else 1)),
             f"vpp {{vpp}} cannot be with schedule {name}: its devices hold one stage",
@@ -142,13 +132,21 @@ def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("pp",),
         ),
     ]
-    found.append(
+
+
+def _uneven_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    pp, first, last = plan.pp, plan.first_layers, plan.last_layers
+    uneven = ~(np.isnan(first) & np.isnan(last))
+    rest = model.layers - np.nan_to_num(first) - np.nan_to_num(last)
+    # Stages that the rest falls on: all whose layers are not stated.
+    others = pp - (~np.isnan(first)).astype(float) - (~np.isnan(last)).astype(float)
+    found = [
         Rule(
             np.asarray(uneven & (plan.split == "cost")),
             "first_layers {first_layers} and last_layers {last_layers} cannot be with split cost",
             ("first_layers", "last_layers"),
         )
-    )
+    ]
     for field in ("first_layers", "last_layers"):
         value = getattr(plan, field)
         found.append(

@@ -295,7 +295,12 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("batch", "dp"),
         ),
     ]
-    found += [
+    return found + _apart_rules(plan, model) + _block_rules(plan, model)
+
+
+def _apart_rules(plan: ServingPlan, model: Model) -> list[Rule]:
+    """Of prompts that are read apart."""
+    return [
         Rule(
             not_multiple(model.heads, plan.prefill_tp),
             f"prefill_tp {{prefill_tp}} does not divide the {model.heads} attention heads of "
@@ -309,6 +314,11 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             ("prefill_workers",),
         ),
     ]
+
+
+def _block_rules(plan: ServingPlan, model: Model) -> list[Rule]:
+    """Of what the model's blocks are made of."""
+    found: list[Rule] = []
     if model.delta_layers:
         found.append(
             Rule(

@@ -166,14 +166,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.where(apart, burst, np.maximum(burst, work.running - room))
-    # A burst smaller than the prompts that were timed together fills their pass less.
-    # An idle engine reads the first of them alone, at once, and the rest after it, pass by pass.
-    rest = burst - 1.0
-    per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
-    filling = np.minimum(per_pass, rest)
-    ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
-    alone = batch / np.maximum(work.together, 1.0)
-    first = np.maximum(ahead * prompt - np.maximum(prompt - alone, 0.0), alone)
+    first = _first(work, burst, prompt, batch / np.maximum(work.together, 1.0))
     # Where all send together, nothing is under way when they do.
     residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
     sent = work.launching * np.asarray(own.request)
@@ -200,3 +193,18 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         np.asarray(turn),
         np.asarray(queue + busy),
     )
+
+
+def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:
+    """Time in which a mean prompt of a burst is read [s].
+
+    prompt   time of one in a pass, which a burst smaller than the prompts that were timed together
+             fills less
+    alone    time of one alone: an idle engine reads the first at once, and the rest after it, pass
+             by pass
+    """
+    rest = burst - 1.0
+    per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
+    filling = np.minimum(per_pass, rest)
+    ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
+    return np.asarray(np.maximum(ahead * prompt - np.maximum(prompt - alone, 0.0), alone))

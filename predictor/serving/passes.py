@@ -19,6 +19,7 @@ from predictor.plans import KV_BYTES, NATIVE, ServingPlan, runnable
 from predictor.timing import (
     BOUNDS,
     Calibration,
+    Timing,
     collective_time,
     empty_kernel,
     operator_times,
@@ -203,6 +204,49 @@ def _kernels(
     shared   fields of the plan on which the operators depend
     weights  (K, *shape): executions at each of K contexts, over which times are added up
     """
+    base = _base(plan, own, shared, weights, accelerator)
+    operators = build(base.plan, base.own)
+    host = base.accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
+    timing = operator_times(
+        operators, base.accelerator, calibration, base.within, sustained, plan.library, host
+    )
+    found = _added(operators, timing, plan, base)
+
+    def spread(value: Array) -> Array:
+        return np.asarray(value)[base.index] if plan.shape else np.asarray(value)
+
+    return Pass(
+        {name: spread(value) for name, value in found.terms.items()},
+        spread(found.kernels),
+        {name: (spread(time), spread(s)) for name, (time, s) in found.families.items()},
+        found.lines,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Base:
+    """Plans that differ in what operators depend on, and for each of all plans the `index` of its
+    own among them; the same of their quantities, accelerator and executions.
+
+    within   shape of the operators' times: contexts, if any, and plans
+    """
+
+    plan: ServingPlan
+    own: list[Numeric]
+    accelerator: Accelerator
+    execute: Array | None
+    within: tuple[int, ...]
+    index: npt.NDArray[np.intp]
+
+
+def _base(
+    plan: ServingPlan,
+    own: list[Numeric],
+    shared: list[Numeric],
+    weights: Array | None,
+    accelerator: Accelerator,
+) -> _Base:
+    """The distinct ones of a batch of plans; arguments as `_kernels` takes them."""
     shape = plan.shape
     lead = () if weights is None else weights.shape[:1]
     if shape:
@@ -222,33 +266,26 @@ def _kernels(
     else:
         flat, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
-    operators = build(flat, quantities)
-    host = accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
-    timing = operator_times(
-        operators, accelerator, calibration, within, sustained, plan.library, host
+    return _Base(
+        plan=flat,
+        own=quantities,
+        accelerator=accelerator,
+        execute=execute,
+        within=within,
+        index=index,
     )
-    size = within[len(lead) :]
-    zero = np.zeros(size)
+
+
+def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _Base) -> Pass:
+    """The pass that timed operators make, of the distinct plans."""
+    execute, accelerator = base.execute, base.accelerator
+    zero = np.zeros(base.within if execute is None else base.within[1:])
     terms = dict.fromkeys(TERMS, zero)
     kernels = zero
     families: dict[str, tuple[Array, Array]] = {}
-    lines = []
+    lines: list[Line] = []
     for position, operator in enumerate(operators):
-        each = timing.time[position]
-        if operator.op == "attention_decode" and plan.headwise != "none":
-            apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
-            each = np.where(apart, headwise_time(operator, plan, accelerator), each)
-        if plan.splitting == "none" and operator.op == "attention_decode":
-            one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
-            each = np.maximum(each, one / BLOCK_RATE)
-        if operator.variant == "recurrence":
-            # `batch` thread blocks side by side, each of which walks through its part in turn.
-            each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
-        if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
-            stream = matvec_time(operator.bytes, accelerator, plan.matvec)
-            plain = plan.matvec == "plain" and operator.op == "gemm"
-            stream = stream if plain else np.minimum(each, stream)
-            each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
+        each = _as_run(timing.time[position], operator, plan, accelerator)
         if execute is not None:
             each = (each * execute).sum(axis=0)
             passes: Numeric = execute.sum(axis=0)
@@ -263,29 +300,40 @@ def _kernels(
         family = timing.family[position]
         before, most = families.get(family, (zero, zero))
         families[family] = (before + spent, np.maximum(most, sigma))
-        if not shape and np.any(np.asarray(operator.count) > 0):
+        if not plan.shape and np.any(np.asarray(operator.count) > 0):
             bound = timing.bound[position]
             lines.append(
                 Line(
-                    operator.name,
-                    operator.op,
-                    float(np.mean(np.asarray(operator.count))) * float(np.sum(passes)),
-                    spent,
-                    BOUNDS[int(bound if not bound.ndim else bound.flat[bound.size // 2])],
-                    _intensity(operator, accelerator),
-                    timing.pedigree[position],
+                    name=operator.name,
+                    op=operator.op,
+                    count=float(np.mean(np.asarray(operator.count))) * float(np.sum(passes)),
+                    time=spent,
+                    bound=BOUNDS[int(bound if not bound.ndim else bound.flat[bound.size // 2])],
+                    intensity=_intensity(operator, accelerator),
+                    pedigree=timing.pedigree[position],
                 )
             )
+    whole = {name: (time + zero, sigma + zero) for name, (time, sigma) in families.items()}
+    return Pass(terms, np.asarray(kernels + zero), whole, tuple(lines))
 
-    def spread(value: Array) -> Array:
-        return np.asarray(value)[index] if shape else np.asarray(value)
 
-    return Pass(
-        {name: spread(value) for name, value in terms.items()},
-        spread(kernels + zero),
-        {name: (spread(t + zero), spread(s + zero)) for name, (t, s) in families.items()},
-        tuple(lines),
-    )
+def _as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Time of an operator [s] as the plan's engine runs it, from that of a good kernel."""
+    if operator.op == "attention_decode" and plan.headwise != "none":
+        apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
+        each = np.where(apart, headwise_time(operator, plan, accelerator), each)
+    if plan.splitting == "none" and operator.op == "attention_decode":
+        one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
+        each = np.maximum(each, one / BLOCK_RATE)
+    if operator.variant == "recurrence":
+        # `batch` thread blocks side by side, each of which walks through its part in turn.
+        each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
+    if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
+        stream = matvec_time(operator.bytes, accelerator, plan.matvec)
+        plain = plan.matvec == "plain" and operator.op == "gemm"
+        stream = stream if plain else np.minimum(each, stream)
+        each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
+    return each
 
 
 def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:

@@ -160,56 +160,20 @@ def predict_inference(
         plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
-    shape = plan.shape
     memory = serving_memory(model, cluster, plan, calibration.run)
-    clients = np.broadcast_to(np.asarray(plan.sequences, float), shape)
-    room = memory.sequences if plan.admission == "whole" else memory.admitted
-    static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
-    limit = np.where(static > 0, np.inf, plan.max_batch)
-    # Where not even one sequence fits, the time is that of a device with more memory.
-    room = np.where(room < plan.dp, np.inf, room / plan.dp)
-    most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
-    running = np.minimum(clients, most)
-    m = np.maximum(np.minimum(plan.working, running), 1.0)
-    sequences = running / m
+    load = _load(plan, memory)
+    static, running, sequences = load.static, load.running, load.sequences
     # While serving, prompts come as many as fill a pass.
     there = np.where(apart(plan), running, sequences)
     together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, there)
     together = np.where(static > 0, sequences, together)
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
-    following = np.minimum(passes, plan.window)
     decoding = decode_pass(model, cluster, plan, sequences, calibration)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
     )
-    work = Work(
-        prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
-        together=together,
-        decoding=Device(decoding.compute, decoding.communication, decoding.kernels),
-        captured=float(plan.execution == "graph"),
-        sequences=sequences,
-        # Prompts that are read apart have no pipeline to follow each other through.
-        fill=np.where(
-            apart(plan),
-            1.0,
-            np.where(static > 0, (m + (plan.pp - 1.0) / following) / plan.pp, 1.0 / m),
-        )
-        - 1.0,
-        running=running,
-        clients=clients,
-        static=static,
-        new_tokens=np.broadcast_to(plan.new_tokens, shape),
-        output_len=np.broadcast_to(plan.output_len, shape),
-        chunk=plan.chunk,
-        synchrony=plan.synchrony,
-        per_pass=plan.tokens_per_pass,
-        drafting=plan.drafted * plan.draft_cost,
-        launching=NATIVE if plan.execution == "native" else 1.0,
-        overlapped=float(plan.scheduling == "overlapped"),
-        workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
-        shared=np.broadcast_to(plan.prefill_workers, shape),
-    )
+    work = _work(plan, load, together, passes, prompts, decoding)
     if apart(plan).any():
         each = prompt_time(work, own) / together
         work = replace(work, transfer=transfer_time(model, plan, cluster, each))
@@ -219,8 +183,7 @@ def predict_inference(
             share = (one.e2e - one.ttft) * one.requests_per_s / running
             share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
             decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
-            device = Device(decoding.compute, decoding.communication, decoding.kernels)
-            work = replace(work, decoding=device, sequences=sequences * share)
+            work = replace(work, decoding=_device(decoding), sequences=sequences * share)
     found = latencies(work, own)
     held = None
     if apart(plan).any():
@@ -238,19 +201,103 @@ def predict_inference(
         for metric in ("ttft", "tpot", "e2e", "throughput")
     }
     return InferencePrediction(
-        model,
-        cluster,
-        plan,
-        calibration,
-        own,
-        found,
-        sigma,
-        _breakdown(prompts, decoding, work, found, own),
-        memory,
-        work,
-        prompts,
-        decoding,
-        held,
+        model=model,
+        cluster=cluster,
+        plan=plan,
+        calibration=calibration,
+        parameters=own,
+        latencies=found,
+        sigma=sigma,
+        breakdown=_breakdown(prompts, decoding, work, found, own),
+        memory=memory,
+        work=work,
+        prompts=prompts,
+        decoding=decoding,
+        reader=held,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Load:
+    """Requests of one replica at a time; arrays of the plans' shape.
+
+    clients    that send them; inf where there are always more
+    running    that are in the engine, as the memory and its limits allow
+    static     1 where they come as one batch, else 0
+    batches    micro-batches that they are cut into, each of so many `sequences`
+    """
+
+    clients: Array
+    running: Array
+    static: Array
+    batches: Array
+    sequences: Array
+
+
+def _load(plan: ServingPlan, memory: ServingMemory) -> _Load:
+    shape = plan.shape
+    clients = np.broadcast_to(np.asarray(plan.sequences, float), shape)
+    room = memory.sequences if plan.admission == "whole" else memory.admitted
+    static = 1.0 - np.broadcast_to(np.asarray(plan.serving, float), shape)
+    limit = np.where(static > 0, np.inf, plan.max_batch)
+    # Where not even one sequence fits, the time is that of a device with more memory.
+    room = np.where(room < plan.dp, np.inf, room / plan.dp)
+    most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
+    running = np.minimum(clients, most)
+    batches = np.maximum(np.minimum(plan.working, running), 1.0)
+    return _Load(
+        clients=clients,
+        running=running,
+        static=static,
+        batches=batches,
+        sequences=running / batches,
+    )
+
+
+def _device(one: Pass) -> Device:
+    return Device(one.compute, one.communication, one.kernels)
+
+
+def _work(
+    plan: ServingPlan,
+    load: _Load,
+    together: Array,
+    passes: Numeric,
+    prompts: Pass,
+    decoding: Pass,
+) -> Work:
+    """What the latencies of a plan are made of.
+
+    together   prompts that are read at once, in so many passes
+    """
+    shape, static, m = plan.shape, load.static, load.batches
+    following = np.minimum(passes, plan.window)
+    return Work(
+        prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
+        together=together,
+        decoding=_device(decoding),
+        captured=float(plan.execution == "graph"),
+        sequences=load.sequences,
+        # Prompts that are read apart have no pipeline to follow each other through.
+        fill=np.where(
+            apart(plan),
+            1.0,
+            np.where(static > 0, (m + (plan.pp - 1.0) / following) / plan.pp, 1.0 / m),
+        )
+        - 1.0,
+        running=load.running,
+        clients=load.clients,
+        static=static,
+        new_tokens=np.broadcast_to(plan.new_tokens, shape),
+        output_len=np.broadcast_to(plan.output_len, shape),
+        chunk=plan.chunk,
+        synchrony=plan.synchrony,
+        per_pass=plan.tokens_per_pass,
+        drafting=plan.drafted * plan.draft_cost,
+        launching=NATIVE if plan.execution == "native" else 1.0,
+        overlapped=float(plan.scheduling == "overlapped"),
+        workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
+        shared=np.broadcast_to(plan.prefill_workers, shape),
     )
 
 

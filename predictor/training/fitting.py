@@ -17,38 +17,18 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, FIT, SHARDINGS, TrainingPlan, stack
+from predictor.plans import CATEGORY_FIELDS, FIT, NUMERIC_FIELDS, SHARDINGS, TrainingPlan, stack
 from predictor.timing import RunParameters
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""
 
 
-NUMBERS = (
-    "micro_batch",
-    "global_batch",
-    "seq_len",
-    "cp",
-    "vpp",
-    "dp_shard",
-    "first_layers",
-    "last_layers",
-    "recompute_chunk",
-    "offload_activations",
-    "offload_optimizer",
-    "loader_rate",
-    "weight_bytes",
-    "gradient_bytes",
-    "reduce_bytes",
-    "gather_bytes",
-    "optimizer_bytes",
-    "logit_bytes",
-    "vocab_multiple",
-    "expert_load",
-    "routed_nodes",
-    "lora_rank",
-)
-"""Numbers of a plan that come from the request as they are; the layout gives the rest."""
+LAID_OUT = ("tp", "pp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
+"""Numbers of a plan that follow from its layout, not from one stated value."""
+
+NUMBERS = tuple(name for name in NUMERIC_FIELDS if name not in LAID_OUT)
+"""Numbers of a plan that come from the request as they are."""
 
 
 @dataclass(frozen=True, slots=True)

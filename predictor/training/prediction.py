@@ -27,8 +27,8 @@ from predictor.plans import (
     timeline,
 )
 from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
-from predictor.training.decomposition import parts
-from predictor.training.layer import kernel_class
+from predictor.training.decomposition import Parts, parts
+from predictor.training.layer import Worklist, kernel_class
 from predictor.training.step import (
     KINDS,
     TERMS,
@@ -132,6 +132,36 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     return environment(factors, plan.framework, plan.era)
 
 
+def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, Numeric]]:
+    """Model and hardware FLOP per token by convention."""
+    core = plan.recompute != "selective" or "core_attn" in plan.recompute_parts
+    again = plan.recompute if core else "none"  # conventions count the attention core only
+    return {
+        name: (
+            model_flop_per_token(model, plan.seq_len, name),
+            hardware_flop_per_token(model, plan.seq_len, name, again, plan.recompute_share),
+        )
+        for name in CONVENTIONS
+    }
+
+
+def _executions(found: Parts, listed: Worklist, step: Step) -> Array:
+    """How often each operator runs in a step on the slowest stage, (operators, *batch)."""
+    slowest = step.slowest[None]
+    units = {
+        module: np.take_along_axis(value, slowest, axis=0)[0] * found.m
+        for module, value in found.modules.items()
+    }
+    shape = listed.timing.time.shape[1:]
+    counts = [np.broadcast_to(np.asarray(o.count, float), shape) for o in listed.operators]
+    return np.stack(
+        [
+            units[operator.module] * found.spread(count)
+            for operator, count in zip(listed.operators, counts, strict=True)
+        ]
+    )
+
+
 def predict(
     model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
 ) -> TrainingPrediction:
@@ -158,34 +188,12 @@ def predict(
     operators = None if plan.shape else list(listed.operators)
     need = memory(model, plan, run, operators)
     reach = np.exp(calibration.interval_q * total_sigma)
-    core = plan.recompute != "selective" or "core_attn" in plan.recompute_parts
-    again = plan.recompute if core else "none"  # conventions count the attention core only
-    conventions = {
-        name: (
-            model_flop_per_token(model, plan.seq_len, name),
-            hardware_flop_per_token(model, plan.seq_len, name, again, plan.recompute_share),
-        )
-        for name in CONVENTIONS
-    }
     architecture = cluster.accelerator.architecture
     stretch = [
         stretched(run.factors, kernel_class(operator, plan.attention, architecture))
         for operator in listed.operators
     ]
     timing = replace(listed.timing, time=(listed.timing.time.T * stretch).T)
-    slowest = step.slowest[None]
-    units = {
-        module: np.take_along_axis(value, slowest, axis=0)[0] * found.m
-        for module, value in found.modules.items()
-    }
-    base_shape = listed.timing.time.shape[1:]
-    counts = [np.broadcast_to(np.asarray(o.count, float), base_shape) for o in listed.operators]
-    executions = np.stack(
-        [
-            units[operator.module] * found.spread(count)
-            for operator, count in zip(listed.operators, counts, strict=True)
-        ]
-    )
     return TrainingPrediction(
         model=model,
         cluster=cluster,
@@ -201,11 +209,11 @@ def predict(
         layer_time=using.factor * step.layer_time,
         memory=need,
         p_oom=need.probability_over(cluster.accelerator.memory, run.memory_sigma),
-        flop_per_token=conventions,
+        flop_per_token=_conventions(model, plan),
         peak=cluster.accelerator.peak_for(plan.recipe.peak),
         operators=listed.operators,
         timing=timing,
-        executions=executions,
+        executions=_executions(found, listed, step),
         unique=found.index,
     )
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
+from predictor.plans.events import Event, timeline
 from predictor.plans.rules import check
-from predictor.plans.schedules import SCHEDULES, Event, Passes, pipeline_time, timeline
+from predictor.plans.schedules import SCHEDULES, Passes, pipeline_time
 from predictor.plans.training import TrainingPlan
 from predictor.training.prediction import predict
 

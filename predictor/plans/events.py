@@ -1,0 +1,122 @@
+"""A pipeline's schedule played event by event: what the closed forms of `schedules` sum up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.plans.folded import Block, Work
+from predictor.plans.schedules import BOTH, SCHEDULES, V
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One piece of work [s].
+
+    stage        device of the pipeline
+    direction    'forward', 'backward' or 'weights'
+    chunk        which of the device's stages it is of
+    """
+
+    stage: int
+    direction: str
+    micro_batch: int
+    chunk: int
+    start: float
+    end: float
+
+
+def routes(fold: str, pp: int, vpp: int) -> list[list[tuple[int, int]]]:
+    """The ways of micro-batches through (device, chunk), in forward order."""
+    there = [(device, 0) for device in range(pp)]
+    back = [(device, 1) for device in reversed(range(pp))]
+    if fold == V:
+        return [there + back]
+    if fold == BOTH:
+        return [there, back]
+    return [[(device, chunk) for chunk in range(vpp) for device in range(pp)]]
+
+
+Place = tuple[int, int]
+"""A device and one of its chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Player:
+    """What of a schedule has been played.
+
+    ahead, after   the place before and behind a place on a micro-batch's way forward
+    done           when a piece of work ended, by direction, micro-batch, device and chunk [s]
+    """
+
+    ahead: dict[Place, Place | None]
+    after: dict[Place, Place | None]
+    done: dict[tuple[str, int, int, int], float]
+
+    @classmethod
+    def of(cls, fold: str, pp: int, vpp: int) -> _Player:
+        """Nothing played yet of a pipeline."""
+        ahead: dict[Place, Place | None] = {}
+        after: dict[Place, Place | None] = {}
+        for route in routes(fold, pp, vpp):
+            ahead |= dict(zip(route, [None, *route], strict=False))
+            after |= dict(zip(route, [*route[1:], None], strict=True))
+        return cls(ahead, after, {})
+
+    def ready(self, stage: int, work: Work, block: Block) -> float | None:
+        """When the input of a piece of work is there; None while it is not yet known."""
+        direction, batch, chunk = work
+        if direction == "weights":
+            own = ("backward", batch, chunk)
+            return 0.0 if own in block else self.done.get(("backward", batch, stage, chunk))
+        before = (self.ahead if direction == "forward" else self.after)[(stage, chunk)]
+        if before is not None:
+            return self.done.get((direction, batch, *before))
+        return 0.0 if direction == "forward" else self.done.get(("forward", batch, stage, chunk))
+
+
+def timeline(
+    schedule: str,
+    forward: list[float],
+    backward: list[float],
+    weights: list[float],
+    m: int,
+    vpp: int = 1,
+) -> list[Event]:
+    """Play a schedule event by event.
+
+    forward, backward, weights   time of one micro-batch on each device, all its chunks together [s]
+                                 (as `Passes`)
+    m                            micro-batches; a multiple of the stages when vpp > 1
+
+    Returns the events in order of their end; the last one's end is the pipeline's time. Work that
+    runs as one block is shown one after the other.
+    """
+    pp, entry = len(forward), SCHEDULES[schedule]
+    whole = (
+        list(backward) if entry.splits else [b + w for b, w in zip(backward, weights, strict=True)]
+    )
+    length = {"forward": forward, "backward": whole, "weights": weights}
+    orders = [entry.order(stage, pp, vpp, m) for stage in range(pp)]
+    position, free = [0] * pp, [0.0] * pp
+    player = _Player.of(entry.fold, pp, vpp)
+    events: list[Event] = []
+    progress = True
+    while progress:
+        progress = False
+        for stage in range(pp):
+            while position[stage] < len(orders[stage]):
+                block = orders[stage][position[stage]]
+                inputs = [player.ready(stage, work, block) for work in block]
+                known = [at for at in inputs if at is not None]
+                if len(known) < len(inputs):
+                    break
+                end = max(*known, free[stage])
+                for direction, batch, chunk in block:
+                    start, end = end, end + length[direction][stage] / vpp
+                    events.append(Event(stage, direction, batch, chunk, start, end))
+                free[stage] = end
+                for direction, batch, chunk in block:
+                    player.done[(direction, batch, stage, chunk)] = end
+                position[stage] += 1
+                progress = True
+    return sorted(events, key=lambda event: event.end)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, filled
 from predictor.plans import Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
@@ -234,11 +234,11 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     )
     busy = pipeline_time(parts.schedule, passes, m, parts.vpp)
     slowest = np.argmax(np.where(at.count > 0, stage_time, -1.0), axis=0)
+    its = slowest, *np.indices(shape, sparse=True)
 
     def critical(value: Array) -> Array:
         """Value of the slowest stage kind."""
-        chosen = np.take_along_axis(np.broadcast_to(value, full), slowest[None], axis=0)
-        return np.asarray(chosen[0])
+        return np.asarray(filled(value, full)[its])
 
     exposed, behind, dp_sigma = _gradients(parts, windows, run, using)
     present = at.count > 0

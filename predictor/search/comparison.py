@@ -130,11 +130,12 @@ def differences(one: Timed, other: Timed) -> list[tuple[str, float]]:
 def over_best(result: SearchResult, positions: Sequence[int]) -> list[Ratio]:
     """Step times (or costs, as plans are ranked) of some plans over the best one's."""
     winner, *rest = timed_again(result, [0, *positions])
-    base = result.weight(0)
-    return [
-        ratio(one, winner, result.calibration, result.weight(at) / base)
-        for at, one in zip(positions, rest, strict=True)
-    ]
+    return [_over(result, one, at, winner) for at, one in zip(positions, rest, strict=True)]
+
+
+def _over(result: SearchResult, one: Timed, position: int, winner: Timed) -> Ratio:
+    weight = result.weight(position) / result.weight(0)
+    return ratio(one, winner, result.calibration, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,18 +171,16 @@ def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
             chosen.append((field, column[position], position))
     if not chosen:
         return []
-    positions = [position for _, _, position in chosen]
-    winner, *rest = timed_again(result, [0, *positions])
-    ratios = over_best(result, positions)
+    winner, *rest = timed_again(result, [0, *(position for _, _, position in chosen)])
     found = [
         Alternative(
             field,
             value,
             position,
-            own,
+            _over(result, other, position, winner),
             max(differences(other, winner), key=lambda pair: pair[1]),
         )
-        for (field, value, position), own, other in zip(chosen, ratios, rest, strict=True)
+        for (field, value, position), other in zip(chosen, rest, strict=True)
     ]
     return sorted(found, key=lambda one: one.ratio.value)
 

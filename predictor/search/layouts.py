@@ -16,7 +16,7 @@ from predictor.arrays import Array
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import host_room, memory
+from predictor.memory import host_room, memory, saved_at, savers
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, training_rules
 from predictor.search.axes import Index
@@ -47,9 +47,13 @@ from predictor.training import (
     stretched,
 )
 from predictor.units import GB, GIB
+from predictor.work import Operator, step_operators
 
 CHUNK = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
+
+BESIDE_LAYERS = frozenset(("logit_bytes", "vocab_multiple"))
+"""Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
 
 FIRST, LEADING = 512, 32
 """Most promising plans of a block, and most promising blocks: timed before anything is dropped by
@@ -103,6 +107,7 @@ class _Search:
         self.possible = 0
         self.rows: list[Index] = []
         self.peak: list[Array] = []
+        self.listed: dict[int, list[Operator]] = {}
 
     def narrow(self) -> None:
         """Keep the rows that obey the laws and conditions, and of those the ones that fit."""
@@ -128,7 +133,8 @@ class _Search:
                 if not part.size:
                     continue
                 plan = block.plan(part)
-                held = memory(self.model, plan, self.calibration.run)
+                operators = self._operators(block, part)
+                held = memory(self.model, plan, self.calibration.run, operators)
                 peak, room = held.peak, host_room(self.cluster, plan)
                 low = int(np.argmin(peak))
                 if peak[low] < least:
@@ -162,6 +168,15 @@ class _Search:
                 f"no plan fits the {allowed / GIB:.1f} GiB{share} of {name}: the least that would "
                 f"is {least / GIB:.1f} GiB per GPU, with {brief(best)}"
             )
+
+    def _operators(self, block: Block, part: Index) -> list[Operator] | None:
+        """Operators of some plans of a block, made once for all blocks of its group; None where
+        tensors are kept whose size says more than the layers' fields."""
+        if not BESIDE_LAYERS.isdisjoint(block.rows):
+            return None
+        if block.group not in self.listed:
+            self.listed[block.group] = savers(step_operators(self.model, block.base))
+        return saved_at(self.listed[block.group], block.index[part])
 
     def _conditions(self, plan: TrainingPlan, block: Block, part: Index) -> list[Rule]:
         """What the request asks beyond the laws."""

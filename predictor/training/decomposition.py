@@ -83,7 +83,8 @@ class Parts:
 
     def spread(self, value: Array) -> Array:
         """An array of base shape for every plan of the batch."""
-        return np.asarray(value)[..., self.index] if np.ndim(self.index) else np.asarray(value)
+        found = np.asarray(value)
+        return found.take(self.index, axis=-1) if self.index.ndim else found
 
 
 def parts(

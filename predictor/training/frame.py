@@ -70,7 +70,7 @@ class Frame:
             if isinstance(value, Exchange | Stages):
                 changed = {part.name: cut(getattr(value, part.name)) for part in fields(value)}
                 return replace(value, **changed)
-            return value[..., index]
+            return value.take(index, axis=-1)
 
         return Frame(*(cut(getattr(self, part.name)) for part in fields(Frame)))
 

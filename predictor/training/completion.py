@@ -34,7 +34,6 @@ from predictor.models import Model
 from predictor.plans import (
     CATEGORY_FIELDS,
     FIT,
-    NUMERIC_FIELDS,
     SCHEDULES,
     SHARDINGS,
     TrainingPlan,
@@ -332,10 +331,30 @@ def _experts(
     return ep, int(values.get("etp", tp if ranks % (ep * tp) == 0 else 1))
 
 
-_LAID_OUT = ("tp", "pp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
-"""Numbers of a plan that follow from its layout, not from one stated value."""
-
-_PLAN_NUMBERS = tuple(name for name in NUMERIC_FIELDS if name not in _LAID_OUT)
+_PLAN_NUMBERS = (
+    "micro_batch",
+    "global_batch",
+    "seq_len",
+    "cp",
+    "vpp",
+    "dp_shard",
+    "first_layers",
+    "last_layers",
+    "recompute_chunk",
+    "offload_activations",
+    "offload_optimizer",
+    "loader_rate",
+    "weight_bytes",
+    "gradient_bytes",
+    "reduce_bytes",
+    "gather_bytes",
+    "optimizer_bytes",
+    "logit_bytes",
+    "vocab_multiple",
+    "expert_load",
+    "routed_nodes",
+    "lora_rank",
+)
 
 TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs reference studies bench wheel clean
+.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -72,9 +72,22 @@ reference: setup         ## rewrite docs/reference from the tables it is made fr
 studies: setup           ## run the shipped studies; readings, tables and figures in studies/
 	for name in $$($(BIN)/reckon study list); do $(BIN)/reckon study $$name --out studies || exit; done
 
+thousand: setup          ## some thousand predictions of this tree against those of AGAINST=REV
+	git worktree add --force --detach .thousand $(AGAINST)
+	PYTHONPATH=$(CURDIR)/.thousand $(BIN)/python tools/thousand.py record $(CURDIR)/.thousand/before.json.gz --shared $(SHARED); \
+	    $(BIN)/python tools/thousand.py record .thousand/after.json.gz --shared $(SHARED); \
+	    $(BIN)/python tools/thousand.py compare .thousand/before.json.gz .thousand/after.json.gz; \
+	    status=$$?; git worktree remove --force .thousand; exit $$status
+
+mutants: setup           ## a sampled mutation check of predictor/; half an hour
+	$(BIN)/python tools/mutants.py
+
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/search.py
+
+rooms: setup             ## which room imports which, lines of each; fails on cycles between files
+	$(BIN)/python tools/rooms.py
 
 wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .

@@ -1,24 +1,25 @@
 """Rebuild the catalogs and reference tables in `data/` from the shared fact tables.
 
-    python tools/curate.py ../shared
+    python tools/curate.py ../shared [--out data]
 
 Run by `make catalogs` where the shared tables are at hand; the result is committed. What is
-changed on the way (names, units, added rows) stands here, so that a diff shows every fact.
+changed on the way (names, units) stands here, and what the shared tables lack in the tables of
+`tools/facts`, each row with its source, so that a diff shows every fact.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import re
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from facts import EXTRA_ACCELERATORS, EXTRA_MODELS, EXTRA_SYSTEMS, SYSTEM_CORRECTIONS
 
 DATA = Path(__file__).resolve().parent.parent / "data"
+FACTS = Path(__file__).resolve().parent / "facts"
 
 # Datasheets write GB for memory built in binary gigabytes: an "80 GB" H100 reports 81,559 MiB.
 ACCELERATOR_COLUMNS = {
@@ -165,7 +166,16 @@ def write(path: Path, rows: list[dict[str, Any]], columns: Iterable[str]) -> Non
         writer.writeheader()
         writer.writerows(rows)
     temporary.replace(path)
-    print(f"{path.relative_to(DATA.parent)}: {len(rows)} rows")
+    print(f"{path}: {len(rows)} rows")
+
+
+def facts(name: str) -> list[dict[str, Any]]:
+    """Rows that are added or corrected: what is not stated is left out, '-' leaves a cell empty."""
+    with (FACTS / f"{name}.csv").open(newline="", encoding="utf-8") as stream:
+        return [
+            {key: "" if value == "-" else value for key, value in row.items() if value}
+            for row in csv.DictReader(stream)
+        ]
 
 
 def clean(value: Any) -> Any:
@@ -202,7 +212,7 @@ def host_link(name: str, generation: Any) -> Any:
     return PCIE_GBS.get(generation, "") if special is None else special
 
 
-def accelerators(shared: Path) -> None:
+def accelerators(shared: Path, out: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "accelerators.csv")
     source["host_link_gbs"] = [
         host_link(name, generation)
@@ -214,11 +224,11 @@ def accelerators(shared: Path) -> None:
         row["architecture"] = architecture(str(record["arch"]))
         row["aliases"] = ACCELERATOR_ALIASES.get(row["name"], "")
         rows.append(row)
-    rows += derived(rows, EXTRA_ACCELERATORS)
+    rows += derived(rows, facts("accelerators"))
     columns = list(ACCELERATOR_COLUMNS.values())
     columns[1:1] = ["aliases"]
     columns[3:3] = ["architecture"]
-    write(DATA / "accelerators.csv", rows, columns)
+    write(out / "accelerators.csv", rows, columns)
 
 
 def link_name(technology: str) -> str:
@@ -228,71 +238,76 @@ def link_name(technology: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", technology.lower()).strip("-")
 
 
-def systems(shared: Path) -> None:
-    source = pd.read_csv(shared / "catalog" / "nodes.csv")
-    rows: list[dict[str, Any]] = []
-    for record in source.to_dict("records"):
-        record = {key: clean(value) for key, value in record.items()}
-        inner = str(record["intra_link"]).lower().split()[0].replace("nvlink-c2c", "nvlink4")
-        inner = {"roce": "rocemesh"}.get(inner, inner)
-        size, domain = int(record["gpus_per_node"]), int(record["scaleup_domain_gpus"] or 1)
-        gpu = str(record["gpu"])
-        row: dict[str, Any] = {
-            "name": record["name"],
-            "accelerator": SYSTEM_ACCELERATOR.get(
-                str(record["name"]), SYSTEM_ACCELERATOR.get(gpu, gpu)
-            ),
-            "accelerators_per_node": size,
-            "host_memory_gb": record["host_mem_gb"],
-            "source": record["source"],
-            "notes": record["notes"],
-            "tier1_link": inner,
-            "tier1_size": size,
-            "tier1_bandwidth_gbs": record["per_gpu_intra_unidir_gbs"],
-            "tier1_in_switch": int(
-                inner in REDUCING_SWITCH and "witch" in str(record["intra_topology"])
-            ),
+def networks(record: dict[str, Any]) -> dict[str, Any]:
+    """The tiers of a node's network: inside it, to the end of the scale-up domain, beyond."""
+    inner = str(record["intra_link"]).lower().split()[0].replace("nvlink-c2c", "nvlink4")
+    inner = {"roce": "rocemesh"}.get(inner, inner)
+    size, domain = int(record["gpus_per_node"]), int(record["scaleup_domain_gpus"] or 1)
+    reduces = int(inner in REDUCING_SWITCH and "witch" in str(record["intra_topology"]))
+    row: dict[str, Any] = {}
+    sizes = [size, domain] if domain > size else [size]
+    for position, reach in enumerate(sizes, 1):
+        row |= {
+            f"tier{position}_link": inner,
+            f"tier{position}_size": reach,
+            f"tier{position}_bandwidth_gbs": record["per_gpu_intra_unidir_gbs"],
+            f"tier{position}_in_switch": reduces,
         }
-        position = 2
-        if domain > size:
-            row |= {
-                f"tier{position}_link": inner,
-                f"tier{position}_size": domain,
-                f"tier{position}_bandwidth_gbs": record["per_gpu_intra_unidir_gbs"],
-                f"tier{position}_in_switch": row["tier1_in_switch"],
-            }
-            position += 1
-        if record["per_gpu_inter_gbps"] != "":
-            row |= {
-                f"tier{position}_link": link_name(str(record["network_tech"])),
-                f"tier{position}_bandwidth_gbs": float(record["per_gpu_inter_gbps"]) / 8,
-                f"tier{position}_oversubscription": record["oversubscription"],
-            }
-        rows.append(row | SYSTEM_CORRECTIONS.get(str(record["name"]), {}))
-    for extra in EXTRA_SYSTEMS:
-        rows.append(extra)
-    aliases = {"DGX-A100-80GB": "dgx-a100", "Meta-GrandTeton-24k-RoCE": "grand-teton"}
-    for row in rows:
-        row["aliases"] = aliases.get(row["name"], "")
-    tier_columns = [
+    if record["per_gpu_inter_gbps"] != "":
+        position = len(sizes) + 1
+        row |= {
+            f"tier{position}_link": link_name(str(record["network_tech"])),
+            f"tier{position}_bandwidth_gbs": float(record["per_gpu_inter_gbps"]) / 8,
+            f"tier{position}_oversubscription": record["oversubscription"],
+        }
+    return row
+
+
+SYSTEM_COLUMNS = [
+    "name",
+    "aliases",
+    "accelerator",
+    "accelerators_per_node",
+    "host_memory_gb",
+    *(
         f"tier{i}_{key}"
         for i in (1, 2, 3)
         for key in ("link", "size", "bandwidth_gbs", "oversubscription", "in_switch")
-    ]
-    columns = [
-        "name",
-        "aliases",
-        "accelerator",
-        "accelerators_per_node",
-        "host_memory_gb",
-        *tier_columns,
-        "source",
-        "notes",
-    ]
-    write(DATA / "systems.csv", rows, columns)
+    ),
+    "source",
+    "notes",
+]
+SYSTEM_ALIASES = {"DGX-A100-80GB": "dgx-a100", "Meta-GrandTeton-24k-RoCE": "grand-teton"}
 
 
-def models(shared: Path) -> None:
+def systems(shared: Path, out: Path) -> None:
+    source = pd.read_csv(shared / "catalog" / "nodes.csv")
+    corrections = {row["name"]: row for row in facts("corrections")}
+    rows: list[dict[str, Any]] = []
+    for record in source.to_dict("records"):
+        record = {key: clean(value) for key, value in record.items()}
+        name, gpu = str(record["name"]), str(record["gpu"])
+        own = SYSTEM_ACCELERATOR.get(name, SYSTEM_ACCELERATOR.get(gpu, gpu))
+        corrected = corrections.get(name, {})
+        rows.append(
+            {
+                "accelerator": own,
+                "accelerators_per_node": int(record["gpus_per_node"]),
+                "host_memory_gb": record["host_mem_gb"],
+                "notes": record["notes"],
+                **networks(record),
+                **corrected,
+                "name": name,
+                "source": record["source"],
+            }
+        )
+    rows += facts("systems")
+    for row in rows:
+        row["aliases"] = SYSTEM_ALIASES.get(row["name"], "")
+    write(out / "systems.csv", rows, SYSTEM_COLUMNS)
+
+
+def models(shared: Path, out: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "models.csv")
     rows = []
     for record in source.to_dict("records"):
@@ -310,7 +325,7 @@ def models(shared: Path) -> None:
         row["qkv_bias"] = int(str(row["family"]).startswith("qwen2"))
         row["aliases"] = MODEL_ALIASES.get(row["name"], "")
         rows.append(row)
-    rows += derived(rows, EXTRA_MODELS)
+    rows += derived(rows, facts("models"))
     columns = list(MODEL_COLUMNS)
     columns[1:1] = ["aliases"]
     columns[columns.index("gated") + 1 : columns.index("gated") + 1] = [
@@ -321,40 +336,45 @@ def models(shared: Path) -> None:
         "bias",
         "qkv_bias",
     ]
-    write(DATA / "models.csv", rows, columns)
+    write(out / "models.csv", rows, columns)
 
 
-def references(shared: Path) -> None:
+def references(shared: Path, out: Path) -> None:
     """Published points: every column but the page title; rows that state a step time or memory."""
     table = pd.read_csv(shared / "reference" / "training.csv", low_memory=False)
     table = table[table.step_time_s.notna() | table.memory_gb_per_gpu.notna()]
     rows = [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")]
     columns = [column for column in table.columns if column != "source_title"]
-    write(DATA / "reference" / "training.csv", rows, columns)
+    write(out / "reference" / "training.csv", rows, columns)
     table = pd.read_csv(shared / "reference" / "memory_validation_korthikanti.csv")
     table = table.drop(columns=["calculon", "calculon_err_pct"])
     write(
-        DATA / "reference" / "memory_korthikanti.csv",
+        out / "reference" / "memory_korthikanti.csv",
         [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")],
         table.columns,
     )
 
 
-def failures(shared: Path) -> None:
+def failures(shared: Path, out: Path) -> None:
     """What is known of interruptions, goodput and checkpoints of training jobs."""
     table = pd.read_csv(shared / "catalog" / "failures_power.csv")
     table = table[table.category.isin(["failure", "goodput", "checkpoint"])]
     rows = [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")]
-    write(DATA / "reference" / "failures.csv", rows, table.columns)
+    write(out / "reference" / "failures.csv", rows, table.columns)
 
 
 def main() -> None:
-    shared = Path(sys.argv[1])
-    accelerators(shared)
-    systems(shared)
-    models(shared)
-    references(shared)
-    failures(shared)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("--out", type=Path, default=DATA)
+    given = parser.parse_args()
+    shared, out = given.shared, given.out
+    (out / "reference").mkdir(parents=True, exist_ok=True)
+    accelerators(shared, out)
+    systems(shared, out)
+    models(shared, out)
+    references(shared, out)
+    failures(shared, out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Checks the constants of the power ceiling (`features.ENERGY`, `features.NARROWING`).
+"""Checks the constants of the power ceiling (`hardware.ENERGY`, `hardware.NARROWING`).
 
 Every fit shares them, so that leaving an accelerator out of a fit leaves them as they are. Here
 they are fitted anew without each accelerator: how far its ceiling then moves is how much its
@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
-from predictor.hardware import Accelerator
-from predictor.timing import CLOCK, ENERGY, NARROWING
+from predictor.hardware import ENERGY, NARROWING, Accelerator, matrix_energy
+from predictor.timing import CLOCK
 
 LARGE = 4096.0
 """Products with every side at least this long run as fast as an accelerator can."""
@@ -54,7 +54,7 @@ def _ceiling(device: Accelerator, energy: np.ndarray, narrowing: np.ndarray) -> 
     """Log of the share of the peak under the power cap, as `features.power_limit` has it."""
     half = device.peak["bf16"]
     width = half / (device.sms * device.clock)
-    full = energy * (width / 1024.0) ** -narrowing * half
+    full = matrix_energy(width, energy, narrowing) * half
     return np.asarray(CLOCK * np.log(np.minimum(device.power / full, 1.0)))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from predictor.catalog import entries
 from predictor.catalog.filling import Filler
 from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.systems import system
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.units import GB
@@ -39,8 +40,8 @@ def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
     for name in matches:
         row = entries.rows("systems")[name]
         if per_node in (None, int(row["accelerators_per_node"])):
-            return entries.system(name)
-    found = entries.system(matches[0])
+            return system(name)
+    found = system(matches[0])
     return resize_node(found, int(per_node or NODE_FALLBACK))
 
 
@@ -88,7 +89,7 @@ def complete_cluster(filler: Filler) -> Cluster:
     values = filler.values
     per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
     if "system" in values:
-        cluster = entries.system(values["system"])
+        cluster = system(values["system"])
         if "accelerator" in values:
             own = entries.accelerator(values["accelerator"])
             cluster = replace(cluster, accelerator=own)

@@ -14,7 +14,9 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.catalog import entries
-from predictor.catalog.technology import MM2, Derived, overridden, read_table
+from predictor.catalog.technology import overridden, read_table
+from predictor.hardware import Derived
+from predictor.units import MM2
 
 HOURS = 8766.0
 """Of a mean year."""

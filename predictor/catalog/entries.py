@@ -1,4 +1,4 @@
-"""Finds and loads accelerators, systems, models and calibrations: by name, from a file or given.
+"""Finds and loads accelerators, models and calibrations: by name, from a file or given.
 
 The only module that knows where data lies: `$RECKON_DATA`, else the data installed with the
 package (`predictor/_data`), else the checkout's `data/`.
@@ -19,9 +19,9 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, Spec, SystemSpec, parse
 from predictor.errors import InputError, unknown
-from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator, Cluster, Tier
+from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
 from predictor.models import Model, from_config, is_config
-from predictor.units import GB, to_si
+from predictor.units import to_si
 
 Ref = str | Path | Mapping[str, Any]
 Row = dict[str, Any]
@@ -137,7 +137,7 @@ def _looks_like_file(ref: str | Path) -> bool:
     return isinstance(ref, Path) or str(ref).endswith((".yaml", ".yml", ".json"))
 
 
-def _resolve(kind: str, ref: Ref) -> tuple[dict[str, Any], str]:
+def resolve(kind: str, ref: Ref) -> tuple[dict[str, Any], str]:
     """The mapping behind a name, file or mapping, and what to call it in errors."""
     if isinstance(ref, Mapping):
         return dict(ref), f"{kind[:-1]} mapping"
@@ -155,7 +155,7 @@ def accelerator(ref: Ref | Accelerator) -> Accelerator:
 
 
 def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:
-    content, where = _resolve("accelerators", ref)
+    content, where = resolve("accelerators", ref)
     if "accelerator" in content:  # a system file names or holds its accelerator
         if within > 3:
             raise InputError(f"{where}: key 'accelerator' leads back to the file itself")
@@ -199,47 +199,6 @@ DEFAULT_SMS = 128.0
 """Processors where a catalog row states none (TPUs): the order of a GPU's 108 to 152."""
 
 
-def system(ref: Ref | Cluster) -> Cluster:
-    """Load a system (accelerators behind a tiered network) from a name, a file or a mapping; a
-    file or mapping may hold a machine's budget under the key `technology` (`technology.KEYS`)."""
-    if isinstance(ref, Cluster):
-        return ref
-    content, where = _resolve("systems", ref)
-    if "technology" in content:  # a machine that does not exist yet, from its budget
-        from predictor.catalog.technology import system_of
-
-        return system_of(content, where)
-    return _system(parse(SystemSpec, content, where), where)
-
-
-def _system(spec: SystemSpec, where: str) -> Cluster:
-    tiers = []
-    before = 1.0
-    for position, tier in enumerate(spec.tiers):
-        last = position == len(spec.tiers) - 1
-        size = tier.size if tier.size is not None else (np.inf if last else None)
-        if size is None or size < before:
-            raise InputError(
-                f"{where}: tiers.{position}.size must be given and not below {before:g}, the size "
-                "of the tier inside it"
-            )
-        before = size
-        si = to_si(tier.model_dump(exclude_none=True))
-        tiers.append(
-            Tier(
-                link=tier.link,
-                size=float(size),
-                bandwidth=float(si["bandwidth"]),
-                latency=float(si.get("latency", np.nan)),
-                oversubscription=tier.oversubscription,
-                in_switch=tier.in_switch,
-            )
-        )
-    host = np.nan if spec.host_memory_gb is None else spec.host_memory_gb * GB
-    machine = accelerator(spec.accelerator)
-    return Cluster(spec.name, machine, spec.accelerators_per_node, tuple(tiers), host)
-
-
 def model(ref: Ref | Model) -> Model:
     """Load a model from a catalog name, a HuggingFace `config.json`, a YAML file or a mapping."""
     if isinstance(ref, Model):
@@ -248,7 +207,7 @@ def model(ref: Ref | Model) -> Model:
 
 
 def _model_spec(ref: Ref) -> tuple[ModelSpec, str]:
-    content, where = _resolve("models", ref)
+    content, where = resolve("models", ref)
     if is_config(content):
         content = from_config(content, where)
     return parse(ModelSpec, content, where), where
@@ -353,4 +312,4 @@ def spec_of(kind: str, ref: Ref) -> Spec:
         return _accelerator_spec(ref)
     if kind == "models":
         return _model_spec(ref)[0]
-    return parse(SystemSpec, *_resolve(kind, ref))
+    return parse(SystemSpec, *resolve(kind, ref))

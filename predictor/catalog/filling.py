@@ -1,16 +1,17 @@
-"""Values that a request leaves unstated: defaults of frameworks, and the record of what was
-filled in.
+"""Values that a request leaves unstated: rules that fill them, defaults of frameworks, and the
+record of what was filled in. One mechanism, for training and serving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from predictor.catalog import entries
 from predictor.errors import InputError, unknown
+from predictor.hardware import Accelerator
 from predictor.models import Model
 
 
@@ -56,6 +57,19 @@ def period(table: Mapping[str, Any], name: str, era: str | None) -> tuple[dict[s
     return chosen, f"{name} until {chosen['until']}" if "until" in chosen else name
 
 
+@dataclass(frozen=True, slots=True)
+class Default:
+    """What a field is where a request leaves it open, and the rule that says so.
+
+    when   whether the rule holds for this request
+    """
+
+    field: str
+    value: Any
+    rule: str
+    when: bool = True
+
+
 class Filler:
     """Collects values and the record of those that were assumed."""
 
@@ -69,6 +83,25 @@ class Filler:
             self.values[field] = value
             self.assumed.append(Assumption(field, value, rule))
         return self.values[field]
+
+    def run(self, defaults: Iterable[Default]) -> None:
+        """Fill by rules, in their order: the first that holds for an open field fills it."""
+        for default in defaults:
+            if default.when:
+                self.fill(default.field, default.value, default.rule)
+
+    def need(self, *fields: str) -> None:
+        """Raise InputError where one of the fields is not given."""
+        for field in fields:
+            if field not in self.values:
+                raise InputError(f"give --{field.replace('_', '-')}: it has no default")
+
+
+def default_precision(accelerator: Accelerator) -> Default:
+    """The precision of a request that names none."""
+    best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
+    rule = "bf16 where the accelerator has it, else fp16, else fp32"
+    return Default("precision", best, rule)
 
 
 def named_model(values: Mapping[str, Any]) -> Model:

@@ -1,169 +1,35 @@
-"""Accelerators and systems that do not exist yet: from a logic node, budgets of area, power and
-edge, a memory technology and two link technologies to a `Cluster` as any other.
+"""The tables of technologies and the file form of a machine's budget: what `data/technology` and a
+file's key `technology` say, as objects of `hardware`.
 
-Floorplan: what interfaces, cache and the rest leave of the dies is filled with processors, whose
-own area shrinks with the density of logic. Power: arithmetic at the design clock (voltage and
-frequency fall together where the budget does not suffice), memory and links at full rate. The
-approach is that of DeepFlow (Ardalani et al. 2022, arXiv 2211.03309) and of arXiv 2407.14645.
-
-Numeric fields are floats or arrays of one broadcast shape, in SI; files carry units in their keys.
+Files carry units in their keys.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
 from predictor.catalog import entries
 from predictor.errors import InputError, unknown
-from predictor.hardware import L2_BYTES_PER_CLOCK_PER_SM, Accelerator, Cluster, Tier
-from predictor.timing import ENERGY, NARROWING
-
-MM2, MM, PJ_PER_BIT, CM2 = 1e-6, 1e-3, 8e-12, 1e-4
-"""Square and plain millimetres in metres; pJ per bit in J per byte; square centimetres."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """A logic node; density, power (at equal speed) and speed (at equal power) are over N7's.
-
-    sram     bits of cache cells, in bytes per area [bytes/m²]
-    wafer    price of a 300 mm wafer [USD]
-    defects  per area [1/m²]
-    """
-
-    name: str
-    density: Numeric
-    power: Numeric
-    speed: Numeric
-    sram: Numeric
-    wafer: Numeric
-    defects: Numeric
-    processor: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryTechnology:
-    """A device of memory (stack or chip): bandwidth [bytes/s], capacity [bytes], energy [J/byte],
-    the edge [m] and area [m²] of its interface on the die, price [USD/byte]."""
-
-    name: str
-    bandwidth: Numeric
-    capacity: Numeric
-    energy: Numeric
-    edge: Numeric
-    area: Numeric
-    price: Numeric
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LinkTechnology:
-    """A link: the name that calibrations know it by, rate per accelerator and direction [bytes/s],
-    energy [J/byte], serial lanes on the die, price per accelerator [USD]."""
-
-    name: str
-    link: str
-    scope: str
-    bandwidth: Numeric
-    energy: Numeric
-    lanes: Numeric
-    in_switch: bool
-    price: Numeric
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Processor:
-    """A processor design: FLOP per clock of its matrix unit and vector unit, rates of data types
-    over the 16-bit one, registers and shared memory [bytes] and their bytes per clock, the output
-    tile of a matrix instruction, and blocks that load an operand from the cache once for all. Its
-    name is the architecture that calibrations know it by; relative is the accelerator that its
-    efficiencies are taken from."""
-
-    name: str
-    relative: str
-    year: float
-    node: str
-    width: Numeric
-    vector: Numeric
-    rates: Mapping[str, float]
-    registers: Numeric
-    shared: Numeric
-    shared_rate: Numeric
-    register_rate: Numeric
-    instruction: tuple[float, float]
-    cluster: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Budget:
-    """What a machine may use.
-
-    area        of all dies together [m²]
-    dies        of equal size
-    power       of the package [W]; inf: as much as the design clock takes
-    devices     of memory (stacks or chips); NaN: as many as the edge has room for
-    l2_share    of the area
-    domain      accelerators that the scale-up network joins
-    in_node     of them, in one node
-    oversubscription   of the scale-out network
-    device_memory   capacity of a device [bytes]; NaN: the technology's
-    edge        outer perimeter of the dies [m]; NaN: of square dies side by side
-    """
-
-    node: Node
-    memory: MemoryTechnology
-    scale_up: LinkTechnology
-    scale_out: LinkTechnology
-    processor: Processor
-    area: Numeric
-    dies: Numeric = 1.0
-    power: Numeric = np.inf
-    devices: Numeric = np.nan
-    l2_share: Numeric = 0.033
-    domain: Numeric = 8.0
-    in_node: Numeric = 8.0
-    oversubscription: Numeric = 1.0
-    device_memory: Numeric = np.nan
-    edge: Numeric = np.nan
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Derived:
-    """A machine made of a budget.
-
-    areas   of the dies by what is on them [m²]
-    watts   of the package at full rate, by what draws them [W]
-    clock   [Hz], and the one that it would run at with unlimited power
-    binds   'area' where more power would not help, else 'power'
-    possible   whether edge, area and power suffice
-    """
-
-    budget: Budget
-    cluster: Cluster
-    areas: dict[str, Array]
-    watts: dict[str, Array]
-    clock: Array
-    design_clock: Array
-    binds: Array
-    possible: npt.NDArray[np.bool_]
-
-    @property
-    def accelerator(self) -> Accelerator:
-        """The accelerator itself."""
-        return self.cluster.accelerator
-
-    @property
-    def power(self) -> Array:
-        """Of the package at full rate [W]."""
-        return np.asarray(sum(self.watts.values()))
+from predictor.hardware import (
+    Accelerator,
+    Budget,
+    Cluster,
+    Derived,
+    LinkTechnology,
+    MemoryTechnology,
+    Node,
+    Processor,
+    derive,
+    devices,
+)
+from predictor.units import CM2, MM, MM2, PJ_PER_BIT
 
 
 def read_table(name: str) -> dict[str, dict[str, str]]:
@@ -201,14 +67,14 @@ def node(name: str) -> Node:
 def _node(name: str, _: Path) -> Node:
     row = _find("logic node", name, read_table("nodes"))
     return Node(
-        row["name"],
-        float(row["density"]),
-        float(row["power"]),
-        float(row["speed"]),
-        float(row["sram_mib_mm2"]) * 2**20 / 8 / MM2,
-        float(row["wafer_usd"]),
-        float(row["defects_per_cm2"]) / CM2,
-        row["processor"],
+        name=row["name"],
+        density=float(row["density"]),
+        power=float(row["power"]),
+        speed=float(row["speed"]),
+        sram=float(row["sram_mib_mm2"]) * 2**20 / 8 / MM2,
+        wafer=float(row["wafer_usd"]),
+        defects=float(row["defects_per_cm2"]) / CM2,
+        processor=row["processor"],
     )
 
 
@@ -221,13 +87,13 @@ def memory_technology(name: str) -> MemoryTechnology:
 def _memory_technology(name: str, _: Path) -> MemoryTechnology:
     row = _find("memory technology", name, read_table("memories"))
     return MemoryTechnology(
-        row["name"],
-        float(row["bandwidth_gbs"]) * 1e9,
-        float(row["capacity_gb"]) * 2**30,  # stacks are built in binary gigabytes
-        float(row["pj_per_bit"]) * PJ_PER_BIT,
-        float(row["edge_mm"]) * MM,
-        float(row["area_mm2"]) * MM2,
-        float(row["usd_per_gb"]) / 2**30,
+        name=row["name"],
+        bandwidth=float(row["bandwidth_gbs"]) * 1e9,
+        capacity=float(row["capacity_gb"]) * 2**30,  # stacks are built in binary gigabytes
+        energy=float(row["pj_per_bit"]) * PJ_PER_BIT,
+        edge=float(row["edge_mm"]) * MM,
+        area=float(row["area_mm2"]) * MM2,
+        price=float(row["usd_per_gb"]) / 2**30,
     )
 
 
@@ -241,14 +107,14 @@ def _link_technology(name: str, scope: str, _: Path) -> LinkTechnology:
     table = {k: row for k, row in read_table("networks").items() if row["class"] == scope}
     row = _find(f"{scope} network", name, table)
     return LinkTechnology(
-        row["name"],
-        row["link"],
-        scope,
-        float(row["bandwidth_gbs"]) * 1e9,
-        float(row["pj_per_bit"]) * PJ_PER_BIT,
-        float(row["lanes"]),
-        row["in_switch"] == "1",
-        float(row["usd_per_accelerator"]),
+        name=row["name"],
+        link=row["link"],
+        scope=scope,
+        bandwidth=float(row["bandwidth_gbs"]) * 1e9,
+        energy=float(row["pj_per_bit"]) * PJ_PER_BIT,
+        lanes=float(row["lanes"]),
+        in_switch=row["in_switch"] == "1",
+        price=float(row["usd_per_accelerator"]),
     )
 
 
@@ -263,19 +129,19 @@ def _processor(name: str, _: Path) -> Processor:
     row = _find("processor", name, table)
     rows, columns = row["instruction"]
     return Processor(
-        str(name).lower(),
-        row["relative"],
-        float(row["year"]),
-        row["node"],
-        float(row["width"]),
-        float(row["vector_flop"]),
-        {dtype: float(rate) for dtype, rate in row["rates"].items()},
-        float(row["registers_kib"]) * 1024,
-        float(row["shared_kib"]) * 1024,
-        float(row["shared_bytes_per_clock"]),
-        float(row["register_bytes_per_clock"]),
-        (float(rows), float(columns)),
-        float(row.get("cluster", 1)),
+        name=str(name).lower(),
+        relative=row["relative"],
+        year=float(row["year"]),
+        node=node(row["node"]),
+        width=float(row["width"]),
+        vector=float(row["vector_flop"]),
+        rates={dtype: float(rate) for dtype, rate in row["rates"].items()},
+        registers=float(row["registers_kib"]) * 1024,
+        shared=float(row["shared_kib"]) * 1024,
+        shared_rate=float(row["shared_bytes_per_clock"]),
+        register_rate=float(row["register_bytes_per_clock"]),
+        instruction=(float(rows), float(columns)),
+        cluster=float(row.get("cluster", 1)),
     )
 
 
@@ -363,21 +229,21 @@ def budget(content: Mapping[str, Any], known: Mapping[str, float] | None = None)
     area = _positive(content, "area_mm2") * MM2
     dies = _positive(content, "dies", np.ceil(area / MM2 / known["reticle_mm2"]))
     found = Budget(
-        of,
-        memory,
-        up,
-        out,
-        processor(str(content.get("processor", of.processor))),
-        area,
-        dies,
-        _positive(content, "power_w", np.inf),
-        _positive(content, "stacks", np.nan),
-        _positive(content, "l2_share", known["l2_share"]),
-        _positive(content, "domain", 8.0),
-        _positive(content, "per_node", min(8.0, _positive(content, "domain", 8.0))),
-        _positive(content, "oversubscription", 1.0),
-        _positive(content, "stack_gb", np.nan) * 2**30,
-        _positive(content, "perimeter_mm", np.nan) * MM,
+        node=of,
+        memory=memory,
+        scale_up=up,
+        scale_out=out,
+        processor=processor(str(content.get("processor", of.processor))),
+        area=area,
+        dies=dies,
+        power=_positive(content, "power_w", np.inf),
+        devices=_positive(content, "stacks", np.nan),
+        l2_share=_positive(content, "l2_share", known["l2_share"]),
+        domain=_positive(content, "domain", 8.0),
+        in_node=_positive(content, "per_node", min(8.0, _positive(content, "domain", 8.0))),
+        oversubscription=_positive(content, "oversubscription", 1.0),
+        device_memory=_positive(content, "stack_gb", np.nan) * 2**30,
+        edge=_positive(content, "perimeter_mm", np.nan) * MM,
     )
     if "memory_bandwidth_gbs" in content:
         whole = _positive(content, "memory_bandwidth_gbs") * 1e9
@@ -402,160 +268,28 @@ def _positive(content: Mapping[str, Any], key: str, default: Any = None) -> floa
     return number
 
 
-T = TypeVar("T")
-
-
-def stack(many: Sequence[T]) -> T:
-    """Join budgets, or parts of them, into one whose numeric fields are arrays; names become those
-    of the first where they differ in nothing that counts by name (nodes, memories)."""
-    first = many[0]
-    changed: dict[str, Any] = {}
-    for one in fields(first):  # type: ignore[arg-type]
-        values = [getattr(each, one.name) for each in many]
-        if str(one.type) == "Numeric":
-            changed[one.name] = np.array([float(value) for value in values])
-        elif is_dataclass(values[0]):
-            changed[one.name] = stack(values)
-    return replace(first, **changed)  # type: ignore[type-var]
-
-
-def perimeter(area: Numeric, dies: Numeric) -> Array:
-    """Outer edge of square dies side by side [m]: of the free edges, those that touch no other."""
-    side = np.sqrt(np.asarray(area) / dies)
-    return np.asarray((2.0 * dies + 2.0) * side)
-
-
-def memory_edge(given: Budget, known: Mapping[str, float]) -> Array:
-    """Edge of the dies that memory interfaces may take [m]."""
-    edge = np.where(np.isnan(given.edge), perimeter(given.area, given.dies), given.edge)
-    return np.asarray(known["memory_edge_share"] * edge)
-
-
-def devices(given: Budget, known: Mapping[str, float]) -> Array:
-    """Devices of memory: as stated, else as many as the edge has room for."""
-    whole = np.floor(memory_edge(given, known) / given.memory.edge)
-    return np.asarray(np.where(np.isnan(given.devices), whole, given.devices))
-
-
-def derive(
+def machine(
     given: Budget,
     known: Mapping[str, float] | None = None,
     name: str = "",
     strict: bool = True,
 ) -> Derived:
-    """The machine that a budget pays for.
+    """The machine that a budget pays for (`hardware.derive`), behind it the catalog's accelerator
+    of its processor design.
 
-    given   floats or arrays; one processor design and pair of links
-    known   `assumptions`
-    strict  else impossible machines of a batch are only marked (`Derived.possible`)
-
-    Raises InputError where memory interfaces do not find room on the edge, nothing is left for
-    processors, or memory and links alone draw more than the power.
+    Raises InputError where strict and the machine cannot be.
     """
     known = assumptions() if known is None else known
-    of, design, memory = given.node, given.processor, given.memory
-    stacks = devices(given, known)
-    room = memory_edge(given, known)
-    laws = Laws(strict)
-    laws.refuse(
-        stacks * memory.edge > room * 1.01,
-        lambda at: (
-            f"technology: {at(stacks):g} devices of {memory.name} need "
-            f"{at(stacks * memory.edge) / MM:.0f} mm of the edge, the dies have "
-            f"{at(room) / MM:.0f} mm for them; larger dies, or fewer stacks"
-        ),
-    )
-    lanes = given.scale_up.lanes + given.scale_out.lanes
-    joints = np.asarray(given.dies) - 1.0
-    areas = {
-        "memory interfaces": stacks * memory.area,
-        "links": lanes * known["lane_mm2"] * MM2 + joints * known["joint_mm2"] * MM2,
-        "cache": np.asarray(given.l2_share) * given.area,
-        "other": np.asarray(known["other_share"] * given.area),
-    }
-    left = given.area - sum(areas.values())
-    unit = known["unit_mm2_per_kflop"] * 1e-3 * design.width
-    each = (known["processor_mm2"] + unit) * MM2 / of.density
-    count = np.floor(known["enabled_share"] * left / each)
-    laws.refuse(
-        count < 1,
-        lambda at: (
-            f"technology: interfaces and cache leave {at(left) / MM2:.0f} mm2 of "
-            f"{at(given.area) / MM2:.0f}, too little for a processor"
-        ),
-    )
-    count = np.maximum(count, 1.0)
-    areas["processors"] = np.asarray(left)
-    capacity = np.where(np.isnan(given.device_memory), memory.capacity, given.device_memory)
-    bandwidth = stacks * memory.bandwidth
-    design_clock = known["clock_ghz"] * 1e9 * np.asarray(of.speed)
-    energy = known["pj_per_flop"] * 1e-12 * np.asarray(of.power)
-    energy = energy * (design.width / 2048.0) ** -known["width_exponent"]
-    full = energy * count * design.width * design_clock
-    watts = {
-        "memory": bandwidth * memory.energy,
-        "links": 2.0 * given.scale_up.bandwidth * given.scale_up.energy
-        + 2.0 * np.asarray(given.scale_out.bandwidth) * given.scale_out.energy,
-    }
-    rest = given.power - sum(watts.values())
-    laws.refuse(
-        rest <= 0,
-        lambda at: (
-            f"technology: memory and links alone draw {at(sum(watts.values())):.0f} W of "
-            f"the {at(given.power):.0f} W"
-        ),
-    )
-    slow = np.minimum(np.maximum(rest / full, 1e-6), 1.0) ** (1.0 / known["clock_exponent"])
-    clock = design_clock * slow
-    watts["processors"] = full * slow ** known["clock_exponent"]
-    half = count * design.width * clock
-    peak: dict[str, Numeric] = {dtype: half * rate for dtype, rate in design.rates.items()}
-    peak["fp32"] = count * design.vector * clock
-    # Energy in sustained products as the predictor has it for this width, carried from the node
-    # where the design first appeared to this one.
-    sustained = ENERGY * (np.asarray(design.width) / 1024.0) ** -NARROWING
-    sustained = sustained * of.power / node(design.node).power
-    rate = L2_BYTES_PER_CLOCK_PER_SM * count * clock
-    accelerator = Accelerator(
-        name=name or f"{of.name}-{memory.name}-{design.name}",
-        architecture=design.name,
-        peak=peak,
-        memory=stacks * capacity,
-        bandwidth=bandwidth,
-        l2=areas["cache"] * of.sram * known["sram_array_efficiency"],
-        l2_bandwidth=rate,
-        sms=count,
-        power=sum(watts.values()),
-        clock=clock,
-        year=design.year,
-        vendor="NVIDIA",
-        registers=design.registers,
-        shared=design.shared,
-        register_bandwidth=design.register_rate * count * clock,
-        shared_bandwidth=design.shared_rate * count * clock,
-        instruction=design.instruction,
-        cluster=design.cluster,
-        energy=sustained,
-        relative=relative(processor(design.name)),
-        doubt=known["doubt"],
-    )
-    return Derived(
-        given,
-        Cluster(accelerator.name, accelerator, int(np.max(given.in_node)), tiers(given)),
-        areas,
-        {key: np.asarray(value) for key, value in watts.items()},
-        np.asarray(clock),
-        np.asarray(design_clock),
-        np.where(np.asarray(slow) < 1.0, "power", "area"),
-        ~np.broadcast_to(laws.broken, np.shape(clock)),
-    )
+    # By name: the design of a batch holds arrays.
+    behind = relative(processor(given.processor.name))
+    return derive(given, behind, known, name, strict)
 
 
 def system_of(content: Mapping[str, Any], where: str) -> Cluster:
     """The system of a file with the keys `technology` (a budget), and, if wanted, `name` and
     `assumptions`.
 
-    Raises InputError as `budget` and `derive` do.
+    Raises InputError as `budget` and `machine` do.
     """
     for key in content:
         if key not in ("name", "technology", "assumptions"):
@@ -565,7 +299,7 @@ def system_of(content: Mapping[str, Any], where: str) -> Cluster:
             raise InputError(f"{where}: {key}: expected keys and values")
     known = assumptions(content.get("assumptions"))
     given = budget(content["technology"], known)
-    return derive(given, known, str(content.get("name", ""))).cluster
+    return machine(given, known, str(content.get("name", ""))).cluster
 
 
 def relative(design: Processor) -> Accelerator:
@@ -581,36 +315,3 @@ def relative(design: Processor) -> Accelerator:
         instruction=design.instruction,
         cluster=design.cluster,
     )
-
-
-class Laws:
-    """What a machine must obey: the first that is broken raises InputError, or is marked."""
-
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
-        self.broken = np.asarray(False)
-
-    def refuse(self, broken: Any, message: Callable[[Callable[[Any], float]], str]) -> None:
-        """Refuse machines for which `broken` holds.
-
-        message   makes the line from a function that yields a quantity of the first of them
-        """
-        mask = np.asarray(broken)
-        if self.strict and mask.any():
-            at = np.unravel_index(int(np.argmax(mask)), mask.shape)
-            raise InputError(message(lambda value: float(np.broadcast_to(value, mask.shape)[at])))
-        self.broken = self.broken | mask
-
-
-def tiers(given: Budget) -> tuple[Tier, ...]:
-    """The two networks; a scale-up domain beyond a node is a tier of its own.
-
-    Sizes are one number per batch.
-    """
-    up, out = given.scale_up, given.scale_out
-    sizes = sorted({float(np.max(given.in_node)), float(np.max(given.domain))})
-    inner = tuple(
-        Tier(up.link, size, up.bandwidth, in_switch=up.in_switch) for size in sizes if size > 1
-    )
-    outer = Tier(out.link, np.inf, out.bandwidth, oversubscription=given.oversubscription)
-    return (*inner, outer)

@@ -25,6 +25,21 @@ DEFAULT_CLOCK = 1.8e9
 """Where a catalog row states none: A100 has 1.41 GHz, H100 1.83, B200 1.97."""
 
 
+ENERGY, NARROWING = 1.6e-12, 0.42
+"""Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width. Chosen by
+hand from the power cap over the rate of large products in bursts (aiconfigurator tables): 1.7 pJ on
+L40S, 1.5 on RTX PRO 6000, 1.6 on A100, 0.93 on H100, 0.67 on B200."""
+
+
+def matrix_energy(
+    width: Numeric, energy: Numeric = ENERGY, narrowing: Numeric = NARROWING
+) -> Numeric:
+    """Energy per 16-bit FLOP of sustained products [J], which falls with the width of a processor's
+    matrix unit in FLOP per clock: 1.6 pJ at 1024 (L40S, RTX PRO 6000), 0.9 at 4096 (H100), 0.7 at
+    8192 (B200)."""
+    return energy * (width / 1024.0) ** -narrowing
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Accelerator:
     """One device: peak rates, memories, and how many processors share the work.

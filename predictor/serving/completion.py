@@ -15,31 +15,25 @@ import numpy as np
 from predictor import catalog
 from predictor.catalog import (
     Assumption,
+    Default,
     Filler,
     ServingPlanSpec,
     complete_cluster,
+    default_precision,
     named_model,
     period,
-    scale_up,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import (
-    SERVING_CATEGORIES,
-    SERVING_NUMBERS,
     ServingPlan,
     enforce,
     runnable,
     serving_rules,
 )
-from predictor.serving.offload import (
-    HOST_BANDWIDTH,
-    default_link,
-    enforce_host,
-    hosts_memory,
-)
+from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
+from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.timing import RunParameters
 from predictor.units import GB
 from predictor.work import SCORED
@@ -76,29 +70,6 @@ def engines() -> Mapping[str, Any]:
     return catalog.read_mapping(catalog.data_dir() / "defaults" / "engines.yaml")
 
 
-def _layouts(model: Model, cluster: Cluster, values: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Possible (tp, pp), fewest accelerators first: tp inside the node, then stages."""
-    node = scale_up(cluster)
-    powers = [2**i for i in range(8) if 2**i <= node and model.heads % 2**i == 0]
-    tps = [int(values["tp"])] if "tp" in values else powers
-    pps = [int(values["pp"])] if "pp" in values else [1, 2, 4, 8, 16]
-    pairs = [(tp, pp) for tp in tps for pp in pps if pp == 1 or tp == max(tps)]
-    gpus = values.get("gpus")
-    if gpus is not None:
-        gpus -= _read_apart(values)
-        dp = values.get("dp")
-        if dp is not None or ("tp" not in values and "pp" not in values):
-            pairs = [(tp, pp) for tp, pp in pairs if tp * pp * (dp or 1) == gpus]
-        else:
-            pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
-    return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
-
-
-def _read_apart(values: Mapping[str, Any]) -> int:
-    """Accelerators that read prompts and nothing else."""
-    return int(values.get("prefill_workers", 0) * values.get("prefill_tp", 1))
-
-
 def complete_serving(
     spec: ServingPlanSpec,
     run: RunParameters,
@@ -120,133 +91,158 @@ def complete_serving(
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     accelerator = cluster.accelerator
-    for field in ("input_len", "output_len"):
-        if field not in values:
-            raise InputError(f"give --{field.replace('_', '-')}: it has no default")
-    if model.is_sparse and SCORED not in accelerator.peak:
-        raise InputError(
-            f"{model.name} scores cached keys in {SCORED}, which {accelerator.name} does not "
-            "multiply"
-        )
+    filler.need("input_len", "output_len")
+    _scores(model, accelerator)
     _load(filler)
-    best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
-    filler.fill("precision", best, "bf16 where the accelerator has it, else fp16, else fp32")
-    if values["precision"] == "bf16" and "bf16" not in accelerator.peak:
-        values["precision"] = best
-    own = runnable(values["precision"], accelerator)
-    stated = values["precision"]
-    if own != values["precision"]:
-        rule = f"{accelerator.name} does not multiply {values['precision']}: widened when read"
-        filler.assumed.append(Assumption("precision", own, rule))
-        values["precision"] = own
+    stated = _precision(filler, accelerator)
     framework = filler.fill("framework", "neutral", "no engine was named")
     chosen, label = period(engines(), framework, values.get("era"))
-    narrow = chosen.get("narrow_cache", ())
-    if "fp4" in accelerator.peak:
-        narrow = [*narrow, *chosen.get("narrow_cache_fp4", ())]
-        if model.is_sparse:
-            narrow = [*narrow, *chosen.get("narrow_cache_sparse_fp4", ())]
-    if stated in narrow and "fp8" in accelerator.peak:
-        filler.fill("kv_precision", "fp8", f"{label} keeps an fp8 cache beside {stated} weights")
-    half = own if own in ("bf16", "fp16", "fp32") else best
-    filler.fill("kv_precision", half, "as the rest of the attention")
-    if model.is_moe and own in EXPERTS_ONLY:
-        filler.fill("narrowed", "experts", f"{own} checkpoints are narrow in the experts alone")
+    filler.run(_cache(values["precision"], stated, (chosen, label), model, accelerator))
     values.setdefault("era", "neutral")
-    for field, value in chosen["settings"].items():
-        filler.fill(field, value, f"default of {label}")
-    filler.fill("synchrony", SYNCHRONY, "lengths vary, and ten requests of a client are averaged")
-    filler.fill("cached", 0.0, "no prefix is cached unless stated")
-    filler.fill("expert_load", 1.0, "tokens spread evenly over experts unless stated")
-
+    filler.run(
+        Default(field, value, f"default of {label}") for field, value in chosen["settings"].items()
+    )
+    filler.run(LOADS)
     if values.get("offload", "none") != "none":
         _offload(filler, accelerator)
     if "kv_gbs" in values:
         values["kv_rate"] = values.pop("kv_gbs") * GB
-    if values.get("prefill_workers"):
-        rule = "that of the engine that decodes, where it is stated, else 1"
-        filler.fill("prefill_tp", values.get("tp", 1), rule)
-
-    def plan_of(tp: int, pp: int) -> ServingPlan:
-        own = values["gpus"] - _read_apart(values) if "gpus" in values else tp * pp
-        dp = values.get("dp", max(own // (tp * pp), 1))
-        ep = values.get("ep", tp * dp if model.is_moe and dp > 1 else 1)
-        taken = {
-            name: values[name]
-            for name in (*SERVING_CATEGORIES, *SERVING_NUMBERS)
-            if name in values and name not in ("tp", "pp", "dp", "ep", "batch")
-        }
-        if "offload" in taken and taken["offload"] != "none":
-            gpus = tp * pp * dp + _read_apart(values)
-            taken.setdefault("host_memory", float(hosts_memory(cluster, gpus)))
-        return ServingPlan(
-            batch=values["batch"],
-            tp=float(tp),
-            pp=float(pp),
-            dp=float(dp),
-            ep=float(ep),
-            serving=float(values["serving"]),
-            weights=values["precision"],
-            kv=values["kv_precision"],
-            **{k: v for k, v in taken.items() if k not in ("serving", "weights", "kv")},
-        )
-
-    candidates = _layouts(model, cluster, values)
-    if not candidates:
-        if apart := _read_apart(values):
-            raise InputError(
-                f"prefill_workers take {apart} of {values['gpus']} accelerators, and no tp and pp "
-                "divide what is left; state more gpus, fewer workers or another prefill_tp"
-            )
-        raise InputError("no tp and pp divide the heads and the GPUs; state --tp and --pp")
-    tp, pp = candidates[-1]
-    for pair in candidates:
-        plan = plan_of(*pair)
-        room = serving_memory(model, cluster, plan, run)
-        if float(room.admitted) >= 1.0:
-            tp, pp = pair
-            break
-    rule = "the smallest tp x pp that holds the weights and a sequence, tp first, inside the node"
-    filler.fill("tp", tp, rule)
-    filler.fill("pp", pp, rule)
-    plan = plan_of(tp, pp)
-    filler.fill("dp", int(plan.dp), "gpus / (tp x pp)")
-    if model.is_moe:
-        filler.fill("ep", int(plan.ep), "all ranks where attention is replicated, else 1")
-    filler.fill("gpus", int(plan.gpus), "tp x pp x dp, and those that read prompts apart")
-    if plan.offload != "none" and "host_memory" not in values:
-        known = "the catalog does not say what those have"
-        rule = "of the nodes that the plan takes" + (
-            f"; {known}" if np.isnan(cluster.host_memory) else ""
-        )
-        filler.fill("host_memory_gb", round(float(plan.host_memory) / GB), rule)
+    filler.run(_apart(values))
+    draft = Draft(model, cluster, values)
+    tp, pp = first_fit(draft, layouts(draft), run)
+    plan = draft.plan(tp, pp)
+    filler.run(_fitted(plan, model))
+    filler.run(_host(plan, cluster, values))
     if strict:
-        if int(plan.gpus) != values["gpus"]:
-            raise InputError(
-                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x dp {int(plan.dp)}"
-                + (" + prefill_workers x prefill_tp" if _read_apart(values) else "")
-                + f" = {int(plan.gpus)}"
-            )
+        _consistent(plan, values)
         enforce(serving_rules(plan, model), plan)
         enforce_host(model, plan)
-        if int(plan.gpus) > cluster.tiers[-1].size:
-            raise InputError(
-                f"{cluster.name} has no network beyond {cluster.tiers[-1].size:g} accelerators, "
-                f"the plan needs {int(plan.gpus)}"
-            )
+        _reachable(plan, cluster)
     if values.get("simulate") and not float(plan.serving):
         raise InputError(
             "--simulate needs requests that follow each other: --concurrency or --rate"
         )
     return ServingRequest(
-        model,
-        cluster,
-        plan,
-        tuple(filler.assumed),
-        values.get("rate"),
-        int(values.get("simulate", 0)),
-        float(values.get("variation", 0.1)),
+        model=model,
+        cluster=cluster,
+        plan=plan,
+        assumed=tuple(filler.assumed),
+        rate=values.get("rate"),
+        simulate=int(values.get("simulate", 0)),
+        variation=float(values.get("variation", 0.1)),
     )
+
+
+def _scores(model: Model, accelerator: Accelerator) -> None:
+    if model.is_sparse and SCORED not in accelerator.peak:
+        raise InputError(
+            f"{model.name} scores cached keys in {SCORED}, which {accelerator.name} does not "
+            "multiply"
+        )
+
+
+def _precision(filler: Filler, accelerator: Accelerator) -> str:
+    """The precision as the accelerator has it, filled in; returns what was stated or usual."""
+    values, usual = filler.values, default_precision(accelerator)
+    filler.run([usual])
+    if values["precision"] == "bf16" and "bf16" not in accelerator.peak:
+        values["precision"] = usual.value
+    stated = str(values["precision"])
+    own = runnable(stated, accelerator)
+    if own != stated:
+        rule = f"{accelerator.name} does not multiply {stated}: widened when read"
+        filler.assumed.append(Assumption("precision", own, rule))
+        values["precision"] = own
+    return stated
+
+
+def _cache(
+    own: str,
+    stated: str,
+    engine: tuple[Mapping[str, Any], str],
+    model: Model,
+    accelerator: Accelerator,
+) -> list[Default]:
+    """Data types of the cache, and what of the model is narrow.
+
+    own, stated   precision that the accelerator multiplies, and that of the checkpoint
+    engine        its entry of `engines`, and its label
+    """
+    chosen, label = engine
+    narrow = [*chosen.get("narrow_cache", ())]
+    if "fp4" in accelerator.peak:
+        narrow += chosen.get("narrow_cache_fp4", ())
+        if model.is_sparse:
+            narrow += chosen.get("narrow_cache_sparse_fp4", ())
+    half = own if own in ("bf16", "fp16", "fp32") else default_precision(accelerator).value
+    return [
+        Default(
+            "kv_precision",
+            "fp8",
+            f"{label} keeps an fp8 cache beside {stated} weights",
+            when=stated in narrow and "fp8" in accelerator.peak,
+        ),
+        Default("kv_precision", half, "as the rest of the attention"),
+        Default(
+            "narrowed",
+            "experts",
+            f"{own} checkpoints are narrow in the experts alone",
+            when=model.is_moe and own in EXPERTS_ONLY,
+        ),
+    ]
+
+
+LOADS = (
+    Default("synchrony", SYNCHRONY, "lengths vary, and ten requests of a client are averaged"),
+    Default("cached", 0.0, "no prefix is cached unless stated"),
+    Default("expert_load", 1.0, "tokens spread evenly over experts unless stated"),
+)
+"""Of requests, where nothing else is known."""
+
+
+def _apart(values: Mapping[str, Any]) -> list[Default]:
+    rule = "that of the engine that decodes, where it is stated, else 1"
+    read = bool(values.get("prefill_workers"))
+    return [Default("prefill_tp", values.get("tp", 1), rule, when=read)]
+
+
+def _fitted(plan: ServingPlan, model: Model) -> list[Default]:
+    fits = "the smallest tp x pp that holds the weights and a sequence, tp first, inside the node"
+    spread = "all ranks where attention is replicated, else 1"
+    return [
+        Default("tp", int(plan.tp), fits),
+        Default("pp", int(plan.pp), fits),
+        Default("dp", int(plan.dp), "gpus / (tp x pp)"),
+        Default("ep", int(plan.ep), spread, when=model.is_moe),
+        Default("gpus", int(plan.gpus), "tp x pp x dp, and those that read prompts apart"),
+    ]
+
+
+def _host(plan: ServingPlan, cluster: Cluster, values: Mapping[str, Any]) -> list[Default]:
+    if plan.offload == "none" or "host_memory" in values:
+        return []
+    unknown = "; the catalog does not say what those have"
+    rule = "of the nodes that the plan takes" + (unknown if np.isnan(cluster.host_memory) else "")
+    return [Default("host_memory_gb", round(float(plan.host_memory) / GB), rule)]
+
+
+def _consistent(plan: ServingPlan, values: Mapping[str, Any]) -> None:
+    if int(plan.gpus) != values["gpus"]:
+        raise InputError(
+            f"gpus {values['gpus']} is not tp {int(plan.tp)} x pp {int(plan.pp)} x dp "
+            f"{int(plan.dp)}"
+            + (" + prefill_workers x prefill_tp" if read_apart(values) else "")
+            + f" = {int(plan.gpus)}"
+        )
+
+
+def _reachable(plan: ServingPlan, cluster: Cluster) -> None:
+    reach = cluster.tiers[-1].size
+    if int(plan.gpus) > reach:
+        raise InputError(
+            f"{cluster.name} has no network beyond {reach:g} accelerators, "
+            f"the plan needs {int(plan.gpus)}"
+        )
 
 
 def _offload(filler: Filler, accelerator: Accelerator) -> None:

@@ -14,8 +14,6 @@ from predictor.timing.calibration import (
 from predictor.timing.collectives import collective_time, hops, latency, span, traffic, volume
 from predictor.timing.features import (
     CLOCK,
-    ENERGY,
-    NARROWING,
     Shapes,
     columns,
     energy_of,
@@ -31,8 +29,6 @@ __all__ = [
     "BOUNDS",
     "CLOCK",
     "DEFAULTS",
-    "ENERGY",
-    "NARROWING",
     "Calibration",
     "EfficiencyModel",
     "Neighbours",

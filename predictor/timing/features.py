@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.hardware import Accelerator
+from predictor.hardware import Accelerator, matrix_energy
 from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
 from predictor.work import Operator
 
@@ -41,11 +41,6 @@ step all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to 
 SPILL = 1.5
 """A cache that is read over and over stays near up to 1 / SPILL of the last-level cache, and not at
 all from 2 / SPILL on (aiconfigurator's tables: hits at 0.7, misses at 1.4, L40S and H100)."""
-
-ENERGY, NARROWING = 1.6e-12, 0.42
-"""Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width. Chosen by
-hand from the power cap over the rate of large products in bursts (aiconfigurator tables): 1.7 pJ on
-L40S, 1.5 on RTX PRO 6000, 1.6 on A100, 0.93 on H100, 0.67 on B200."""
 
 CLOCK = 0.45
 """Exponent of the clock over power: dynamic power is clock x voltage squared, and voltage rises a
@@ -150,14 +145,11 @@ def energy_of(accelerator: Accelerator) -> Numeric:
     """Energy per 16-bit FLOP of sustained products [J]; NaN if unknown.
 
     It falls with the width of a processor's matrix unit in FLOP per clock, since wider ones reuse
-    their operands more. `ENERGY` and `NARROWING` are from what capped accelerators sustain: 1.6 pJ
-    per bf16 FLOP at 1024 FLOP per clock (L40S, RTX PRO 6000), 0.9 at 4096 (H100), 0.7 at 8192
-    (B200).
+    their operands more (`hardware.matrix_energy`).
     """
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
     width = half / (accelerator.sms * accelerator.clock)
-    usual = ENERGY * (width / 1024.0) ** -NARROWING
-    return np.where(np.isnan(accelerator.energy), usual, accelerator.energy)
+    return np.where(np.isnan(accelerator.energy), matrix_energy(width), accelerator.energy)
 
 
 def power_limit(accelerator: Accelerator) -> Numeric:

@@ -7,11 +7,9 @@ recomputation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,32 +17,35 @@ import numpy as np
 from predictor import catalog
 from predictor.catalog import (
     Assumption,
+    Default,
     Filler,
     TrainingPlanSpec,
     complete_cluster,
+    default_precision,
     framework_settings,
     named_model,
-    scale_up,
     with_host,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import memory, node_memory
+from predictor.memory import node_memory
 from predictor.models import Model
-from predictor.plans import (
-    CATEGORY_FIELDS,
-    FIT,
-    SCHEDULES,
-    SHARDINGS,
-    TrainingPlan,
-    V,
-    check,
-    stack,
-)
+from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check
 from predictor.precision import PEAK, PRECISIONS
 from predictor.timing import RunParameters
+from predictor.training.fitting import (
+    Draft,
+    Recomputation,
+    first_fit,
+    layouts,
+    recomputations,
+)
 from predictor.training.reliability import Reliability
 from predictor.units import GB
+
+TRAINED_LOAD = 1.1
+"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
+2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,42 +63,6 @@ class TrainingRequest:
     assumed: tuple[Assumption, ...]
     reliability: Reliability
     price: float | None = None
-
-
-def _precision(filler: Filler, accelerator: Accelerator) -> str:
-    best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
-    rule = "bf16 where the accelerator has it, else fp16, else fp32"
-    precision = filler.fill("precision", best, rule)
-    recipe = PRECISIONS[precision]
-    for dtype in (recipe.linear, recipe.core):
-        accelerator.peak_for(PEAK.get(dtype, dtype))
-    return str(precision)
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Possible (tp, pp), fewest GPUs per replica first and TP before PP, TP inside the node."""
-    if SHARDINGS[values["sharding"]].weights:
-        values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
-    powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
-    tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
-    pps = [values["pp"]] if "pp" in values else _divisors(model.layers)
-    pairs = [(tp, pp) for tp in tps for pp in pps]
-    gpus, cp = values.get("gpus"), values.get("cp", 1)
-    if gpus is not None:
-        pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp * cp) == 0]
-    return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
-
-
-def _batch_divides(values: Mapping[str, Any], tp: int, pp: int) -> bool:
-    gpus = values.get("gpus")
-    if gpus is None:
-        return True
-    ranks = gpus // (tp * pp * values.get("cp", 1)) * values.get("micro_batch", 1)
-    return bool(values["global_batch"] % ranks == 0)
 
 
 def complete_training(
@@ -121,145 +86,222 @@ def complete_training(
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     cluster = with_host(cluster, values)
-    for field in ("seq_len", "global_batch"):
-        if field not in values:
-            raise InputError(f"give --{field.replace('_', '-')}: it has no default")
-    precision = _precision(filler, cluster.accelerator)
-    recipe = PRECISIONS[precision]
-
-    framework = filler.fill("framework", "neutral", "no framework was named")
-    settings, label = framework_settings(framework, values.get("era"))
-    filler.values.setdefault("era", "neutral")
-    filler.fill("cp", 1, "no context parallelism unless asked for")
-    pipeline = SCHEDULES[values.get("schedule", "1f1b")]
-    if pipeline.fold == V:
-        filler.fill("vpp", 2, "a pipeline that folds has two stages on each device")
-    filler.fill("vpp", 1, "no interleaving unless asked for")
-    if model.is_moe and values.get("schedule") in ("dualpipe", "dualpipev"):
-        filler.fill("ep_overlap", True, "forward and backward chunks that run together")
-    filler.fill("micro_batch", 1, "one sequence unless stated")
-    split = settings.pop("sequence_parallel", False)
-    recompute = settings.pop("recompute", FIT)
-    if values.get("recompute") == FIT:
-        recompute = values.pop("recompute")
-    means = settings.pop("means")
-    if values.get("recompute") in means:
-        values["recompute"] = means[values["recompute"]]
-    for field, value in settings.items():
-        filler.fill(field, value, f"default of {label}")
+    filler.need("seq_len", "global_batch")
+    _precision(filler, cluster.accelerator)
+    habits = _habits(filler)
+    filler.run(_shape(values, model))
+    _stated_recompute(values, habits)
+    filler.run(
+        Default(field, value, f"default of {habits.label}")
+        for field, value in habits.settings.items()
+    )
     if not model.is_moe:
         values.pop("expert_load", None)
-    else:
-        filler.fill("expert_load", TRAINED_LOAD, "routers trained to balance (Fedus et al. 2021)")
-    rule = f"precision {precision}"
-    filler.fill("weight_bytes", recipe.weight, rule)
-    filler.fill("optimizer_bytes", recipe.optimizer, rule)
-    filler.fill("gradient_bytes", 4.0, "gradients accumulate in fp32")
-    filler.fill("reduce_bytes", 4.0, "gradients are reduced in fp32")
-    filler.fill("gather_bytes", recipe.weight, rule)
-
-    if values.get("sharding") == "hsdp":
-        filler.fill("dp_shard", cluster.accelerators_per_node, "shard inside the node")
-
-    def plan_of(tp: int, pp: int, chosen: str, share: float, modules: str) -> TrainingPlan:
-        ranks = tp * pp * values["cp"]
-        dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
-        parallel = values.get("sequence_parallel", tp > 1 if split == "tp" else split)
-        taken = {
-            name: values[name]
-            for name in (*CATEGORY_FIELDS, *_PLAN_NUMBERS)
-            if name in values and name not in ("recompute", "recompute_modules")
-        }
-        ep, etp = _experts(model, values, tp, ranks // pp * dp, scale_up(cluster))
-        return TrainingPlan(
-            tp=float(tp),
-            pp=float(pp),
-            dp=float(dp),
-            ep=float(ep),
-            etp=float(etp),
-            recompute=chosen,
-            recompute_modules=modules,
-            recompute_share=share,
-            sequence_parallel=float(parallel),
-            **taken,
-        )
-
-    candidates = (
-        [(values["tp"], values["pp"])]
-        if "tp" in values and "pp" in values
-        else [
-            pair
-            for pair in _layouts(model, cluster.accelerators_per_node, values)
-            if _batch_divides(values, *pair)
-        ]
-    )
-    if not candidates:
-        raise InputError(
-            "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
-            "batch; state --tp and --pp"
-        )
+    filler.run(_numbers(values, model, cluster))
+    draft = Draft(model, cluster, values, habits.split)
+    candidates = layouts(draft)
     _full_layers(filler, model)
-    stated = values.get("recompute", recompute)
-    modules = values.get("recompute_modules", "core_attn")
-    if stated != FIT:
-        options = [(str(stated), float(values.get("recompute_share", 1.0)), modules)]
-    else:
-        latent = [("selective", 1.0, "mla_up_proj")] if model.is_latent else []
-        full = [("full", share, modules) for share in SHARES]
-        options = [("none", 1.0, modules), *latent, ("selective", 1.0, modules), *full]
-    (tp, pp), (chosen, share, modules) = _first_fit(
-        candidates, options, plan_of, model, cluster, run
+    layout, again = first_fit(draft, candidates, recomputations(draft, habits.recompute), run)
+    filler.run(_fitted(layout, again, habits))
+    _whole_replicas(values)
+    filler.run(_replicated(draft, habits))
+    plan = draft.plan(*layout, again)
+    filler.run(_planned(plan, model))
+    _reachable(plan, cluster)
+    if strict:
+        _consistent(plan, values)
+        check(plan, model)
+    filler.run(_host(plan, cluster))
+    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
+    if price is not None and tokens is None:
+        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
+    trust = _reliability(filler) if tokens is not None else reliability_of(reliability_defaults())
+    return TrainingRequest(
+        model=model,
+        cluster=cluster,
+        plan=plan,
+        tokens=tokens,
+        assumed=tuple(filler.assumed),
+        reliability=trust,
+        price=price,
     )
+
+
+def _precision(filler: Filler, accelerator: Accelerator) -> None:
+    filler.run([default_precision(accelerator)])
+    recipe = PRECISIONS[filler.values["precision"]]
+    for dtype in (recipe.linear, recipe.core):
+        accelerator.peak_for(PEAK.get(dtype, dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a framework does where nothing is stated.
+
+    label      the framework, and until when it did so
+    settings   of plan fields
+    split      sequence parallelism: yes or no, or 'tp': where tp divides
+    recompute  a kind of recomputation, or `FIT`
+    means      what its own words for recomputation mean
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    split: bool | str
+    recompute: str
+    means: Mapping[str, str]
+
+
+def _habits(filler: Filler) -> Habits:
+    framework = filler.fill("framework", "neutral", "no framework was named")
+    settings, label = framework_settings(framework, filler.values.get("era"))
+    filler.values.setdefault("era", "neutral")
+    split, means = settings.pop("sequence_parallel", False), settings.pop("means")
+    usual = settings.pop("recompute", FIT)
+    asked = filler.values.get("recompute") == FIT
+    return Habits(
+        label=label,
+        settings=settings,
+        split=split,
+        recompute=FIT if asked else usual,
+        means=means,
+    )
+
+
+def _shape(values: Mapping[str, Any], model: Model) -> list[Default]:
+    schedule = values.get("schedule", "1f1b")
+    return [
+        Default("cp", 1, "no context parallelism unless asked for"),
+        Default(
+            "vpp",
+            2,
+            "a pipeline that folds has two stages on each device",
+            when=SCHEDULES[schedule].fold == V,
+        ),
+        Default("vpp", 1, "no interleaving unless asked for"),
+        Default(
+            "ep_overlap",
+            True,
+            "forward and backward chunks that run together",
+            when=model.is_moe and schedule in ("dualpipe", "dualpipev"),
+        ),
+        Default("micro_batch", 1, "one sequence unless stated"),
+    ]
+
+
+def _stated_recompute(values: dict[str, Any], habits: Habits) -> None:
+    """Recomputation in the framework's own words; `FIT` leaves it open."""
+    if values.get("recompute") == FIT:
+        del values["recompute"]
+    if values.get("recompute") in habits.means:
+        values["recompute"] = habits.means[values["recompute"]]
+
+
+def _numbers(values: Mapping[str, Any], model: Model, cluster: Cluster) -> list[Default]:
+    precision = values["precision"]
+    recipe, rule = PRECISIONS[precision], f"precision {precision}"
+    trained = "routers trained to balance (Fedus et al. 2021)"
+    hybrid = values.get("sharding") == "hsdp"
+    return [
+        Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe),
+        Default("weight_bytes", recipe.weight, rule),
+        Default("optimizer_bytes", recipe.optimizer, rule),
+        Default("gradient_bytes", 4.0, "gradients accumulate in fp32"),
+        Default("reduce_bytes", 4.0, "gradients are reduced in fp32"),
+        Default("gather_bytes", recipe.weight, rule),
+        Default("dp_shard", cluster.accelerators_per_node, "shard inside the node", when=hybrid),
+    ]
+
+
+def _fitted(layout: tuple[int, int], again: Recomputation, habits: Habits) -> list[Default]:
     fits = "the smallest tp x pp that fits, tp first and inside the node"
-    filler.fill("tp", tp, fits)
-    filler.fill("pp", pp, fits)
-    filler.fill(
-        "recompute",
-        chosen,
-        f"default of {label}" if recompute != FIT else "none, selective or full: first that fits",
-    )
-    if chosen == "selective":
-        filler.fill("recompute_modules", modules, "attention core, or the latents' up-projections")
-    if chosen == "full":
-        filler.fill("recompute_share", share, "fewest eighths of the layers that fit")
-    if "dp" not in values:
-        ranks = values["tp"] * values["pp"] * values["cp"]
-        if values.get("gpus", ranks) % ranks:
-            raise InputError(
-                f"gpus {values['gpus']} is not a multiple of tp {tp} x pp {pp} x cp "
-                f"{values['cp']} = {ranks}"
-            )
-        filler.fill("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)")
-    filler.fill("sequence_parallel", tp > 1 if split == "tp" else split, f"default of {label}")
-    plan = plan_of(tp, pp, chosen, share, modules)
-    if model.is_moe:
-        filler.fill(
-            "ep", int(plan.ep), "most ranks of the scale-up domain that share out the experts"
+    first = "none, selective or full: first that fits"
+    usual = f"default of {habits.label}" if habits.recompute != FIT else first
+    modules = "attention core, or the latents' up-projections"
+    share = "fewest eighths of the layers that fit"
+    return [
+        Default("tp", layout[0], fits),
+        Default("pp", layout[1], fits),
+        Default("recompute", again.kind, usual),
+        Default("recompute_modules", again.modules, modules, when=again.kind == "selective"),
+        Default("recompute_share", again.share, share, when=again.kind == "full"),
+    ]
+
+
+def _replica(values: Mapping[str, Any]) -> int:
+    return int(values["tp"] * values["pp"] * values["cp"])
+
+
+def _whole_replicas(values: Mapping[str, Any]) -> None:
+    ranks = _replica(values)
+    if "dp" not in values and values.get("gpus", ranks) % ranks:
+        raise InputError(
+            f"gpus {values['gpus']} is not a multiple of tp {values['tp']} x pp {values['pp']} x "
+            f"cp {values['cp']} = {ranks}"
         )
-        filler.fill("etp", int(plan.etp), "tp where ep x tp divides a stage's ranks, else 1")
-    filler.fill("gpus", int(plan.gpus), "tp x pp x cp x dp")
+
+
+def _replicated(draft: Draft, habits: Habits) -> list[Default]:
+    values = draft.values
+    ranks, split = _replica(values), draft.sequence_parallel(values["tp"])
+    return [
+        Default("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)"),
+        Default("sequence_parallel", split, f"default of {habits.label}"),
+    ]
+
+
+def _planned(plan: TrainingPlan, model: Model) -> list[Default]:
+    near = "most ranks of the scale-up domain that share out the experts"
+    split = "tp where ep x tp divides a stage's ranks, else 1"
+    return [
+        Default("ep", int(plan.ep), near, when=model.is_moe),
+        Default("etp", int(plan.etp), split, when=model.is_moe),
+        Default("gpus", int(plan.gpus), "tp x pp x cp x dp"),
+    ]
+
+
+def _reachable(plan: TrainingPlan, cluster: Cluster) -> None:
     reach = cluster.tiers[-1].size
     if int(plan.gpus) > reach:
         raise InputError(
             f"{cluster.name} has no network beyond {reach:g} accelerators, the plan needs "
             f"{int(plan.gpus)}; state one with --set inter_link_gbps=400"
         )
-    if strict:
-        if int(plan.gpus) != values["gpus"]:
-            raise InputError(
-                f"gpus {values['gpus']} is not tp {tp} x pp {pp} x cp {values['cp']} x dp "
-                f"{values['dp']} = {int(plan.gpus)}"
-            )
-        check(plan, model)
+
+
+def _consistent(plan: TrainingPlan, values: Mapping[str, Any]) -> None:
+    if int(plan.gpus) != values["gpus"]:
+        raise InputError(
+            f"gpus {values['gpus']} is not tp {values['tp']} x pp {values['pp']} x cp "
+            f"{values['cp']} x dp {values['dp']} = {int(plan.gpus)}"
+        )
+
+
+def _host(plan: TrainingPlan, cluster: Cluster) -> list[Default]:
     away = max(float(plan.offload_activations), float(plan.offload_optimizer))
-    if away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory):
-        known = f"the catalog does not say what hosts of {cluster.name} have"
-        filler.fill("host_memory_gb", round(node_memory(cluster) / GB), f"of a node; {known}")
-    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
-    if price is not None and tokens is None:
-        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
-    trust = _reliability(filler) if tokens is not None else reliability_of(reliability_defaults())
-    return TrainingRequest(model, cluster, plan, tokens, tuple(filler.assumed), trust, price)
+    rule = f"of a node; the catalog does not say what hosts of {cluster.name} have"
+    size = round(node_memory(cluster) / GB)
+    open_ = away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory)
+    return [Default("host_memory_gb", size, rule, when=bool(open_))]
+
+
+def _full_layers(filler: Filler, model: Model) -> None:
+    """What Megatron's method and number of layers mean for full recomputation: a share of the
+    layers (block), or layers per kept input (uniform)."""
+    values = filler.values
+    given = [name for name in ("recompute_method", "recompute_layers") if name in values]
+    if not given:
+        return
+    if values.get("recompute") != "full":
+        raise InputError(f"{given[0]} is of full recomputation; say --recompute full")
+    number = values.get("recompute_layers", 1)
+    if values.get("recompute_method", "block") == "uniform":
+        filler.fill("recompute_chunk", number, "layers per kept input")
+        return
+    if "pp" not in values:
+        raise InputError("recompute_layers counts layers of a stage; state --pp")
+    share = min(number * values["pp"] * values["vpp"] / model.layers, 1.0)
+    filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
 
 
 @lru_cache(maxsize=1)
@@ -294,100 +336,3 @@ def _reliability(filler: Filler) -> Reliability:
     stated["sigma"] = 0.0 if given else known["sigma"]
     stated["checkpoint_interval_s"] = filler.values.get("checkpoint_interval_s", np.nan)
     return reliability_of(stated)
-
-
-def _full_layers(filler: Filler, model: Model) -> None:
-    """What Megatron's method and number of layers mean for full recomputation: a share of the
-    layers (block), or layers per kept input (uniform)."""
-    values = filler.values
-    given = [name for name in ("recompute_method", "recompute_layers") if name in values]
-    if not given:
-        return
-    if values.get("recompute") != "full":
-        raise InputError(f"{given[0]} is of full recomputation; say --recompute full")
-    number = values.get("recompute_layers", 1)
-    if values.get("recompute_method", "block") == "uniform":
-        filler.fill("recompute_chunk", number, "layers per kept input")
-        return
-    if "pp" not in values:
-        raise InputError("recompute_layers counts layers of a stage; state --pp")
-    share = min(number * values["pp"] * values["vpp"] / model.layers, 1.0)
-    filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
-
-
-def _experts(
-    model: Model, values: Mapping[str, Any], tp: int, ranks: int, domain: int
-) -> tuple[int, int]:
-    """Expert parallelism and expert tensor parallelism of a stage of `ranks` accelerators: as
-    stated; else the experts are divided among the ranks of a scale-up `domain` as far as both
-    numbers allow (among those of the stage where weights are sharded, since what is divided need
-    not be gathered), and split as the rest of the layer is where that divides the stage (Megatron
-    Core's default)."""
-    if not model.is_moe:
-        return int(values.get("ep", 1)), int(values.get("etp", 1))
-    reach = ranks if SHARDINGS[values["sharding"]].weights else domain
-    near = max(d for d in _divisors(math.gcd(model.num_experts, ranks)) if d <= reach)
-    ep = int(values.get("ep", near))
-    return ep, int(values.get("etp", tp if ranks % (ep * tp) == 0 else 1))
-
-
-_PLAN_NUMBERS = (
-    "micro_batch",
-    "global_batch",
-    "seq_len",
-    "cp",
-    "vpp",
-    "dp_shard",
-    "first_layers",
-    "last_layers",
-    "recompute_chunk",
-    "offload_activations",
-    "offload_optimizer",
-    "loader_rate",
-    "weight_bytes",
-    "gradient_bytes",
-    "reduce_bytes",
-    "gather_bytes",
-    "optimizer_bytes",
-    "logit_bytes",
-    "vocab_multiple",
-    "expert_load",
-    "routed_nodes",
-    "lora_rank",
-)
-
-TRAINED_LOAD = 1.1
-"""Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
-2021 drop under 1 % of tokens at a capacity of 1.25 per expert; a rank averages over several."""
-
-SHARES = tuple(eighth / 8 for eighth in range(1, 9))
-"""Shares of the layers among which the least recomputation that fits is sought."""
-
-
-def _first_fit(
-    candidates: list[tuple[int, int]],
-    options: list[tuple[str, float, str]],
-    plan_of: Any,
-    model: Model,
-    cluster: Cluster,
-    run: RunParameters,
-) -> tuple[tuple[int, int], tuple[str, float, str]]:
-    """The first layout, and for it the first recomputation, whose peak memory fits.
-
-    Where nothing fits: the last layout with the last option (the user sees by how much).
-    """
-    if len(candidates) == 1 and len(options) == 1:
-        return candidates[0], options[0]
-    capacity = cluster.accelerator.memory
-    fits = []
-    # Options that differ in numbers only are judged together.
-    for _, alike in groupby(options, key=lambda option: (option[0], option[2])):
-        several = list(alike)
-        batch = stack([plan_of(tp, pp, *option) for tp, pp in candidates for option in several])
-        peaks = memory(model, batch, run).peak.reshape(len(candidates), len(several))
-        fits.append(np.asarray(peaks <= capacity))
-    table = np.concatenate(fits, axis=1)  # (layouts, options)
-    if not table.any():
-        return candidates[-1], options[-1]
-    layout = int(np.argmax(table.any(axis=1)))
-    return candidates[layout], options[int(np.argmax(table[layout]))]

@@ -18,7 +18,7 @@ from predictor.arrays import Array, Numeric
 from predictor.plans import Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
-from predictor.training.layer import Exchange, Slot
+from predictor.training.layer import Exchange
 from predictor.work import PASSES
 
 TERMS = (
@@ -131,6 +131,164 @@ def _exposed(time: Array, window: Array, share: Numeric, contention: float) -> t
     return time - hidden + (contention - 1.0) * hidden, hidden
 
 
+@dataclass(slots=True, eq=False)
+class _Ledger:
+    """Seconds of one micro-batch on each stage kind, booked as they are found; (3, *batch).
+
+    terms     by term of `TERMS`
+    hidden    of communication behind computation, by kind
+    families  by family, with the log-standard-deviations `sigmas`
+    stretch   of classes of kernels
+    layer     of the mean layer, base shape
+    """
+
+    parts: Parts
+    run: RunParameters
+    using: Environment
+    terms: dict[str, Array]
+    hidden: dict[str, Array]
+    families: dict[str, Array]
+    sigmas: dict[str, Array]
+    stretch: dict[str, float]
+    layer: Array
+
+    @property
+    def full(self) -> tuple[int, ...]:
+        """Shape of stage arrays."""
+        return self.parts.at.count.shape
+
+    def on_stages(self, module: str, value: Array) -> Array:
+        """What all of a module's kind take on the stages."""
+        return np.asarray(self.parts.modules[module] * self.parts.spread(value))
+
+    def wire(self, exchange: Exchange) -> Array:
+        """Time of a collective by itself [s], what larger networks add included."""
+        return _wire(exchange, self.using)
+
+    def note(self, family: str, time: Array, sigma: Array) -> None:
+        """Book time to a family, which is as uncertain as the most uncertain of it."""
+        known = self.families
+        known[family] = known[family] + time if family in known else time
+        self.sigmas[family] = np.maximum(self.sigmas.get(family, 0.0), sigma)
+
+    def book(self, kind: str, shown: Array, behind: Array, family: str, sigma: Array) -> None:
+        """Book communication of a kind: what shows, and what hides."""
+        term = kind if kind in TERMS else f"{kind}_communication"
+        self.terms[term] = self.terms[term] + shown
+        self.hidden[kind] = self.hidden[kind] + behind
+        self.note(family, shown, sigma)
+
+    def windows(self) -> dict[str, Array]:
+        """Computation of a pass, which may hide what runs beside it."""
+        late = self.terms["backward"] + self.terms["recompute"]
+        return {"forward": self.terms["forward"], "backward": late}
+
+
+def _kernels(parts: Parts, run: RunParameters, using: Environment) -> _Ledger:
+    """The ledger with kernels alone."""
+    full = parts.at.count.shape
+    book = _Ledger(
+        parts=parts,
+        run=run,
+        using=using,
+        terms={term: np.zeros(full) for term in TERMS},
+        hidden={kind: np.zeros(full) for kind in KINDS},
+        families={},
+        sigmas={family: parts.spread(value) for family, value in parts.sigmas.items()},
+        stretch={name: stretched(run.factors, name) for _, _, name in parts.work},
+        layer=np.zeros(parts.launches["layer"].shape),
+    )
+    for (module, term, own), time in parts.work.items():
+        scaled = book.stretch[own] * time
+        book.terms[term] = book.terms[term] + book.on_stages(module, scaled)
+        book.layer = book.layer + parts.mean_layer.get(module, 0.0) * scaled
+    families = book.families
+    for (module, family, own), time in parts.families.items():
+        add = book.on_stages(module, book.stretch[own] * time)
+        families[family] = families[family] + add if family in families else add
+    return book
+
+
+def _inside(book: _Ledger) -> None:
+    """Collectives inside a stage that hide behind nothing, or behind a class of kernels."""
+    parts, run = book.parts, book.run
+    for (slot, _), exchange in parts.inside.items():
+        if slot.behind == PASSES:
+            continue
+        share = run.overlap.get(slot.kind, 0.0) if slot.behind else 0.0
+        window = book.stretch.get(slot.behind, 1.0) * exchange.window
+        shown, behind = _exposed(book.wire(exchange), window, share, run.contention)
+        add = book.on_stages(slot.place, shown * exchange.count)
+        covered = book.on_stages(slot.place, behind * exchange.count)
+        book.book(slot.kind, add, covered, slot.op, parts.spread(exchange.sigma))
+        mean = parts.mean_layer.get(slot.place, 0.0)
+        book.layer = book.layer + mean * shown * exchange.count
+
+
+def _beside(book: _Ledger, windows: Mapping[str, Array]) -> None:
+    """Collectives beside both passes: each takes its part of the window that they share."""
+    parts, run = book.parts, book.run
+    beside = [(slot, each) for (slot, _), each in parts.inside.items() if slot.behind == PASSES]
+    whole = np.sum([book.wire(other) * other.count for _, other in beside], axis=0)
+    for slot, exchange in beside:
+        wire = book.on_stages(slot.place, book.wire(exchange) * exchange.count)
+        part = wire / np.maximum(book.on_stages(slot.place, whole), 1e-30)
+        window = part * (windows["forward"] + windows["backward"])
+        share = run.overlap.get(slot.kind, 0.0)
+        shown, behind = _exposed(wire, window, share, run.contention)
+        book.book(slot.kind, shown, behind, slot.op, parts.spread(exchange.sigma))
+
+
+def _between(book: _Ledger, windows: Mapping[str, Array]) -> None:
+    """Activations and their gradients between stages, and copies to the host and back."""
+    parts, run = book.parts, book.run
+    for pipe, exchange in parts.between.items():
+        time = book.wire(exchange) * exchange.count * parts.vpp
+        # Only between chunks of interleaved stages is there another one to compute.
+        share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0
+        hides = np.where(parts.vpp > 1, share, 0.0)
+        whole = time + np.zeros(book.full)
+        shown, behind = _exposed(whole, windows[pipe.place], hides, run.contention)
+        book.book("pp", shown, behind, pipe.op, exchange.sigma)
+    for copy, exchange in parts.offload.items():
+        # Copy engines run beside any kernel: the whole pass is their window.
+        shown, behind = _exposed(exchange.time, windows[copy.behind], 1.0, 1.0)
+        book.book("offload", shown, behind, "offload", exchange.sigma.max(axis=0))
+
+
+def _launched(book: _Ledger) -> Array:
+    """Time of a micro-batch on each stage kind [s], what the host adds by its launches booked."""
+    parts, using = book.parts, book.using
+    device: Array = sum((book.terms[term] for term in TERMS), np.zeros(book.full))
+    launched: Array = np.zeros(book.full)
+    for module in parts.launches:
+        launched = launched + using.launch * book.on_stages(module, parts.launches[module])
+        launched = launched + book.on_stages(module, parts.kernels[module])
+        launched = launched + using.hop * book.on_stages(module, parts.hops[module])
+    # A CPU runs its kernels itself; their latency is part of their time.
+    host = book.run.host_per_kernel * (1.0 - parts.host) * launched
+    book.terms["host"] = np.maximum(host - device, 0.0)
+    return np.asarray(device + book.terms["host"])
+
+
+def _passes(book: _Ledger, stage_time: Array) -> Passes:
+    """The passes of a micro-batch: communication and host time are spread over them as their
+    kernels are."""
+    parts = book.parts
+    compute: Array = sum((book.terms[term] for term in COMPUTE_TERMS), np.zeros(book.full))
+    ahead = book.terms["forward"] / np.maximum(compute, 1e-30)
+    late: Array = np.zeros(book.full)
+    for (module, own), time in parts.weights.items():
+        late = late + book.on_stages(module, book.stretch[own] * time)
+    late = late / np.maximum(compute, 1e-30)
+    return Passes(
+        ahead * stage_time,
+        (1.0 - ahead - late) * stage_time,
+        late * stage_time,
+        parts.at.count,
+    )
+
+
 def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     """Put a step together.
 
@@ -138,141 +296,55 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     run      parameters of a run
     using    environment of the run; its `nodes` is one number where plans share layers
     """
-    at, m, spread = parts.at, parts.m, parts.spread
-    full = at.count.shape
-    shape = full[1:]
-    stretch = {name: stretched(run.factors, name) for _, _, name in parts.work}
+    book = _kernels(parts, run, using)
+    _inside(book)
+    windows = book.windows()
+    _beside(book, windows)
+    _between(book, windows)
+    stage_time = _launched(book)
+    passes = _passes(book, stage_time)
 
-    def on_stages(module: str, value: Array) -> Array:
-        return np.asarray(parts.modules[module] * spread(value))
-
-    terms = {term: np.zeros(full) for term in TERMS}
-    families: dict[str, Array] = {}
-    layer: Array = np.zeros(parts.launches["layer"].shape)
-    for (module, term, own), time in parts.work.items():
-        scaled = stretch[own] * time
-        terms[term] = terms[term] + on_stages(module, scaled)
-        layer = layer + parts.mean_layer.get(module, 0.0) * scaled
-    for (module, family, own), time in parts.families.items():
-        add = on_stages(module, stretch[own] * time)
-        families[family] = families[family] + add if family in families else add
-    sigmas = {family: spread(value) for family, value in parts.sigmas.items()}
-
-    def note(family: str, time: Array, sigma: Array) -> None:
-        families[family] = families[family] + time if family in families else time
-        sigmas[family] = np.maximum(sigmas.get(family, 0.0), sigma)
-
-    hidden = {kind: np.zeros(full) for kind in KINDS}
-    beside: list[tuple[Slot, Exchange]] = []
-    for (slot, _), exchange in parts.inside.items():
-        if slot.behind == PASSES:
-            beside.append((slot, exchange))
-            continue
-        share = run.overlap.get(slot.kind, 0.0) if slot.behind else 0.0
-        window = stretch.get(slot.behind, 1.0) * exchange.window
-        shown, behind = _exposed(_wire(exchange, using), window, share, run.contention)
-        add = on_stages(slot.place, shown * exchange.count)
-        term = f"{slot.kind}_communication"
-        terms[term] = terms[term] + add
-        hidden[slot.kind] = hidden[slot.kind] + on_stages(slot.place, behind * exchange.count)
-        note(slot.op, add, spread(exchange.sigma))
-        layer = layer + parts.mean_layer.get(slot.place, 0.0) * shown * exchange.count
-
-    windows = {"forward": terms["forward"], "backward": terms["backward"] + terms["recompute"]}
-    for slot, exchange in beside:
-        # Each takes its part of the window that they share.
-        wire = _wire(exchange, using) * exchange.count
-        whole = np.sum([_wire(other, using) * other.count for _, other in beside], axis=0)
-        part = on_stages(slot.place, wire) / np.maximum(on_stages(slot.place, whole), 1e-30)
-        shown, behind = _exposed(
-            on_stages(slot.place, wire),
-            part * (windows["forward"] + windows["backward"]),
-            run.overlap.get(slot.kind, 0.0),
-            run.contention,
-        )
-        term = f"{slot.kind}_communication"
-        terms[term] = terms[term] + shown
-        hidden[slot.kind] = hidden[slot.kind] + behind
-        note(slot.op, shown, spread(exchange.sigma))
-    for pipe, exchange in parts.between.items():
-        time = _wire(exchange, using) * exchange.count * parts.vpp
-        # Only between chunks of interleaved stages is there another one to compute.
-        share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0
-        hides = np.where(parts.vpp > 1, share, 0.0)
-        shown, behind = _exposed(time + np.zeros(full), windows[pipe.place], hides, run.contention)
-        terms["pp_communication"] = terms["pp_communication"] + shown
-        hidden["pp"] = hidden["pp"] + behind
-        note(pipe.op, shown, exchange.sigma)
-
-    for copy, exchange in parts.offload.items():
-        # Copy engines run beside any kernel: the whole pass is their window.
-        shown, behind = _exposed(exchange.time, windows[copy.behind], 1.0, 1.0)
-        terms["offload"] = terms["offload"] + shown
-        hidden["offload"] = hidden["offload"] + behind
-        note("offload", shown, exchange.sigma.max(axis=0))
-
-    device: Array = sum((terms[term] for term in TERMS), np.zeros(full))
-    launched: Array = np.zeros(full)
-    for module in parts.launches:
-        launched = launched + using.launch * on_stages(module, parts.launches[module])
-        launched = launched + on_stages(module, parts.kernels[module])
-        launched = launched + using.hop * on_stages(module, parts.hops[module])
-    # A CPU runs its kernels itself; their latency is part of their time.
-    host = run.host_per_kernel * (1.0 - parts.host) * launched
-    terms["host"] = np.maximum(host - device, 0.0)
-    stage_time = device + terms["host"]
-
-    # Communication and host time are spread over the two passes as their kernels are.
-    compute: Array = sum((terms[term] for term in COMPUTE_TERMS), np.zeros(full))
-    ahead = terms["forward"] / np.maximum(compute, 1e-30)
-    late: Array = np.zeros(full)
-    for (module, own), time in parts.weights.items():
-        late = late + on_stages(module, stretch[own] * time)
-    late = late / np.maximum(compute, 1e-30)
-    passes = Passes(
-        ahead * stage_time, (1.0 - ahead - late) * stage_time, late * stage_time, at.count
-    )
+    m, present = parts.m, parts.at.count > 0
     busy = pipeline_time(parts.schedule, passes, m, parts.vpp)
-    slowest = np.argmax(np.where(at.count > 0, stage_time, -1.0), axis=0)
+    slowest = np.argmax(np.where(present, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:
-        """Value of the slowest stage kind."""
-        chosen = np.take_along_axis(np.broadcast_to(value, full), slowest[None], axis=0)
-        return np.asarray(chosen[0])
+        """Of a step, on the slowest stage kind, from a micro-batch on each."""
+        return np.asarray(m * _chosen(np.broadcast_to(value, book.full), slowest))
 
     exposed, behind, dp_sigma = _gradients(parts, windows, run, using)
-    present = at.count > 0
-    after = np.where(present, exposed, 0.0) + parts.update
-    last = np.argmax(after, axis=0)[None]
-
-    breakdown = {term: m * critical(value) for term, value in terms.items()}
-    rest = busy - sum(breakdown.values(), np.zeros(shape))
+    last = np.argmax(np.where(present, exposed, 0.0) + parts.update, axis=0)
+    breakdown = {term: critical(value) for term, value in book.terms.items()}
+    rest = busy - sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     breakdown["bubble"] = np.maximum(rest, 0.0)  # not below zero by rounding
-    breakdown["dp_communication"] = np.take_along_axis(exposed, last, axis=0)[0]
-    breakdown["optimizer"] = np.take_along_axis(parts.update, last, axis=0)[0]
-    neutral = sum(breakdown.values(), np.zeros(shape))
+    breakdown["dp_communication"] = _chosen(exposed, last)
+    breakdown["optimizer"] = _chosen(parts.update, last)
+    neutral = sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     breakdown["framework"] = (using.factor - 1.0) * neutral
     # Batches are prefetched: a loader shows only where it takes longer than the step.
     total = using.factor * neutral
     breakdown["data_loading"] = np.maximum(parts.loading - total, 0.0)
 
     # A bubble is made of the same work, so its uncertainty is that of the families it consists of.
-    longer = busy / np.maximum(m * critical(stage_time), 1e-30)
-    times = {family: m * critical(value) * longer for family, value in families.items()}
-    times["dp"], times["optimizer"] = breakdown["dp_communication"], breakdown["optimizer"]
-    sigmas["dp"], sigmas["optimizer"] = dp_sigma, parts.update_sigma
-    concealed = {kind: m * critical(value) for kind, value in hidden.items()}
-    concealed["dp"] = np.take_along_axis(behind, last, axis=0)[0]
+    longer = busy / np.maximum(critical(stage_time), 1e-30)
+    own = {family: critical(value) * longer for family, value in book.families.items()}
+    ends = {"dp": breakdown["dp_communication"], "optimizer": breakdown["optimizer"]}
+    hidden = {kind: critical(value) for kind, value in book.hidden.items()}
     return Step(
         step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,
-        hidden=concealed,
-        families=times,
-        sigmas=sigmas,
-        layer_time=spread(layer),
+        hidden={**hidden, "dp": _chosen(behind, last)},
+        families={**own, **ends},
+        sigmas={**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma},
+        layer_time=parts.spread(book.layer),
         slowest=slowest,
         passes=passes,
     )
+
+
+def _chosen(value: Array, stage: npt.NDArray[np.intp]) -> Array:
+    """Of stage arrays, the value of one stage kind for each plan."""
+    return np.asarray(np.take_along_axis(value, stage[None], axis=0)[0])
 
 
 def _gradients(

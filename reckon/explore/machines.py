@@ -13,20 +13,17 @@ from predictor import catalog
 from predictor.arrays import Array
 from predictor.catalog import (
     AcceleratorSpec,
-    Budget,
     Cost,
-    Derived,
     assumptions,
     budget,
     catalog_cost,
     cost_assumptions,
-    derive,
+    machine,
     machine_cost,
     read_table,
-    stack,
 )
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.hardware import Accelerator, Budget, Cluster, Derived, Tier, stack
 from predictor.timing import energy_of
 from reckon.explore.grid import LINKS, NUMBERS
 
@@ -80,16 +77,16 @@ def technology_machines(
         groups.setdefault(key, []).append((position, one))
     found = []
     for members in groups.values():
-        possible = derive(stack([one for _, one in members]), known, strict=False).possible
+        possible = machine(stack([one for _, one in members]), known, strict=False).possible
         for (position, one), good in zip(members, possible, strict=True):
             if not good:
                 try:
-                    derive(one, known)
+                    machine(one, known)
                 except InputError as error:
                     refused[position] = str(error)
         kept = [member for member, good in zip(members, possible, strict=True) if good]
         if kept:
-            made = derive(stack([one for _, one in kept]), known)
+            made = machine(stack([one for _, one in kept]), known)
             rows = np.array([position for position, _ in kept])
             found.append(Machines(rows, made.cluster, made, machine_cost(made, prices)))
     return found, refused
@@ -189,12 +186,12 @@ def join(clusters: Sequence[Cluster]) -> Cluster:
         }
 
     first = clusters[0]
-    machines: list[Accelerator] = [cluster.accelerator for cluster in clusters]
+    chips: list[Accelerator] = [cluster.accelerator for cluster in clusters]
     peak = {
-        dtype: np.array([float(machine.peak[dtype]) for machine in machines])
+        dtype: np.array([float(chip.peak[dtype]) for chip in chips])
         for dtype in first.accelerator.peak
     }
-    accelerator = replace(first.accelerator, peak=peak, **column(machines))  # type: ignore[arg-type]
+    accelerator = replace(first.accelerator, peak=peak, **column(chips))  # type: ignore[arg-type]
     tiers: list[Tier] = []
     for level, tier in enumerate(first.tiers):
         tiers.append(replace(tier, **column([cluster.tiers[level] for cluster in clusters])))  # type: ignore[arg-type]

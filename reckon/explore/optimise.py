@@ -6,7 +6,7 @@ that cannot be made, and plans that do not fit, lose.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,22 +15,24 @@ import numpy as np
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.catalog import (
-    Derived,
+    ServingParameters,
     ServingPlanSpec,
     TrainingPlanSpec,
     assumptions,
     budget,
     cost_assumptions,
-    derive,
     load,
     load_parameters,
+    machine,
     machine_cost,
     parse,
-    stack,
 )
 from predictor.errors import InputError, unknown
+from predictor.hardware import Budget, Derived, stack
+from predictor.models import Model
 from predictor.search import Limits, search_train
 from predictor.serving import complete_serving
+from predictor.timing import Calibration
 from predictor.training import complete_training
 from reckon.explore.evaluate import serve_columns, train_columns
 from reckon.explore.grid import Grid
@@ -59,6 +61,78 @@ class Optimum:
     tried: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Judge:
+    """Judges machines made of a grid's technology by one workload."""
+
+    grid: Grid
+    objective: str
+    model: Model
+    calibration: Calibration
+    parameters: ServingParameters
+    known: Mapping[str, float]
+    prices: Mapping[str, float]
+
+    @property
+    def training(self) -> bool:
+        """Whether the workload is training, else serving."""
+        return bool(self.grid.spec.workload == "training")
+
+    def budget(self, chosen: Mapping[str, Any]) -> Budget:
+        """The grid's technology with some fields chosen."""
+        return budget({**(self.grid.spec.technology or {}), **chosen}, self.known)
+
+    def made(self, budgets: Sequence[Budget]) -> Derived:
+        """Machines of budgets as one; those that cannot be are marked."""
+        return machine(stack(budgets), self.known, strict=False)
+
+    def plan(self, made: Derived) -> Any:
+        """The plan that a machine is judged by."""
+        spec, run = self.grid.spec, self.calibration.run
+        if not self.training:
+            asked = parse(ServingPlanSpec, spec.plan, "plan")
+            return complete_serving(asked, run, model=self.model, cluster=made.cluster).plan
+        if spec.plans == "best":
+            found = search_train(
+                self.model, made.cluster, spec.plan, self.calibration, Limits(), keep=1
+            )
+            return found.plan(0)
+        form = parse(TrainingPlanSpec, spec.plan, "plan")
+        return complete_training(form, run, model=self.model, cluster=made.cluster).plan
+
+    def scores(self, made: Derived, plan: Any) -> Array:
+        """Tokens per second, dollar or joule; zero where the machine or the plan cannot be."""
+        if self.training:
+            columns = train_columns(self.model, made.cluster, plan, self.calibration)
+        else:
+            columns = serve_columns(
+                self.model, made.cluster, plan, self.calibration, self.parameters
+            )
+        rate = columns["tokens_per_s" if self.training else "output_tokens_per_s"]
+        if self.objective != "tokens_per_s":
+            cost = machine_cost(made, self.prices)
+            per = cost.per_second if self.objective == "tokens_per_usd" else cost.watts
+            rate = rate / np.asarray(plan.gpus) / per
+        return np.where(made.possible & columns["fits"].astype(bool), rate, 0.0)
+
+
+def _judge(grid: Grid, objective: str) -> Judge:
+    spec = grid.spec
+    calibration = load(spec.calibration)
+    if not spec.launches:
+        run = replace(calibration.run, host_per_kernel=0.0)
+        calibration = replace(calibration, run=run)
+    return Judge(
+        grid=grid,
+        objective=objective,
+        model=catalog.model(spec.model),
+        calibration=calibration,
+        parameters=load_parameters(spec.calibration),
+        known=assumptions(spec.assumptions),
+        prices=cost_assumptions(spec.cost),
+    )
+
+
 def optimise(grid: Grid) -> Optimum:
     """Find the best budget of a grid's technology (its key `optimise`: `over`, FIELD: [low, high];
     `objective`).
@@ -66,88 +140,64 @@ def optimise(grid: Grid) -> Optimum:
     Raises InputError for fields that cannot vary, bounds that are no range, and where no machine
     inside the bounds can be made and holds the model.
     """
-    spec = grid.spec
     free, objective = _read(grid)
-    technology = dict(spec.technology or {})
-    known, prices = assumptions(spec.assumptions), cost_assumptions(spec.cost)
-    calibration = load(spec.calibration)
-    if not spec.launches:
-        run = replace(calibration.run, host_per_kernel=0.0)
-        calibration = replace(calibration, run=run)
-    parameters = load_parameters(spec.calibration)
-    model = catalog.model(spec.model)
-    training = spec.workload == "training"
-    tried = 0
+    judge = _judge(grid, objective)
+    names = [name.partition(".")[2] for name in free]
+    best = machine(judge.budget({}), judge.known)
+    plan = judge.plan(best)
+    before = float(judge.scores(best, plan))
+    tried, chosen = 0, {}
+    for _ in range(2 if grid.spec.plans == "best" and judge.training else 1):
+        values, more = _evolve(judge, plan, dict(zip(names, free.values(), strict=True)))
+        tried += more
+        chosen = dict(zip(names, values, strict=True))
+        best = machine(judge.budget(chosen), judge.known)
+        plan = judge.plan(best)
+    score = float(judge.scores(best, plan))
+    return Optimum(
+        values=dict(zip(free, chosen.values(), strict=True)),
+        score=score,
+        before=before,
+        machine=best,
+        plan=plan,
+        tried=tried,
+    )
 
-    def plan_for(machine: Derived) -> Any:
-        if not training:
-            asked = parse(ServingPlanSpec, spec.plan, "plan")
-            served = complete_serving(asked, calibration.run, model=model, cluster=machine.cluster)
-            return served.plan
-        if spec.plans == "best":
-            found = search_train(model, machine.cluster, spec.plan, calibration, Limits(), keep=1)
-            return found.plan(0)
-        form = parse(TrainingPlanSpec, spec.plan, "plan")
-        return complete_training(form, calibration.run, model=model, cluster=machine.cluster).plan
 
-    def scores(machine: Derived, plan: Any) -> Array:
-        columns = (
-            train_columns(model, machine.cluster, plan, calibration)
-            if training
-            else serve_columns(model, machine.cluster, plan, calibration, parameters)
-        )
-        rate = columns["tokens_per_s" if training else "output_tokens_per_s"]
-        if objective != "tokens_per_s":
-            cost = machine_cost(machine, prices)
-            per = cost.per_second if objective == "tokens_per_usd" else cost.watts
-            rate = rate / np.asarray(plan.gpus) / per
-        return np.where(machine.possible & columns["fits"].astype(bool), rate, 0.0)
+def _evolve(
+    judge: Judge, plan: Any, free: Mapping[str, tuple[float, float]]
+) -> tuple[list[float], int]:
+    """The best values of free fields under one plan, and how many machines were evaluated.
 
-    def made(values: Array) -> Derived:
-        budgets = [
-            budget({**technology, **dict(zip(names, each, strict=True))}, known)
-            for each in np.atleast_2d(values.T)
-        ]
-        return derive(stack(budgets), known, strict=False)
-
+    Raises InputError where no machine inside the bounds can be made and holds the model.
+    """
     from scipy.optimize import differential_evolution
 
-    names = [name.partition(".")[2] for name in free]
-    stated = derive(budget(technology, known), known)
-    plan = plan_for(stated)
-    before = float(scores(stated, plan))
+    tried = 0
 
     def cost_of(values: Array) -> Array:
         nonlocal tried
-        machines = made(values)
+        chosen = (dict(zip(free, each, strict=True)) for each in np.atleast_2d(values.T))
+        machines = judge.made([judge.budget(each) for each in chosen])
         tried += int(np.size(machines.possible))
-        return np.asarray(-np.log(np.maximum(scores(machines, plan), 1e-30)))
+        return np.asarray(-np.log(np.maximum(judge.scores(machines, plan), 1e-30)))
 
-    best: Any = None
-    for _ in range(2 if spec.plans == "best" and training else 1):
-        best = differential_evolution(
-            cost_of,
-            [tuple(bounds) for bounds in free.values()],
-            vectorized=True,
-            updating="deferred",
-            maxiter=GENERATIONS,
-            popsize=POPULATION,
-            rng=SEED,
-            polish=False,
-            tol=1e-7,
-            atol=1e-6,
-            integrality=[name in WHOLE for name in free],
-        )
-        if best.fun > 60:
-            raise InputError(
-                "optimise: no machine inside the bounds can be made and holds the model"
-            )
-        chosen = dict(zip(names, (float(value) for value in best.x), strict=True))
-        machine = derive(budget({**technology, **chosen}, known), known)
-        plan = plan_for(machine)
-    score = float(scores(machine, plan))
-    values = dict(zip(free, chosen.values(), strict=True))
-    return Optimum(values, score, before, machine, plan, tried)
+    found = differential_evolution(
+        cost_of,
+        [tuple(bounds) for bounds in free.values()],
+        vectorized=True,
+        updating="deferred",
+        maxiter=GENERATIONS,
+        popsize=POPULATION,
+        rng=SEED,
+        polish=False,
+        tol=1e-7,
+        atol=1e-6,
+        integrality=[f"technology.{name}" in WHOLE for name in free],
+    )
+    if found.fun > 60:
+        raise InputError("optimise: no machine inside the bounds can be made and holds the model")
+    return [float(value) for value in found.x], tried
 
 
 def _read(grid: Grid) -> tuple[dict[str, tuple[float, float]], str]:

@@ -12,10 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
-from predictor.work.primitives import (
-    Operator,
-    gemm,
-)
+from predictor.work.primitives import Operator, gemm  # noqa: E402
 from profiler import dispatch, output, ranks, step, suite  # noqa: E402
 from profiler.device import Device, find  # noqa: E402
 from profiler.operators import BEYOND, Arena, build, builds  # noqa: E402

@@ -14,6 +14,7 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.cost import cost_assumptions, die_yield, dies_per_wafer, machine_cost
 from predictor.catalog.engines import load_parameters
 from predictor.errors import InputError
+from predictor.hardware import budget as budgets
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.prediction import predict_inference
@@ -35,15 +36,15 @@ B200 = {
 CHIPS = [("A100-SXM4-80GB", A100), ("H100-SXM5-80GB", H100), ("B200-SXM-180GB", B200)]
 
 
-def machine(**keys: object) -> tech.Derived:
-    return tech.derive(tech.budget({**H100, **keys}))
+def machine(**keys: object) -> budgets.Derived:
+    return tech.machine(tech.budget({**H100, **keys}))
 
 
 @pytest.mark.parametrize("limited", [True, False])
 @pytest.mark.parametrize(("name", "keys"), CHIPS)
 def test_datasheets_come_out_of_budgets(name: str, keys: dict, limited: bool) -> None:
     budget = {k: v for k, v in keys.items() if limited or k != "power_w"}
-    made, real = tech.derive(tech.budget(budget)), catalog.accelerator(name)
+    made, real = tech.machine(tech.budget(budget)), catalog.accelerator(name)
     for dtype in set(real.peak) & set(made.accelerator.peak) - {"fp32"}:
         assert made.accelerator.peak[dtype] == pytest.approx(real.peak[dtype], rel=0.15)
     assert made.accelerator.bandwidth == pytest.approx(real.bandwidth, rel=0.15)
@@ -81,12 +82,12 @@ def test_more_power_never_slows_and_never_exceeds_the_budget(
 
 
 def test_a_batch_of_machines_equals_them_one_by_one() -> None:
-    budgets = [
+    many = [
         tech.budget({**H100, "node": name, "processor": "hopper", "power_w": watts})
         for name in ("N7", "N5", "N3")
         for watts in (500, 700, 1000)
     ]
-    together = tech.derive(tech.stack(budgets))
+    together = tech.machine(budgets.stack(many))
     known, model = load("default"), catalog.model("gpt3-13b")
     plan = TrainingPlan(tp=8.0, pp=1.0, dp=4.0, micro_batch=1.0, global_batch=32.0, seq_len=2048.0)
     model = catalog.model("llama2-13b")
@@ -94,8 +95,8 @@ def test_a_batch_of_machines_equals_them_one_by_one() -> None:
     serving = ServingPlan(batch=8.0, input_len=512.0, output_len=64.0, tp=2.0)
     engines = load_parameters("default")
     served = predict_inference(model, together.cluster, serving, known, engines)
-    for at, one in enumerate(budgets):
-        alone = tech.derive(one)
+    for at, one in enumerate(many):
+        alone = tech.machine(one)
         single = predict(model, alone.cluster, plan, known)
         assert batch.step_time[at] == pytest.approx(float(single.step_time), rel=1e-12)
         assert batch.sigma[at] == pytest.approx(float(single.sigma), rel=1e-12)
@@ -113,11 +114,11 @@ def test_intervals_are_wider_than_the_relatives() -> None:
 
 
 def test_stacks_find_room_on_the_edge() -> None:
-    assert float(tech.devices(tech.budget({**A100, "area_mm2": 826}), tech.assumptions())) == 5
+    assert float(budgets.devices(tech.budget({**A100, "area_mm2": 826}), tech.assumptions())) == 5
     free = tech.budget({k: v for k, v in A100.items() if k != "stacks"})
-    assert float(tech.devices(free, tech.assumptions())) == 6  # the sites of GA100
+    assert float(budgets.devices(free, tech.assumptions())) == 6  # the sites of GA100
     longer = tech.budget({**A100, "stacks": 9, "perimeter_mm": 200})
-    assert tech.derive(longer).accelerator.bandwidth == pytest.approx(9 * 409.6e9)
+    assert tech.machine(longer).accelerator.bandwidth == pytest.approx(9 * 409.6e9)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_impossible_budgets_are_refused_in_one_line(keys: dict, words: str) -> N
 
 def test_assumptions_can_be_replaced_and_are_checked() -> None:
     hot = tech.assumptions({"pj_per_flop": 2.0})
-    assert tech.derive(tech.budget(H100), hot).clock < machine().clock
+    assert tech.machine(tech.budget(H100), hot).clock < machine().clock
     with pytest.raises(InputError, match="did you mean 'pj_per_flop'"):
         tech.assumptions({"pj_per_flops": 2.0})
     with pytest.raises(InputError, match="not a number"):

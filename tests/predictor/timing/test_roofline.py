@@ -23,7 +23,7 @@ def shapes(m: float, n: float, k: float, dtype: str = "bf16") -> Shapes:
 
 def h100(**keys: object) -> Accelerator:
     given = {"node": "N5", "area_mm2": 814, "memory": "HBM3", "stacks": 5, **keys}
-    return tech.derive(tech.budget(given)).accelerator
+    return tech.machine(tech.budget(given)).accelerator
 
 
 def test_bytes_of_every_level_by_hand() -> None:

@@ -1,0 +1,105 @@
+"""The layout of an engine, where a request leaves it open: the first that holds the weights and a
+sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictor.catalog import scale_up
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.memory import serving_memory
+from predictor.models import Model
+from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
+from predictor.serving.offload import hosts_memory
+from predictor.timing import RunParameters
+
+LAID_OUT = ("batch", "tp", "pp", "dp", "ep", "serving", "weights", "kv")
+"""Fields of a plan that the draft gives itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A serving request of which the layout may be open.
+
+    values   of all that is stated or filled in
+    """
+
+    model: Model
+    cluster: Cluster
+    values: Mapping[str, Any]
+
+    def plan(self, tp: int, pp: int) -> ServingPlan:
+        """The plan with a layout."""
+        values = self.values
+        apart = read_apart(values)
+        own = values["gpus"] - apart if "gpus" in values else tp * pp
+        dp = values.get("dp", max(own // (tp * pp), 1))
+        ep = values.get("ep", tp * dp if self.model.is_moe and dp > 1 else 1)
+        taken = {
+            name: values[name]
+            for name in (*SERVING_CATEGORIES, *SERVING_NUMBERS)
+            if name in values and name not in LAID_OUT
+        }
+        if taken.get("offload", "none") != "none":
+            gpus = tp * pp * dp + apart
+            taken.setdefault("host_memory", float(hosts_memory(self.cluster, gpus)))
+        return ServingPlan(
+            batch=values["batch"],
+            tp=float(tp),
+            pp=float(pp),
+            dp=float(dp),
+            ep=float(ep),
+            serving=float(values["serving"]),
+            weights=values["precision"],
+            kv=values["kv_precision"],
+            **taken,
+        )
+
+
+def read_apart(values: Mapping[str, Any]) -> int:
+    """Accelerators that read prompts and nothing else."""
+    return int(values.get("prefill_workers", 0) * values.get("prefill_tp", 1))
+
+
+def layouts(draft: Draft) -> list[tuple[int, int]]:
+    """Possible (tp, pp), fewest accelerators first: tp inside the node, then stages.
+
+    Raises InputError where there is none.
+    """
+    model, cluster, values = draft.model, draft.cluster, draft.values
+    node = scale_up(cluster)
+    powers = [2**i for i in range(8) if 2**i <= node and model.heads % 2**i == 0]
+    tps = [int(values["tp"])] if "tp" in values else powers
+    pps = [int(values["pp"])] if "pp" in values else [1, 2, 4, 8, 16]
+    pairs = [(tp, pp) for tp in tps for pp in pps if pp == 1 or tp == max(tps)]
+    gpus = values.get("gpus")
+    if gpus is not None:
+        gpus -= read_apart(values)
+        dp = values.get("dp")
+        if dp is not None or ("tp" not in values and "pp" not in values):
+            pairs = [(tp, pp) for tp, pp in pairs if tp * pp * (dp or 1) == gpus]
+        else:
+            pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp) == 0]
+    if not pairs:
+        if apart := read_apart(values):
+            raise InputError(
+                f"prefill_workers take {apart} of {values['gpus']} accelerators, and no tp and pp "
+                "divide what is left; state more gpus, fewer workers or another prefill_tp"
+            )
+        raise InputError("no tp and pp divide the heads and the GPUs; state --tp and --pp")
+    return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def first_fit(
+    draft: Draft, candidates: list[tuple[int, int]], run: RunParameters
+) -> tuple[int, int]:
+    """The first layout that holds the weights and a sequence, else the last."""
+    for pair in candidates:
+        room = serving_memory(draft.model, draft.cluster, draft.plan(*pair), run)
+        if float(room.admitted) >= 1.0:
+            return pair
+    return candidates[-1]

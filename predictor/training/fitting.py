@@ -1,0 +1,190 @@
+"""The layout and the recomputation of a training plan, where a request leaves them open: the first
+that fit in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from predictor.catalog import scale_up
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.memory import memory
+from predictor.models import Model
+from predictor.plans import CATEGORY_FIELDS, FIT, NUMERIC_FIELDS, SHARDINGS, TrainingPlan, stack
+from predictor.timing import RunParameters
+
+SHARES = tuple(eighth / 8 for eighth in range(1, 9))
+"""Shares of the layers among which the least recomputation that fits is sought."""
+
+LAID_OUT = ("tp", "pp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
+"""Numbers of a plan that its layout gives."""
+
+NUMBERS = tuple(name for name in NUMERIC_FIELDS if name not in LAID_OUT)
+"""Those that come from the request as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What is computed again: a kind of `plan.RECOMPUTE`, the share of the layers (full) and the
+    modules (selective)."""
+
+    kind: str
+    share: float
+    modules: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A training request of which layout and recomputation may be open.
+
+    values   of all that is stated or filled in
+    split    sequence parallelism that the framework has: yes or no, or 'tp': where tp divides
+    """
+
+    model: Model
+    cluster: Cluster
+    values: Mapping[str, Any]
+    split: bool | str
+
+    def sequence_parallel(self, tp: int) -> bool:
+        """Whether the framework's habit divides sequences at this tensor parallelism."""
+        return tp > 1 if self.split == "tp" else bool(self.split)
+
+    def plan(self, tp: int, pp: int, again: Recomputation) -> TrainingPlan:
+        """The plan with a layout and a recomputation."""
+        values = self.values
+        ranks = tp * pp * values["cp"]
+        dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
+        taken = {
+            name: values[name]
+            for name in (*CATEGORY_FIELDS, *NUMBERS)
+            if name in values and name not in ("recompute", "recompute_modules")
+        }
+        ep, etp = _experts(self.model, values, tp, ranks // pp * dp, scale_up(self.cluster))
+        return TrainingPlan(
+            tp=float(tp),
+            pp=float(pp),
+            dp=float(dp),
+            ep=float(ep),
+            etp=float(etp),
+            recompute=again.kind,
+            recompute_modules=again.modules,
+            recompute_share=again.share,
+            sequence_parallel=float(values.get("sequence_parallel", self.sequence_parallel(tp))),
+            **taken,
+        )
+
+
+def layouts(draft: Draft) -> list[tuple[int, int]]:
+    """Layouts (tp, pp) that divide what they must: those stated, else the possible ones in the
+    order of `_layouts`.
+
+    Raises InputError where there is none.
+    """
+    values = draft.values
+    if "tp" in values and "pp" in values:
+        return [(values["tp"], values["pp"])]
+    found = [
+        pair
+        for pair in _layouts(draft.model, draft.cluster.accelerators_per_node, values)
+        if _batch_divides(values, *pair)
+    ]
+    if not found:
+        raise InputError(
+            "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
+            "batch; state --tp and --pp"
+        )
+    return found
+
+
+def recomputations(draft: Draft, habit: str) -> list[Recomputation]:
+    """What may be computed again: what is stated or the framework's habit, else (`FIT`) nothing,
+    latents, the attention core, then more and more whole layers."""
+    values = draft.values
+    stated = values.get("recompute", habit)
+    modules = values.get("recompute_modules", "core_attn")
+    if stated != FIT:
+        return [Recomputation(str(stated), float(values.get("recompute_share", 1.0)), modules)]
+    latent = [Recomputation("selective", 1.0, "mla_up_proj")] if draft.model.is_latent else []
+    return [
+        Recomputation("none", 1.0, modules),
+        *latent,
+        Recomputation("selective", 1.0, modules),
+        *(Recomputation("full", share, modules) for share in SHARES),
+    ]
+
+
+def first_fit(
+    draft: Draft,
+    candidates: list[tuple[int, int]],
+    options: list[Recomputation],
+    run: RunParameters,
+) -> tuple[tuple[int, int], Recomputation]:
+    """The first layout, and for it the first recomputation, whose peak memory fits.
+
+    Where nothing fits: the last layout with the last option (the user sees by how much).
+    """
+    if len(candidates) == 1 and len(options) == 1:
+        return candidates[0], options[0]
+    capacity = draft.cluster.accelerator.memory
+    fits = []
+    # Options that differ in numbers only are judged together.
+    for _, alike in groupby(options, key=lambda option: (option.kind, option.modules)):
+        several = list(alike)
+        batch = stack([draft.plan(tp, pp, again) for tp, pp in candidates for again in several])
+        peaks = memory(draft.model, batch, run).peak.reshape(len(candidates), len(several))
+        fits.append(np.asarray(peaks <= capacity))
+    table = np.concatenate(fits, axis=1)  # (layouts, options)
+    if not table.any():
+        return candidates[-1], options[-1]
+    layout = int(np.argmax(table.any(axis=1)))
+    return candidates[layout], options[int(np.argmax(table[layout]))]
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Possible (tp, pp), fewest GPUs per replica first and TP before PP, TP inside the node."""
+    if SHARDINGS[values["sharding"]].weights:
+        values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
+    powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
+    tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
+    pps = [values["pp"]] if "pp" in values else _divisors(model.layers)
+    pairs = [(tp, pp) for tp in tps for pp in pps]
+    gpus, cp = values.get("gpus"), values.get("cp", 1)
+    if gpus is not None:
+        pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp * cp) == 0]
+    return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+
+
+def _batch_divides(values: Mapping[str, Any], tp: int, pp: int) -> bool:
+    gpus = values.get("gpus")
+    if gpus is None:
+        return True
+    ranks = gpus // (tp * pp * values.get("cp", 1)) * values.get("micro_batch", 1)
+    return bool(values["global_batch"] % ranks == 0)
+
+
+def _experts(
+    model: Model, values: Mapping[str, Any], tp: int, ranks: int, domain: int
+) -> tuple[int, int]:
+    """Expert parallelism and expert tensor parallelism of a stage of `ranks` accelerators: as
+    stated; else the experts are divided among the ranks of a scale-up `domain` as far as both
+    numbers allow (among those of the stage where weights are sharded, since what is divided need
+    not be gathered), and split as the rest of the layer is where that divides the stage (Megatron
+    Core's default)."""
+    if not model.is_moe:
+        return int(values.get("ep", 1)), int(values.get("etp", 1))
+    reach = ranks if SHARDINGS[values["sharding"]].weights else domain
+    near = max(d for d in _divisors(math.gcd(model.num_experts, ranks)) if d <= reach)
+    ep = int(values.get("ep", near))
+    return ep, int(values.get("etp", tp if ranks % (ep * tp) == 0 else 1))

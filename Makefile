@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs studies bench rooms wheel clean
+.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -66,8 +66,21 @@ catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 	$(BIN)/python tools/curate.py $(SHARED)
 	$(BIN)/python tools/curate_technology.py $(SHARED)
 
+reference: setup         ## rewrite docs/reference from the tables it is made from
+	$(BIN)/python tools/reference.py
+
 studies: setup           ## run the shipped studies; readings, tables and figures in studies/
 	for name in $$($(BIN)/reckon study list); do $(BIN)/reckon study $$name --out studies || exit; done
+
+thousand: setup          ## some thousand predictions of this tree against those of AGAINST=REV
+	git worktree add --force --detach .thousand $(AGAINST)
+	PYTHONPATH=$(CURDIR)/.thousand $(BIN)/python tools/thousand.py record $(CURDIR)/.thousand/before.json.gz --shared $(SHARED); \
+	    $(BIN)/python tools/thousand.py record .thousand/after.json.gz --shared $(SHARED); \
+	    $(BIN)/python tools/thousand.py compare .thousand/before.json.gz .thousand/after.json.gz; \
+	    status=$$?; git worktree remove --force .thousand; exit $$status
+
+mutants: setup           ## a sampled mutation check of predictor/; half an hour
+	$(BIN)/python tools/mutants.py
 
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py

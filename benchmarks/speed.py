@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 
 from predictor import catalog
-from predictor.catalog import load, load_parameters
+from predictor.catalog import load
 from predictor.plans import ServingPlan, TrainingPlan
 from predictor.serving import pass_table, predict_inference, serve, spread_lengths
 from predictor.timing import Shapes, shape_times
@@ -80,7 +80,6 @@ def main() -> None:
         "python -c 'import numpy, pydantic'",
         wall(lambda: process("-c", "import numpy, pydantic"), 9),
     )
-    engines = load_parameters("default")
     numbers = np.random.default_rng(0)
     sweep = ServingPlan(
         batch=2.0 ** numbers.integers(0, 9, 100_000),
@@ -89,18 +88,18 @@ def main() -> None:
         tp=2.0 ** numbers.integers(0, 4, 100_000),
     )
     one = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0, serving=1.0)
-    predict_inference(model, cluster, one, known, engines)
-    single = wall(lambda: predict_inference(model, cluster, one, known, engines), 9)
+    predict_inference(model, cluster, one, known)
+    single = wall(lambda: predict_inference(model, cluster, one, known), 9)
     static = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0)
     add(
         "one static serving plan",
-        wall(lambda: predict_inference(model, cluster, static, known, engines), 9),
+        wall(lambda: predict_inference(model, cluster, static, known), 9),
         "sorting a million numbers",
         wall(lambda: np.sort(numbers.random(1_000_000)), 9),
     )
     add(
         "100,000 serving plans as arrays",
-        wall(lambda: predict_inference(model, cluster, sweep, known, engines), 3),
+        wall(lambda: predict_inference(model, cluster, sweep, known), 3),
         "one serving plan",
         single,
     )
@@ -110,7 +109,7 @@ def main() -> None:
         """Batch x TP x precision x lengths x accelerator."""
         for part, (system, weights) in zip(pieces, product(SYSTEMS, WEIGHTS), strict=True):
             own = replace(sweep.take(part), weights=weights)
-            predict_inference(model, catalog.system(system), own, known, engines)
+            predict_inference(model, catalog.system(system), own, known)
 
     add(
         "100,000 over accelerators and precisions",
@@ -118,7 +117,7 @@ def main() -> None:
         "one serving plan",
         single,
     )
-    times = pass_table(model, cluster, one, known, engines, (1200.0, 300.0))
+    times = pass_table(model, cluster, one, known, (1200.0, 300.0))
     given, made = (spread_lengths(mean, 5000, 0.1) for mean in (1024.0, 256.0))
     add(
         "5,000 requests one by one, Llama-3 70B TP8",

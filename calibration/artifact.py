@@ -1,5 +1,5 @@
 """Writes calibrations: plain numbers in `calibration.json`, weights in `arrays.npy`, hashes of
-measured shapes in `shapes.npy`. `predictor.calibrations.load` reads them."""
+measured shapes in `shapes.npy`. `predictor.catalog.load` reads them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from predictor.catalog import ARRAYS, ENGINES, FILES, MANIFEST, SCHEMA_VERSION, SHAPES
 from predictor.catalog import FILE as SERVING
-from predictor.catalog import SCHEMA_VERSION
 from predictor.errors import InputError
 from predictor.files import prepare_folder
 from predictor.timing import Calibration, EfficiencyModel
@@ -90,7 +90,7 @@ def manifest(
     content = {
         "schema_version": SCHEMA_VERSION,
         "name": calibration.name,
-        "provenance": dict(calibration.provenance),
+        "provenance": {k: v for k, v in calibration.provenance.items() if k != ENGINES},
         "interval": {
             "level": calibration.interval_level,
             "q": _number(calibration.interval_q),
@@ -160,8 +160,6 @@ def manifest(
     return content, flat.astype(np.float32), keys.astype(np.float64)
 
 
-FILES = ("calibration.json", "arrays.npy", "shapes.npy")
-
 KEPT = (SERVING,)
 """Files of a calibration that others write; they stay."""
 
@@ -182,22 +180,48 @@ def check_folder(out: Path) -> Path:
     return out
 
 
-def write(calibration: Calibration, out: Path, heldout: Mapping[str, Any] | None = None) -> None:
+def _check_shared(folder: Path, kernels: Any, arrays: np.ndarray, keys: np.ndarray) -> None:
+    """Raise InputError unless a folder holds these models, weights and shapes itself."""
+    try:
+        same = (
+            json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["kernels"] == kernels
+            and np.array_equal(np.load(folder / ARRAYS, allow_pickle=False), arrays)
+            and np.array_equal(np.load(folder / SHAPES, allow_pickle=False), keys)
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder} holds no kernels to share ({error})") from None
+    if not same:
+        raise InputError(f"{folder} holds other kernels than the calibration that is to share them")
+
+
+def write(
+    calibration: Calibration,
+    out: Path,
+    heldout: Mapping[str, Any] | None = None,
+    kernels: str | None = None,
+) -> None:
     """Write a calibration to a folder, whole or not at all.
 
     The files are made in a temporary folder beside `out`, which then takes its place; engines
     that were fitted into it (`serving.json`) stay.
 
-    Raises InputError as `check_folder`.
+    kernels   name of a calibration beside `out` that has the same kernels: they are kept there
+              only; None keeps all in `out`
+
+    Raises InputError as `check_folder`, and where the other's kernels are not the same.
     """
     out = check_folder(out)
     content, arrays, keys = manifest(calibration, heldout or {})
+    if kernels is not None:
+        _check_shared(out.parent / kernels, content["kernels"], arrays, keys)
+        content["kernels"] = kernels
     staged = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        (staged / FILES[0]).write_text(text, encoding="utf-8")
-        np.save(staged / FILES[1], arrays, allow_pickle=False)
-        np.save(staged / FILES[2], keys, allow_pickle=False)
+        (staged / MANIFEST).write_text(text, encoding="utf-8")
+        if kernels is None:
+            np.save(staged / ARRAYS, arrays, allow_pickle=False)
+            np.save(staged / SHAPES, keys, allow_pickle=False)
         staged.chmod(0o755)
         for name in KEPT:
             if (out / name).is_file():

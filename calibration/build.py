@@ -1,9 +1,9 @@
 """Builds the calibrations that ship with reckon from the shared measurement sets.
 
-    python -m calibration.defaults ../shared [--out data/calibrations]
+    python -m calibration.build ../shared [--out data/calibrations]
 
 `kernels-only` is fitted to kernels and collectives alone. `default` adds run parameters fitted to
-published runs (`calibration.runs`).
+published runs (`calibration.runs`), and shares its kernels.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def build(shared: Path, out: Path, jobs: int) -> None:
     )
     write(calibration, out / "kernels-only", heldout)
     fitted = fit_shared(replace(calibration, name="default"), shared)
-    write(fitted, out / "default", heldout)
+    write(fitted, out / "default", heldout, kernels="kernels-only")
     print(f"wrote {out}/kernels-only and {out}/default (run spread {fitted.run.sigma:.3f})")
 
 

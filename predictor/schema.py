@@ -85,6 +85,41 @@ KERNEL_OPS = (*COMPUTE_OPS, *COLLECTIVE_OPS, *DEVICE_OPS)
 
 LAYOUTS = ("fwd", "dgrad", "wgrad", "bmm", "bmm_bwd")
 
+RUN_NUMBERS = (
+    "gpus_per_node",
+    "num_gpus",
+    "inter_link_gbps",
+    "params_b",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn_hidden",
+    "vocab",
+    "num_experts",
+    "top_k",
+    "expert_ffn_hidden",
+    "shared_experts",
+    "seq_len",
+    "global_batch",
+    "micro_batch",
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "dp",
+    "batch",
+    "concurrency",
+    "input_len",
+    "output_len",
+    "value",
+    "step_time_s",
+    "memory_gb_per_gpu",
+    "memory_reserved_gb",
+)
+"""Columns of tables of runs, of training and of inference, that hold numbers from 0 up."""
+
 TRAINING_KEY = "global_batch"
 INFERENCE_KEY = "input_len"
 KERNEL_KEY = "latency_us"

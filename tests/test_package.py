@@ -49,7 +49,7 @@ def test_it_predicts_elsewhere_without_torch(wheel: Path, tmp_path: Path) -> Non
     code = (
         "import sys; sys.modules['torch'] = None; import predictor; "
         "assert predictor.__file__.startswith(sys.argv[1]), predictor.__file__; "
-        "from reckon.cli import main; "
+        "from reckon.console.cli import main; "
         "sys.exit(main(['predict', 'train', '--model', 'llama3-8b', '--system', 'dgx-h100', "
         "'--gpus', '8', '--global-batch', '8', '--seq-len', '4096']))"
     )
@@ -67,7 +67,7 @@ def test_it_predicts_elsewhere_without_torch(wheel: Path, tmp_path: Path) -> Non
 
 def test_profiling_without_torch_says_what_to_install(tmp_path: Path) -> None:
     code = (
-        "import sys; sys.modules['torch'] = None; from reckon.cli import main; "
+        "import sys; sys.modules['torch'] = None; from reckon.console.cli import main; "
         f"sys.exit(main(['profile', '--out', {str(tmp_path)!r}]))"
     )
     done = subprocess.run(

@@ -17,6 +17,7 @@ import reckon
 from reckon.verbs.checking import NAMES, check, errors
 from reckon.verbs.results import Prediction
 from reckon.verbs.training import predict_train
+from reckon.views.measured import show_profile
 from reckon.views.terminal import grid, show_prediction, strong
 
 PUBLISHED = (
@@ -86,9 +87,7 @@ def main() -> None:
     ranks = 2 if (os.cpu_count() or 1) >= 2 else 1
 
     title(1, f"Profile this machine ({arguments.budget}, {ranks} ranks)")
-    from reckon.verbs.profiling import report as profile_report
-
-    profile_report(reckon.profile(out / "profile", budget=arguments.budget, ranks=ranks))
+    show_profile(reckon.profile(out / "profile", budget=arguments.budget, ranks=ranks))
 
     title(2, "Calibrate: efficiencies of this machine on top of the shipped calibration")
     summary = reckon.calibrate(out / "profile", out / "calibration")

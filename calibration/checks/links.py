@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.kernels.fit import errors
+from calibration.heldout import errors
 from calibration.network.fit import PHASES, fit_links, op_of, phases, wire, wire_spread, wire_times
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor.hardware import link_class

@@ -16,39 +16,30 @@ import pandas as pd
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
 from calibration.network.fit import op_of, wire, wire_spread, wire_times
-from calibration.runs.fit import default_run, left_out, take_apart
-from calibration.runs.spread import Residual, with_spread
-from calibration.serving.fit import (
-    Timed,
-    class_of,
-    fit_engines,
-    fit_spreads,
-    held_out,
-    operator_sigma,
-    parameters_of,
-    published,
-    select,
-    timed,
-    values,
-)
-from calibration.tables.kernel_table import (
-    check_kernels,
-    gaps,
-    is_collective,
-    kinds,
-    read_table,
-    shapes_of,
-)
+from calibration.runs.apart import take_apart
+from calibration.runs.fit import default_run, left_out
+from calibration.serving.engines import fit_engines, held_out, parameters_of
+from calibration.serving.spreads import class_of, fit_spreads, operator_sigma
+from calibration.serving.timed import Timed, published, select, timed, values
+from calibration.sources.reading import read_table
+from calibration.spread import Residual, with_spread
+from calibration.tables.cells import check_runs
+from calibration.tables.kernel_table import check_kernels, gaps, is_collective, kinds, shapes_of
 from calibration.tables.libraries import library
 from calibration.tables.profiles import device_accelerators, device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor import catalog
-from predictor.catalog import EngineParameters, ServingParameters, load_parameters
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
-from predictor.timing import Calibration, RunParameters, shape_times
+from predictor.timing import (
+    Calibration,
+    EngineParameters,
+    RunParameters,
+    ServingParameters,
+    shape_times,
+)
 from predictor.training import predict
 
 FOLDS = ("source", "model", "accelerator")
@@ -86,6 +77,8 @@ def score(
     served: list[InferencePoint] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
+        if kind != "kernels":
+            table = check_runs(table, str(path))
         if kind == "training":
             devices = device_systems(path.parent)
             for record in table.to_dict("records"):
@@ -114,7 +107,7 @@ def score(
     if served:
         inference, refused = timed(served, calibration)
         skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
-        parameters = load_parameters(calibration.name)
+        parameters = calibration.serving
         own = parameters_of(inference, parameters.engines)
         found_values = values(inference, own)[0]
         rows += served_rows(inference, found_values, own, parameters, calibration)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.serving.fit import Timed
+from calibration.serving.timed import Timed
 from calibration.tables.runs import Point, Skipped
 
 

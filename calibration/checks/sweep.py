@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 
 from calibration.runs.allocation import fit_allocation, take_tensors
-from calibration.runs.fit import LAUNCHES, default_run, descend, errors, take_apart
+from calibration.runs.apart import errors, take_apart
+from calibration.runs.descent import LAUNCHES, descend
+from calibration.runs.fit import default_run
 from calibration.tables.sweep import environment_of, read_sweep, sick
 from predictor.catalog import load
 from predictor.memory import allocation

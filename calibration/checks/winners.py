@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
+from calibration.tables.cells import check_runs
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.arrays import Numeric
 from predictor.catalog import load
@@ -125,7 +126,7 @@ def published(table: Path, sources: Sequence[str], calibration: Calibration) -> 
     """Distinct configurations of some sources: the fastest plan of each model, machine, number of
     accelerators, batch, length and precision, which is the one its authors would keep."""
     best: dict[tuple[object, ...], tuple[float, Point]] = {}
-    for row in read_table(table).to_dict("records"):
+    for row in check_runs(read_table(table), str(table)).to_dict("records"):
         if row["source"] not in sources:
             continue
         point = point_of(row, calibration.run)

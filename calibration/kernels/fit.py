@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge, RidgeCV
 from sklearn.neural_network import MLPRegressor
 
+from calibration.heldout import Z80, HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
 from predictor.hardware import Accelerator
@@ -56,19 +57,6 @@ LEAST_POINTS = 4
 
 LONGEST_LAUNCH = 50e-6
 """What takes longer than this is at work, not being launched [s]."""
-
-Z80 = 1.2816
-"""Of a normal distribution, 80 % lies within this many standard deviations."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Errors on points outside the fit: mean and median absolute error, mean log error, count."""
-
-    mape: float
-    median: float
-    bias: float
-    points: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -345,13 +333,6 @@ def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     lag = np.array([model.lags.get(str(name), 0.0) for name in points.variant])
     y = np.maximum(inefficiency(model, points) + offset, 0.0)
     return np.asarray(model.latency + lag + points.ideal * np.exp(y))
-
-
-def errors(predicted: np.ndarray, measured: np.ndarray) -> HeldOut:
-    """Absolute relative errors and log bias of predictions."""
-    ratio = np.log(predicted / measured)
-    share = np.abs(np.expm1(ratio))
-    return HeldOut(float(share.mean()), float(np.median(share)), float(ratio.mean()), len(measured))
 
 
 def spread(predicted: np.ndarray, measured: np.ndarray) -> float:

@@ -14,16 +14,14 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
+from calibration.heldout import Z80, HeldOut, errors
 from calibration.kernels.fewshot import FewShot, bend, few_shot_trial
 from calibration.kernels.fit import (
     LEAST_POINTS,
     MOST_POINTS,
     NETWORK_POINTS,
     SMALL_TABLE,
-    Z80,
-    HeldOut,
     Points,
-    errors,
     fit_checked,
     fit_points,
     folds_of,

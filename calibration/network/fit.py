@@ -17,9 +17,10 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
 from sklearn.linear_model import LinearRegression
 
-from calibration.kernels.fit import Z80, HeldOut, errors
+from calibration.heldout import Z80, HeldOut, errors
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor import catalog
 from predictor.errors import InputError
@@ -266,7 +267,6 @@ def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
     """A link of which little was measured: its family's model with latencies and traffic slowed
     by one factor each, both drawn towards one (log-standard-deviations: 1 of the factors, 0.1 of
     a measurement)."""
-    factors = np.zeros(2)
 
     def slowed(by: np.ndarray) -> LinkModel:
         slow, slower = np.exp(by)
@@ -280,14 +280,10 @@ def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
             points=len(rows.time),
         )
 
-    for _ in range(12):  # Gauss-Newton
-        off = _log_errors(slowed(factors), rows)
-        steps = 1e-3 * np.eye(2)
-        slope = np.stack([(_log_errors(slowed(factors + d), rows) - off) / 1e-3 for d in steps], 1)
-        normal = slope.T @ slope / 0.1**2 + np.eye(2)
-        change = np.linalg.solve(normal, slope.T @ off / 0.1**2 + factors)
-        factors = np.clip(factors - np.clip(change, -1.0, 1.0), -6.0, 6.0)
-    return slowed(factors)
+    def residuals(by: np.ndarray) -> np.ndarray:
+        return np.concatenate([_log_errors(slowed(by), rows) / 0.1, by])
+
+    return slowed(least_squares(residuals, np.zeros(2), bounds=(-6.0, 6.0)).x)
 
 
 Spread = tuple[float, float]

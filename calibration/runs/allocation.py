@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import erf
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares, minimize
 
 from calibration.tables.runs import Point
+from calibration.tables.sweep import read_sweep
 from predictor.arrays import Array
 from predictor.memory import CONTEXT, FRAGMENTATION, HELD, memory
 from predictor.timing import RunParameters
@@ -133,3 +135,12 @@ def _context(peak: Array, judged: Tensors, run: RunParameters) -> float:
 
     start = np.log([run.context, run.memory_sigma])
     return float(np.exp(minimize(surprise, start, method="Nelder-Mead").x[0]))
+
+
+def with_allocation(path: Path, run: RunParameters) -> RunParameters:
+    """Run parameters with what nanotron's allocation adds, from rows that ran or ran out."""
+    points = [p for p in read_sweep(path, run).points if p.status in ("Success", "OOM")]
+    return replace(
+        run,
+        factors={**run.factors, **fit_allocation(take_tensors(points, run), run, "nanotron")},
+    )

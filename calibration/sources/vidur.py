@@ -18,7 +18,7 @@ import pandas as pd
 
 from calibration.sources.folders import read_named
 from calibration.sources.found import Found, Stated, kernel_rows, link_columns
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
 from predictor.errors import InputError
 
 SIZE = 2.0

@@ -1,10 +1,8 @@
-"""Kernel tables: reading them, checking them, and turning their rows into shapes."""
+"""Kernel tables: checking them, and turning their rows into shapes."""
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,37 +26,6 @@ TEXTS = (
 NUMBERS = (
     *KERNEL_NUMBERS, "link_gbs", "in_switch", "node_link_gbs", "node_in_switch", "latency_us",
 )  # fmt: skip
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a kernel or point table (.csv, .csv.gz, .parquet).
-
-    Raises InputError, one line, for a file that is missing, truncated or of another kind.
-    """
-    name = path.name
-    try:
-        if name.endswith(".parquet"):
-            return pd.read_parquet(path)
-        if name.endswith((".csv", ".csv.gz")):
-            table = pd.read_csv(path, low_memory=False)
-            if name.endswith(".csv") and _cut_off(path, table.shape[1]):
-                raise ValueError("its last line is cut off")
-            return table
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path} cannot be read as a table: {reason}") from None
-    raise InputError(f"{path}: expected a .parquet, .csv or .csv.gz file")
-
-
-def _cut_off(path: Path, columns: int) -> bool:
-    """Whether a CSV file ends within a line, before its last column."""
-    with path.open("rb") as stream:
-        stream.seek(max(path.stat().st_size - 65536, 0))
-        tail = stream.read().decode("utf-8", "replace")
-    last = tail.rpartition("\n")[2]
-    return last != "" and len(next(csv.reader([last]))) < columns
 
 
 def check_kernels(table: pd.DataFrame, where: str) -> pd.DataFrame:

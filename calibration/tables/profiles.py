@@ -9,7 +9,8 @@ import pandas as pd
 
 from calibration.sources import kineto
 from calibration.sources.found import Stated
-from calibration.tables.kernel_table import check_kernels, read_table
+from calibration.sources.reading import read_table
+from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster

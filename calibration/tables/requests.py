@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from calibration.tables.runs import Skipped, cell, model_of
+from calibration.tables.cells import cell
+from calibration.tables.dimensions import described
+from calibration.tables.runs import Skipped
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, parse
 from predictor.errors import InputError
@@ -209,7 +211,7 @@ def _point(
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
     stated = str(cell(row, "model") or "")
-    model = model_of({**row, "model": MODELS.get(stated, stated)})
+    model, assumed = described({**row, "model": MODELS.get(stated, stated)})
     given, made = _lengths(row, source, notes)
     framework = str(cell(row, "framework") or "neutral").lower()
     framework = ENGINES.get(framework, framework)
@@ -267,6 +269,7 @@ def _point(
         fields["saturated"] = True
     spec = parse(ServingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     request = complete_serving(spec, run, strict=False, model=model)
+    request = replace(request, assumed=(*assumed, *request.assumed))
     kind = "serving" if serving else ("saturated" if batch is None else "static")
     found = _metric(metric, float(value), request, framework, source, prefill)
     if isinstance(found, str):

@@ -6,25 +6,25 @@ predicted gives a reason instead.
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from calibration.tables.cells import cell
+from calibration.tables.dimensions import described
 from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, frameworks, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.models import Model
 from predictor.plans import FIT, RECOMPUTE_MODULES
 from predictor.precision import PRECISIONS
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
-
-EXPERT_DIMENSIONS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_experts", "gated")
-DIMENSIONS = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
-GPT3_VOCAB = 51200
 
 FRAMEWORKS = {
     "kempnerforge (pytorch fsdp2)": "kempnerforge",
@@ -68,25 +68,28 @@ LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
 attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
 
-IMPLIED = (
-    ("imply ~184.3 gib capacity", {"accelerator": "GB200-186GB"}),
-    ("torchao mx benchmark; see torchao source", {"model": "llama3-8b"}),
-    ('"400gbps" interconnect (appears to be per node', {"inter_link_gbps": 50.0}),
-    ('"800gbps" interconnect (appears to be per node', {"inter_link_gbps": 100.0}),
-)
-"""Empty cells whose content follows from a row's notes: four devices of 184.3 GiB that run nvfp4
-are a GB200 tray (a B200 has 180); torchao's page repeats the same rates and names the model; the
-rate of a node of eight is an eighth for each."""
 
-GUESSED = (
-    (
-        "h100 variant not stated (torchtitan h100s elsewhere are 96gb hbm2e 500w)",
-        {"accelerator": "H100-SXM5-96GB-HBM2e-500W"},
-    ),
-)
-"""Cells that the table's own notes call a guess, and what they say instead."""
+@lru_cache(maxsize=4)
+def _amended(path: Path) -> Mapping[tuple[str, str], tuple[tuple[str, str, bool], ...]]:
+    found: dict[tuple[str, str], tuple[tuple[str, str, bool], ...]] = {}
+    if not path.is_file():  # data of one's own need not know of published rows
+        return found
+    with path.open(newline="", encoding="utf-8") as stream:
+        for line in csv.DictReader(stream):
+            key = (line["source"], line["point_id"])
+            own = (line["column"], line["value"], line["guessed"] == "1")
+            found[key] = (*found.get(key, ()), own)
+    return found
 
-GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
+
+def amended(row: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A row with the cells that `data/reference/amended.csv` knows of it: empty ones that follow
+    from its source, and those that the table itself calls a guess."""
+    known = _amended(catalog.data_dir() / "reference" / "amended.csv")
+    for column, value, guessed in known.get((str(row.get("source")), str(row.get("point_id"))), ()):
+        if guessed or cell(row, column) is None:
+            row = {**row, column: value}
+    return row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,97 +120,6 @@ class Skipped:
     reason: str
 
 
-def cell(row: Mapping[str, Any], key: str) -> Any:
-    """A cell, None where it is empty; whole floats become integers."""
-    value = row.get(key)
-    if value is None or (isinstance(value, float) and math.isnan(value)) or value == "":
-        return None
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def base_name(name: str) -> str:
-    """Catalog name behind a table's: fine-tuning and proxy suffixes dropped."""
-    text = re.sub(r"\s*\(.*\)$", "", name.lower())
-    return re.sub(r"-(sft|lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
-
-
-def model_of(row: Mapping[str, Any]) -> Model:
-    """The model of a row: stated dimensions over the catalog's entry of that name.
-
-    Raises InputError where neither gives a dimension.
-    """
-    name = str(cell(row, "model") or "unnamed")
-    try:
-        known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
-    except InputError:
-        known = {}
-    stated = {key: cell(row, key) for key in (*DIMENSIONS, "kv_heads", *EXPERT_DIMENSIONS)}
-    merged = {**known, **{key: value for key, value in stated.items() if value is not None}}
-    if stated["heads"] is not None and stated["hidden"] is not None and not known:
-        merged.pop("head_dim", None)
-    if proxy := re.search(r"-([0-9]+)(?:l-proxy|layers?)$", name.lower()):
-        merged["layers"] = int(proxy[1])
-    for key in ("aliases", "source", "notes"):
-        merged.pop(key, None)
-    family = str(cell(row, "family") or merged.get("family") or "")
-    if not known:
-        merged |= _style(f"{family} {name}".lower(), merged, str(cell(row, "framework") or ""))
-    _derive(merged, family, name, cell(row, "params_b"))
-    missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
-    if missing:
-        raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
-    merged["name"] = name
-    return catalog.model(merged)
-
-
-def _derive(merged: dict[str, Any], family: str, name: str, params_b: float | None) -> None:
-    """Dimensions that follow from others.
-
-    Feed-forward width of a mixture: its experts'; without either, the last of the Llama code's
-    8/3 hidden x 1.3, rounded up to 256. Vocabulary of GPT models: GPT-3's. Heads: those whose
-    size, a divisor of `hidden`, is nearest to 128. Layers: from the parameters stated.
-    """
-    hidden = merged.get("hidden")
-    if merged.get("num_experts"):
-        merged.setdefault("ffn_hidden", merged.get("expert_ffn_hidden") or 0)
-        if not merged["ffn_hidden"] and hidden:
-            merged["ffn_hidden"] = -(-int(8 * int(hidden) / 3 * 1.3) // 256) * 256
-        merged.setdefault("expert_ffn_hidden", merged["ffn_hidden"])
-    if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
-        merged["vocab"] = GPT3_VOCAB
-    if hidden and not merged.get("heads"):
-        sizes = [d for d in range(32, 257) if int(hidden) % d == 0]
-        if sizes:
-            merged["heads"] = int(hidden) // min(sizes, key=lambda d: abs(d - 128))
-    if params_b and not merged.get("layers") and not merged.get("num_experts"):
-        needed = ("hidden", "ffn_hidden", "vocab", "heads")
-        if all(merged.get(key) for key in needed):
-            one = catalog.model({**merged, "name": name, "layers": 1})
-            per_layer = one.matrix_parameters() + sum(one.mixer_vectors) + sum(one.ffn_vectors)
-            rest = one.parameters - per_layer
-            merged["layers"] = max(round((1e9 * float(params_b) - rest) / per_layer), 1)
-
-
-def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, Any]:
-    """What an architecture's family implies beyond its dimensions."""
-    gated = merged.get("gated")
-    gpt = any(word in text for word in GPT_LIKE) if gated is None else not gated
-    if not gpt:
-        return {"gated": True, "norm": "rmsnorm", "positions": "rope"}
-    biased = "mpt" not in text and "falcon" not in text and "nemotron" not in text
-    return {
-        "gated": False,
-        "norm": "layernorm",
-        "activation": "gelu",
-        "bias": biased,
-        "positions": "alibi" if "bloom" in text or "mpt" in text else "learned",
-        "tied_embeddings": "nemotron" not in text,
-        "max_context": 2048,
-    }
-
-
 def _refusals(row: Mapping[str, Any], model_name: str) -> str | None:
     """Reasons to skip that the row itself shows."""
     notes = str(cell(row, "notes") or "").lower()
@@ -229,12 +141,7 @@ def point_of(
     devices  systems by the name of their accelerator, where a profile lies beside the table
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
-    notes = str(cell(row, "notes") or "").lower()
-    implied = [cells for words, cells in IMPLIED if words in notes]
-    for column, content in (item for cells in implied for item in cells.items()):
-        row = row if cell(row, column) is not None else {**row, column: content}
-    for words, cells in GUESSED:
-        row = {**row, **cells} if words in notes else row
+    row = amended(row)
     name = str(cell(row, "model") or "")
     reason = _refusals(row, name)
     if reason:
@@ -276,7 +183,7 @@ def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None
 def _request(
     row: Mapping[str, Any], run: RunParameters, devices: Mapping[str, Cluster]
 ) -> TrainingRequest:
-    model = model_of(row)
+    model, assumed = described(row)
     fields: dict[str, Any] = {
         "accelerator": cell(row, "accelerator"),
         "accelerators_per_node": cell(row, "gpus_per_node"),
@@ -319,4 +226,5 @@ def _request(
         fields["trained"] = LORA.get(fields["framework"], "lora")
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
-    return complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    request = complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    return replace(request, assumed=(*assumed, *request.assumed))

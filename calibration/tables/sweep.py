@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from calibration.runs.allocation import fit_allocation, take_tensors
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
+from calibration.tables.cells import check_runs
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.arrays import Array
 from predictor.timing import RunParameters
@@ -69,7 +69,7 @@ class Sweep:
 
 def read_sweep(path: Path, run: RunParameters) -> Sweep:
     """Read the sweep. Raises InputError where the file is no table of runs."""
-    table = read_table(path)
+    table = check_runs(read_table(path), str(path))
     # Rows that ran out of memory leave out what the others of the same model state.
     for name in ("kv_heads", "tied_embeddings"):
         table[name] = table.groupby("model")[name].transform("first")
@@ -79,8 +79,7 @@ def read_sweep(path: Path, run: RunParameters) -> Sweep:
         if isinstance(found, Skipped):
             skipped.append(found)
             continue
-        model = replace(found.request.model, tied_embeddings=bool(row["tied_embeddings"]))
-        points.append(replace(found, request=replace(found.request, model=model)))
+        points.append(found)
         kept.append(number)
     return Sweep(table.iloc[kept].reset_index(drop=True), points, skipped)
 
@@ -131,12 +130,3 @@ def environment_of(point: Point, fast: bool) -> Point:
     gathers for tensor parallelism again, the fast ones keep it: their reserved memory shows it."""
     plan = replace(point.request.plan, era="fast" if fast else "neutral", tp_regather=not fast)
     return replace(point, request=replace(point.request, plan=plan))
-
-
-def with_allocation(path: Path, run: RunParameters) -> RunParameters:
-    """Run parameters with what nanotron's allocation adds, from rows that ran or ran out."""
-    points = [p for p in read_sweep(path, run).points if p.status in ("Success", "OOM")]
-    return replace(
-        run,
-        factors={**run.factors, **fit_allocation(take_tensors(points, run), run, "nanotron")},
-    )

@@ -1,16 +1,18 @@
 """Files into objects: catalogs, calibrations, specs, technologies, and what requests leave open."""
 
-from predictor.catalog.artifacts import SCHEMA_VERSION, load, run_parameters
+from predictor.catalog.artifacts import (
+    ARRAYS,
+    FILES,
+    MANIFEST,
+    SCHEMA_VERSION,
+    SHAPES,
+    files_read,
+    load,
+    run_parameters,
+)
 from predictor.catalog.clusters import complete_cluster, scale_up, with_host
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
-from predictor.catalog.engines import (
-    FILE,
-    NAMES,
-    EngineParameters,
-    ServingParameters,
-    engines_mapping,
-    load_parameters,
-)
+from predictor.catalog.engines import ENGINES, FILE, engines_mapping, read_parameters
 from predictor.catalog.entries import (
     KINDS,
     accelerator,
@@ -55,21 +57,23 @@ from predictor.catalog.technology import (
 )
 
 __all__ = [
+    "ARRAYS",
+    "ENGINES",
     "FILE",
+    "FILES",
     "KEYS",
     "KINDS",
-    "NAMES",
+    "MANIFEST",
     "SCHEMA_VERSION",
+    "SHAPES",
     "AcceleratorSpec",
     "Assumption",
     "Cost",
     "Default",
-    "EngineParameters",
     "Filler",
     "Given",
     "ModelSpec",
     "Range",
-    "ServingParameters",
     "ServingPlanSpec",
     "Spec",
     "TrainingPlanSpec",
@@ -84,11 +88,11 @@ __all__ = [
     "data_dir",
     "default_precision",
     "engines_mapping",
+    "files_read",
     "find",
     "framework_settings",
     "frameworks",
     "load",
-    "load_parameters",
     "machine",
     "machine_cost",
     "model",
@@ -98,6 +102,7 @@ __all__ = [
     "processor",
     "read_given",
     "read_mapping",
+    "read_parameters",
     "read_table",
     "relative",
     "rows",

@@ -1,4 +1,5 @@
-"""Calibrations read from their folders: `calibration.json`, `arrays.npy` and `shapes.npy`.
+"""Calibrations read from their folders: `calibration.json`, `arrays.npy`, `shapes.npy` and the
+engines of `serving.json`.
 
 Reading executes nothing. `calibration/` fits and writes them.
 """
@@ -7,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 
 from predictor.arrays import Array
 from predictor.catalog import entries
+from predictor.catalog.engines import ENGINES, engines_file, read_engines
 from predictor.errors import InputError
 from predictor.hardware import Curve, LinkModel
 from predictor.timing import (
@@ -23,8 +26,13 @@ from predictor.timing import (
     EfficiencyModel,
     Neighbours,
     RunParameters,
+    ServingParameters,
     Throttle,
 )
+
+FILES = MANIFEST, ARRAYS, SHAPES = "calibration.json", "arrays.npy", "shapes.npy"
+"""Files of a calibration. Where `kernels` of the manifest is the name of a folder beside it, models
+of kernels and both arrays are that folder's: what has the same kernels keeps them once."""
 
 SCHEMA_VERSION = 5
 """Of the files, and of the features that their models were fitted to (`features.py`): a change to
@@ -35,27 +43,142 @@ def load(ref: str | Path | Calibration) -> Calibration:
     """Read a calibration: a name in `data/calibrations`, or a directory; 'none' is the
     uncalibrated default.
 
+    Its serving engines are those of its folder, else the default calibration's; the provenance says
+    which.
+
     Raises InputError for an unknown name, an unreadable file or another schema version.
     """
     if isinstance(ref, Calibration):
         return ref
     if str(ref) == "none":
         return Calibration("none")
-    directory = entries.calibration_dir(ref)
-    manifest = _read_manifest(directory)
+    directory = entries.calibration_dir(ref).absolute()
+    return _loaded(directory, tuple(_stamp(path) for path in files_read(directory)))
+
+
+Stamp = tuple[int, int, int] | None
+"""What changes when a file does: its number, time and size; None: not there."""
+
+
+def _stamp(path: Path) -> Stamp:
     try:
-        arrays = np.load(directory / "arrays.npy", allow_pickle=False)
-        keys = np.load(directory / "shapes.npy", allow_pickle=False)
-        return _build(manifest, arrays, keys)
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=8)
+def _loaded(directory: Path, _: tuple[Stamp, ...]) -> Calibration:
+    """The calibration of a folder whose files have these stamps."""
+    manifest = _read_manifest(directory)
+    where = _kernels_dir(directory, manifest)
+    if where != directory:
+        manifest["kernels"] = _read_manifest(where).get("kernels")
+    try:
+        arrays, keys = (
+            np.asarray(np.load(where / name, mmap_mode="r", allow_pickle=False))
+            for name in (ARRAYS, SHAPES)
+        )
+        kernels = Kernels(where, manifest["kernels"], arrays, keys)
+        return _build(manifest, kernels, read_engines(directory))
+    except InputError:
+        raise
+    except DAMAGE as error:
+        raise _damaged(where, error) from None
+
+
+DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError)
+"""What reading a file raises that is not what it should be."""
+
+
+def _damaged(directory: Path, error: Exception) -> InputError:
+    return InputError(
+        f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
+        "write it anew with `reckon calibrate`"
+    )
+
+
+Key = tuple[str, str, str]
+
+
+class Kernels(Mapping[Key, EfficiencyModel]):
+    """Efficiency models of a folder by (kind, data type, accelerator), each cut out of the arrays
+    when it is first asked for: a prediction needs ten of several hundred.
+
+    Raises InputError for entries and arrays that do not go together: here for their extent, on
+    access for what is in one of them.
+    """
+
+    def __init__(
+        self, directory: Path, listed: list[dict[str, Any]], arrays: Array, keys: Array
+    ) -> None:
+        self._directory, self._arrays, self._keys = directory, arrays, keys
+        self._listed = {(e["kind"], e["dtype"], e["accelerator"]): e for e in listed}
+        self._cut: dict[Key, EfficiencyModel] = {}
+        if self._listed:  # they lie one behind the other: where the last is whole, all are
+            self[max(self._listed, key=lambda key: self._listed[key]["offset"])]
+
+    def __getitem__(self, key: Key) -> EfficiencyModel:
+        entry = self._listed[key]
+        if key not in self._cut:
+            try:
+                self._cut[key] = _kernel(entry, self._arrays, self._keys)
+            except DAMAGE as error:
+                raise _damaged(self._directory, error) from None
+        return self._cut[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._listed
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+
+def files_read(ref: str | Path) -> list[Path]:
+    """The files that `load` reads for a calibration, whichever folder each lies in.
+
+    Raises InputError as `load` for folders that are not there.
+    """
+    directory = entries.calibration_dir(ref).absolute()
+    kernels = _kernels_of(directory, _stamp(directory / MANIFEST))
+    found = dict.fromkeys([directory / MANIFEST, *(kernels / name for name in FILES)])
+    engines = engines_file(directory)
+    return [*found, *([] if engines is None else [engines])]
+
+
+@lru_cache(maxsize=8)
+def _kernels_of(directory: Path, _: Stamp) -> Path:
+    """Folder of the kernels of a calibration whose manifest has that stamp."""
+    return _kernels_dir(directory, _read_manifest(directory))
+
+
+def _kernels_dir(directory: Path, manifest: Mapping[str, Any]) -> Path:
+    """Folder of a calibration's kernels: its own, or the one beside it that it shares them with.
+
+    Raises InputError where none of that name is there, or that one has none of its own.
+    """
+    name = manifest.get("kernels")
+    if not isinstance(name, str):
+        return directory
+    found = directory.resolve().parent / name
+    if Path(name).name != name or not (found / MANIFEST).is_file():
         raise InputError(
-            f"calibration {directory} is damaged or incomplete ({type(error).__name__}: {error}); "
-            "write it anew with `reckon calibrate`"
-        ) from None
+            f"calibration {directory} shares the kernels of {name!r}, and no calibration of that "
+            f"name lies beside it ({found})"
+        )
+    if isinstance(_read_manifest(found).get("kernels"), str):
+        raise InputError(
+            f"calibration {directory} shares the kernels of {name!r}, which has none of its own"
+        )
+    return found
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / "calibration.json"
+    path = directory / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -145,11 +268,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
     )
 
 
-def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
-    kernels = {}
-    for entry in manifest["kernels"]:
-        model = _kernel(entry, arrays, keys)
-        kernels[(model.kind, model.dtype, model.accelerator)] = model
+def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameters) -> Calibration:
     links = {
         (entry["op"], entry["link"]): LinkModel(
             entry["op"],
@@ -186,10 +305,11 @@ def _build(manifest: dict[str, Any], arrays: Array, keys: Array) -> Calibration:
             for name, entry in manifest["throttles"].items()
         },
         run=run_parameters(manifest["run"]),
+        serving=serving,
         transfer_sigma=manifest["transfer_sigma"],
         interval_level=manifest["interval"]["level"],
         interval_q=manifest["interval"]["q"],
         fitted_files=frozenset(manifest["fitted"]["files"]),
         fitted_points=frozenset(manifest["fitted"]["point_ids"]),
-        provenance=manifest["provenance"],
+        provenance={**manifest["provenance"], ENGINES: serving.origin},
     )

@@ -1,93 +1,22 @@
-"""What serving engines add to the device's time: parameters by engine and era, read from a file.
-
-They are few and physical: launches, work on the host per pass, per sequence and per request, and
-factors on kernels and collectives. `calibration/serving.py` fits them to published runs, every
-engine drawn towards all engines' mean; `data/calibrations/*/serving.json` keeps them.
-"""
+"""Parameters of serving engines in their file form: `serving.json` in a calibration's folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predictor.arrays import Numeric
 from predictor.catalog import entries
 from predictor.errors import InputError
+from predictor.timing import ENGINE_FIELDS, EngineParameters, ServingParameters
 
 FILE = "serving.json"
 
-UNFITTED_SIGMA = 0.3
-"""Spread of runs where nothing is fitted: engines of one time differ by a third and more."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EngineParameters:
-    """Parameters of one engine in one era, or of all ('neutral'); arrays while they are fitted.
-
-    decode         factor on the kernels of passes that decode
-    prefill        factor on the kernels of passes over prompts
-    communication  factor on collectives
-    gap            between the kernels of a captured graph, beyond what their latencies hold [s]
-    launch         host time of a kernel that is launched by itself [s]: 4 to 10 us for PyTorch's
-                   launch alone, and eager code launches two or three for one of the work list
-    step           host time of a pass: scheduling, sampling, copying back [s]
-    sequence       host time of a running sequence in a pass [s]
-    request        host time of a request before its first token: network, tokens, queues [s]
-    mixing         share of a prompt's pass by which it delays the decoding of others
-    burst          new tokens of prompts that arrive together at most, being as synchronous as
-                   clients that all started at once stay
-    """
-
-    decode: Numeric = 1.0
-    prefill: Numeric = 1.0
-    communication: Numeric = 1.0
-    gap: Numeric = 0.5e-6
-    launch: Numeric = 15e-6
-    step: Numeric = 0.5e-3
-    sequence: Numeric = 10e-6
-    request: Numeric = 5e-3
-    mixing: Numeric = 1.0
-    burst: Numeric = 1e5
-
-
-NAMES = tuple(one.name for one in fields(EngineParameters))
-
-
-@dataclass(frozen=True, slots=True)
-class ServingParameters:
-    """Parameters of every engine, 'ENGINE' or 'ENGINE until YYYY-MM'; spreads by metric, log
-    standard deviations of what no operator explains.
-
-    points   ids of the published rows that they were fitted on
-    """
-
-    engines: Mapping[str, EngineParameters] = field(default_factory=dict)
-    sigma: Mapping[str, float] = field(default_factory=dict)
-    points: frozenset[str] = frozenset()
-
-    def of(self, framework: str, era: str) -> EngineParameters:
-        """Parameters of an engine in an era, else of the engine, else of all."""
-        own = [name for name in self.engines if name.partition(" until ")[0] == framework]
-        dated = sorted(name for name in own if " until " in name)
-        if era != "neutral":
-            for name in dated:
-                if era <= name.partition(" until ")[2]:
-                    return self.engines[name]
-        for name in (framework, "neutral"):
-            if name in self.engines:
-                return self.engines[name]
-        return EngineParameters()
-
-    def spread(self, metric: str, kind: str) -> float:
-        """Log-standard-deviation of a metric ('ttft', 'tpot', 'e2e', 'throughput') in runs of a
-        kind: 'prefill', 'static', 'serving' (at a concurrency) or 'saturated'."""
-        for name in (f"{metric}.{kind}", metric, "all"):
-            if name in self.sigma:
-                return self.sigma[name]
-        return UNFITTED_SIGMA
+ENGINES = "engines"
+"""Key of a calibration's provenance under which it says where its engines come from."""
 
 
 def read_parameters(path: Path) -> ServingParameters:
@@ -95,6 +24,13 @@ def read_parameters(path: Path) -> ServingParameters:
 
     Raises InputError where it is none.
     """
+    found = path.stat()
+    return _read(path.resolve(), (found.st_ino, found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _: tuple[int, int, int]) -> ServingParameters:
+    """The parameters of a file with that number, time and size."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return from_mapping(content)
@@ -124,7 +60,7 @@ def engines_mapping(parameters: ServingParameters) -> dict[str, Any]:
                 (f"{key}_us" if key in durations else key): float(
                     f"{getattr(own, key) * (1e6 if key in durations else 1.0):.5g}"
                 )
-                for key in NAMES
+                for key in ENGINE_FIELDS
             }
             for name, own in parameters.engines.items()
         },
@@ -133,13 +69,23 @@ def engines_mapping(parameters: ServingParameters) -> dict[str, Any]:
     }
 
 
-def load_parameters(calibration: str) -> ServingParameters:
-    """Parameters that lie in a calibration's folder, else those of the default calibration;
-    'none': the documented defaults."""
-    if calibration == "none":
-        return ServingParameters()
-    shipped = entries.data_dir() / "calibrations"
-    for folder in (shipped / calibration, Path(calibration), shipped / "default"):
+def engines_file(directory: Path) -> Path | None:
+    """The `serving.json` that goes with the calibration of a folder: its own, else that of the
+    default calibration; None where neither is there."""
+    for folder in (directory, entries.data_dir() / "calibrations" / "default"):
         if (folder / FILE).is_file():
-            return read_parameters(folder / FILE)
-    return ServingParameters()
+            return folder / FILE
+    return None
+
+
+def read_engines(directory: Path) -> ServingParameters:
+    """Parameters that go with the calibration of a folder (`engines_file`); `origin` says which.
+
+    Raises InputError where the file is damaged.
+    """
+    path = engines_file(directory)
+    if path is None:
+        return ServingParameters()
+    own = path.parent == directory
+    origin = "fitted into this calibration" if own else "those of the calibration 'default'"
+    return replace(read_parameters(path), origin=origin)

@@ -39,6 +39,11 @@ def data_dir() -> Path:
         if not Path(override).is_dir():
             raise InputError(f"RECKON_DATA={override} is not a folder")
         return Path(override)
+    return _own_data()
+
+
+@lru_cache(maxsize=1)
+def _own_data() -> Path:
     here = Path(__file__).resolve().parent.parent
     installed = here / "_data"
     return installed if installed.is_dir() else here.parent / "data"

@@ -8,7 +8,7 @@ from typing import Any
 
 from predictor.catalog.specs import Spec, TrainingPlanSpec, parse
 from predictor.errors import InputError
-from predictor.plans import NUMERIC_FIELDS
+from predictor.plans import NUMERIC_FIELDS, TRAINING_FIELDS, WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,16 @@ def read_given(
         if isinstance(value, str) and ".." in value:
             found[name] = _range(name, value, where, numbers)
             continue
-        commas = isinstance(value, str) and "," in value and name != "recompute_modules"
-        values = value.split(",") if isinstance(value, str) and commas else value
+        own = TRAINING_FIELDS.get(name)
+        one = own is not None and own.kind is WORDS  # whose commas are part of a value
+        values = value.split(",") if isinstance(value, str) and not one else value
         if not isinstance(values, list | tuple):
             values = [values]
         if not values:
             raise InputError(f"{where}: {name}: the list is empty")
         checked = []
-        for one in values:
-            text = one.strip() if isinstance(one, str) else one
+        for item in values:
+            text = item.strip() if isinstance(item, str) else item
             spec = parse(form, {name: text}, where)
             checked.append(getattr(spec, name))
         found[name] = tuple(dict.fromkeys(checked)) if _hashable(checked) else tuple(checked)

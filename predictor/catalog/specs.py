@@ -5,8 +5,8 @@ Keys carry their unit; `extra` keys are refused. pydantic checks, the arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -14,53 +14,33 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    create_model,
     model_validator,
 )
 
 from predictor.errors import InputError, nearest
 from predictor.plans import (
-    ACCUMULATIONS,
-    ADMISSIONS,
-    ALLREDUCES,
-    ATTENTIONS,
-    CP_KINDS,
-    DISPATCHES,
-    EXECUTIONS,
-    FIT,
-    FUSIONS,
-    HEADWISE,
-    KV_BYTES,
-    LIBRARIES,
-    MATVECS,
-    NARROWED,
-    OFFLOADS,
-    PIPELININGS,
-    POOLS,
+    ORDER,
     RANK_ORDERS,
-    RECOMPUTE_METHODS,
-    RECOMPUTE_MODULES,
-    RECOMPUTES,
-    SCHEDULES,
-    SCHEDULINGS,
-    SERVING_OFFLOADS,
-    SHARDINGS,
-    SPLITS,
-    SPLITTINGS,
-    TRAINED,
-    WEIGHTS,
+    SERVING_FIELDS,
+    SWITCH,
+    TEXT,
+    TRAINING_FIELDS,
+    WORD,
+    WORDS,
+    PlanField,
+    Table,
 )
-from predictor.precision import PRECISIONS
 
 Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Natural = Annotated[int, Field(ge=0, le=10**9)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Spec(BaseModel):
     """Base of all file forms: unknown keys are errors, instances are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class AcceleratorSpec(Spec):
@@ -220,135 +200,60 @@ def _order(value: Any) -> str:
     return "-".join(names)
 
 
-class TrainingPlanSpec(Spec):
-    """A training request as a user writes it; what is left out is completed and reported."""
+class PlanSpec(Spec):
+    """A request as a user writes it: the fields of a table, none of which must be stated; what is
+    left out is completed and reported."""
 
-    model: str | dict[str, Any] | None = None
-    system: str | dict[str, Any] | None = None
-    accelerator: str | dict[str, Any] | None = None
-    accelerators_per_node: Count | None = None
-    inter_link_gbps: Positive | None = None
-    gpus: Count | None = None
-    tp: Count | None = None
-    pp: Count | None = None
-    vpp: Count | None = None
-    cp: Count | None = None
-    dp: Count | None = None
-    dp_shard: Count | None = None
-    first_layers: Count | None = None
-    last_layers: Count | None = None
-    ep: Count | None = None
-    etp: Count | None = None
-    expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
-    routed_nodes: Count | None = None
-    micro_batch: Count | None = None
-    global_batch: Count | None = None
-    seq_len: Count | None = None
-    tokens: Positive | None = None
-    price_per_gpu_hour: Positive | None = None
-    mtbf_hours: Positive | None = None
-    restart_s: Positive | None = None
-    storage_gbs: Positive | None = None
-    checkpoint_blocking: Share | None = None
-    checkpoint_interval_s: Positive | None = None
-    sequence_parallel: bool | None = None
-    precision: Annotated[str, _one_of(tuple(PRECISIONS))] | None = None
-    recompute: Annotated[str, _one_of((*RECOMPUTES, FIT))] | None = None
-    recompute_modules: Annotated[str, _all_of(RECOMPUTE_MODULES)] | None = None
-    recompute_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    recompute_method: Annotated[str, _one_of(RECOMPUTE_METHODS)] | None = None
-    recompute_layers: Count | None = None
-    offload_activations: Share | None = None
-    offload_optimizer: Share | None = None
-    loader_rate: Positive | None = None
-    offload_to: Annotated[str, _one_of(OFFLOADS)] | None = None
-    host_memory_gb: Positive | None = None
-    sharding: Annotated[str, _one_of(tuple(SHARDINGS))] | None = None
-    attention: Annotated[str, _one_of(ATTENTIONS)] | None = None
-    cp_kind: Annotated[str, _one_of(CP_KINDS)] | None = None
-    rank_order: Annotated[str, BeforeValidator(_order)] | None = None
-    dispatch: Annotated[str, _one_of(DISPATCHES)] | None = None
-    trained: Annotated[str, _one_of(TRAINED)] | None = None
-    lora_rank: Count | None = None
-    mtp: bool | None = None
-    schedule: Annotated[str, _one_of(tuple(SCHEDULES))] | None = None
-    split: Annotated[str, _one_of(SPLITS)] | None = None
-    dropout: bool | None = None
-    fused: bool | None = None
-    tp_overlap: bool | None = None
-    tp_async_backward: bool | None = None
-    tp_regather: bool | None = None
-    grad_overlap: bool | None = None
-    param_overlap: bool | None = None
-    p2p_overlap: bool | None = None
-    ep_overlap: bool | None = None
-    reshard: bool | None = None
-    grad_clip: bool | None = None
-    weight_bytes: Positive | None = None
-    gradient_bytes: Positive | None = None
-    reduce_bytes: Positive | None = None
-    gather_bytes: Positive | None = None
-    optimizer_bytes: Positive | None = None
-    logit_bytes: Positive | None = None
-    vocab_multiple: Count | None = None
-    framework: str | None = None
-    era: str | None = None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
-class ServingPlanSpec(Spec):
-    """A serving request as a user writes it; what is left out is completed and reported."""
+P = TypeVar("P", bound=PlanSpec)
 
-    model: str | dict[str, Any] | None = None
-    system: str | dict[str, Any] | None = None
-    accelerator: str | dict[str, Any] | None = None
-    accelerators_per_node: Count | None = None
-    inter_link_gbps: Positive | None = None
-    gpus: Count | None = None
-    tp: Count | None = None
-    pp: Count | None = None
-    dp: Count | None = None
-    ep: Count | None = None
-    batch: Count | None = None
-    concurrency: Count | None = None
-    saturated: bool | None = None
-    rate: Positive | None = None
-    simulate: Count | None = None
-    variation: Share | None = None
-    input_len: Count | None = None
-    output_len: Count | None = None
-    precision: Annotated[str, _one_of(WEIGHTS)] | None = None
-    kv_precision: Annotated[str, _one_of(tuple(KV_BYTES))] | None = None
-    execution: Annotated[str, _one_of(EXECUTIONS)] | None = None
-    allreduce: Annotated[str, _one_of(ALLREDUCES)] | None = None
-    admission: Annotated[str, _one_of(ADMISSIONS)] | None = None
-    pool: Annotated[str, _one_of(POOLS)] | None = None
-    narrowed: Annotated[str, _one_of(NARROWED)] | None = None
-    library: Annotated[str, _one_of(LIBRARIES)] | None = None
-    matvec: Annotated[str, _one_of(MATVECS)] | None = None
-    accumulation: Annotated[str, _one_of(ACCUMULATIONS)] | None = None
-    fusion: Annotated[str, _one_of(FUSIONS)] | None = None
-    splitting: Annotated[str, _one_of(SPLITTINGS)] | None = None
-    headwise: Annotated[str, _one_of(HEADWISE)] | None = None
-    pipelining: Annotated[str, _one_of(PIPELININGS)] | None = None
-    scheduling: Annotated[str, _one_of(SCHEDULINGS)] | None = None
-    chunk: Count | None = None
-    window: Count | None = None
-    max_batch: Count | None = None
-    cached: Share | None = None
-    synchrony: Share | None = None
-    drafted: Natural | None = None
-    acceptance: Share | None = None
-    draft_cost: Share | None = None
-    prefill_workers: Natural | None = None
-    prefill_tp: Count | None = None
-    kv_gbs: Positive | None = None
-    offload: Annotated[str, _one_of(SERVING_OFFLOADS)] | None = None
-    host_memory_gb: Positive | None = None
-    host_bandwidth_gbs: Positive | None = None
-    host_link_gbs: Positive | None = None
-    expert_load: Annotated[float, Field(ge=1, le=1e3)] | None = None
-    framework: str | None = None
-    era: str | None = None
+
+def _annotation(entry: PlanField) -> Any:
+    """The type of a field, as pydantic checks it."""
+    kind = entry.kind
+    if kind.number is not None:
+        stated = {
+            "ge": kind.least,
+            "gt": kind.above,
+            "le": kind.most,
+            "lt": kind.below,
+            "allow_inf_nan": False if kind.number is float else None,
+        }
+        known: dict[str, Any] = {name: end for name, end in stated.items() if end is not None}
+        return Annotated[kind.number, Field(**known)]
+    if kind is WORD:
+        return Annotated[str, _one_of(entry.choices)]
+    if kind is WORDS:
+        return Annotated[str, _all_of(entry.choices)]
+    return {SWITCH: bool, TEXT: str, ORDER: Annotated[str, BeforeValidator(_order)]}.get(
+        kind, str | dict[str, Any]
+    )
+
+
+def _fields_of(entries: Table) -> Callable[[type[P]], type[P]]:
+    """Give a form the fields of a table."""
+
+    def filled(form: type[P]) -> type[P]:
+        types: dict[str, Any] = {name: (_annotation(e) | None, None) for name, e in entries.items()}
+        return create_model(
+            form.__name__, __base__=form, __module__=form.__module__, __doc__=form.__doc__, **types
+        )
+
+    return filled
+
+
+@_fields_of(TRAINING_FIELDS)
+class TrainingPlanSpec(PlanSpec):
+    """A training request."""
+
+
+@_fields_of(SERVING_FIELDS)
+class ServingPlanSpec(PlanSpec):
+    """A serving request."""
 
 
 S = TypeVar("S", bound=Spec)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -97,7 +98,11 @@ class Accelerator:
     def varying(self) -> list[Array]:
         """Its numbers that are arrays; none for a single machine."""
         every = [getattr(self, name) for name in _numbers(self)]
-        return [value for value in (*every, *self.peak.values()) if np.ndim(value)]
+        return [
+            value
+            for value in (*every, *self.peak.values())
+            if isinstance(value, np.ndarray) and value.ndim
+        ]
 
     @property
     def is_host(self) -> bool:
@@ -178,8 +183,13 @@ class Cluster:
 M = TypeVar("M", Accelerator, Tier)
 
 
-def _numbers(machine: Accelerator | Tier) -> list[str]:
-    return [one.name for one in fields(machine) if str(one.type) == "Numeric"]
+def _numbers(machine: Accelerator | Tier) -> tuple[str, ...]:
+    return _numbers_of(type(machine))
+
+
+@lru_cache(maxsize=2)
+def _numbers_of(kind: type[Accelerator] | type[Tier]) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind) if str(one.type) == "Numeric")
 
 
 def _each(machine: M, change: Any) -> M:

@@ -10,6 +10,8 @@ from predictor.memory.training import (
     allocation,
     layer_activations,
     memory,
+    saved_at,
+    savers,
     stage_parameters,
 )
 
@@ -24,6 +26,8 @@ __all__ = [
     "layer_activations",
     "memory",
     "node_memory",
+    "saved_at",
+    "savers",
     "serving_memory",
     "stage_parameters",
     "weight_bytes",

@@ -23,6 +23,10 @@ from predictor.work import kv_token_bytes, state_bytes
 USABLE = 0.9
 """Share of the device's memory that engines take."""
 
+WIDE_LOGIT = 4.0
+"""Bytes of a logit as it is drawn from: products leave 16 bits, which engines copy to fp32 before
+the softmax (vLLM's sampler), so that both are there at a time."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingMemory:
@@ -89,7 +93,8 @@ def serving_memory(
 
     run   `engine`: what context, captured graphs and communication buffers take
 
-    Activations: the widest layer's input and output for the tokens of one pass, and logits in fp32.
+    Activations: the widest layer's input and output for the tokens of one pass, and logits as they
+    are multiplied and as they are drawn from.
     """
     shape = plan.shape
     half = ELEMENT_BYTES[plan.half]
@@ -98,7 +103,7 @@ def serving_memory(
     sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
     tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
     activations = half * tokens * (4.0 * model.hidden + 2.0 * _inner_width(model) / plan.tp)
-    logits = 6.0 * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
+    logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
     held_here = weights = weight_bytes(model, plan)
     if plan.offload != "none":
         # Of the layers' weights two are on the device at a time: one computes, one arrives.

@@ -274,6 +274,26 @@ def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     return piece * (gathered * plan.gather_bytes + trained)
 
 
+def savers(operators: list[Operator]) -> list[Operator]:
+    """Those of which `memory` reads anything: what they save, norms as where layers start, and
+    adapters."""
+    return [o for o in operators if o.op == "norm" or ".lora_" in o.name or np.any(o.saved)]
+
+
+def saved_at(operators: list[Operator], index: npt.NDArray[np.intp]) -> list[Operator]:
+    """Operators of distinct layers as those of many plans, in what `memory` reads of them.
+
+    index   of every plan's layers among the distinct ones
+    """
+
+    def at(value: Numeric) -> Numeric:
+        return value[index] if isinstance(value, np.ndarray) and value.ndim else value
+
+    return [
+        replace(o, saved=at(o.saved), count=at(o.count), m=at(o.m), n=at(o.n)) for o in operators
+    ]
+
+
 def memory(
     model: Model, plan: TrainingPlan, run: RunParameters, operators: list[Operator] | None = None
 ) -> Memory:

@@ -1,6 +1,19 @@
 """How it is laid out and what is asked: plans of training and serving, rules, schedules."""
 
 from predictor.plans.events import Event, timeline
+from predictor.plans.fields import (
+    EXPLAIN,
+    ORDER,
+    PLAN,
+    PREDICT,
+    SWITCH,
+    TEXT,
+    WORD,
+    WORDS,
+    PlanField,
+    Table,
+    default_of,
+)
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import Rule, check, enforce, feasible, pipeline_rules, training_rules
@@ -30,6 +43,7 @@ from predictor.plans.serving import (
     serving_rules,
     stack_serving,
 )
+from predictor.plans.serving_fields import SERVING_DERIVED, SERVING_FIELDS
 from predictor.plans.training import (
     ATTENTIONS,
     CATEGORY_FIELDS,
@@ -49,6 +63,7 @@ from predictor.plans.training import (
     TrainingPlan,
     stack,
 )
+from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
 
 __all__ = [
     "ACCUMULATIONS",
@@ -59,6 +74,7 @@ __all__ = [
     "CP_KINDS",
     "DISPATCHES",
     "EXECUTIONS",
+    "EXPLAIN",
     "FIT",
     "FUSIONS",
     "HEADWISE",
@@ -71,8 +87,11 @@ __all__ = [
     "NATIVE",
     "NUMERIC_FIELDS",
     "OFFLOADS",
+    "ORDER",
     "PIPELININGS",
+    "PLAN",
     "POOLS",
+    "PREDICT",
     "RANK_ORDERS",
     "RECOMPUTES",
     "RECOMPUTE_METHODS",
@@ -80,23 +99,34 @@ __all__ = [
     "SCHEDULES",
     "SCHEDULINGS",
     "SERVING_CATEGORIES",
+    "SERVING_DERIVED",
+    "SERVING_FIELDS",
     "SERVING_NUMBERS",
     "SERVING_OFFLOADS",
     "SHARDINGS",
     "SPLITS",
     "SPLITTINGS",
     "STAGES",
+    "SWITCH",
+    "TEXT",
     "TRAINED",
+    "TRAINING_DERIVED",
+    "TRAINING_FIELDS",
     "WEIGHTS",
+    "WORD",
+    "WORDS",
     "Event",
     "Passes",
+    "PlanField",
     "Rule",
     "ServingPlan",
     "Stages",
+    "Table",
     "TrainingPlan",
     "V",
     "blocks",
     "check",
+    "default_of",
     "enforce",
     "feasible",
     "in_flight",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -97,51 +98,18 @@ weights as they read them (Frantar et al. 2024, Marlin)."""
 class ServingPlan:
     """One way to serve, or many of one category at once.
 
-    Numeric fields are floats or arrays of one broadcast shape. Accelerators = tp * pp * dp, and
-    those that read prompts apart.
+    What each field means is in the table of `serving_fields`; here are those that a request states
+    otherwise. Numeric fields are floats or arrays of one broadcast shape, in SI units. Accelerators
+    = tp * pp * dp, and those that read prompts apart.
 
-    tp, pp       tensor and pipeline parallel
-    dp           replicas of the attention, which share the experts of a mixture (attention data
-                 parallelism); of a dense model, replicas of everything
-    ep           ranks among which experts are divided, of the tp * dp of a stage; the rest split
-                 each expert
     batch        sequences of all replicas together: of a static batch; or clients that send one
                  request after the other (inf: requests never run out)
     serving      1 where requests follow each other, 0 for a static batch
-    max_batch    most sequences that one replica decodes at a time
-    synchrony    share of the clients that send together: 1 where all start at once and get answers
-                 of one length, about 0.1 where lengths vary and ten requests of each are averaged
-    input_len, output_len   tokens of a request
-    cached       share of the prompt whose keys and values are in the cache already, 0..1
-    chunk        most tokens of prompts that one pass takes
-    window       passes over one prompt that follow each other through the pipeline's stages before
-                 it drains
-    expert_load  tokens of the busiest rank's experts over the mean
-    drafted      tokens that are guessed for each sequence before a pass that checks them
-    acceptance   probability that a guess is right where those before it were
-    draft_cost   time of guessing one token, over that of a pass without guesses
-    prefill_workers   engines that read prompts and nothing else, of all replicas together; 0: the
-                 accelerators that decode read them too
-    prefill_tp   tensor parallel of one such engine
-    kv_rate      rate at which one of its accelerators sends its part of a cache [bytes/s]; inf:
-                 that of the network
-    host_memory, host_bandwidth   of the host of all accelerators [bytes], [bytes/s]
-    host_link    rate of copies from there to each accelerator [bytes/s]
-    weights      data type of the linear projections, of `WEIGHTS`
-    kv           data type of the cache, of `KV_BYTES`
-    offload      what lies in the host's memory, of `SERVING_OFFLOADS`
-    narrowed     which matrices have the weights' data type, of `NARROWED`
-    library      whose kernels run, of `LIBRARIES`
-    matvec       what multiplies a few rows, of `MATVECS`
-    accumulation  in what products are added up, of `ACCUMULATIONS`
-    fusion       what goes through memory, of `FUSIONS`
-    splitting    how attention is cut while decoding, of `SPLITTINGS`
-    headwise     which groups of heads attention works through one by one while decoding, of
-                 `HEADWISE`
-    pipelining   what pipeline stages do at a time, of `PIPELININGS`
-    scheduling   when the host prepares a pass, of `SCHEDULINGS`
-    admission    whether a request is let in when there is cache for its whole length, or when there
-                 is for its prompt and the others are, on average, half way
+    weights, kv  data types of the linear projections (of `WEIGHTS`) and of the cache (`KV_BYTES`)
+    kv_rate      rate at which an accelerator that reads prompts apart sends its part of a cache
+                 [bytes/s]; inf: that of the network
+    host_memory, host_bandwidth, host_link   what `host_memory_gb` and the like state [bytes],
+                 [bytes/s]
     """
 
     batch: Numeric
@@ -241,7 +209,8 @@ class ServingPlan:
     @property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
-        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in SERVING_NUMBERS))
+        arrays = {value.shape for value in _numbers_of(self) if isinstance(value, np.ndarray)}
+        return np.broadcast_shapes(*arrays)
 
     def take(self, index: npt.NDArray[np.intp]) -> ServingPlan:
         """Plans at `index` of the flattened batch, as a new batch."""
@@ -254,6 +223,7 @@ class ServingPlan:
 
 
 SERVING_NUMBERS = tuple(field.name for field in fields(ServingPlan) if str(field.type) == "Numeric")
+_numbers_of = attrgetter(*SERVING_NUMBERS)
 SERVING_CATEGORIES = tuple(
     field.name for field in fields(ServingPlan) if field.name not in SERVING_NUMBERS
 )

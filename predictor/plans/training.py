@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from itertools import permutations
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -92,45 +93,12 @@ or of the projections to queries, keys and values only."""
 class TrainingPlan:
     """One training plan, or many of one category at once.
 
-    Numeric fields are floats or arrays of one broadcast shape: parallel sizes, batch sizes in
-    sequences, `seq_len` in tokens, bytes per element, `sequence_parallel` as 0 or 1. Categorical
-    fields have one value for the whole batch. GPUs = tp * pp * cp * dp.
+    What each field means is in the table of `training_fields`. Numeric fields are floats or arrays
+    of one broadcast shape, in SI units, NaN where nothing is stated; `sequence_parallel` is 0 or 1.
+    Categorical fields have one value for the whole batch. GPUs = tp * pp * cp * dp; the ranks of
+    ep and etp are taken from those of a pipeline stage.
 
-    first_layers, last_layers  layers on the first and last stage of the pipeline (Megatron's
-                    decoder-first- and -last-pipeline-num-layers); NaN: as `split` says
-    dp_shard        ranks that share one copy of the sharded state (hsdp); dp where not hsdp
-    recompute_modules  what selective recomputation repeats: names, separated by commas
-    recompute_share  share of the layers that full recomputation covers
     recompute_chunk  layers of which full recomputation keeps one input
-    loader_rate     tokens that the data loader of a data-parallel rank delivers [1/s], prefetched
-                    behind the step; NaN: it keeps up
-    offload_activations, offload_optimizer  share of the layers' activations, and of the optimizer
-                    states with their update, that the host keeps
-    gradient_bytes  bytes of one accumulated gradient element
-    reduce_bytes    bytes of one gradient element as the data-parallel group reduces it
-    gather_bytes    bytes of one weight element as the group gathers it
-    weight_bytes, optimizer_bytes  stored per parameter
-    logit_bytes     kept per logit when its gradient is there: 16-bit logits, fp32 ones that become
-                    softmax and gradient in place, the 16-bit gradient; more where each is apart
-    vocab_multiple  each rank's share of the vocabulary is padded to a multiple of this
-    tp_overlap, tp_async_backward, grad_overlap, param_overlap, p2p_overlap   what hides behind
-                    computation: all tensor-parallel collectives behind their products; those of
-                    the backward pass behind the weight gradients; gradient reduction; weight
-                    gathering; pipeline transfers
-    tp_regather     the input of a column-parallel product is gathered again for the weight
-                    gradient (Korthikanti et al. 2022, section 4.2.2), not kept whole
-    ep, etp         ranks among which experts are divided, and ranks that split each expert; taken
-                    from the ranks of a pipeline stage (tp * cp * dp)
-    expert_load     tokens of the busiest rank's experts over the mean: imbalance of the router, or
-                    the capacity factor where experts are padded to it
-    routed_nodes    nodes on which the experts of a token lie at most (node-limited routing, 4 in
-                    DeepSeek-V3: DeepSeek-AI 2024, section 2.1.2); NaN: any
-    ep_overlap      dispatch and combine hide behind both passes of another micro-batch
-    lora_rank       inner size of the adapters where only they are trained
-    reshard         fully sharded weights are dropped after the forward pass and gathered again
-    mtp             the model's extra prediction layers are trained too
-    grad_clip       gradients are clipped by their global norm
-    fused           elementwise chains (gated activation, rotary, norms) are single kernels
     """
 
     tp: Numeric
@@ -263,7 +231,8 @@ class TrainingPlan:
     @property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
-        return np.broadcast_shapes(*(np.shape(getattr(self, name)) for name in NUMERIC_FIELDS))
+        arrays = {value.shape for value in _numbers_of(self) if isinstance(value, np.ndarray)}
+        return np.broadcast_shapes(*arrays)
 
     def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
         """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
@@ -278,6 +247,8 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field
 CATEGORY_FIELDS = tuple(
     field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
 )
+_numbers_of = attrgetter(*NUMERIC_FIELDS)
+
 LAYER_FIELDS = (
     "tp",
     "cp",

@@ -20,7 +20,7 @@ from predictor.search.axes import Index
 from predictor.search.contenders import varied
 from predictor.search.ranking import SearchResult
 from predictor.timing import Calibration
-from predictor.training import assemble, environment_of, parts
+from predictor.training import Frame, LayerParts, assemble, environment_of, parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,19 @@ class Ratio:
 
 
 def timed(
-    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    layers: tuple[LayerParts, Index] | None = None,
+    around: Frame | None = None,
 ) -> list[Timed]:
-    """Time every plan of a batch of one dimension, or a single one."""
+    """Time every plan of a batch of one dimension, or a single one.
+
+    layers, around   what is known of them already, as `training.parts` takes it
+    """
     using = environment_of(cluster, plan, calibration.run)
-    found, _ = parts(model, cluster, plan, calibration)
+    found, _ = parts(model, cluster, plan, calibration, layers, around)
     step = assemble(found, calibration.run, using)
     shape = np.shape(step.step_time)
     neutral = step.step_time / using.factor
@@ -83,8 +91,15 @@ def timed_again(result: SearchResult, positions: Sequence[int] | Index) -> list[
     found: dict[int, Timed] = {}
     for number in np.unique(result.block[at]):
         own = at[result.block[at] == number]
-        plan = result.blocks[number].plan(result.row[own])
-        batch = timed(result.model, result.cluster, plan, result.calibration)
+        block, rows = result.blocks[number], result.row[own]
+        batch = timed(
+            result.model,
+            result.cluster,
+            block.plan(rows),
+            result.calibration,
+            result.layers[block.group].of(block, rows),
+            result.frames[number].of(rows) if number in result.frames else None,
+        )
         found.update(zip(own.tolist(), batch, strict=True))
     return [found[position] for position in at.tolist()]
 
@@ -115,11 +130,12 @@ def differences(one: Timed, other: Timed) -> list[tuple[str, float]]:
 def over_best(result: SearchResult, positions: Sequence[int]) -> list[Ratio]:
     """Step times (or costs, as plans are ranked) of some plans over the best one's."""
     winner, *rest = timed_again(result, [0, *positions])
-    base = result.weight(0)
-    return [
-        ratio(one, winner, result.calibration, result.weight(at) / base)
-        for at, one in zip(positions, rest, strict=True)
-    ]
+    return [_over(result, one, at, winner) for at, one in zip(positions, rest, strict=True)]
+
+
+def _over(result: SearchResult, one: Timed, position: int, winner: Timed) -> Ratio:
+    weight = result.weight(position) / result.weight(0)
+    return ratio(one, winner, result.calibration, weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +171,16 @@ def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
             chosen.append((field, column[position], position))
     if not chosen:
         return []
-    positions = [position for _, _, position in chosen]
-    winner, *rest = timed_again(result, [0, *positions])
-    ratios = over_best(result, positions)
+    winner, *rest = timed_again(result, [0, *(position for _, _, position in chosen)])
     found = [
         Alternative(
             field,
             value,
             position,
-            own,
+            _over(result, other, position, winner),
             max(differences(other, winner), key=lambda pair: pair[1]),
         )
-        for (field, value, position), own, other in zip(chosen, ratios, rest, strict=True)
+        for (field, value, position), other in zip(chosen, rest, strict=True)
     ]
     return sorted(found, key=lambda one: one.ratio.value)
 

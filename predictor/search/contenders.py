@@ -20,6 +20,7 @@ class Contenders:
         self.keep, self.power, self.blocks = keep, power, blocks
         self.varied = varied(blocks)
         self.with_value: dict[tuple[str, Any], float] = {}
+        self.distinct: dict[tuple[int, str], list[float]] = {}
         self.pieces: list[tuple[Any, ...]] = []
         self.best = np.empty(0)
         self.front: tuple[Array, Array, Array] = (np.empty(0), np.empty(0), np.empty(0))
@@ -63,15 +64,23 @@ class Contenders:
             self.stairs.append((float(count), self.front[0][own][order], held))
 
     def _values(self, number: int, rows: Index) -> Iterator[tuple[tuple[str, Any], Any]]:
-        """Every value of a field that plans of a block have, and the mask of those that have it."""
+        """Every value of a field that plans of a block have, and the mask of those of some rows
+        that have it."""
         block = self.blocks[number]
         for name in self.varied:
             column = block.rows.get(name)
             if column is None:
                 yield (name, getattr(block.fixed, name)), np.ones(len(rows), dtype=bool)
                 continue
-            for value in np.unique(column[rows]):
-                yield (name, float(value)), column[rows] == value
+            own = column[rows]
+            for value in self._distinct(number, name):
+                yield (name, value), own == value
+
+    def _distinct(self, number: int, name: str) -> list[float]:
+        """Values of a field that plans of a block have."""
+        if (number, name) not in self.distinct:
+            self.distinct[number, name] = np.unique(self.blocks[number].rows[name]).tolist()
+        return self.distinct[number, name]
 
     def matters(self, number: int, rows: Index, bound: Array, peak: Array, gpus: Array) -> Any:
         """Mask of plans of a block that may be among the best, the best with one of their values,

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array
-from predictor.catalog import ServingParameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
@@ -94,7 +93,6 @@ def search_engines(
     fields: Mapping[str, Any],
     promise: Promise,
     calibration: Calibration,
-    parameters: ServingParameters,
     load: float = math.inf,
 ) -> Engines:
     """Ways to serve on every system, with the most that each carries within the promise.
@@ -106,7 +104,7 @@ def search_engines(
     than another one are left out. Raises InputError: no plan is possible, none fits (with the least
     memory that would), or none keeps the promise (with the closest).
     """
-    found = _Search(model, fields, promise, calibration, parameters, load)
+    found = _Search(model, fields, promise, calibration, load)
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):
             found.both(cluster, batch)
@@ -140,7 +138,6 @@ class _Search:
     fields: Mapping[str, Any]
     promise: Promise
     calibration: Calibration
-    parameters: ServingParameters
     load: float
     engines: list[Engine] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
@@ -203,7 +200,7 @@ class _Search:
         return batch.take(there), held[there]
 
     def _capacity(self, cluster: Cluster, batch: ServingPlan) -> Capacity:
-        return capacity(self.model, cluster, batch, self.calibration, self.parameters, self.promise)
+        return capacity(self.model, cluster, batch, self.calibration, self.promise)
 
     def _apart(self, cluster: Cluster, batch: ServingPlan, memory: Array) -> None:
         """Count the workers of the layouts that may take fewest accelerators."""
@@ -293,12 +290,10 @@ def engine_brief(plan: ServingPlan) -> str:
     return f"{sizes}{beside}, {plan.weights}, {plan.kv} cache"
 
 
-def interruption(
-    model: Model, engine: Engine, calibration: Calibration, parameters: ServingParameters
-) -> float:
+def interruption(model: Model, engine: Engine, calibration: Calibration) -> float:
     """Time by which the prompts of others lengthen each token at the engine's best load [s]."""
     plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
-    found = predict_inference(model, engine.cluster, plan, calibration, parameters).latencies
+    found = predict_inference(model, engine.cluster, plan, calibration).latencies
     return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
 
 

@@ -16,19 +16,29 @@ from predictor.arrays import Array
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import host_room, memory
+from predictor.memory import host_room, memory, saved_at, savers
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, training_rules
 from predictor.search.axes import Index
 from predictor.search.conflict import Conflict
 from predictor.search.contenders import Contenders, frontier
-from predictor.search.ranking import DAY, OBJECTIVES, Counts, Limits, SearchResult, brief, single
+from predictor.search.ranking import (
+    DAY,
+    OBJECTIVES,
+    Counts,
+    Layers,
+    Limits,
+    SearchResult,
+    Surroundings,
+    brief,
+    single,
+)
 from predictor.search.space import Block, Space, space_of
+from predictor.search.surroundings import surroundings
 from predictor.timing import Calibration, Timing
 from predictor.training import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
-    LayerParts,
     assemble,
     environment_of,
     interval,
@@ -37,9 +47,13 @@ from predictor.training import (
     stretched,
 )
 from predictor.units import GB, GIB
+from predictor.work import Operator, step_operators
 
 CHUNK = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
+
+BESIDE_LAYERS = frozenset(("logit_bytes", "vocab_multiple"))
+"""Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
 
 FIRST, LEADING = 512, 32
 """Most promising plans of a block, and most promising blocks: timed before anything is dropped by
@@ -93,6 +107,7 @@ class _Search:
         self.possible = 0
         self.rows: list[Index] = []
         self.peak: list[Array] = []
+        self.listed: dict[int, list[Operator]] = {}
 
     def narrow(self) -> None:
         """Keep the rows that obey the laws and conditions, and of those the ones that fit."""
@@ -118,7 +133,8 @@ class _Search:
                 if not part.size:
                     continue
                 plan = block.plan(part)
-                held = memory(self.model, plan, self.calibration.run)
+                operators = self._operators(block, part)
+                held = memory(self.model, plan, self.calibration.run, operators)
                 peak, room = held.peak, host_room(self.cluster, plan)
                 low = int(np.argmin(peak))
                 if peak[low] < least:
@@ -152,6 +168,15 @@ class _Search:
                 f"no plan fits the {allowed / GIB:.1f} GiB{share} of {name}: the least that would "
                 f"is {least / GIB:.1f} GiB per GPU, with {brief(best)}"
             )
+
+    def _operators(self, block: Block, part: Index) -> list[Operator] | None:
+        """Operators of some plans of a block, made once for all blocks of its group; None where
+        tensors are kept whose size says more than the layers' fields."""
+        if not BESIDE_LAYERS.isdisjoint(block.rows):
+            return None
+        if block.group not in self.listed:
+            self.listed[block.group] = savers(step_operators(self.model, block.base))
+        return saved_at(self.listed[block.group], block.index[part])
 
     def _conditions(self, plan: TrainingPlan, block: Block, part: Index) -> list[Rule]:
         """What the request asks beyond the laws."""
@@ -189,7 +214,7 @@ class _Search:
 
     def time(self, prune: bool) -> SearchResult:
         """Time what is left, most promising blocks and plans first."""
-        layers: dict[int, tuple[LayerParts, Index, Array]] = {}
+        layers: dict[int, Layers] = {}
         used: dict[tuple[Any, ...], Index] = {}
         kernels: dict[tuple[Any, ...], Timing] = {}
         for block, rows in zip(self.blocks, self.rows, strict=True):
@@ -202,8 +227,9 @@ class _Search:
             if block.group not in layers and rows.size:
                 found = self._layers(block, used[key], kernels.get(key))
                 layers[block.group] = found
-                kernels[key] = found[0].listed.timing
+                kernels[key] = found.parts.listed.timing
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
+        frames = surroundings(self.model, self.cluster, self.calibration, self.blocks, self.rows)
         state = Contenders(self.keep, self.power, self.blocks)
         order = sorted(
             (number for number, rows in enumerate(self.rows) if rows.size),
@@ -213,7 +239,7 @@ class _Search:
         for number in order[:LEADING]:
             ascending = np.argsort(bounds[number], kind="stable")
             rest[number] = ascending[FIRST:]
-            self._evaluate(number, ascending[:FIRST], layers, state)
+            self._evaluate(number, ascending[:FIRST], layers, frames, state)
         for number in order:
             left = rest.get(number, np.arange(self.rows[number].size))
             if prune:
@@ -223,14 +249,11 @@ class _Search:
                 columns = bounds[number][left], self.peak[number][left], gpus
                 left = left[state.matters(number, rows, *columns)]
             for part in _chunks(left):
-                self._evaluate(number, part, layers, state)
-        return self._result(state)
+                self._evaluate(number, part, layers, frames, state)
+        return self._result(state, layers, frames)
 
-    def _layers(
-        self, block: Block, used: Index, timing: Timing | None = None
-    ) -> tuple[LayerParts, Index, Array]:
-        """Layers of a group of blocks, timed; their place by the index of the block; and the time
-        of the mean layer's kernels, forward and backward [s]."""
+    def _layers(self, block: Block, used: Index, timing: Timing | None = None) -> Layers:
+        """Time those of a group's layers that some plan has."""
         base = block.base.take(used)
         found = layer_parts(self.model, self.cluster, base, self.calibration, timing)
         place = np.zeros(block.base.shape[0], dtype=np.intp)
@@ -244,34 +267,33 @@ class _Search:
         layer: Array = np.zeros(len(used))
         for (module, _, own), time in found.work.items():
             layer = layer + share.get(module, 0.0) * stretched(factors, own) * time
-        return found, place, layer
+        return Layers(found, place, layer)
 
-    def _bound(
-        self, block: Block, rows: Index, layers: dict[int, tuple[LayerParts, Index, Array]]
-    ) -> Array:
+    def _bound(self, block: Block, rows: Index, layers: Mapping[int, Layers]) -> Array:
         """Least time of a step [s]: the slowest stage is no faster than the mean one, and runs
         the kernels of its layers for every micro-batch."""
-        _, place, layer = layers[block.group]
+        timed = layers[block.group]
         plan = block.plan(rows)
         using = environment_of(self.cluster, plan, self.calibration.run)
-        own = layer[place[block.index[rows]]]
+        own = timed.least[timed.place[block.index[rows]]]
         return np.asarray(using.factor * plan.micro_batches * own * (self.model.layers / plan.pp))
 
     def _evaluate(
         self,
         number: int,
         part: Index,
-        layers: dict[int, tuple[LayerParts, Index, Array]],
+        layers: Mapping[int, Layers],
+        frames: Mapping[int, Surroundings],
         state: Contenders,
     ) -> None:
         block = self.blocks[number]
         rows = self.rows[number][part]
-        timed, place, _ = layers[block.group]
         plan = block.plan(rows)
-        shared = timed, place[block.index[rows]]
+        shared = layers[block.group].of(block, rows)
+        around = frames[number].of(rows) if number in frames else None
         run = self.calibration.run
         using = environment_of(self.cluster, plan, run)
-        found, _ = parts(self.model, self.cluster, plan, self.calibration, shared)
+        found, _ = parts(self.model, self.cluster, plan, self.calibration, shared, around)
         step = assemble(found, run, using)
         state.add(
             number,
@@ -282,7 +304,12 @@ class _Search:
             np.broadcast_to(np.asarray(plan.gpus, float), rows.shape),
         )
 
-    def _result(self, state: Contenders) -> SearchResult:
+    def _result(
+        self,
+        state: Contenders,
+        layers: Mapping[int, Layers],
+        frames: Mapping[int, Surroundings],
+    ) -> SearchResult:
         block, row, time, sigma, peak, gpus = state.columns()
         fitting = sum(rows.size for rows in self.rows)
         counts = Counts(self.enumerated, self.possible, fitting, len(time))
@@ -311,6 +338,8 @@ class _Search:
             blocks=self.blocks,
             block=block[order],
             row=row[order],
+            layers=layers,
+            frames=frames,
         )
 
     def _affordable(self, block: Index, row: Index, time: Array, gpus: Array) -> Any:

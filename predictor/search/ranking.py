@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.search.axes import Index
 from predictor.search.space import Block
 from predictor.timing import Calibration
+from predictor.training import Frame, LayerParts
 
 MEMORY_FRACTION = 0.95
 """Share of a device's memory that a plan may take unless stated: peaks are predicted within a few
@@ -26,6 +28,40 @@ OBJECTIVES = {"time": 0.0, "cost": 1.0}
 """Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest."""
 
 DAY, HOUR = 86400.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layers:
+    """Layers of a group of blocks, timed.
+
+    parts   of distinct layers
+    place   of those of `Block.base` in them
+    least   time of the mean layer's kernels, forward and backward [s]
+    """
+
+    parts: LayerParts
+    place: Index
+    least: Array
+
+    def of(self, block: Block, rows: Index) -> tuple[LayerParts, Index]:
+        """The layers, and which of them some plans of a block have."""
+        return self.parts, self.place[block.index[rows]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surroundings:
+    """What lies around the layers of the plans of a block, timed.
+
+    frame   of distinct plans, of several blocks together
+    place   of every plan of this block in it
+    """
+
+    frame: Frame
+    place: Index
+
+    def of(self, rows: Index) -> Frame:
+        """Of some plans of the block."""
+        return self.frame.take(self.place[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +119,9 @@ class SearchResult:
     score       by which they are ranked
     frontier    positions of the plans that no other beats in step time, memory and accelerators
     assumed     what was filled in, not searched
+    block, row  where plans are found in `blocks`
+    layers      what was timed for the blocks of a group (`Block.group`)
+    frames      what was timed around the layers of a block
     """
 
     model: Model
@@ -102,6 +141,8 @@ class SearchResult:
     blocks: list[Block] = field(repr=False)
     block: Index = field(repr=False)
     row: Index = field(repr=False)
+    layers: Mapping[int, Layers] = field(repr=False)
+    frames: Mapping[int, Surroundings] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.step_time)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.catalog import ServingParameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -98,7 +97,6 @@ def capacity(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    parameters: ServingParameters,
     promise: Promise,
 ) -> Capacity:
     """Rate and latencies of every plan at `NODES` loads.
@@ -112,12 +110,12 @@ def capacity(
     column = replace(plan, **columns)
     column = replace(column, serving=1.0, synchrony=0.0)
     full = replace(column, batch=np.inf)
-    top = predict_inference(model, cluster, full, calibration, parameters).work.running
+    top = predict_inference(model, cluster, full, calibration).work.running
     nodes = np.exp(np.linspace(0.0, 1.0, NODES) * np.log(np.maximum(top, 1.0)))
 
     def at(running: Array) -> Any:
         batch = replace(column, batch=running * column.dp)
-        return predict_inference(model, cluster, batch, calibration, parameters)
+        return predict_inference(model, cluster, batch, calibration)
 
     mean = at(nodes).latencies
     slow_first = at(poisson_quantile(nodes, promise.ttft_share)).latencies

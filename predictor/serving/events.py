@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.arrays import Array
-from predictor.catalog import EngineParameters, ServingParameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import serving_memory
@@ -29,7 +28,7 @@ from predictor.serving.latency import Device, Work, decode_time, prompt_time
 from predictor.serving.offload import with_decoding
 from predictor.serving.passes import Pass, adapted, body, decode_cores
 from predictor.serving.prediction import prompt_pass
-from predictor.timing import Calibration
+from predictor.timing import Calibration, EngineParameters
 
 NODES = 9
 """Contexts, and lengths of prompts, at which the tables are filled."""
@@ -89,7 +88,6 @@ def pass_table(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    parameters: ServingParameters,
     longest: tuple[float, float] | None = None,
 ) -> PassTable:
     """Tables of one plan.
@@ -99,7 +97,7 @@ def pass_table(
     Raises InputError where the cache holds no sequence.
     """
     plan = adapted(plan, cluster.accelerator)
-    own = parameters.of(plan.framework, plan.era)
+    own = calibration.serving.of(plan.framework, plan.era)
     given, made = longest or (float(plan.input_len), float(plan.output_len))
     most = float(np.minimum(plan.max_batch, plan.sequences))
     memory = serving_memory(model, cluster, plan, calibration.run)

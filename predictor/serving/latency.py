@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.catalog import EngineParameters
+from predictor.timing import EngineParameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,13 +26,14 @@ from predictor.timing import (
     peak_of,
 )
 from predictor.work import (
-    Exchange,
+    Collective,
     Group,
     Operator,
     decode_attention,
     end_operators,
-    exchanges,
     layer_operators,
+    pass_collectives,
+    pass_groups,
     prefill_attention,
 )
 
@@ -372,7 +373,7 @@ def _intensity(operator: Operator, accelerator: Accelerator) -> float:
 
 
 def _communication(
-    found: list[Exchange],
+    found: list[Collective],
     plan: ServingPlan,
     cluster: Cluster,
     calibration: Calibration,
@@ -386,21 +387,21 @@ def _communication(
     kernels = zero
     families: dict[str, tuple[Array, Array]] = {}
     inside = cluster.tiers[0].size
+    ranks = pass_groups(plan)
     for one in found:
-        if not np.any(np.asarray(one.count) * (np.asarray(one.group.size) > 1)):
+        group = ranks[one.group]
+        if not np.any(np.asarray(one.count) * (np.asarray(group.size) > 1)):
             continue
-        time, sigma = collective_time(
-            one.op, one.bytes, one.group, cluster, calibration, one.copies
-        )
+        time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
         if one.op == "allreduce" and plan.allreduce == "custom":
             small, spread = collective_time(
                 "allreduce.custom" if captured else "allreduce.custom-eager",
                 one.bytes,
-                Group(np.minimum(one.group.size, inside), one.group.stride),
+                Group(np.minimum(group.size, inside), group.stride),
                 cluster,
                 calibration,
             )
-            taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(one.group.size) <= inside)
+            taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
             time = np.where(taken, np.minimum(small, time), time)
             sigma = np.where(taken, spread, sigma)
         name = "pp" if one.op == "p2p" else ("ep" if one.name.startswith("moe.") else "tp")
@@ -408,7 +409,7 @@ def _communication(
             name = "tp"
         spent = np.broadcast_to(time * one.count, shape)
         terms[f"{name}_communication"] = terms[f"{name}_communication"] + spent
-        kernels = kernels + np.where(np.asarray(one.group.size) > 1, one.count, 0.0)
+        kernels = kernels + np.where(np.asarray(group.size) > 1, one.count, 0.0)
         before, most = families.get(one.op, (zero, zero))
         families[one.op] = (before + spent, np.maximum(most, sigma))
     return Pass(terms, kernels, families)
@@ -449,7 +450,7 @@ def body(
         calibration,
         sustained,
     )
-    moved = exchanges(model, plan, tokens, rows)
+    moved = pass_collectives(model, plan, tokens, rows)
     talk = _communication(moved, plan, cluster, calibration, captured)
     return layers.plus(ends).plus(talk)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.catalog import EngineParameters, ServingParameters
 from predictor.hardware import Cluster, batch_shape
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
@@ -29,7 +28,7 @@ from predictor.serving.passes import (
     prefill_cores,
     steps,
 )
-from predictor.timing import Calibration
+from predictor.timing import Calibration, EngineParameters, ServingParameters
 
 ROUNDS = 4
 """Of the fixed point between how many requests decode and how long they do."""
@@ -148,7 +147,6 @@ def predict_inference(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    parameters: ServingParameters,
 ) -> InferencePrediction:
     """Predict a plan of serving, or every plan of a batch.
 
@@ -161,7 +159,7 @@ def predict_inference(
     if cluster.varying:
         plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
     plan = adapted(plan, cluster.accelerator)
-    own = parameters.of(plan.framework, plan.era)
+    own = calibration.serving.of(plan.framework, plan.era)
     memory = serving_memory(model, cluster, plan, calibration.run)
     load = _load(plan, memory)
     static, running, sequences = load.static, load.running, load.sequences
@@ -190,7 +188,7 @@ def predict_inference(
             found,
             own,
             metric,
-            parameters,
+            calibration.serving,
         )
         for metric in ("ttft", "tpot", "e2e", "throughput")
     }

@@ -11,16 +11,9 @@ from predictor.timing.calibration import (
     empty_kernel,
     shape_keys,
 )
-from predictor.timing.collectives import collective_time, hops, latency, span, traffic, volume
-from predictor.timing.features import (
-    CLOCK,
-    Shapes,
-    columns,
-    energy_of,
-    ideal,
-    kind_of,
-    peak_of,
-)
+from predictor.timing.collectives import Span, collective_time, hops, latency, span, traffic, volume
+from predictor.timing.engines import ENGINE_FIELDS, EngineParameters, ServingParameters
+from predictor.timing.features import CLOCK, Shapes, columns, energy_of, ideal, kind_of, peak_of
 from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
 from predictor.timing.roofline import hierarchy
 
@@ -29,11 +22,15 @@ __all__ = [
     "BOUNDS",
     "CLOCK",
     "DEFAULTS",
+    "ENGINE_FIELDS",
     "Calibration",
     "EfficiencyModel",
+    "EngineParameters",
     "Neighbours",
     "RunParameters",
+    "ServingParameters",
     "Shapes",
+    "Span",
     "Throttle",
     "Timing",
     "collective_time",

@@ -1,6 +1,6 @@
-"""What has been learned: efficiencies of kernels and links, and the parameters of a run.
+"""What has been learned: efficiencies of kernels and links, the parameters of a run and of engines.
 
-A `Calibration` is plain numbers and arrays; `predictor/calibrations.py` reads it.
+A `Calibration` is plain numbers and arrays; `predictor/catalog/artifacts.py` reads it.
 
 Kernel time = latency + ideal time / efficiency, where efficiency = exp(-y) and y >= 0 is what the
 fitted model answers, so that no prediction beats the ceiling of `features.ideal`.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
 from predictor.precision import PACKED
+from predictor.timing.engines import ServingParameters
 
 ANY = "*"
 
@@ -71,6 +73,12 @@ class Neighbours:
             own = np.array(self.variants)[self.side.astype(int)]
             near = near * np.where(variant[:, None] == own[None, :], 1.0, self.kinship)
         return np.asarray(near @ self.pull)
+
+
+@lru_cache(maxsize=64)
+def _pairs(features: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Positions of both factors of every product of two features."""
+    return np.triu_indices(features)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +141,7 @@ class EfficiencyModel:
         if self.near is not None:
             bend = bend + self.near(z, variant)
         if self.degree == 2:
-            rows, cols = np.triu_indices(z.shape[1])
+            rows, cols = _pairs(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             z = z @ weight + (bias if index or shift is None else bias + shift)
@@ -272,6 +280,7 @@ class Calibration:
     links: Mapping[tuple[str, str], LinkModel] = field(default_factory=dict)
     throttles: Mapping[str, Throttle] = field(default_factory=dict)
     run: RunParameters = field(default_factory=RunParameters)
+    serving: ServingParameters = field(default_factory=ServingParameters)
     transfer_sigma: Mapping[str, float] = field(default_factory=dict)
     interval_level: float = 0.8
     interval_q: float = 1.2816
@@ -330,7 +339,8 @@ class Calibration:
 
 def _over_years(years: Numeric) -> Array:
     """Factor on the time of an empty kernel after so many years; 1 where that is NaN."""
-    return np.asarray(np.clip(np.exp(-LATENCY_TREND * np.nan_to_num(years)), 1 / 1.6, 1.6))
+    known = np.where(np.isnan(years), 0.0, years)
+    return np.asarray(np.clip(np.exp(-LATENCY_TREND * known), 1 / 1.6, 1.6))
 
 
 def empty_kernel(year: Numeric) -> Array:

@@ -142,14 +142,14 @@ def _inner_share(op: str, place: Span) -> Array:
 def _traffic(
     op: str,
     message: Array,
+    place: Span,
     group: Group,
     cluster: Cluster,
     calibration: Calibration,
     copies: Numeric = 1.0,
     reach: Numeric = np.nan,
 ) -> Array:
-    """Time of the slowest tier's traffic [s]."""
-    place = span(group, cluster)
+    """Time of the slowest tier's traffic [s]; `place` is the group's."""
     shape = np.broadcast_shapes(place.size.shape, message.shape)
     time = np.zeros(shape)
     for index, level in enumerate(cluster.tiers):
@@ -172,7 +172,9 @@ def _traffic(
         # What came to a domain once is passed on inside it to every rank that needs it.
         share = np.where(np.asarray(copies) > 1, distinct(place.size, copies), share)
         inside = Group(place.below, group.stride)
-        time = np.maximum(time, _traffic(op, message * share, inside, cluster, calibration))
+        within = span(inside, cluster)
+        less = _traffic(op, message * share, within, inside, cluster, calibration)
+        time = np.maximum(time, less)
     return time
 
 
@@ -184,6 +186,7 @@ def collective_time(
     calibration: Calibration,
     copies: Numeric = 1.0,
     reach: Numeric = np.nan,
+    place: Span | None = None,
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
 
@@ -193,15 +196,20 @@ def collective_time(
     copies   of each element of an all-to-all, at random ranks, of which those to one domain share
              the way (DeepEP, HybridEP); 1: none does
     reach    domains of the outermost tier among which the copies of an element are; NaN: all
+    place    of the group on the network, where it is known (`span`)
     """
-    place = span(group, cluster)
-    time = _traffic(op, np.asarray(message, float), group, cluster, calibration, copies, reach)
+    if place is None:
+        place = span(group, cluster)
+    size = np.asarray(message, float)
+    time = _traffic(op, size, place, group, cluster, calibration, copies, reach)
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
     kind = op.partition(".")[0]
     near = calibration.link(op, cluster.tiers[0].link)
     for index, level in enumerate(cluster.tiers):
         here = (place.tier == index) & (place.size > 1)
+        if not here.any():
+            continue
         model = calibration.link(op, level.link)
         # Across tiers, the outer hops are those between domains, the rest are hops within them.
         outer = hops(kind, place.size / place.below)

@@ -111,9 +111,10 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     names = tuple(dict.fromkeys(operator.variant for operator in operators))
 
     def column(values: list[Numeric]) -> Array:
-        return np.concatenate(
-            [np.broadcast_to(np.asarray(value, float), shape).ravel() for value in values]
-        )
+        found = np.empty((len(values), *shape))
+        for row, value in enumerate(values):
+            found[row] = value
+        return found.reshape(-1)
 
     m, n, k, batch, flop, moved, idle = (
         column([getattr(operator, name) for operator in operators])
@@ -169,6 +170,75 @@ def _log(value: Array) -> Array:
     return np.log(np.maximum(value, 1e-30))
 
 
+_ROWS, _COLUMNS = np.array(TILES, float).T[:, :, None, None]
+_PARTS = np.array(SPLITS, float)[:, None]
+_TYPICAL = [TILES.index(tile) for tile in TYPICAL_TILES]
+
+_AT_ONCE = 1024
+"""Products that are tiled at once: what is in hand of them stays in a core's own cache."""
+
+
+def _tilings(
+    size: float,
+    m: Array,
+    n: Array,
+    k: Array,
+    batch: Array,
+    floor: Array,
+    sms: Array,
+    rate: Array,
+    peak: Array,
+) -> Array:
+    """Products in every tiling of `TILES` x `SPLITS`; all arguments but `size` of one length.
+
+    size    bytes of an element
+    floor   least time of the traffic to memory [s]
+    rate    of the last-level cache [bytes/s]
+    peak    [FLOP/s]
+
+    Returns (7 + len(TYPICAL_TILES), products): least time of the arithmetic in whole waves [s];
+    then of the tiling that a library would choose its time [s], waves, share of the last wave,
+    share of the tiles that is used, elements of a tile and parts of k; then the time in each of
+    `TYPICAL_TILES` [s].
+    """
+    if len(m) > _AT_ONCE:
+        columns = (m, n, k, batch, floor, sms, rate, peak)
+        pieces = [
+            _tilings(size, *(column[start : start + _AT_ONCE] for column in columns))
+            for start in range(0, len(m), _AT_ONCE)
+        ]
+        return np.concatenate(pieces, axis=1)
+    tiles = np.ceil(m / _ROWS) * np.ceil(n / _COLUMNS)  # (tiles, 1, products)
+    reads = 1 / np.minimum(_ROWS, m) + 1 / np.minimum(_COLUMNS, n)
+    reads = size * batch * k * m * n * reads
+    blocks = tiles * batch * _PARTS  # (tiles, splits, products)
+    rounds = np.ceil(blocks / sms)
+    deep = np.maximum(k / _PARTS, 16.0)
+    arithmetic = rounds * sms * (2.0 * _ROWS * _COLUMNS) * deep / peak
+    partial = np.where(_PARTS > 1, 8.0 * m * n * batch * _PARTS, 0.0)
+    price = np.maximum(arithmetic, floor) + (reads + partial) / rate
+    cost, chosen = np.full(m.shape, np.inf), np.zeros(m.shape, dtype=np.intp)
+    for number, one in enumerate(price.reshape(-1, len(m))):
+        better = one < 0.999 * cost
+        cost, chosen = np.where(better, one, cost), np.where(better, number, chosen)
+    tile, part = np.divmod(chosen, len(SPLITS))
+    every = np.arange(len(m))
+    waves = rounds[tile, part, every]
+    elements = _ROWS[tile, 0, 0] * _COLUMNS[tile, 0, 0]
+    found = [
+        arithmetic.min(axis=(0, 1)),
+        cost,
+        waves,
+        blocks[tile, part, every] / (waves * sms),
+        m * n / (tiles[tile, 0, every] * _ROWS[tile, 0, 0] * _COLUMNS[tile, 0, 0]),
+        elements,
+        _PARTS[part, 0],
+    ]
+    # A product of nothing has no tiling.
+    found[2:] = [np.where(np.isfinite(cost), value, 1.0) for value in found[2:]]
+    return np.stack([*found, *(price[at].min(axis=0) for at in _TYPICAL)])
+
+
 def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Product, over `TILES` x `SPLITS`.
 
@@ -184,29 +254,9 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
     floor = memory_time(shapes.bytes - weights, accelerator)
     floor = floor + _cold_time(weights, accelerator, shapes.cold)
-    ceiling = np.full(np.shape(m), np.inf)
-    cost = np.full(np.shape(m), np.inf)
-    waves, tail, fill, tile, split = (np.ones(np.shape(m)) for _ in range(5))
-    prices = {choice: np.full(np.shape(m), np.inf) for choice in TYPICAL_TILES}
-    for rows, cols in TILES:
-        down, across = np.ceil(m / rows), np.ceil(n / cols)
-        reads = size * batch * k * m * n * (1 / np.minimum(rows, m) + 1 / np.minimum(cols, n))
-        for parts in SPLITS:
-            blocks = down * across * batch * parts
-            rounds = np.ceil(blocks / sms)
-            arithmetic = rounds * sms * (2.0 * rows * cols) * np.maximum(k / parts, 16.0) / peak
-            partial = 8.0 * m * n * batch * parts if parts > 1 else 0.0
-            ceiling = np.minimum(ceiling, arithmetic)
-            price = np.maximum(arithmetic, floor) + (reads + partial) / accelerator.l2_bandwidth
-            if (rows, cols) in prices:
-                prices[rows, cols] = np.minimum(prices[rows, cols], price)
-            better = price < 0.999 * cost
-            cost = np.where(better, price, cost)
-            waves = np.where(better, rounds, waves)
-            tail = np.where(better, blocks / (rounds * sms), tail)
-            fill = np.where(better, m * n / (down * across * rows * cols), fill)
-            tile = np.where(better, float(rows * cols), tile)
-            split = np.where(better, float(parts), split)
+    machine = sms, accelerator.l2_bandwidth, peak
+    best = _tilings(size, m, n, k, batch, floor, *(np.broadcast_to(v, m.shape) for v in machine))
+    ceiling, cost, waves, tail, fill, tile, split, *prices = best
     time = np.maximum(ceiling, floor)
     compute = shapes.flop / nominal
     whole = []
@@ -232,7 +282,7 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
             np.asarray((n % 8 == 0) & (k % 8 == 0), float),
             np.asarray(m % 8 == 0, float),
-            *(np.clip(_log(price / time), -2, 4) for price in prices.values()),
+            *(np.clip(_log(price / time), -2, 4) for price in prices),
             # Libraries choose among kernels by the power of two that holds the rows.
             np.ceil(np.log2(np.clip(m, 8, 1024))),
             *whole,

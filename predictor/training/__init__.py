@@ -9,6 +9,7 @@ from predictor.training.completion import (
 )
 from predictor.training.decomposition import Parts, parts, stack, take
 from predictor.training.explanation import Explanation, explain
+from predictor.training.frame import LAYERED, Frame, frame, is_apart
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
@@ -35,12 +36,14 @@ __all__ = [
     "COLLECTIVE_CATEGORIES",
     "HOP",
     "LAUNCH",
+    "LAYERED",
     "NODES",
     "STEP_CATEGORIES",
     "TERMS",
     "TRAINED_LOAD",
     "Environment",
     "Explanation",
+    "Frame",
     "Goodput",
     "LayerParts",
     "Parts",
@@ -52,8 +55,10 @@ __all__ = [
     "environment",
     "environment_of",
     "explain",
+    "frame",
     "goodput",
     "interval",
+    "is_apart",
     "layer_parts",
     "parts",
     "predict",

@@ -12,29 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Cluster, clusters_at
-from predictor.memory import layer_activations, offload, stage_parameters
+from predictor.hardware import Cluster, clusters_at
 from predictor.models import Model
-from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks, stages
-from predictor.timing import Calibration, operator_times
+from predictor.plans import Stages, TrainingPlan
+from predictor.timing import Calibration
+from predictor.training.frame import Frame, frame
 from predictor.training.layer import (
     Exchange,
     LayerParts,
     Slot,
     Worklist,
     distinct,
-    exchange,
     layer_parts,
-)
-from predictor.work import (
-    Group,
-    gradient_collectives,
-    groups,
-    pipeline_collectives,
-    step_operators,
-    update_operators,
 )
 
 COMPUTE_TERMS = ("forward", "backward", "recompute")
@@ -92,24 +83,8 @@ class Parts:
 
     def spread(self, value: Array) -> Array:
         """An array of base shape for every plan of the batch."""
-        return np.asarray(value)[..., self.index] if np.ndim(self.index) else np.asarray(value)
-
-
-def _copies(
-    model: Model, plan: TrainingPlan, at: Stages, accelerator: Accelerator
-) -> dict[Slot, Exchange]:
-    """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
-    if not np.any(np.asarray(plan.offload_activations) > 0):
-        return {}
-    kept, _ = layer_activations(model, step_operators(model, plan), plan, blocks(model, plan, at))
-    times = offload.activation_times(plan, accelerator, kept)
-    one = np.ones(kept.shape)
-    return {
-        Slot("offload", "copy", phase, phase): Exchange(
-            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one
-        )
-        for phase, time in zip(("forward", "backward"), times, strict=True)
-    }
+        found = np.asarray(value)
+        return found.take(self.index, axis=-1) if self.index.ndim else found
 
 
 def parts(
@@ -118,6 +93,7 @@ def parts(
     plan: TrainingPlan,
     calibration: Calibration,
     layers: tuple[LayerParts, npt.NDArray[np.intp]] | None = None,
+    around: Frame | None = None,
 ) -> tuple[Parts, Worklist]:
     """Take a step apart: kernels and collectives timed one by one.
 
@@ -125,61 +101,20 @@ def parts(
     calibration            efficiencies of kernels and links; its run parameters are not used
     layers                 what `layer_parts` found for plans with these layers, and for every plan
                            the index of its own among them; found here if None
+    around                 what `frame` found for these plans; found here if None
 
     Operators are timed once per distinct set of the fields on which they depend
     (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
     """
-    shape = plan.shape
-    accelerator = cluster.accelerator
     if layers is None:
         base, index = distinct(plan, cluster.varying)
         _, first = np.unique(index, return_index=True)
-        layers = layer_parts(model, clusters_at(cluster, shape, first), base, calibration), index
+        machines = clusters_at(cluster, plan.shape, first)
+        layers = layer_parts(model, machines, base, calibration), index
     own, index = layers
-
-    at = stages(model, plan)
-    ranks = groups(plan)
-    full = (3, *shape)
-    between = {
-        Slot("pp", c.op, c.phase, c.phase if c.behind else ""): exchange(
-            c, ranks, 0.0, shape, cluster, calibration
-        )
-        for c in pipeline_collectives(model, plan)
-    }
-    parameters = stage_parameters(model, plan, at)
-    dense, experts = parameters.dense, parameters.expert
-    gradients: dict[tuple[Slot, int], Exchange] = {}
-    for number, c in enumerate(
-        gradient_collectives(
-            plan, dense, experts, plan.pipeline.copies * at.layers, parameters.tied
-        )
-    ):
-        slot = Slot("dp", c.op, "update", c.behind)
-        # All groups reduce at once: the network carries the whole job.
-        everyone = Group(plan.gpus, 1.0)
-        gradients[(slot, number)] = exchange(c, ranks, 0.0, full, cluster, calibration, everyone)
-    sharding = SHARDINGS[plan.sharding]
-    updated = dense.trained + experts.trained
-    if sharding.optimizer:
-        updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
-    updates = update_operators(plan, updated)
-    update = operator_times(updates, accelerator, calibration, full)
-    update_time, update_sigma = update.time.sum(axis=0), update.sigma
-    if np.any(np.asarray(plan.offload_optimizer) > 0):
-        update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
-        update_sigma = np.maximum(update_sigma, offload.SIGMA)
-    present = at.count > 0
-
-    def whole(value: Numeric) -> Array:
-        return np.broadcast_to(np.asarray(value, float), shape)
-
+    around = frame(model, cluster, plan, calibration) if around is None else around
     found = Parts(
-        at=at,
         index=index,
-        m=whole(plan.micro_batches),
-        vpp=whole(plan.vpp),
-        gpus=whole(plan.gpus),
-        modules=blocks(model, plan, at),
         mean_layer={
             "layer": np.ones(()),
             "dense": np.asarray(model.dense_share),
@@ -192,16 +127,9 @@ def parts(
         kernels=own.kernels,
         hops=own.hops,
         inside=own.inside,
-        between=between,
-        gradients=gradients,
-        offload=_copies(model, plan, at, accelerator),
         sigmas=own.sigmas,
-        update=np.where(present, update_time, 0.0),
-        update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
-        repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
-        host=whole(1.0 if accelerator.is_host else 0.0),
-        loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
         schedule=plan.schedule,
+        **{part.name: getattr(around, part.name) for part in fields(Frame)},
     )
     return found, own.listed
 

@@ -23,12 +23,11 @@ from predictor.timing import RunParameters
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""
 
-
 LAID_OUT = ("tp", "pp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
-"""Numbers of a plan that follow from its layout, not from one stated value."""
+"""Numbers of a plan that its layout gives."""
 
 NUMBERS = tuple(name for name in NUMERIC_FIELDS if name not in LAID_OUT)
-"""Numbers of a plan that come from the request as they are."""
+"""Those that come from the request as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, distinct_rows, filled
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
-from predictor.timing import Calibration, Timing, collective_time, operator_times, span
+from predictor.timing import Calibration, Span, Timing, collective_time, operator_times, span
 from predictor.work import (
     PASSES,
     Collective,
@@ -89,14 +89,8 @@ def distinct(
         return plan, np.zeros((), dtype=np.intp)
     # What is one number is the same for all.
     told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
-    codes, many = np.zeros(math.prod(shape), dtype=np.int64), 1
-    for column in (value for value in told if np.ndim(value)):
-        values, inverse = np.unique(np.broadcast_to(column, shape).ravel(), return_inverse=True)
-        if many * len(values) > 2**62:  # count what there is before numbers run out
-            known, codes = np.unique(codes, return_inverse=True)
-            many = int(known.size)
-        codes, many = codes * len(values) + inverse, many * len(values)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
+    first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
     return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
 
 
@@ -108,10 +102,9 @@ class Worklist:
     timing: Timing
 
 
-def _domains(group: Group, crowd: Group, cluster: Cluster) -> Array:
+def _domains(place: Span, all_: Span, cluster: Cluster) -> Array:
     """Domains of the network's outermost tier that a crowd of ranks crosses where a group of it
     does, else 1."""
-    place, all_ = span(group, cluster), span(crowd, cluster)
     outer = (place.tier == len(cluster.tiers) - 1) & (len(cluster.tiers) > 1)
     return np.where(outer, all_.size / all_.below, 1.0)
 
@@ -128,6 +121,8 @@ def exchange(
     """One collective with the time that its call and its group take; `crowd` communicates at the
     same time, the group itself if None."""
     group = ranks[collective.group]
+    place = span(group, cluster)
+    everyone = place if crowd is None else span(crowd, cluster)
     time, sigma = collective_time(
         collective.op,
         collective.bytes,
@@ -136,16 +131,16 @@ def exchange(
         calibration,
         collective.copies,
         collective.reach,
+        place,
     )
     values = (
         time * collective.calls,
         window,
         collective.count,
-        _domains(group, crowd or group, cluster),
+        _domains(place, everyone, cluster),
         sigma,
     )
-    filled = (np.broadcast_to(np.asarray(value, float), shape) for value in values)
-    return Exchange(*filled)
+    return Exchange(*(filled(value, shape) for value in values))
 
 
 def _inside(
@@ -157,7 +152,7 @@ def _inside(
 ) -> dict[tuple[Slot, int], Exchange]:
     """Collectives inside a stage, those that the plan has."""
     position = {operator.name: index for index, operator in enumerate(work.operators)}
-    ranks = groups(plan)
+    ranks, shape = groups(plan), plan.shape
     found: dict[tuple[Slot, int], Exchange] = {}
     taken: dict[Slot, int] = {}
     for collective in collectives:
@@ -178,7 +173,7 @@ def _inside(
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
         found[(slot, taken[slot])] = exchange(
-            collective, ranks, window, plan.shape, cluster, calibration
+            collective, ranks, window, shape, cluster, calibration
         )
     return found
 
@@ -234,13 +229,14 @@ def layer_parts(
     timing   of the kernels, where it is known from plans that differ in `COLLECTIVE_CATEGORIES`
     """
     operators = step_operators(model, base)
-    accelerator = cluster.accelerator
+    accelerator, shape = cluster.accelerator, base.shape
+    zero = np.zeros(shape)
     if timing is None:
         timing = operator_times(
             operators,
             accelerator,
             calibration,
-            base.shape,
+            shape,
             sustained=True,
             host=accelerator.host_time(base.tp),
         )
@@ -251,7 +247,7 @@ def layer_parts(
     launches: dict[str, Array] = {}
     kernels: dict[str, Array] = {}
     for position, operator in enumerate(operators):
-        time = np.broadcast_to(timing.time[position] * operator.count, base.shape)
+        time = filled(timing.time[position] * operator.count, shape)
         own, family = (
             kernel_class(operator, base.attention, accelerator.architecture),
             timing.family[position],
@@ -266,16 +262,16 @@ def layer_parts(
             weights[(operator.module, own)] = late + share * time
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
         for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
-            before = counts.get(operator.module, np.zeros(base.shape))
+            before = counts.get(operator.module, zero)
             counts[operator.module] = before + operator.count * each
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
-    hops = {module: np.zeros(base.shape) for module in launches}
+    hops = dict.fromkeys(launches, zero)
     for (slot, _), exchange in inside.items():
         if slot.kind == "tp":
             rounds = 2.0 if slot.op == "allreduce" else 1.0
             hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
-    spreads = {family: np.broadcast_to(value, base.shape) for family, value in sigmas.items()}
+    spreads = {family: filled(value, shape) for family, value in sigmas.items()}
     return LayerParts(
         base, listed, work, weights, families, launches, kernels, hops, inside, spreads
     )

@@ -184,7 +184,9 @@ def predict(
     step = assemble(found, run, using)
     total_sigma = interval(step, using.factor, run.spread(model.is_moe))
 
-    need = memory(model, plan, run)
+    # A single plan is its own layers' base.
+    operators = None if plan.shape else list(listed.operators)
+    need = memory(model, plan, run, operators)
     reach = np.exp(calibration.interval_q * total_sigma)
     architecture = cluster.accelerator.architecture
     stretch = [

@@ -344,7 +344,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
 
 def _chosen(value: Array, stage: npt.NDArray[np.intp]) -> Array:
     """Of stage arrays, the value of one stage kind for each plan."""
-    return np.asarray(np.take_along_axis(value, stage[None], axis=0)[0])
+    return np.asarray(value[(stage, *np.indices(stage.shape, sparse=True))])
 
 
 def _gradients(

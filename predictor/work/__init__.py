@@ -2,47 +2,46 @@
 
 from predictor.work.communication import (
     PASSES,
-    Collective,
-    Group,
     Held,
     gradient_collectives,
     groups,
     pipeline_collectives,
     step_collectives,
 )
-from predictor.work.primitives import Operator, streaming
+from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
-    Exchange,
     decode_attention,
     end_operators,
-    exchanges,
     kv_token_bytes,
     layer_operators,
+    pass_collectives,
+    pass_groups,
     prefill_attention,
     state_bytes,
 )
 from predictor.work.sparse import SCORED, index_bytes
-from predictor.work.training import LAYER_MODULES, step_operators, update_operators
+from predictor.work.training import step_operators, update_operators
+from predictor.work.worklist import LAYER_MODULES
 
 __all__ = [
     "LAYER_MODULES",
     "PASSES",
     "SCORED",
     "Collective",
-    "Exchange",
     "Group",
     "Held",
     "Operator",
     "decode_attention",
     "end_operators",
-    "exchanges",
     "freed",
     "gradient_collectives",
     "groups",
     "index_bytes",
     "kv_token_bytes",
     "layer_operators",
+    "pass_collectives",
+    "pass_groups",
     "pipeline_collectives",
     "prefill_attention",
     "state_bytes",

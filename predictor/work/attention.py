@@ -1,196 +1,129 @@
-"""The attention block: projections, position encoding, and the attention itself.
+"""The attention block: projections, position encoding, and what attends.
 
 Grouped-query attention (Ainslie et al. 2023), multi-head latent attention (DeepSeek-AI 2024,
-section 2.1), sliding windows (Beltagy et al. 2020), fused (Dao 2023) or as separate kernels.
+section 2.1), sliding windows (Beltagy et al. 2020), chosen keys (`sparse`); the kernels of the
+attention itself are in `cores`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model
-from predictor.plans import TrainingPlan
-from predictor.work.layers import Layers
-from predictor.work.primitives import Operator
-
-WINDOWED = "attention.window"
+from predictor.work import sparse
+from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
+from predictor.work.worklist import WorkList
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Heads:
-    """What one rank attends with: query and key/value heads, tokens of each sequence that ask, and
-    how many ranks hold its keys."""
-
-    queries: Numeric
-    keys: Numeric
-    length: Numeric
-    spread: Numeric
-
-
-def kv_heads(model: Model, plan: TrainingPlan) -> Numeric:
-    """Key and value heads on a tensor-parallel rank: replicated where tp exceeds them."""
-    return np.maximum(model.kv_heads / plan.tp, 1.0)
-
-
-def heads_of(model: Model, plan: TrainingPlan) -> Heads:
-    """Heads on a rank. Ulysses gives each context-parallel rank whole sequences of fewer heads
-    (Jacobs et al. 2023); the other kinds leave it all heads of a part of the sequence."""
-    queries, keys = model.heads / plan.tp, kv_heads(model, plan)
-    if plan.cp_kind == "ulysses":
-        whole = plan.seq_len + 0.0 * plan.cp
-        return Heads(queries / plan.cp, np.maximum(keys / plan.cp, 1.0), whole, 1.0)
-    return Heads(queries, keys, plan.seq_len / plan.cp, plan.cp)
-
-
-def attention_block(at: Layers) -> None:
-    """Norm, projections, attention and residual of one attention block."""
-    model, plan, size = at.model, at.plan, at.size
+def attention_block(at: WorkList, reading: Reading | None) -> None:
+    """Norm, projections, attention and residual of one attention block; without the attention
+    itself where nothing is read."""
+    model, portion, size = at.model, at.portion, at.size
+    queries, keys = model.heads / portion.tp, kv_heads(model, portion.tp)
+    gated = queries * model.head_dim if model.output_gate else 0.0
     at.norm("attention.norm")
-    queries, keys = model.heads / plan.tp, kv_heads(model, plan)
     if model.is_latent:
         _latent_projections(at, queries)
-        at_rope = (queries + 1.0) * model.qk_rope_head_dim
     else:
-        width = (queries + 2 * keys) * model.head_dim
-        biased = model.bias or model.qkv_bias
-        at.linear("attention.qkv", width, at.hidden, size * at.kept_rows * at.hidden, biased)
-        at_rope = (queries + keys) * model.head_dim
-    _rope(at, at_rope)
-    flash = plan.attention != "unfused"
-    heads = heads_of(model, plan)
-    if flash:
-        share = model.windowed_share
-        if share < 1.0:
-            _flash(at.on(at.module, at.share * (1.0 - share)), "attention", heads, False)
-        if share > 0.0:
-            _flash(at.on(at.module, at.share * share), WINDOWED, heads, True)
-    else:
-        _unfused(at, heads)
+        width = (queries + 2 * keys) * model.head_dim + gated
+        saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
+        at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
+    _rope(at, queries, keys)
+    if model.is_sparse:
+        sparse.projections(at)
+    if reading is not None:
+        read(at, reading)
+    if model.output_gate:
+        at.stream("attention.gate", "elementwise", "gate", portion.tokens, gated, 3 * size)
     out = queries * model.v_dim
-    # Flash attention has saved its output, which is the input of the projection.
-    at.linear("attention.out", at.hidden, out, 0.0 if flash else size * at.tokens * out, model.bias)
+    # Fused attention has saved its output, which is the input of the projection.
+    saved = size * portion.tokens * out if at.software.attention == "unfused" else 0.0
+    at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.residual("attention.residual")
 
 
-def _latent_projections(at: Layers, queries: Numeric) -> None:
-    """Down to the latents on each rank's own tokens, norms, and up to the heads."""
-    model, size, rows, h = at.model, at.size, at.rows, at.hidden
+def _latent_projections(at: WorkList, queries: Numeric) -> None:
+    """Down to the latents on each rank's own tokens, norms, and queries up to the heads."""
+    model, size, rows, h = at.model, at.size, at.portion.rows, at.hidden
     rank, latent = model.q_lora_rank, model.kv_lora_rank
     shared = model.qk_rope_head_dim
-    if rank:
-        at.linear("attention.q_down", rank, h, size * rows * h, rows=rows, adapted=False)
-        at.norm("attention.q_norm", rows, rank)
-    at.linear(
-        "attention.q_up",
-        queries * model.qk_dim,
-        rank or h,
-        size * rows * (rank or h),
-    )
-    at.linear("attention.kv_down", latent + shared, h, 0.0, rows=rows, adapted=False)
-    at.norm("attention.kv_norm", rows, latent)
-    up = queries * (model.qk_nope_head_dim + model.v_dim)
-    at.linear("attention.kv_up", up, latent, size * rows * latent)
+    if at.software.latents:
+        at.linear("attention.down", float(rank + latent + shared), h, rows=rows, adapted=False)
+        at.norm("attention.latent_norm", rows, float(rank + latent))
+    else:
+        if rank:
+            at.linear("attention.q_down", rank, h, saved=size * rows * h, rows=rows, adapted=False)
+            at.norm("attention.q_norm", rows, rank)
+        at.linear("attention.kv_down", latent + shared, h, rows=rows, adapted=False)
+        at.norm("attention.kv_norm", rows, latent)
+    depth = float(rank or h)
+    at.linear("attention.q_up", queries * model.qk_dim, depth, saved=size * rows * depth)
 
 
-def _rope(at: Layers, columns: Numeric) -> None:
-    if at.model.positions != "rope":
+def _rope(at: WorkList, queries: Numeric, keys: Numeric) -> None:
+    """Position encoding of queries and keys; where there is a cache, keys and values are written to
+    it on the way, encoded or not (vLLM's and TensorRT-LLM's joined kernels)."""
+    model = at.model
+    if model.positions != "rope" and not at.software.cache:
         return
-    passes = 1 if at.plan.fused else 3  # unfused: two products, a rotation and a sum
-    for suffix, phase in (("", "forward"), (".bwd", "backward")):
-        at.stream(
-            f"attention.rope{suffix}",
-            "elementwise",
-            "rope",
-            phase,
-            at.tokens,
-            columns,
-            2 * at.size * passes,
-        )
+    if model.is_latent:
+        columns = (queries + 1.0) * model.qk_rope_head_dim
+    else:
+        columns = (queries + (2 if at.software.cache else 1) * keys) * model.head_dim
+    passes = 1 if at.software.chains else 3  # apart: two products, a rotation and a sum
+    streams = 2 * at.size * passes
+    at.stream(
+        "attention.rope",
+        "elementwise",
+        "rope",
+        at.portion.tokens,
+        columns,
+        streams,
+        backward=("rope", streams),
+    )
 
 
-def _flash(at: Layers, name: str, heads: Heads, windowed: bool) -> None:
-    """Fused attention, which keeps no scores and visits only the keys that a query sees.
-
-    Head sizes of queries (with keys) and values may differ: `k` is their mean, with which the
-    arithmetic is exact.
-    """
-    model, plan, size = at.model, at.plan, at.size
-    d_qk, d_v = float(model.qk_dim), float(model.v_dim)
-    batch, query = plan.micro_batch * heads.queries, heads.length
-    key = np.minimum(float(model.sliding_window), plan.seq_len) if windowed else plan.seq_len
-    d = 0.5 * (d_qk + d_v)
-    flop = 4.0 * batch * query * d * model.mean_keys(plan.seq_len, windowed)
-    tokens = plan.micro_batch * heads.length
-    both = d_qk + d_v
-    moved = size * tokens * both * (heads.queries + heads.keys * heads.spread)
-    saved = size * tokens * both * (heads.queries + heads.keys) + 4.0 * tokens * heads.queries
-    variant = "flash2" if plan.attention == "triton" else plan.attention
-    if model.is_latent and variant == "flash":
-        variant = "mla"
-    for suffix, op, phase, work, traffic, kept in (
-        ("", "attention_prefill", "forward", flop, moved, saved),
-        (".bwd", "attention_backward", "backward", 2.5 * flop, 2.0 * moved, 0.0),
-    ):
-        at.operators.append(
-            Operator(
-                f"{name}{suffix}",
-                op,
-                variant,
-                phase,
-                at.module,
-                at.dtype,
-                query,
-                key,
-                d,
-                batch,
-                work,
-                traffic,
-                at.share,
-                kept,
-                core=True,
-                idle=plan.seq_len / key - 1.0,
-            )
-        )
+def read(at: WorkList, reading: Reading) -> None:
+    """Attention over sequences: over all of their keys, expanded from the latents where there are
+    any; or over chosen ones, where sequences are longer than what is chosen."""
+    model = at.model
+    chosen = sparse.longer(model, reading.keys)
+    whole = at.on(at.module, at.share * (1.0 - chosen))
+    if np.any(np.asarray(chosen) < 1.0):
+        if model.is_latent:
+            _expand(whole, reading)
+        prompt_core(whole, reading)
+    if np.any(np.asarray(chosen) > 0.0):
+        picked = at.on(at.module, at.share * chosen)
+        _through_latents(picked, reading.sequences * reading.query)
+        sparse.prompts(picked, reading.sequences, reading.query, reading.keys - reading.query)
 
 
-def _unfused(at: Layers, heads: Heads) -> None:
-    """Scores, softmax and context as kernels of their own, over the whole score matrix."""
-    model, plan, size = at.model, at.plan, at.size
-    d_qk, d_v = float(model.qk_dim), float(model.v_dim)
-    batch, query, key = plan.micro_batch * heads.queries, heads.length, plan.seq_len
-    rows, tokens = batch * query, plan.micro_batch * heads.length
+def _expand(at: WorkList, reading: Reading) -> None:
+    """Keys and values of all heads from the latents of all tokens that are there, cached or not;
+    of the micro-batch's own where ranks divide a sequence."""
+    model = at.model
+    latent = float(model.kv_lora_rank)
+    up = model.heads / at.portion.tp * (model.qk_nope_head_dim + model.v_dim)
+    rows = reading.sequences * reading.keys if at.software.cache else at.portion.tokens
+    at.linear("attention.kv_up", up, latent, saved=at.size * at.portion.rows * latent, rows=rows)
 
-    def product(
-        name: str,
-        layout: str,
-        phase: str,
-        m: Numeric,
-        n: Numeric,
-        k: Numeric,
-        saved: Numeric = 0.0,
-    ) -> None:
-        at.product(name, layout, phase, m, n, k, batch=batch, saved=saved, core=True)
 
-    def elementwise(
-        name: str, op: str, variant: str, phase: str, streams: float, saved: Numeric = 0.0
-    ) -> None:
-        at.stream(name, op, variant, phase, rows, key, streams, saved, core=True)
+def decode(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
+    """Attention of `guessed` new tokens of each of `sequences` sequences over `keys` cached ones,
+    on the latents where there are any."""
+    model = at.model
+    seen = np.minimum(keys, float(model.index_topk)) if model.is_sparse else keys
+    decoding_core(at, sequences, seen, guessed)
+    if model.is_latent:
+        _through_latents(at, sequences * guessed)
+    if model.is_sparse:
+        sparse.choice(at, sequences, keys, guessed)
 
-    kept = size * tokens * d_qk * (heads.queries + heads.keys)
-    product("attention.scores", "bmm", "forward", query, key, d_qk, kept)
-    elementwise("attention.softmax", "softmax", "fwd", "forward", 2 * size, size * rows * key)
-    if plan.dropout:
-        saved = (size + 1) * rows * key
-        elementwise("attention.dropout", "elementwise", "dropout", "forward", 2 * size + 1, saved)
-    values = size * tokens * d_v * heads.keys
-    product("attention.context", "bmm", "forward", query, d_v, key, values)
-    product("attention.context.dgrad", "bmm_bwd", "backward", query, key, d_v)
-    product("attention.context.wgrad", "bmm_bwd", "backward", key, d_v, query)
-    if plan.dropout:
-        elementwise("attention.dropout.bwd", "elementwise", "dropout_bwd", "backward", 2 * size + 1)
-    elementwise("attention.softmax.bwd", "softmax", "bwd", "backward", 3 * size)
-    product("attention.scores.dgrad", "bmm_bwd", "backward", query, d_qk, key)
-    product("attention.scores.wgrad", "bmm_bwd", "backward", key, d_qk, query)
+
+def _through_latents(at: WorkList, rows: Numeric) -> None:
+    """Queries of `rows` tokens to latents, and what attention returns back to values."""
+    model = at.model
+    heads, latent = model.heads / at.portion.tp, float(model.kv_lora_rank)
+    at.mixed("attention.absorb", rows, latent, float(model.qk_nope_head_dim), heads)
+    at.mixed("attention.expand", rows, float(model.v_dim), latent, heads)

@@ -18,53 +18,15 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import SHARDINGS, TrainingPlan
-from predictor.work.attention import WINDOWED, kv_heads
+from predictor.work.cores import WINDOWED, kv_heads
 from predictor.work.mixture import expert_tokens
+from predictor.work.primitives import Collective, Group
 from predictor.work.recompute import region_repeats
 
 PASSES = "passes"
 """What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
 computation of both passes, shared among them (DeepSeek-AI 2024, section 3.2.1; Megatron Core's
 overlap_moe_expert_parallel_comm)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Collective:
-    """One collective call.
-
-    op       'allreduce', 'allgather', 'reducescatter', 'alltoall', 'p2p'
-    phase    'forward', 'recompute', 'backward' or 'update'
-    module   as of an operator (per micro-batch), 'stage' (per micro-batch and virtual stage),
-             'update' (per step)
-    group    'tp', 'cp', 'ep', 'etp', 'pp', 'dp', 'shard', 'replicate', their like for the experts
-             ('edp', 'eshard', 'ereplicate'), 'ends': the ranks that take part
-    bytes    message size in nccl-tests' convention [bytes]
-    count    executions per unit of `module`
-    behind   name of the operator it overlaps with, or `PASSES`; '' if nothing hides it
-    calls    calls per execution, which hide behind that operator together
-    copies   of each element in the message, of which those to one domain share the way
-    reach    domains to which the copies of an element go at most; NaN: any
-    """
-
-    name: str
-    op: str
-    phase: str
-    module: str
-    group: str
-    bytes: Numeric
-    count: Numeric = 1.0
-    behind: str = ""
-    calls: Numeric = 1.0
-    copies: Numeric = 1.0
-    reach: Numeric = np.nan
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """Ranks of one parallel dimension: how many, and how far apart in rank order."""
-
-    size: Numeric
-    stride: Numeric
 
 
 def groups(plan: TrainingPlan) -> dict[str, Group]:
@@ -231,7 +193,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         )
 
     for phase, again, share in _passes(plan, "moe"):
-        counts = 8.0 * model.num_experts * plan.ep
+        counts = 8.0 * model.num_experts * plan.ep  # integers of 64 bits, one per expert
         add(f"moe.counts{again}", "allgather", phase, "ep", counts, share)
         add(f"moe.dispatch{again}", "alltoall", phase, "ep", sent, share)
         add(f"moe.gather{again}", "allgather", phase, "etp", sent * plan.etp, share)
@@ -272,7 +234,7 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     fetches all of them first; Ulysses exchanges heads of queries, keys and values for tokens, and
     the outcome back, by all-to-alls.
     """
-    width = kv_heads(model, plan) * (model.qk_dim + model.v_dim)
+    width = kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
     query = model.heads / plan.tp * (model.qk_dim + model.v_dim)
     token = plan.recipe.activation * plan.tokens
     share = model.attention_share

@@ -1,4 +1,4 @@
-"""Linear attention by a gated delta rule while serving: a scan over prompts, a state per sequence.
+"""The block of a gated delta rule: projections, a scan over prompts, a state per sequence.
 
 The state of a value head, S[key dim, value dim], decays and is corrected with each token,
 S <- a S + k (b (v - a S^T k))^T, and read with the query. It takes the place of a cache: it does
@@ -16,17 +16,13 @@ fla-org/flash-linear-attention, which vLLM and SGLang use.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import ServingPlan
-from predictor.precision import ELEMENT_BYTES
-from predictor.work.mamba_cached import STATE_BYTES
+from predictor.work.cores import Reading
+from predictor.work.mamba import STATE_BYTES
 from predictor.work.primitives import streaming
-
-if TYPE_CHECKING:
-    from predictor.work.serving import WorkList
+from predictor.work.worklist import WorkList
 
 CHUNK = 64.0
 """Tokens of a chunk (flash-linear-attention: `chunk_gated_delta_rule`)."""
@@ -35,41 +31,41 @@ SLICE = 32.0
 """Columns of a state that one thread block keeps while it walks over the chunks (the same: BV)."""
 
 
-def _heads(model: Model, plan: ServingPlan) -> Numeric:
-    """Value heads of a tensor-parallel rank."""
-    return model.delta_value_heads / plan.tp
-
-
-def state_bytes(model: Model, plan: ServingPlan) -> Numeric:
+def state_bytes(model: Model, tp: Numeric, half: float) -> Numeric:
     """State of one sequence in one block on one rank [bytes]: in 32 bits, and what the convolution
-    has seen last."""
-    state = _heads(model, plan) * model.delta_key_dim * model.delta_value_dim
-    seen = (model.delta_conv - 1.0) * model.delta_mixed_width / plan.tp
-    return STATE_BYTES * state + ELEMENT_BYTES[plan.half] * seen
+    has seen last, whose elements have `half` bytes."""
+    state = model.delta_value_heads / tp * model.delta_key_dim * model.delta_value_dim
+    seen = (model.delta_conv - 1.0) * model.delta_mixed_width / tp
+    return STATE_BYTES * state + half * seen
 
 
-def projections(at: WorkList, tokens: Numeric) -> None:
-    """Norm, projections, convolution and gate of one block, the rule aside. Decays and step sizes
-    are small, and kept in 16 bits."""
-    model, plan, h = at.model, at.plan, float(at.model.hidden)
-    mixed, values = model.delta_mixed_width / plan.tp, model.delta_value_width / plan.tp
-    heads = _heads(model, plan)
-    at.norm("delta.norm", tokens, h)
-    at.linear("delta.in", tokens, mixed + values, h)
-    at.linear("delta.steps", tokens, 2.0 * heads, h, plan.half)
+def delta_block(at: WorkList, reading: Reading | None) -> None:
+    """Norm, projections, convolution, rule and gate of one block; without the rule where nothing is
+    read. Decays and step sizes, one each per head, are projected in 16 bits and kept in 32."""
+    model, tp, tokens, h = at.model, at.portion.tp, at.portion.tokens, at.hidden
+    mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
+    heads = model.delta_value_heads / tp
+    at.norm("delta.norm")
+    at.linear("delta.in", mixed + values, h)
+    at.linear("delta.steps", 2.0 * heads, h, dtype=at.software.core)
     at.stream("delta.conv", "elementwise", "conv", tokens, mixed, 2.0 * at.size)
-    at.stream("delta.decay", "elementwise", "other", tokens, heads, 2.0 * at.size + 8.0)
+    at.stream(
+        "delta.decay", "elementwise", "other", tokens, heads, 2.0 * at.size + 2.0 * STATE_BYTES
+    )
+    if reading is not None:
+        scan(at, reading.sequences, reading.query)
     at.stream("delta.gate", "elementwise", "gated_norm", tokens, values, 3.0 * at.size)
-    at.linear("delta.out", tokens, h, values)
+    at.linear("delta.out", h, values)
+    at.residual("delta.residual")
 
 
 def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     """The rule over `query` tokens of each of `sequences` prompts, in chunks."""
-    model, plan, size = at.model, at.plan, at.size
+    model, tp, size = at.model, at.portion.tp, at.size
     key, value = float(model.delta_key_dim), float(model.delta_value_dim)
-    heads, chunks = _heads(model, plan), query / CHUNK
+    heads, chunks = model.delta_value_heads / tp, query / CHUNK
     batch = sequences * chunks * heads
-    keys = 2.0 * model.delta_key_width / plan.tp
+    keys = 2.0 * model.delta_key_width / tp
     at.stream("delta.unit", "norm", "rmsnorm", sequences * query, keys, 2.0 * size)
     for name, m, n, k in (
         ("delta.overlap", CHUNK, CHUNK, key),  # K K^T
@@ -82,13 +78,13 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
         ("delta.scores", CHUNK, CHUNK, key),  # Q K^T
         ("delta.within", CHUNK, value, CHUNK),
     ):
-        at.linear(name, m, n, k, plan.half, batch=batch, layout="bmm")
+        at.mixed(name, m, n, k, batch)
     # Each thread block reads W and K, its slice of U, and writes its slices of V' and S.
     slices = value / SLICE
     moved = size * (2.0 * CHUNK * key + 2.0 * CHUNK * SLICE + key * SLICE)
     walk = streaming(
-        "delta.pass", "elementwise", "recurrence", "forward", at.module, plan.half,
-        sequences * heads * slices, chunks, moved, count=at.blocks,
+        "delta.pass", "elementwise", "recurrence", "forward", at.module, at.software.core,
+        sequences * heads * slices, chunks, moved, count=at.share,
     )  # fmt: skip
     at.operators.append(replace(walk, batch=sequences * heads * slices))
 
@@ -96,7 +92,7 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
 def update(at: WorkList, sequences: Numeric) -> None:
     """New token of each of `sequences` sequences: the state is read, corrected and written."""
     model = at.model
-    rows = sequences * _heads(model, at.plan) * model.delta_key_dim
+    rows = sequences * model.delta_value_heads / at.portion.tp * model.delta_key_dim
     at.stream(
         "delta.update", "elementwise", "scan", rows, float(model.delta_value_dim), 2 * STATE_BYTES
     )

@@ -11,7 +11,17 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import TrainingPlan
-from predictor.work.layers import Layers
+from predictor.work.primitives import grouped
+from predictor.work.worklist import WorkList
+
+CHOICE = 12.0
+"""Traffic of the choice of experts per router logit [bytes]: fp32 logits are read and probabilities
+written by the softmax, and read again by the choice of the largest."""
+
+MAPPED = 4.0
+"""The same of what follows where a matrix of tokens by experts says who goes where (Megatron Core's
+routing map): it is written forward, and its gradient read backward. Engines go by the numbers of
+the chosen experts alone, which are few."""
 
 
 def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
@@ -23,63 +33,105 @@ def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
     return plan.tokens / plan.tp * model.top_k * plan.etp * plan.expert_load
 
 
-def mixture_block(at: Layers) -> None:
+def mixture_block(at: WorkList) -> None:
     """Norm, router, experts, shared experts and residual of one mixture block."""
-    model, plan, size, h = at.model, at.plan, at.size, at.hidden
-    own, width = at.split_tokens, float(model.expert_width)
+    model, portion, size, h = at.model, at.portion, at.size, at.hidden
+    own, width = portion.routed, float(model.expert_width)
     at.norm("moe.norm")
-    kept = size * at.rows * h
     at.linear(
-        "moe.router", float(model.num_experts), h, kept, rows=own, adapted=False, dtype=at.dtype
+        "moe.router",
+        float(model.num_experts),
+        h,
+        saved=size * portion.rows * h,
+        rows=own,
+        adapted=False,
+        dtype=at.software.core,
     )
-    # Softmax, choice of the largest and counting are passes over fp32 logits.
-    for suffix, variant, phase in (("", "fwd", "forward"), (".bwd", "bwd", "backward")):
-        at.stream(f"moe.route{suffix}", "softmax", variant, phase, own, model.num_experts, 16.0)
+    moved = CHOICE + (0.0 if at.software.experts_joined else MAPPED)
+    at.stream(
+        "moe.route",
+        "softmax",
+        "fwd",
+        own,
+        float(model.num_experts),
+        moved,
+        backward=("bwd", moved),
+    )
     if model.expert_hidden:
-        at.linear("moe.latent_down", width, h, 0.0, rows=own, adapted=False)
-    copies, received = own * model.top_k, expert_tokens(model, plan)
-    across = np.where(plan.ep > 1, 1.0, 0.0)
-    # A token is read once and written top_k times on the way out, the other way round on the way
-    # back; received tokens are sorted by expert.
-    one_to_many, one_to_one = size * (1.0 + 1.0 / model.top_k), 2 * size
-    for name, rows, streams, times in (
-        ("moe.permute", copies, one_to_many, 1.0),
-        ("moe.sort", received, one_to_one, across),
-        ("moe.unsort", received, one_to_one, across),
-        ("moe.unpermute", copies, one_to_many, 1.0),
-    ):
-        for suffix, phase in (("", "forward"), (".bwd", "backward")):
-            at.stream(
-                f"{name}{suffix}",
-                "elementwise",
-                "permute",
-                phase,
-                rows,
-                width,
-                streams,
-                times=times,
-            )
-    _experts(at, received, width)
+        at.linear("moe.latent_down", width, h, rows=own, adapted=False)
+    if at.software.experts_joined:
+        _joined(at, width)
+    else:
+        _sorted(at, width)
     if model.expert_hidden:
         kept = size * own * width
-        at.linear("moe.latent_up", h, width, kept, rows=own, adapted=False)
+        at.linear("moe.latent_up", h, width, saved=kept, rows=own, adapted=False)
     if model.shared_width:
-        at.feed_forward("shared", model.shared_width / plan.tp, 0.0, False, adapted=False)
-        at.stream("shared.add", "elementwise", "add", "forward", at.rows, h, 3 * size)
+        at.feed_forward("shared", model.shared_width / portion.tp, adapted=False)
+        if not at.software.sums:
+            at.stream("shared.add", "elementwise", "add", portion.rows, h, 3 * size)
     at.residual("moe.residual")
 
 
-def _experts(at: Layers, received: Numeric, width: float) -> None:
-    """Both products of the experts on this rank, of those that have tokens, and the activation
-    between them. Frameworks run them as products of dense layers, one for each expert
-    (Transformer Engine's GroupedLinear: cuBLAS on several streams), not as engines of inference
-    do."""
-    model, plan, size = at.model, at.plan, at.size
-    inner = model.expert_ffn_hidden / plan.etp
-    busy = np.minimum(model.num_experts / plan.ep, received)
-    rows = received / busy
+def _permute(
+    at: WorkList, name: str, rows: Numeric, width: float, streams: float, times: Numeric = 1.0
+) -> None:
+    """Rows of `width` elements are put in another order, and their gradients back."""
+    at.stream(
+        name,
+        "elementwise",
+        "permute",
+        rows,
+        width,
+        streams,
+        backward=("permute", streams),
+        times=times,
+    )
+
+
+def _joined(at: WorkList, width: float) -> None:
+    """The experts in one kernel, as engines of inference run them, over the copies that came; these
+    are put in order of the experts before and back after."""
+    model, portion, size = at.model, at.portion, at.size
+    _permute(at, "moe.permute", portion.received, width, 2 * size)
+    at.operators.append(
+        grouped(
+            "moe.experts",
+            at.module,
+            at.software.experts,
+            portion.received / portion.busy,
+            model.expert_ffn_hidden / portion.etp,
+            width,
+            portion.busy,
+            gated=model.gated,
+            size=size,
+            count=at.share,
+        )
+    )
+    _permute(at, "moe.unpermute", portion.received, width, 2 * size)
+
+
+def _sorted(at: WorkList, width: float) -> None:
+    """The experts as frameworks run them, as products of dense layers, one for each expert
+    (Transformer Engine's GroupedLinear: cuBLAS on several streams), and the activation between.
+
+    A token is read once and written top_k times on the way out, the other way round on the way
+    back; copies that came from other ranks are sorted by expert.
+    """
+    model, portion, size = at.model, at.portion, at.size
+    received, busy = portion.received, portion.busy
+    copies = portion.routed * model.top_k
+    across = np.where(portion.ep > 1, 1.0, 0.0)
+    one_to_many, one_to_one = size * (1.0 + 1.0 / model.top_k), 2 * size
+    _permute(at, "moe.permute", copies, width, one_to_many)
+    _permute(at, "moe.sort", received, width, one_to_one, across)
+    _permute(at, "moe.unsort", received, width, one_to_one, across)
+    _permute(at, "moe.unpermute", copies, width, one_to_many)
+    inner = model.expert_ffn_hidden / portion.etp
+    rows, kept = received / busy, size * received
     sides = 2.0 if model.gated else 1.0
-    kept = size * received
-    at.linear("moe.up", sides * inner, width, kept * width, rows=rows, groups=busy, adapted=False)
+    at.linear(
+        "moe.up", sides * inner, width, saved=kept * width, rows=rows, groups=busy, adapted=False
+    )
     at.activation("moe.activation", inner, rows=received)
-    at.linear("moe.down", width, inner, kept * inner, rows=rows, groups=busy, adapted=False)
+    at.linear("moe.down", width, inner, saved=kept * inner, rows=rows, groups=busy, adapted=False)

@@ -1,8 +1,11 @@
-"""What a work list consists of: operators, and how their arithmetic and traffic are counted."""
+"""What a work list consists of: operators, how their arithmetic and traffic are counted, and
+collectives with the ranks that take part."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
@@ -49,6 +52,46 @@ class Operator:
     core: bool = False
     idle: Numeric = 0.0
     kernels: Numeric = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collective:
+    """One collective call.
+
+    op       'allreduce', 'allgather', 'reducescatter', 'alltoall', 'p2p'
+    phase    'forward', 'recompute', 'backward' or 'update'
+    module   as of an operator (per micro-batch), 'stage' (per micro-batch and virtual stage),
+             'update' (per step), 'pass' (of a served model)
+    group    'tp', 'cp', 'ep', 'etp', 'pp', 'dp', 'shard', 'replicate', their like for the experts
+             ('edp', 'eshard', 'ereplicate'), 'ends': the ranks that take part, which
+             `communication.groups` and `serving.pass_groups` place
+    bytes    message size in nccl-tests' convention [bytes]
+    count    executions per unit of `module`
+    behind   name of the operator it overlaps with, or `PASSES`; '' if nothing hides it
+    calls    calls per execution, which hide behind that operator together
+    copies   of each element in the message, of which those to one domain share the way
+    reach    domains to which the copies of an element go at most; NaN: any
+    """
+
+    name: str
+    op: str
+    phase: str
+    module: str
+    group: str
+    bytes: Numeric
+    count: Numeric = 1.0
+    behind: str = ""
+    calls: Numeric = 1.0
+    copies: Numeric = 1.0
+    reach: Numeric = np.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Ranks of one parallel dimension: how many, and how far apart in rank order."""
+
+    size: Numeric
+    stride: Numeric
 
 
 def gemm(

@@ -11,16 +11,12 @@ DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), section 2.1; kernels as in deepseek-ai/Dee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model, keys_seen
-from predictor.work.primitives import Operator, streaming
-
-if TYPE_CHECKING:
-    from predictor.work.serving import WorkList
+from predictor.work.primitives import Operator
+from predictor.work.worklist import WorkList
 
 SCALE_BYTES = 4.0
 """Of the scale that an index key of 8 bits comes with."""
@@ -39,12 +35,12 @@ def index_bytes(model: Model) -> float:
     return model.index_head_dim + SCALE_BYTES if model.is_sparse else 0.0
 
 
-def projections(at: WorkList, tokens: Numeric) -> None:
-    """Index queries, key and weights of `tokens` tokens; position encoding, rotation, 8 bits."""
-    model, h = at.model, float(at.model.hidden)
+def projections(at: WorkList) -> None:
+    """Index queries, key and weights of all tokens; position encoding, rotation, 8 bits."""
+    model, h, tokens = at.model, at.hidden, at.portion.tokens
     width = float(model.index_heads * model.index_head_dim)
-    at.linear("index.query", tokens, width, float(model.q_lora_rank or h))
-    at.linear("index.key", tokens, float(model.index_head_dim + model.index_heads), h)
+    at.linear("index.query", width, float(model.q_lora_rank or h))
+    at.linear("index.key", float(model.index_head_dim + model.index_heads), h)
     both = width + model.index_head_dim
     at.stream("index.rope", "elementwise", "rope", tokens, both, 2.0 * at.size)
     at.stream("index.rotate", "elementwise", "other", tokens, both, 2.0 * at.size)
@@ -59,9 +55,9 @@ def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) ->
     """
     rows, width = guessed * float(at.model.index_heads), float(at.model.index_head_dim)
     scores = Operator(
-        "index.scores", "attention_decode", "kv8", "forward", at.module, at.plan.half, rows, keys,
-        width, sequences, 2.0 * sequences * rows * width * keys,
-        sequences * _moved(at.model, guessed, keys, keys), at.blocks,
+        "index.scores", "attention_decode", "kv8", "forward", at.module, at.software.core, rows,
+        keys, width, sequences, 2.0 * sequences * rows * width * keys,
+        sequences * _moved(at.model, guessed, keys, keys), at.share,
     )  # fmt: skip
     at.operators.append(scores)
     _largest(at, sequences * guessed, keys)
@@ -76,11 +72,7 @@ def _moved(model: Model, query: Numeric, keys: Numeric, seen: Numeric) -> Numeri
 
 def _largest(at: WorkList, rows: Numeric, seen: Numeric) -> None:
     """A radix selection, which reads the scores twice."""
-    chosen = streaming(
-        "index.choose", "softmax", "fwd", "forward", at.module, at.plan.half, rows, seen, 8.0,
-        count=at.blocks,
-    )  # fmt: skip
-    at.operators.append(chosen)
+    at.stream("index.choose", "softmax", "fwd", rows, seen, 8.0, alone=True)
 
 
 def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> None:
@@ -90,7 +82,7 @@ def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> 
     Scores are timed as the fused attention that they resemble: tiles of queries and keys whose
     products stay in the processor.
     """
-    model, plan, size = at.model, at.plan, at.size
+    model, size = at.model, at.size
     keys = past + query
     before = past + 0.5 * query
     heads, width = sequences * float(model.index_heads), float(model.index_head_dim)
@@ -98,11 +90,11 @@ def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> 
     scores = Operator(
         "index.scores", "attention_prefill", "flash", "forward", at.module, SCORED, query, keys,
         0.5 * width, heads, 2.0 * heads * query * width * before,
-        sequences * _moved(model, query, keys, before), at.blocks,
+        sequences * _moved(model, query, keys, before), at.share,
     )  # fmt: skip
     at.operators.append(scores)
     _largest(at, sequences * query, before)
-    queries = model.heads / plan.tp
+    queries = model.heads / at.portion.tp
     latent = float(model.kv_lora_rank)
     stored = latent + model.qk_rope_head_dim
     seen = keys_seen(query, keys, 1.0, float(model.index_topk))
@@ -116,14 +108,14 @@ def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> 
             "mla",
             "forward",
             at.module,
-            plan.half,
+            at.software.core,
             query,
             np.minimum(keys, float(model.index_topk)),
             d,
             batch,
             4.0 * batch * query * d * seen,
             moved,
-            at.blocks,
+            at.share,
         )
     )
 

@@ -1,4 +1,4 @@
-"""The work list: which kernels one training step of a model under a plan runs.
+"""The work list of training: forward, backward and the optimizer of one step under a plan.
 
 Timing, memory, the profiler and the calibration all read this one list, so nothing is counted
 twice or in two ways. Its length depends on the model and on the plan's categories only; what a
@@ -18,42 +18,73 @@ from predictor.arrays import Numeric
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import TrainingPlan
-from predictor.work.attention import attention_block
-from predictor.work.layers import Layers
-from predictor.work.mamba import mamba_block
-from predictor.work.mixture import mixture_block
-from predictor.work.primitives import Operator, gemm, streaming
+from predictor.work.cores import Reading
+from predictor.work.layer import embedding, head, layer_blocks, mean_layer
+from predictor.work.mixture import expert_tokens
+from predictor.work.primitives import Operator, streaming
 from predictor.work.recompute import repeats
+from predictor.work.setting import Learning, Portion, Software
+from predictor.work.worklist import WorkList
 
-LAYER_MODULES = ("layer", "dense", "moe")
-"""Modules that make up the layers, which recomputation repeats."""
 
-
-def _layer(at: Layers) -> None:
-    """The blocks of one layer; in a hybrid, those of the mean layer."""
-    model = at.model
-    if model.only_served:
-        raise InputError(
-            f"training of {model.name} is not predicted yet: its attention (gated delta rules, "
-            "gated outputs or chosen keys) is known while serving only"
-        )
-    attention_block(at.on("layer", model.attention_share))
-    if model.is_hybrid:
-        mamba_block(at.on("layer", model.mamba_share))
-    if model.dense_share or not model.is_moe:
-        dense = at.on("dense")
-        dense.norm("mlp.norm")
-        ffn = model.ffn_hidden / at.plan.tp
-        dense.feed_forward("mlp", ffn, dense.size * dense.kept_rows * dense.hidden, model.bias)
-        dense.residual("mlp.residual")
+def training_list(model: Model, plan: TrainingPlan) -> WorkList:
+    """An empty list of one micro-batch on one rank."""
+    recipe = plan.recipe
+    software = Software(
+        core=recipe.core,
+        size=recipe.activation,
+        linear=recipe.linear,
+        experts=recipe.linear,
+        head=recipe.core,
+        products=recipe.core,
+        attention=plan.attention,
+        chains=plan.fused,
+    )
+    rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
+    received: Numeric = 0.0
     if model.is_moe:
-        mixture_block(at.on("moe"))
+        received = expert_tokens(model, plan)
+    portion = Portion(
+        tp=plan.tp,
+        ep=plan.ep,
+        etp=plan.etp,
+        tokens=plan.tokens,
+        rows=rows,
+        routed=plan.tokens / plan.tp,
+        received=received,
+        busy=np.minimum(model.num_experts / plan.ep, received),
+        vocab=plan.vocab_share(model.vocab),
+    )
+    learning = Learning(
+        trained=plan.trained,
+        rank=plan.lora_rank,
+        dropout=plan.dropout,
+        kept_rows=rows if plan.tp_regather else plan.tokens,
+        logits=plan.logit_bytes,
+    )
+    return WorkList(model, software, portion, learning)
 
 
-def _recomputation(at: Layers) -> None:
+def training_reading(model: Model, plan: TrainingPlan) -> Reading:
+    """The sequences of a micro-batch. Ulysses gives each context-parallel rank whole sequences of
+    fewer heads (Jacobs et al. 2023); the other kinds leave it all heads of a part of the sequence,
+    cut so that all ranks have as many keys to see."""
+    whole = plan.cp_kind == "ulysses"
+    return Reading(
+        sequences=plan.micro_batch,
+        query=plan.seq_len + 0.0 * plan.cp if whole else plan.seq_len / plan.cp,
+        keys=plan.seq_len,
+        seen=model.mean_keys(plan.seq_len, False),
+        windowed=model.mean_keys(plan.seq_len, True) if model.sliding_window else 0.0,
+        reach=plan.seq_len,  # the keys of all ranks come by
+        split=plan.cp if whole else 1.0,
+    )
+
+
+def _recomputation(at: WorkList, plan: TrainingPlan) -> None:
     """The forward kernels of a layer that run once more before its backward pass."""
     for operator in list(at.operators):
-        count = repeats(operator, at.plan)
+        count = repeats(operator, plan)
         if operator.phase == "forward" and count is not None:
             at.operators.append(
                 replace(
@@ -66,63 +97,35 @@ def _recomputation(at: Layers) -> None:
             )
 
 
-def _embedding(at: Layers, vocab: Numeric) -> None:
-    """Look-up of rows; its backward pass clears a whole table of gradients and adds to it."""
-    rows, h, size = at.tokens, at.hidden, at.size
-    table = size * vocab * h
-    found = [("embedding", "fwd", "forward", 2 * size * rows * h, at.mask * at.rows * h)]
-    if not at.plan.frozen:
-        found.append(("embedding.bwd", "bwd", "backward", 3 * size * rows * h + table, 0.0))
-    for name, variant, phase, moved, saved in found:
-        at.operators.append(
-            Operator(
-                name,
-                "embedding",
-                variant,
-                phase,
-                at.module,
-                at.dtype,
-                rows,
-                h,
-                vocab,
-                bytes=moved,
-                saved=saved,
-            )
-        )
-
-
-def _ends(at: Layers) -> None:
-    """Embedding on the first stage; final norm, output projection and loss on the last."""
-    size, vocab = at.size, at.plan.vocab_share(at.model.vocab)
-    _embedding(at.on("embedding"), vocab)
-    head = at.on("head")
-    head.norm("final.norm")
-    head.linear("head", vocab, head.hidden, size * head.kept_rows * head.hidden, adapted=False)
-    logits = head.plan.logit_bytes * head.tokens * vocab
-    head.stream("loss", "loss", "fwd", "forward", head.tokens, vocab, size + 4, logits)
-    head.stream("loss.bwd", "loss", "bwd", "backward", head.tokens, vocab, size + 4)
-
-
-def _extra_prediction(at: Layers) -> None:
+def _extra_prediction(at: WorkList) -> None:
     """What an extra prediction layer adds to a layer and a head: two norms, and a projection of
     its two inputs together (DeepSeek-AI 2024, DeepSeek-V3, section 2.2)."""
-    rows, h = at.rows, at.hidden
+    rows, h = at.portion.rows, at.hidden
     at.norm("mtp.norm", rows, 2.0 * h)
-    at.linear("mtp.project", h / at.plan.tp, 2.0 * h, 2 * at.size * at.rows * h, adapted=False)
+    saved = 2 * at.size * rows * h
+    at.linear("mtp.project", h / at.portion.tp, 2.0 * h, saved=saved, adapted=False)
 
 
 def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:
     """Kernels of one micro-batch on one rank: the blocks of a layer (forward, backward, what is
-    recomputed), the embedding, the output projection and the loss.
+    recomputed), the embedding, the output projection and the loss; in a hybrid, the blocks of the
+    mean layer.
 
     plan   one plan or a batch.
 
-    `blocks.blocks` says how many of each module a stage has.
+    `blocks.blocks` says how many of each module a stage has. Raises InputError for a model that is
+    known while serving only.
     """
-    at = Layers(model, plan)
-    _layer(at)
-    _recomputation(at)
-    _ends(at)
+    if model.only_served:
+        raise InputError(
+            f"training of {model.name} is not predicted yet: its attention (gated delta rules, "
+            "gated outputs or chosen keys) is known while serving only"
+        )
+    at = training_list(model, plan)
+    layer_blocks(at, mean_layer(model), training_reading(model, plan))
+    _recomputation(at, plan)
+    embedding(at.on("embedding"))
+    head(at.on("head"), plan.tokens)
     if model.mtp_layers and plan.mtp:
         _extra_prediction(at.on("mtp"))
     return at.operators
@@ -146,6 +149,3 @@ def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:
         streaming("optimizer", "optimizer", "adam", *tags, adam),
         streaming("gradient.clip", "elementwise", "add", *tags, clipping),
     ]
-
-
-__all__ = ["LAYER_MODULES", "Operator", "gemm", "step_operators", "streaming", "update_operators"]

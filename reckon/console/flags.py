@@ -1,45 +1,167 @@
-"""What the verbs of the command line share: types of flags."""
+"""Flags: those of plan fields, made from the tables, those that verbs share, and what a command
+line says with them.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import typer
+import click
 
-Text = str | None
-Json = Annotated[
-    Text, typer.Option("--json", metavar="FILE", help="Whole result as JSON (- = stdout).")
-]
-CalibrationName = Annotated[
-    str, typer.Option("--calibration", metavar="NAME|DIR", help="What to predict with.")
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of a plan."),
-]
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.plans import PLAN, SWITCH, PlanField, Table
+
+WIDEST = 44
+"""Letters of choices that a line of help lists."""
 
 
-def flag(name: str, help_text: str, metavar: str = "N") -> Any:
-    """A flag with a value."""
-    return typer.Option(f"--{name}", metavar=metavar, help=help_text)
+def option(
+    name: str, text: str, metavar: str | None = "N", kind: Any = str, key: str = "", **more: Any
+) -> click.Option:
+    """A flag with a value.
+
+    kind   type of the value
+    key    name of the value, where it is not the flag's
+    more   further settings of `click.Option`
+    """
+    names = [f"--{name}", *([key] if key else [])]
+    shown = more.get("default") is not None
+    return click.Option(names, metavar=metavar, help=text, type=kind, show_default=shown, **more)
 
 
-RunFile = Annotated[Text, typer.Argument(metavar="[RUN.yaml]", help="Keys as the flags.")]
-ModelName = Annotated[Text, flag("model", "Catalog name, config.json or .yaml.", "NAME")]
-SystemName = Annotated[Text, flag("system", "Catalog name or .yaml.", "NAME")]
-AcceleratorName = Annotated[Text, flag("accelerator", "Instead of a system.", "NAME")]
-TP = Annotated[Text, flag("tp", "Tensor parallel.")]
-PP = Annotated[Text, flag("pp", "Pipeline parallel.")]
-VPP = Annotated[Text, flag("vpp", "Virtual stages per device.")]
-CP = Annotated[Text, flag("cp", "Context parallel.")]
-EP = Annotated[Text, flag("ep", "Expert parallel.")]
-MicroBatch = Annotated[Text, flag("micro-batch", "Sequences per micro-batch.")]
-SeqLen = Annotated[Text, flag("seq-len", "Tokens per sequence.")]
-InputLen = Annotated[Text, flag("input-len", "Tokens of a prompt.")]
-OutputLen = Annotated[Text, flag("output-len", "Tokens of an answer.")]
-TrainingFramework = Annotated[Text, flag("framework", "Whose defaults to assume.", "NAME")]
-TrainingEra = Annotated[Text, flag("era", "Of the framework, YYYY-MM.", "DATE")]
-EngineName = Annotated[Text, flag("framework", "Engine: vllm sglang ...", "NAME")]
-EngineEra = Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")]
-Report = Annotated[Text, flag("report", "Pictures, one HTML file.", "FILE")]
-Emit = Annotated[Text, flag("emit", "Launch line instead.", "NAME")]
+def switch(name: str, text: str, unless: bool | None = False) -> click.Option:
+    """A flag without a value.
+
+    unless   its value where it is not given
+    """
+    return click.Option([f"--{name}"], is_flag=True, default=unless, help=text)
+
+
+def argument(name: str, metavar: str, **more: Any) -> click.Argument:
+    """What stands without a flag."""
+    return click.Argument([name], metavar=metavar, **more)
+
+
+def json_option() -> click.Option:
+    """--json."""
+    return option("json", "Whole result as JSON (- = stdout).", "FILE")
+
+
+def calibration_option() -> click.Option:
+    """--calibration."""
+    return option("calibration", "What to predict with.", "NAME|DIR", default="default")
+
+
+def settings_option() -> click.Option:
+    """--set."""
+    return option("set", "Any other key of a plan (show fields).", "KEY=VALUE", multiple=True)
+
+
+def allow_oom_option() -> click.Option:
+    """--allow-oom."""
+    return switch("allow-oom", "Exit 0 even if it does not fit.")
+
+
+def _help(entry: PlanField, verb: str) -> str:
+    if verb == PLAN and entry.planned:
+        return entry.planned
+    if not entry.choices:
+        return entry.help
+    whole = " ".join(entry.choices)
+    if len(whole) <= WIDEST:
+        return f"{whole}."
+    return whole[:WIDEST].rpartition(" ")[0] + " ..."
+
+
+def field_options(entries: Table, verb: str) -> list[click.Option]:
+    """The flags that a verb, of `PlanField.flags`, has for the fields of a plan."""
+    found = []
+    for entry in entries.values():
+        if verb not in entry.flags:
+            continue
+        dashed = entry.name.replace("_", "-")
+        if entry.kind is not SWITCH:
+            found.append(option(dashed, _help(entry, verb), entry.metavar))
+            continue
+        # What is not so unless it is stated needs no flag to deny it.
+        names = dashed if entry.default == "no" else f"{dashed}/--no-{dashed}"
+        found.append(switch(names, _help(entry, verb), unless=None))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What a command line says.
+
+    fields       keys of a plan: those of the file, of flags, of --set; later ones count
+    where        what to call them in an error: the file, or the command line
+    calibration  name or folder
+    json         file to write the result to, '-' for standard output
+    """
+
+    fields: Mapping[str, Any]
+    where: str
+    calibration: str
+    json: str | None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether standard output is for the JSON alone."""
+        return self.json == "-"
+
+    def write(self, content: Any) -> None:
+        """Write the JSON, where it was asked for."""
+        if self.json:
+            from reckon.console.files import write_json
+
+            write_json(self.json, content)
+
+
+def invocation(
+    given: dict[str, Any],
+    keys: Iterable[click.Option],
+    lists: Table | None = None,
+    also: Mapping[str, Any] | None = None,
+) -> Invocation:
+    """What a command line says of a plan; taken out of `given`, the values of its flags.
+
+    keys    flags that are keys of the request
+    lists   the table whose fields take lists; without one, commas are left to who reads the fields
+    also    keys that other flags mean
+    """
+    flags = {**{str(flag.name): given.pop(str(flag.name)) for flag in keys}, **(also or {})}
+    file = given.pop("file", None)
+    stated = {name: value for name, value in flags.items() if value is not None}
+    content = catalog.read_mapping(Path(file)) if file else {}
+    return Invocation(
+        {**content, **_split_lists(stated, lists or {}), **_settings(given.pop("set"))},
+        file or "command line",
+        given.pop("calibration"),
+        given.pop("json"),
+    )
+
+
+def _split_lists(flags: Mapping[str, Any], entries: Table) -> dict[str, Any]:
+    """Turn 'a,b' into lists, where the field takes them."""
+    found = {}
+    for name, value in flags.items():
+        several = name in entries and entries[name].lists
+        if several and isinstance(value, str) and "," in value:
+            found[name] = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            found[name] = value
+    return found
+
+
+def _settings(pairs: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not separator:
+            raise InputError(f"--set {pair!r}: write KEY=VALUE, e.g. --set grad_overlap=false")
+        found[key.strip().replace("-", "_")] = value.strip()
+    return found

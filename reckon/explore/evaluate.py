@@ -15,11 +15,9 @@ import pandas as pd
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.catalog import (
-    ServingParameters,
     ServingPlanSpec,
     TrainingPlanSpec,
     load,
-    load_parameters,
     parse,
 )
 from predictor.errors import InputError
@@ -107,7 +105,6 @@ class _Run:
         if not self.spec.launches:
             run = replace(self.calibration.run, host_per_kernel=0.0)
             self.calibration = replace(self.calibration, run=run)
-        self.parameters = load_parameters(self.spec.calibration)
         self.refused: dict[int, str] = {}
         self.pieces: list[tuple[npt.NDArray[np.intp], Columns]] = []
         self.done = 0
@@ -263,7 +260,7 @@ class _Run:
         columns = (
             train_columns(model, cluster, plan, self.calibration)
             if training
-            else serve_columns(model, cluster, plan, self.calibration, self.parameters)
+            else serve_columns(model, cluster, plan, self.calibration)
         )
         if self.bottlenecks:
             slow = columns["step_time_s" if training else "e2e_s"]
@@ -273,9 +270,7 @@ class _Run:
                 fast = (
                     predict(model, more, plan, self.calibration).step_time
                     if training
-                    else predict_inference(
-                        model, more, plan, self.calibration, self.parameters
-                    ).latencies.e2e
+                    else predict_inference(model, more, plan, self.calibration).latencies.e2e
                 )
                 gains[resource] = slow / fast
                 columns[f"gain of twice the {resource}"] = gains[resource]
@@ -399,10 +394,9 @@ def serve_columns(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    parameters: ServingParameters,
 ) -> dict[str, Array]:
     """What a grid says of a served model; arrays of the plans' shape."""
-    found = predict_inference(model, cluster, plan, calibration, parameters)
+    found = predict_inference(model, cluster, plan, calibration)
     low, high = found.interval("e2e", found.latencies.e2e)
     columns: dict[str, Any] = {
         "ttft_ms": 1e3 * found.latencies.ttft,

@@ -15,14 +15,12 @@ import numpy as np
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.catalog import (
-    ServingParameters,
     ServingPlanSpec,
     TrainingPlanSpec,
     assumptions,
     budget,
     cost_assumptions,
     load,
-    load_parameters,
     machine,
     machine_cost,
     parse,
@@ -69,7 +67,6 @@ class Judge:
     objective: str
     model: Model
     calibration: Calibration
-    parameters: ServingParameters
     known: Mapping[str, float]
     prices: Mapping[str, float]
 
@@ -105,9 +102,7 @@ class Judge:
         if self.training:
             columns = train_columns(self.model, made.cluster, plan, self.calibration)
         else:
-            columns = serve_columns(
-                self.model, made.cluster, plan, self.calibration, self.parameters
-            )
+            columns = serve_columns(self.model, made.cluster, plan, self.calibration)
         rate = columns["tokens_per_s" if self.training else "output_tokens_per_s"]
         if self.objective != "tokens_per_s":
             cost = machine_cost(made, self.prices)
@@ -127,7 +122,6 @@ def _judge(grid: Grid, objective: str) -> Judge:
         objective=objective,
         model=catalog.model(spec.model),
         calibration=calibration,
-        parameters=load_parameters(spec.calibration),
         known=assumptions(spec.assumptions),
         prices=cost_assumptions(spec.cost),
     )

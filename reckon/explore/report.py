@@ -11,7 +11,7 @@ import pandas as pd
 from predictor.errors import InputError
 from predictor.files import write_whole
 from reckon.explore.evaluate import Explored
-from reckon.studies.page import Figure, Result, Series, write_html
+from reckon.views.page import Figure, Result, Series, write_html
 
 SHOWN = 20
 """Rows that the terminal shows: the fastest."""

@@ -22,7 +22,7 @@ from predictor.timing import Calibration
 from predictor.training import complete_training, predict
 from predictor.units import GIB
 from reckon.explore.machines import changed
-from reckon.studies.page import Figure, Result, Series
+from reckon.views.page import Figure, Result, Series
 
 FACTORS = (
     "compute",

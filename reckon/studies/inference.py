@@ -14,8 +14,8 @@ from predictor.errors import InputError
 from predictor.models import Model
 from predictor.timing import Shapes, hierarchy
 from reckon.explore import explore
-from reckon.studies.page import Figure, Result, Series
 from reckon.studies.sweep import bound_figure, figures, saturation
+from reckon.views.page import Figure, Result, Series
 
 
 def products(model: Model, sequences: int, new: int, past: int) -> list[tuple[str, list[float]]]:

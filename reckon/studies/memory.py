@@ -14,7 +14,7 @@ from predictor.memory import memory
 from predictor.plans import TrainingPlan
 from predictor.timing import RunParameters
 from predictor.units import GIB
-from reckon.studies.page import Figure, Result, Series
+from reckon.views.page import Figure, Result, Series
 
 MODES: dict[str, dict[str, Any]] = {
     "none": {"recompute": "none", "sequence_parallel": 0.0},

@@ -12,7 +12,7 @@ from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder, write_text
 from reckon.studies import generations, inference, memory, scaling, sweep, taxes
-from reckon.studies.page import Result, graphs, write_html
+from reckon.views.page import Result, graphs, write_html
 
 KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
     "memory": memory.run,

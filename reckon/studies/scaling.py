@@ -13,7 +13,7 @@ from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.plans import stack
 from predictor.training import complete_training, predict
-from reckon.studies.page import Figure, Result, Series
+from reckon.views.page import Figure, Result, Series
 
 COMMUNICATION = ("tp", "cp", "ep", "pp", "dp")
 

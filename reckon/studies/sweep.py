@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from reckon.explore import explore
-from reckon.studies.page import Figure, Result, Series
+from reckon.views.page import Figure, Result, Series
 
 FLAT = 1.10
 """A curve is saturated where a step gains less than a tenth."""

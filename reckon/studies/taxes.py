@@ -19,11 +19,9 @@ import pandas as pd
 
 from predictor import catalog
 from predictor.catalog import (
-    ServingParameters,
     ServingPlanSpec,
     TrainingPlanSpec,
     load,
-    load_parameters,
     parse,
 )
 from predictor.errors import InputError
@@ -31,7 +29,7 @@ from predictor.hardware import Accelerator
 from predictor.serving import complete_serving, predict_inference
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict
-from reckon.studies.page import Figure, Result, Series
+from reckon.views.page import Figure, Result, Series
 
 TAXES = ("launch", "bulk-synchronous waiting", "data locality")
 STREAMING = ("norm", "elementwise", "softmax", "embedding")
@@ -73,15 +71,13 @@ def training_taxes(content: Mapping[str, Any], calibration: Calibration) -> dict
     }
 
 
-def serving_taxes(
-    content: Mapping[str, Any], calibration: Calibration, parameters: ServingParameters
-) -> dict[str, float]:
+def serving_taxes(content: Mapping[str, Any], calibration: Calibration) -> dict[str, float]:
     """Seconds of a pass that decodes, and what each tax takes of it."""
     model, cluster = catalog.model(content["model"]), catalog.system(content["system"])
     spec = parse(ServingPlanSpec, content["plan"], "taxes")
     plan = complete_serving(spec, calibration.run, model=model, cluster=cluster).plan
-    found = predict_inference(model, cluster, plan, calibration, parameters)
-    free = predict_inference(model, cluster, plan, without_launches(calibration), parameters)
+    found = predict_inference(model, cluster, plan, calibration)
+    free = predict_inference(model, cluster, plan, without_launches(calibration))
     own, device = found.parameters, found.work.decoding
     total = float(found.latencies.step)
     gaps = own.gap if plan.execution == "graph" else 0.0
@@ -103,15 +99,14 @@ def run(parameters: Mapping[str, Any]) -> Result:
 
     parameters   `runs`: name -> `workload` (training or serving), `model`, `system`, `plan`
     """
-    name = parameters.get("calibration", "default")
-    calibration, engines = load(name), load_parameters(name)
+    calibration = load(parameters.get("calibration", "default"))
     rows = []
     for label, content in parameters["runs"].items():
         workload = content.get("workload")
         if workload == "training":
             found = training_taxes(content, calibration)
         elif workload == "serving":
-            found = serving_taxes(content, calibration, engines)
+            found = serving_taxes(content, calibration)
         else:
             raise InputError(f"taxes: {label}: workload {workload!r} is not training or serving")
         rows.append(

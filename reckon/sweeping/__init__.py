@@ -130,36 +130,4 @@ def sweep(
     )
 
 
-def run(
-    grid: str,
-    out: str,
-    calibration: str,
-    workers: int | None,
-    cluster: str | None,
-    chunk: int | None,
-    json: str | None,
-) -> int:
-    """The verb `reckon sweep`; returns the exit status."""
-    found = sweep(
-        grid,
-        out,
-        calibration=calibration,
-        workers=workers,
-        cluster=cluster,
-        chunk=chunk,
-        progress=sys.stderr.isatty(),
-    )
-    if json:
-        from reckon.console.files import write_json
-
-        write_json(json, found.to_dict())
-    if json != "-":
-        print(
-            f"{found.cells:,} cells in {found.folder}: {found.before:,} were there, {found.ok:,} "
-            f"predicted, {found.unfit:,} do not fit, {found.refused:,} refused "
-            f"({found.seconds:.1f} s)"
-        )
-    return 0
-
-
 __all__ = ["Swept", "sweep"]

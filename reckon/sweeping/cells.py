@@ -23,7 +23,7 @@ from reckon import __version__
 from reckon.sweeping.grid import Cell, Chunk
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
-from reckon.verbs.serving import engine_parameters, predict_each_serving
+from reckon.verbs.serving import predict_each_serving
 from reckon.verbs.training import predict_each
 
 Row = dict[str, Any]
@@ -93,7 +93,7 @@ def work(verb: str, calibration: str, chunk: Chunk) -> list[Row]:
     if verb == "predict train":
         found = predict_each(requests, known, "cell")
     elif verb == "predict infer":
-        found = predict_each_serving(requests, known, engine_parameters(calibration), "cell")
+        found = predict_each_serving(requests, known, "cell")
     elif verb == "plan train":
         found = [_searched(fields, known) for fields in requests]
     else:

@@ -133,9 +133,10 @@ def _keys(verb: str) -> tuple[str, ...]:
         from reckon.verbs.fleets import OPTIONS
 
         return (*dict.fromkeys((*ServingPlanSpec.model_fields, *OPTIONS, "price_per_gpu_hour")),)
-    from reckon.verbs.plans import FIELDS, LIMITS
+    from reckon.verbs.plans import BATCH_TOKENS, LIMITS
 
-    return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *FIELDS, *LIMITS, "objective")),)
+    own = (BATCH_TOKENS, *LIMITS, "objective")
+    return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *own)),)
 
 
 def _checked(verb: str, name: str, value: Any, where: str) -> Any:
@@ -170,12 +171,10 @@ def _load(value: Any) -> dict[str, list[float]]:
 
 
 def fingerprint(calibration: str) -> str:
-    """Of a calibration's files; two of the same content have the same."""
+    """Of the files that a calibration is read from; two of the same content have the same."""
     if calibration == "none":
         return "none"
-    folder = catalog.calibration_dir(Path(calibration))
     found = hashlib.blake2b(digest_size=8)
-    for path in sorted(folder.iterdir()):
-        if path.is_file():
-            found.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in catalog.files_read(Path(calibration)):
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
     return found.hexdigest()

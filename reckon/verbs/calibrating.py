@@ -88,18 +88,3 @@ def calibrate(
         "interval_points": points,
         "run_sigma": fitted.run.sigma,
     }
-
-
-def report(summary: dict[str, Any]) -> None:
-    """Print what was fitted, with errors on shapes held out of the fit."""
-    from reckon.views.terminal import grid
-
-    rows = [
-        [key, str(found["points"]), f"{found['mape']:.1%}", f"{found['median']:.1%}"]
-        for key, found in summary["heldout"].items()
-        if found["points"]
-    ]
-    print(grid(["fitted", "held out", "MAPE", "median"], rows))
-    for reason, count in summary["left_out"].items():
-        print(f"left out {count} rows: {reason}")
-    print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {summary['rows']} rows")

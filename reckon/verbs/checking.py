@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.tables.kernel_table import read_table
+from calibration.sources.reading import read_table
+from calibration.tables.dimensions import model_of
 from calibration.tables.profiles import device_systems
-from calibration.tables.runs import model_of
 from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.hardware import Cluster

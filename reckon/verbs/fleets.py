@@ -14,7 +14,6 @@ import numpy as np
 from predictor import catalog
 from predictor.catalog import (
     Filler,
-    ServingParameters,
     ServingPlanSpec,
     complete_cluster,
     load,
@@ -41,23 +40,16 @@ from predictor.units import GB
 from reckon.verbs.loads import Load, load_of, prices
 from reckon.verbs.plans import CLUSTER
 from reckon.verbs.results import SCHEMA_VERSION
-from reckon.verbs.serving import engine_parameters
 from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
 OBJECTIVES = ("gpus", "cost")
 
-STATED = (
-    "model", "system", "accelerator", "input_len", "output_len", "tp", "pp", "dp", "ep",
-    "prefill_workers", "precision", "kv_precision", "framework", "era",
-)  # fmt: skip
-"""Flags that say what to search."""
-
 OPTIONS = (
     "rate", "load", "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom",
     "spare", "price", "objective", "simulate",
 )  # fmt: skip
-"""Flags that say what for."""
+"""Keys that say what for: the load, the promise, the goal."""
 
 NUMBERS = (
     "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom", "spare", "simulate",
@@ -278,7 +270,7 @@ def search_infer(
 
     Raises InputError for anything that cannot be.
     """
-    known, parameters = load(calibration), engine_parameters(calibration)
+    known = load(calibration)
     own_model = catalog.model(model)
     many = clusters if isinstance(clusters, list | tuple) else [clusters]
     systems = [catalog.system(one) for one in many]  # type: ignore[arg-type]
@@ -299,7 +291,7 @@ def search_infer(
     wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
-    found = search_engines(own_model, systems, given, promise, known, parameters, most)
+    found = search_engines(own_model, systems, given, promise, known, most)
     fleets = [_fleet(e, wanted, headroom, spare, table) for e in found.engines]
     fleets.sort(
         key=lambda f: (f.cost if goal == "cost" else f.gpus, f.gpus, f.hours, f.tpot, f.ttft)
@@ -309,11 +301,11 @@ def search_infer(
     other = next((f for f in fleets if f.engine.apart != best.engine.apart), None)
     if other is not None:
         own = other.engine if best.engine.apart else best.engine
-        delay = interruption(own_model, own, known, parameters)
+        delay = interruption(own_model, own, known)
         contrast = Contrast(other, delay, delay / own.tpot)
     simulated = None
     if simulate:
-        simulated = _simulated(own_model, best, wanted.peak, promise, known, parameters, simulate)
+        simulated = _simulated(own_model, best, wanted.peak, promise, known, simulate)
     return InferenceSearch(
         own_model,
         wanted,
@@ -360,16 +352,13 @@ def _simulated(
     peak: float,
     promise: Promise,
     calibration: Calibration,
-    parameters: ServingParameters,
     requests: int,
 ) -> dict[str, Any]:
     """Figures of requests served one by one by one engine of a fleet at the peak, or why an engine
     that holds requests of mean length does not serve those that are longer."""
     engine, rate = fleet.engine, peak / fleet.count
     try:
-        served = one_by_one(
-            model, engine.cluster, engine.plan, calibration, parameters, requests, rate=rate
-        )
+        served = one_by_one(model, engine.cluster, engine.plan, calibration, requests, rate=rate)
     except InputError as error:
         return {"requests": requests, "refused": str(error)}
     return {

@@ -25,9 +25,6 @@ WRITERS: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 }
 """How a table is written, by the ending of its file."""
 
-MOST_REASONS = 15
-"""Reasons that the terminal lists; the JSON has all."""
-
 
 def import_table(
     form: str,
@@ -124,23 +121,3 @@ def _stated(
         raise InputError("a link needs its name and its rate above 0: --link NAME --link-gbs X")
     tier = Tier(link=link, size=math.inf, bandwidth=link_gbs * 1e9, in_switch=in_switch)
     return Stated(accelerator=accelerator, op=op, tiers=(tier, tier))
-
-
-def report(result: dict[str, Any]) -> None:
-    """Print what was written, and what was left out and why."""
-    from reckon.views.terminal import grid
-
-    rows = [[w["accelerator"], w["op"], w["dtype"], str(w["n"])] for w in result["written"]]
-    print(grid(["accelerator", "operator", "type", "rows"], rows, left=3))
-    if result["facts"]:
-        from reckon.verbs.tracing import report_steps
-
-        print()
-        report_steps(result["facts"])
-    if result["left_out"]:
-        print()
-        reasons = [(str(part["reason"]), int(part["n"])) for part in result["left_out"]]
-        if rest := sum(count for _, count in reasons[MOST_REASONS:]):
-            reasons[MOST_REASONS:] = [("other reasons (--json FILE)", rest)]
-        print(grid(["left out, because", "n"], [[why, str(count)] for why, count in reasons]))
-    print(f"\nwrote {result['out']}: {result['rows']} rows")

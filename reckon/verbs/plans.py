@@ -42,18 +42,11 @@ from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 if TYPE_CHECKING:
     import pandas as pd
 
-FIELDS = (
-    "model", "system", "accelerator", "gpus", "global_batch", "batch_tokens", "seq_len", "tp",
-    "pp", "vpp", "cp", "ep", "dp", "micro_batch", "precision", "recompute", "sharding", "schedule",
-    "framework", "era",
-)  # fmt: skip
-"""Flags that say what to search."""
-
-OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimizer": [0, 1]}
-"""What `--offload` adds to the search."""
+BATCH_TOKENS = "batch_tokens"
+"""Key of a search in place of `global_batch`: tokens per step."""
 
 LIMITS = tuple(field.name for field in fields(Limits))
-"""Flags that bound it."""
+"""Keys that bound a search."""
 
 CLUSTER = ("system", "accelerator", "accelerators_per_node", "inter_link_gbps")
 """Keys that say where it runs."""
@@ -276,7 +269,7 @@ def search(
 def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:
     """The request with tokens per step turned into sequences."""
     stated = {name: value for name, value in plan.items() if value is not None}
-    tokens = stated.pop("batch_tokens", None)
+    tokens = stated.pop(BATCH_TOKENS, None)
     if tokens is None:
         return stated
     if "global_batch" in stated:

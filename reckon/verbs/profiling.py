@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +71,7 @@ def profile(
     device: str = "auto",
     budget: str | float = "120s",
     ranks: int = 1,
+    *,
     threads: int | None = None,
     quiet: bool = False,
     models: Sequence[str] = (),
@@ -100,7 +100,6 @@ def profile(
     from profiler import output, suite
     from profiler import ranks as together
     from profiler.device import find
-    from profiler.timing import DISTURBED
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     for mode in modes:
@@ -143,21 +142,29 @@ def profile(
     measured = {row["accelerator"] for row in tables.kernels}
     own = [one for one in devices if one.name in measured]
     table = output.write(Path(out), tables.kernels, tables.steps, own, tables.passes)
+    problems += _disturbed(table, [*tables.steps, *tables.passes])
+    spent = time.perf_counter() - begin
+    return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
+
+
+def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:
+    """What to say of measurements, steps and passes that something else disturbed."""
+    from profiler.timing import DISTURBED
+
+    problems = []
     noisy = int(table["notes"].fillna("").str.startswith("noisy").sum())
     if noisy > MOST_NOISY * len(table):
         problems.append(
             f"{noisy} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "
             "something else runs here; profile again on a quiet machine"
         )
-    checks = [*tables.steps, *tables.passes]
     waited = sum(DISTURBED in str(row["notes"]) for row in checks)
     if waited:
         problems.append(
             f"{waited} of {len(checks)} steps and passes were disturbed: their threads waited for "
             "processors that others used, so that they say little of a prediction"
         )
-    spent = time.perf_counter() - begin
-    return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
+    return problems
 
 
 @dataclass(slots=True)
@@ -221,7 +228,8 @@ def _of(rows: list[dict[str, Any]], device: Device) -> list[dict[str, Any]]:
 
 def _measured(out: Path) -> list[dict[str, Any]]:
     """Rows of a profile that was interrupted, or whose budget was short; none if there is none."""
-    from calibration.tables.kernel_table import check_kernels, read_table
+    from calibration.sources.reading import read_table
+    from calibration.tables.kernel_table import check_kernels
 
     path = out / "kernels.parquet"
     if not path.is_file():
@@ -284,30 +292,3 @@ class _progress:
 
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
-
-
-def report(found: Profile) -> None:
-    """Print what was measured."""
-    from reckon.views.terminal import grid
-
-    if found.kernels is None:
-        return
-    counts = found.kernels.groupby(["accelerator", "op"], observed=True).size()
-    rows = [[str(part) for part in row] for row in counts.reset_index().to_numpy()]
-    print(grid(["device", "operator", "rows"], rows, left=2))
-    if found.steps:
-        print()
-        rows = [
-            [str(s["point_id"]), f"{s['step_time_s'] * 1e3:.1f} ms", str(s["steps"])]
-            for s in found.steps
-        ]
-        print(grid(["training step (a check, never fitted)", "median", "steps"], rows))
-    if found.passes:
-        print()
-        rows = [
-            [str(p["point_id"]), f"{p['value']:.2f} ms", str(p["samples"])] for p in found.passes
-        ]
-        print(grid(["pass of serving (a check, never fitted)", "median", "passes"], rows))
-    for problem in found.problems:
-        print(f"reckon: {problem}", file=sys.stderr)
-    print(f"\nwrote {found.out}/ in {found.seconds:.0f} s")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor import catalog
-from predictor.catalog import ServingParameters, ServingPlanSpec, load, load_parameters, parse
+from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -44,27 +44,24 @@ def predict_infer(
     Raises InputError for anything that cannot be.
     """
     known = load(calibration)
-    own = engine_parameters(calibration)
     resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
     if isinstance(plan, ServingPlan):
-        return predict_inference(resolved_model, resolved_cluster, plan, known, own)
+        return predict_inference(resolved_model, resolved_cluster, plan, known)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    return _one(request, known, own)
+    return _one(request, known)
 
 
-def _one(
-    request: ServingRequest, calibration: Calibration, parameters: ServingParameters
-) -> ServingResult:
+def _one(request: ServingRequest, calibration: Calibration) -> ServingResult:
     """Predict one request: by closed forms, and request by request where that is asked for."""
     model, cluster, plan = request.model, request.cluster, request.plan
     most, saturated = None, False
     if request.rate is not None:
-        found = predict_rate(model, cluster, plan, request.rate, calibration, parameters)
+        found = predict_rate(model, cluster, plan, request.rate, calibration)
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
-        batch = predict_inference(model, cluster, plan, calibration, parameters)
+        batch = predict_inference(model, cluster, plan, calibration)
     served = None
     if request.simulate:
         clients = float(plan.batch) / float(plan.dp)
@@ -73,7 +70,6 @@ def _one(
             cluster,
             plan,
             calibration,
-            parameters,
             request.simulate,
             request.variation,
             request.rate,
@@ -82,26 +78,17 @@ def _one(
     return ServingResult(request, batch, None, served, most, saturated)
 
 
-def engine_parameters(calibration: str | Path | Calibration) -> ServingParameters:
-    """Parameters of engines that go with a calibration."""
-    return load_parameters(
-        calibration.name if isinstance(calibration, Calibration) else str(calibration)
-    )
-
-
 ServingSweep = Sweep[ServingResult]
 """Predictions of all combinations of comma lists."""
 
 
-def sweep_serving(
-    fields: Mapping[str, Any], calibration: Calibration, parameters: ServingParameters, where: str
-) -> ServingSweep:
+def sweep_serving(fields: Mapping[str, Any], calibration: Calibration, where: str) -> ServingSweep:
     """Predict every combination of the lists in `fields` (keys of `ServingPlanSpec`).
 
     A combination that cannot be is listed with its reason; if none can be, InputError is raised.
     """
     combinations, varying = expand(fields)
-    found = predict_each_serving(combinations, calibration, parameters, where)
+    found = predict_each_serving(combinations, calibration, where)
     predictions, refused = sorted_out(combinations, found, varying)
     return Sweep(predictions, refused, varying)
 
@@ -109,7 +96,6 @@ def sweep_serving(
 def predict_each_serving(
     combinations: list[dict[str, Any]],
     calibration: Calibration,
-    parameters: ServingParameters,
     where: str,
 ) -> list[ServingResult | InputError]:
     """Predict requests (keys of `ServingPlanSpec`), in their order; the error of one that cannot
@@ -122,19 +108,17 @@ def predict_each_serving(
         except InputError as error:
             requests.append(error)
     possible = [request for request in requests if not isinstance(request, InputError)]
-    predicted = iter(_together(possible, calibration, parameters))
+    predicted = iter(_together(possible, calibration))
     return [one if isinstance(one, InputError) else next(predicted) for one in requests]
 
 
-def _together(
-    requests: list[ServingRequest], calibration: Calibration, parameters: ServingParameters
-) -> list[ServingResult]:
+def _together(requests: list[ServingRequest], calibration: Calibration) -> list[ServingResult]:
     """Evaluate requests of one model, cluster, engine and category as one batch each."""
     found: dict[int, ServingResult] = {}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, request in enumerate(requests):
         if len(requests) == 1 or request.rate is not None or request.simulate:
-            found[position] = _one(request, calibration, parameters)
+            found[position] = _one(request, calibration)
             continue
         key = (
             request.model,
@@ -147,7 +131,7 @@ def _together(
         members = [requests[position] for position in positions]
         first = members[0]
         plan = first.plan if len(members) == 1 else stack_serving([m.plan for m in members])
-        batch = predict_inference(first.model, first.cluster, plan, calibration, parameters)
+        batch = predict_inference(first.model, first.cluster, plan, calibration)
         for index, (position, member) in enumerate(zip(positions, members, strict=True)):
             found[position] = ServingResult(member, batch, index if len(members) > 1 else None)
     return [found[position] for position in range(len(requests))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.catalog import ServingParameters
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
@@ -29,7 +28,6 @@ def one_by_one(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    parameters: ServingParameters,
     requests: int,
     variation: float = VARIATION,
     rate: float | None = None,
@@ -52,14 +50,14 @@ def one_by_one(
         for seed, mean in ((1, plan.input_len), (2, plan.output_len))
     )
     longest = (float(given.max()), float(made.max()))
-    table = pass_table(model, cluster, plan, calibration, parameters, longest)
+    table = pass_table(model, cluster, plan, calibration, longest)
     arrivals = None
     if rate is not None:
         arrivals = poisson(rate if own else rate / replicas, count)
     if not own:
         return serve(table, given, made, arrivals, clients)
     alone = replace(worker(plan), batch=1.0, prefill_workers=0.0)
-    reading = pass_table(model, cluster, alone, calibration, parameters, longest)
-    whole = predict_inference(model, cluster, plan, calibration, parameters)
+    reading = pass_table(model, cluster, alone, calibration, longest)
+    whole = predict_inference(model, cluster, plan, calibration)
     moved = float(whole.work.transfer)
     return serve_apart(reading, table, given, made, moved, arrivals, clients)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,56 +58,3 @@ class _bar:
 
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
-
-
-def report(result: dict[str, Any]) -> None:
-    """Print the score by source, and what was skipped and why."""
-    from reckon.views.terminal import grid
-
-    rows = [
-        [
-            group["source"],
-            str(group["n"]),
-            _percent(group["mape"]),
-            _percent(group["median_ape"]),
-            "" if group["bias"] is None else f"{group['bias']:+.3f}",
-            _percent(group["coverage"]),
-            "fitted" if group["in_sample"] else "",
-        ]
-        for group in result["groups"]
-    ]
-    columns = ["source", "n", "MAPE", "median", "bias", "covered", ""]
-    if rows:
-        print(grid(columns, rows))
-    print(
-        f"\n{result['n_predicted']} of {result['n_points']} rows predicted with "
-        f"{result['calibration']}: MAPE {_percent(result['mape']) or '-'}, median "
-        f"{_percent(result['median_ape']) or '-'}, macro over sources "
-        f"{_percent(result['macro_mape']) or '-'}; {result['interval_level']:.0%} interval covers "
-        f"{_percent(result['interval_coverage']) or '-'}"
-    )
-    if "inference" in result:
-        table = [
-            [
-                name,
-                str(own["n"]),
-                _percent(own["mape"]),
-                _percent(own["macro_mape"]),
-                _percent(own["coverage"]),
-                _percent(own["with_flagged"]["mape"]),
-            ]
-            for name, own in result["inference"].items()
-        ]
-        columns = ["inference", "n", "MAPE", "macro", "covered", "MAPE with flagged rows"]
-        print("\n" + grid(columns, table))
-    memory = result["memory"]
-    if memory["n"]:
-        print(f"peak memory: MAPE {_percent(memory['mape'])} over {memory['n']} rows")
-    reasons = Counter(row["reason"] for row in result["skipped"])
-    if reasons:
-        print()
-        print(grid(["skipped, because", "n"], [[k, str(v)] for k, v in reasons.most_common()]))

@@ -9,37 +9,35 @@ from predictor.catalog import load
 from predictor.errors import unknown
 from predictor.precision import PEAK
 from predictor.units import GB, GIB
+from reckon.views.fields import briefly, entry, listed
+from reckon.views.terminal import grid
 
-KINDS = (*catalog.KINDS, "calibrations")
+KINDS = (*catalog.KINDS, "calibrations", "fields")
+
+Content = list[dict[str, Any]] | dict[str, Any]
 
 
-def show(kind: str, name: str | None, yaml: bool, json: str | None) -> int:
-    """Print a catalog or one of its entries.
+def content(kind: str, name: str | None) -> Content:
+    """A catalog as rows, or one of its entries.
 
     Raises InputError for unknown kinds and names.
     """
     if kind not in KINDS:
         raise unknown("catalog", kind, KINDS)
-    content = _all(kind) if name is None else _one(kind, name)
-    if json:
-        from reckon.console.files import write_json
+    if kind == "fields":
+        return listed() if name is None else entry(name)
+    return _all(kind) if name is None else _one(kind, name)
 
-        write_json(json, content)
-        if json == "-":
-            return 0
-    if yaml:
-        import yaml as library
 
-        print(library.safe_dump(content, sort_keys=False, allow_unicode=True), end="")
-        return 0
-    from reckon.views.terminal import grid
-
-    if isinstance(content, list):
-        columns = list(content[0])
-        print(grid(columns, [[_cell(row[c]) for c in columns] for row in content], left=2))
+def show(kind: str, found: Content) -> None:
+    """Print a catalog or one of its entries."""
+    if isinstance(found, list):
+        rows = briefly(found) if kind == "fields" else found
+        columns = list(rows[0])
+        text = len(columns) if kind == "fields" else 2
+        print(grid(columns, [[_cell(row[c]) for c in columns] for row in rows], left=text))
     else:
-        print(grid(["", ""], [[key, _cell(value)] for key, value in _flat(content)], left=2))
-    return 0
+        print(grid(["", ""], [[key, _cell(value)] for key, value in _flat(found)], left=2))
 
 
 def _cell(value: Any) -> str:
@@ -136,5 +134,4 @@ def _one(kind: str, name: str) -> dict[str, Any]:
             "interval level": own.interval_level,
             "sigma of a run": own.run.sigma,
         }
-    content = catalog.to_mapping(catalog.spec_of(kind, name))
-    return content
+    return catalog.to_mapping(catalog.spec_of(kind, name))

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.serving.fit import parameters_of, published, timed, values
+from calibration.serving.engines import parameters_of
+from calibration.serving.timed import published, timed, values
 from calibration.tables.requests import InferencePoint, inference_point
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import ServingParameters, load_parameters
 from predictor.plans.serving import ServingPlan
 from predictor.serving.passes import body
+from predictor.timing.engines import ServingParameters
 
 TABLE = Path(__file__).parents[3] / "shared" / "reference" / "inference.csv"
 pytestmark = pytest.mark.skipif(not TABLE.is_file(), reason="needs ../shared/reference")
@@ -36,9 +37,7 @@ def test_decoding_of_static_batches(source: str) -> None:
     points = [p for p in made if isinstance(p, InferencePoint) and not p.flagged]
     found, refused = timed(points, calibration)
     assert not refused
-    for own, most in zip(
-        (load_parameters("default"), ServingParameters()), SOURCES[source], strict=True
-    ):
+    for own, most in zip((calibration.serving, ServingParameters()), SOURCES[source], strict=True):
         predicted = values(found, parameters_of(found, own.engines))[0]
         error = np.abs(np.log(predicted / published(found)))
         assert np.median(error) < most

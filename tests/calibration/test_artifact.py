@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from calibration.artifact import write
 from calibration.kernels.models import fit_kernels
 from calibration.runs.fit import default_run
-from predictor.catalog.artifacts import load
+from predictor.catalog.artifacts import files_read, load
 from predictor.errors import InputError
 from predictor.hardware.links import Curve, LinkModel
 from predictor.timing.calibration import Calibration, Throttle
@@ -99,10 +101,80 @@ def test_writing_again_keeps_the_engines(tmp_path: Path) -> None:
     """`make runs` writes a calibration anew into the folder that holds fitted engines, too."""
     out = tmp_path / "known"
     write(Calibration("known"), out)
-    (out / "serving.json").write_text("{}")
+    kept = '{"engines": {"neutral": {"step_us": 3.0}}, "sigma": {}, "points": []}'
+    (out / "serving.json").write_text(kept)
     write(Calibration("again"), out)
-    assert (out / "serving.json").read_text() == "{}"
+    assert (out / "serving.json").read_text() == kept
     assert load(out).name == "again"
     (out / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"notes\.txt"):
         write(Calibration("third"), out)
+
+
+def test_kernels_that_two_have_in_common_are_kept_once(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    write(calibration, tmp_path / "base")
+    base = load(tmp_path / "base")
+    write(replace(base, name="other"), tmp_path / "other", kernels="base")
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["calibration.json"]
+    found = load(tmp_path / "other")
+    assert found.name == "other"
+    (key,) = base.kernels
+    old, new = base.kernels[key], found.kernels[key]
+    assert all(np.array_equal(a, b) for a, b in zip(old.weights, new.weights, strict=True))
+    assert np.array_equal(old.keys, new.keys)
+    # Written by a user it is whole again, and needs no other folder.
+    write(found, tmp_path / "apart" / "mine")
+    shutil.rmtree(tmp_path / "base")
+    assert load(tmp_path / "apart" / "mine").kernels.keys() == base.kernels.keys()
+    with pytest.raises(InputError, match=r"shares the kernels of 'base', and no calibration"):
+        load(tmp_path / "other")
+
+
+def test_only_kernels_that_are_the_same_can_be_shared(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    write(calibration, tmp_path / "base")
+    with pytest.raises(InputError, match="holds other kernels"):
+        write(Calibration("none of them"), tmp_path / "other", kernels="base")
+    with pytest.raises(InputError, match="holds no kernels to share"):
+        write(calibration, tmp_path / "other", kernels="absent")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("name", ["../base", "/base", "absent", "shared", ""])
+def test_a_calibration_that_shares_nobody_s_kernels_is_refused(
+    calibration: Calibration, tmp_path: Path, name: str
+) -> None:
+    write(calibration, tmp_path / "base")
+    base = load(tmp_path / "base")
+    for own in ("shared", "other"):
+        write(replace(base, name=own), tmp_path / own, kernels="base")
+    path = tmp_path / "other" / "calibration.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "kernels": name}))
+    with pytest.raises(InputError, match="shares the kernels of") as caught:
+        load(tmp_path / "other")
+    assert "\n" not in str(caught.value)
+
+
+def test_damage_to_shared_kernels_names_their_folder(
+    calibration: Calibration, tmp_path: Path
+) -> None:
+    write(calibration, tmp_path / "base")
+    write(load(tmp_path / "base"), tmp_path / "other", kernels="base")
+    path = tmp_path / "base" / "arrays.npy"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(InputError, match=r"calibration \S*base is damaged") as caught:
+        load(tmp_path / "other")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_shipped_calibrations_keep_their_kernels_once() -> None:
+    own, base = (
+        {path for path in files_read(name) if path.suffix == ".npy"}
+        for name in ("default", "kernels-only")
+    )
+    assert own == base
+    assert len(own) == 2
+    assert load("default").kernels.keys() == load("kernels-only").kernels.keys()

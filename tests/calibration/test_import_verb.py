@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from calibration.sources.formats import FORMATS
-from calibration.tables.kernel_table import check_kernels, read_table
+from calibration.sources.reading import read_table
+from calibration.tables.kernel_table import check_kernels
 from predictor.schema import KERNEL_COLUMNS
 
 Cli = Callable[..., tuple[int, str, str]]

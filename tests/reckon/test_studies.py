@@ -11,8 +11,8 @@ import yaml
 from predictor import catalog
 from reckon.console.cli import main
 from reckon.studies import names, study
-from reckon.studies.page import Figure, Result, Series, paragraphs, write_html
 from reckon.studies.run import KINDS
+from reckon.views.page import Figure, Result, Series, paragraphs, write_html
 
 
 def tables(name: str) -> dict[str, pd.DataFrame]:

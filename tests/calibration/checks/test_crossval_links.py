@@ -13,7 +13,7 @@ from calibration.network.fit import fit_links
 from predictor import catalog
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
-from predictor.work.communication import Group
+from predictor.work.primitives import Group
 
 NVLINK = ["nvlink3", "nvlink4", "nvlink5"]
 COMPUTED = ["allreduce", "allgather", "reducescatter", "alltoall"]

@@ -9,7 +9,7 @@ import pytest
 from calibration.checks.scoreboard import kind_of_table, refold, score
 from calibration.checks.scored import Scores, summary
 from calibration.runs.fit import fit_runs, read_points
-from calibration.runs.spread import (
+from calibration.spread import (
     Residual,
     plan_spreads,
     run_sigma,
@@ -19,7 +19,9 @@ from calibration.runs.spread import (
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
-from predictor.timing.calibration import Calibration
+from predictor.timing.calibration import Calibration, RunParameters
+from reckon.verbs.validating import validate
+from reckon.views.validation import show_validation as report
 from tests.calibration.conftest import gemm_table
 from tests.calibration.tables.test_points import ROW
 
@@ -247,3 +249,31 @@ def test_plans_differ_about_the_median_of_their_setting() -> None:
     assert fitted.sigma_plan == pytest.approx(wide["b"])
     assert "b 0.091" in fitted.sources["sigma_plan"]
     assert with_plan_spread(KERNELS.run, found[:12]).sigma_plan == KERNELS.run.sigma_plan
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("tp", "two"), ("num_gpus", "8x8"), ("hidden", "4k"), ("micro_batch", "-1"), ("pp", "inf")],
+)
+def test_text_in_a_column_of_numbers_is_refused_by_file_line_and_column(
+    table: Path, column: str, value: str
+) -> None:
+    rows = pd.read_csv(table, dtype=str)
+    rows.loc[1, column] = value
+    rows.to_csv(table, index=False)
+    with pytest.raises(InputError) as caught:
+        score([table], load("none"))
+    assert str(caught.value).startswith(f"{table}, line 3: {column} must be a number")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=f"line 3: {column}"):
+        read_points([table], RunParameters())
+
+
+def test_the_report_says_how_well_out_of_memory_is_told(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = validate(table, "none")
+    report(result)
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("out of memory"))
+    assert f"{result['memory']['oom_accuracy']:.1%} of rows right" in line
+    assert f"{result['memory']['oom_recall']:.1%} said to" in line

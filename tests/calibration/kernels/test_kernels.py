@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.kernels.fit import Points, errors, latency_of, points_of, predict_points
+from calibration.heldout import errors
+from calibration.kernels.fit import Points, latency_of, points_of, predict_points
 from calibration.kernels.models import derive_backward, fit_kernels
 from calibration.kernels.throttle import fit_throttle
 from predictor import catalog

@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 
 from calibration.artifact import write
-from calibration.kernels.fit import (
-    Points,
-    errors,
-    fit_checked,
-    fit_near,
-    fit_points,
-    predict_points,
-)
+from calibration.heldout import errors
+from calibration.kernels.fit import Points, fit_checked, fit_near, fit_points, predict_points
 from calibration.kernels.near import fitted
 from predictor.catalog.artifacts import load
 from predictor.timing.calibration import ANY, Calibration

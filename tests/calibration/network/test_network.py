@@ -15,7 +15,7 @@ from predictor.hardware.links import Curve, LinkModel
 from predictor.hardware.machines import Cluster, Tier
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
-from predictor.work.communication import Group
+from predictor.work.primitives import Group
 
 
 def table(link: str = "nvlink3", rate: float = 300.0) -> pd.DataFrame:

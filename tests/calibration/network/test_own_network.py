@@ -19,7 +19,7 @@ from predictor.catalog.artifacts import load
 from predictor.hardware.machines import Cluster
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
-from predictor.work.communication import Group
+from predictor.work.primitives import Group
 from reckon.verbs.calibrating import calibrate
 
 

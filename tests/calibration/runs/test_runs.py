@@ -8,28 +8,19 @@ import pandas as pd
 import pytest
 
 from calibration.checks.scoreboard import refold, score
+from calibration.runs.apart import Runs, environments, errors, predictions, take_apart
+from calibration.runs.descent import LAUNCHES, NOISE, SHARED, descend
 from calibration.runs.fit import (
-    LAUNCHES,
-    NOISE,
-    SHARED,
     WITHIN,
-    Runs,
     adapt_runs,
     bend_runs,
     default_run,
-    descend,
-    environments,
-    errors,
-    families,
-    fit_levels,
     fit_run,
     fit_runs,
     left_out,
-    predictions,
     read_points,
-    robust_mean,
-    take_apart,
 )
+from calibration.runs.levels import families, fit_levels, robust_mean
 from predictor.catalog.artifacts import load
 from predictor.catalog.filling import frameworks
 from predictor.errors import InputError

@@ -1,5 +1,7 @@
 """Rows of inference tables, and the fit of serving engines."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,25 +10,18 @@ import pytest
 
 from calibration.checks.scoreboard import refold, score
 from calibration.checks.scored import summary
-from calibration.serving.fit import (
-    class_of,
-    fit,
-    fit_engines,
-    fit_spreads,
-    held_out,
-    lineage,
-    main,
-    parameters_of,
-    published,
-    timed,
-    values,
-    weights,
-)
+from calibration.serving.engines import fit_engines, held_out, lineage, parameters_of, weights
+from calibration.serving.fit import fit, main
+from calibration.serving.spreads import class_of, fit_spreads
+from calibration.serving.timed import published, timed, values
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Skipped
+from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import EngineParameters, read_parameters
+from predictor.catalog.engines import read_parameters
 from predictor.timing.calibration import RunParameters
+from predictor.timing.engines import EngineParameters
+from reckon import validate
 
 CALIBRATION = load("default")
 RUN = RunParameters()
@@ -298,3 +293,18 @@ def test_parameters_are_drawn_along_the_lineage():
     fitted = fit_engines(timed(slow, CALIBRATION)[0])
     assert fitted["nim"].decode > fitted["neutral"].decode > 1.0
     assert fitted["vllm"].decode == fitted["neutral"].decode
+
+
+def test_validation_uses_the_engines_of_the_calibration_s_folder(tmp_path):
+    """Also where the folder has another name than the calibration within."""
+    mine = shutil.copytree(catalog.calibration_dir("kernels-only"), tmp_path / "mine")
+    kept = {"engines": {"neutral": {"step_us": 5e4}}, "sigma": {"all": 0.2}, "points": ["one64.0"]}
+    (mine / "serving.json").write_text(json.dumps(kept))
+    table = table_of(tmp_path)
+    own, other = (validate(table, name)["points"] for name in (mine, "kernels-only"))
+    for slow, quick in zip(own, other, strict=True):
+        assert slow["in_sample"] == (slow["point_id"] == "one64.0")
+        if slow["metric"] == "e2e_s":
+            # Every token waits for the host: 50 ms a pass, elsewhere less than half of that.
+            longer = slow["predicted"] - quick["predicted"]
+            assert longer > 25e-3 * (BASE["output_len"] - 1)

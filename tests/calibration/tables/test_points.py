@@ -5,7 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from calibration.tables.runs import Point, Skipped, base_name, model_of, point_of
+from calibration.tables.dimensions import base_name, model_of
+from calibration.tables.runs import Point, Skipped, amended, point_of
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.timing.calibration import RunParameters
@@ -207,17 +208,73 @@ def test_a_row_without_compilation_is_not_fused() -> None:
         assert not found.request.plan.fused
 
 
-def test_what_the_notes_call_a_guess_gives_way_to_what_they_say() -> None:
-    found = point(notes="H100 variant not stated (torchtitan H100s elsewhere are 96GB HBM2e 500W)")
-    assert found.request.cluster.accelerator.name == "H100-SXM5-96GB-HBM2e-500W"
+def test_the_heads_that_a_row_states_win() -> None:
+    """SC '21's 1.7B has 24 heads in the catalog; a row of another shape keeps its own."""
+    own = {"model": "gpt-1.7b", "hidden": 2304.0, "heads": 16.0}
+    found = model_of({**ROW, **own})
+    assert (found.heads, found.kv_heads, found.head_dim) == (16, 16, 144)
+    stated = model_of({**ROW, **own, "kv_heads": 4.0})
+    assert (stated.heads, stated.kv_heads) == (16, 4)
 
 
-def test_cells_that_notes_imply_are_filled_and_stated_ones_kept() -> None:
-    tray = "GPU MODEL NOT STATED: memory percentages imply ~184.3 GiB capacity (GB200/B200 class)"
-    found = point(accelerator=math.nan, gpus_per_node=math.nan, num_gpus=4.0, notes=tray)
-    assert found.request.cluster.accelerator.name == "GB200-186GB"
-    assert point(notes=tray).request.cluster.accelerator.name == "H100-SXM5-80GB"
-    page = "MODEL NOT STATED on this page (TorchAO MX benchmark; see torchao source)"
-    assert point(model=math.nan, notes=page).request.model.name == "llama3-8b"
-    node = 'source states "800Gbps" interconnect (appears to be per node, not per-GPU)'
-    assert point(notes=node).request.cluster.tiers[-1].bandwidth == 100e9 / 8
+@pytest.mark.parametrize("name", ["gpt-18b", "bloom-176b", "llama3-8b", "llama3-70b"])
+def test_heads_as_the_catalog_states_them_change_nothing(name: str) -> None:
+    known = catalog.model(name)
+    found = model_of({**ROW, "model": name, "heads": float(known.heads)})
+    assert found == model_of({**ROW, "model": name})
+    assert (found.kv_heads, found.head_dim) == (known.kv_heads, known.head_dim)
+
+
+def test_groups_of_the_catalog_stay_where_they_divide_the_row_s_heads() -> None:
+    known = catalog.model("llama3-8b")
+    assert known.kv_heads == 8
+    same = model_of({**ROW, "model": "llama3-8b", "heads": 64.0})
+    assert (same.heads, same.kv_heads, same.head_dim) == (64, 8, 64)
+    other = model_of({**ROW, "model": "llama3-8b", "hidden": 4080.0, "heads": 60.0})
+    assert (other.heads, other.kv_heads) == (60, 60)
+
+
+def test_heads_share_out_the_width_of_the_row() -> None:
+    """BLOOM's runs with 64 heads: as many parameters as with 112."""
+    few, many = (model_of({**ROW, "model": "bloom-176b", "heads": h}) for h in (64.0, 112.0))
+    assert few.heads * few.head_dim == many.heads * many.head_dim == 14336
+    assert few.parameters == many.parameters
+
+
+def test_a_gpt_s_feed_forward_is_four_times_as_wide_and_said_to_be_assumed() -> None:
+    own = {"model": "gpt-odd", "family": "gpt", "layers": 24.0, "hidden": 2048.0, "heads": 16.0}
+    found = point(**own)
+    assert found.request.model.ffn_hidden == 8192
+    assumed = {one.field: one for one in found.request.assumed}
+    assert assumed["ffn_hidden"].value == 8192
+    assert "4 x hidden" in assumed["ffn_hidden"].rule
+    assert "heads" not in assumed
+    assert not [a for a in point(**own, ffn_hidden=5632.0).request.assumed if a.field[:3] == "ffn"]
+    with pytest.raises(InputError, match="ffn_hidden, vocab not stated"):
+        model_of({**ROW, **own, "model": "odd", "family": "llama"})
+
+
+@pytest.mark.parametrize("stated", [1.0, True, "True", 0.0, False, "False"])
+@pytest.mark.parametrize("name", ["llama3-8b", "gpt-odd"])
+def test_tied_embeddings_are_as_the_table_says(name: str, stated: object) -> None:
+    own = {"layers": 24.0, "hidden": 2048.0, "heads": 16.0, "ffn_hidden": 8192.0, "vocab": 50257.0}
+    row = {**ROW, **own, "model": name, "tied_embeddings": stated}
+    assert model_of(row).tied_embeddings is (stated in (1.0, "True"))
+
+
+def test_what_is_known_of_published_rows_fills_their_empty_cells() -> None:
+    row = {"source": "torchtitan_nvfp4", "point_id": "titan_nvfp4_r1_a", "accelerator": math.nan}
+    assert amended({**ROW, **row})["accelerator"] == "GB200-186GB"
+    assert amended({**ROW, **row, "accelerator": "H100"})["accelerator"] == "H100"
+    assert amended({**ROW, **row, "source": "mine"}) == {**ROW, **row, "source": "mine"}
+    guess = {"source": "torchao_training", "point_id": "torchao_h100_r1_a"}
+    assert amended({**ROW, **guess})["accelerator"] == "H100-SXM5-96GB-HBM2e-500W"
+
+
+def test_every_amended_row_is_a_published_one() -> None:
+    folder = catalog.data_dir() / "reference"
+    known = pd.read_csv(folder / "training.csv", low_memory=False)
+    rows = pd.read_csv(folder / "amended.csv")
+    pairs = set(zip(known["source"], known["point_id"], strict=True))
+    assert set(zip(rows["source"], rows["point_id"], strict=True)) <= pairs
+    assert set(rows["column"]) <= set(known.columns)

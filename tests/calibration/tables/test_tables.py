@@ -6,14 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.tables.kernel_table import (
-    check_kernels,
-    gaps,
-    kinds,
-    read_table,
-    shapes_of,
-    variants,
-)
+from calibration.sources.reading import read_table
+from calibration.tables.kernel_table import check_kernels, gaps, kinds, shapes_of, variants
 from predictor.errors import InputError
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan

@@ -12,7 +12,6 @@ from predictor import catalog
 from predictor.catalog import technology as tech
 from predictor.catalog.artifacts import load
 from predictor.catalog.cost import cost_assumptions, die_yield, dies_per_wafer, machine_cost
-from predictor.catalog.engines import load_parameters
 from predictor.errors import InputError
 from predictor.hardware import budget as budgets
 from predictor.plans.serving import ServingPlan
@@ -93,14 +92,13 @@ def test_a_batch_of_machines_equals_them_one_by_one() -> None:
     model = catalog.model("llama2-13b")
     batch = predict(model, together.cluster, plan, known)
     serving = ServingPlan(batch=8.0, input_len=512.0, output_len=64.0, tp=2.0)
-    engines = load_parameters("default")
-    served = predict_inference(model, together.cluster, serving, known, engines)
+    served = predict_inference(model, together.cluster, serving, known)
     for at, one in enumerate(many):
         alone = tech.machine(one)
         single = predict(model, alone.cluster, plan, known)
         assert batch.step_time[at] == pytest.approx(float(single.step_time), rel=1e-12)
         assert batch.sigma[at] == pytest.approx(float(single.sigma), rel=1e-12)
-        latency = predict_inference(model, alone.cluster, serving, known, engines).latencies
+        latency = predict_inference(model, alone.cluster, serving, known).latencies
         assert served.latencies.e2e[at] == pytest.approx(float(latency.e2e), rel=1e-12)
         assert together.power[at] == pytest.approx(float(alone.power))
 

@@ -7,7 +7,6 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import load_parameters
 from predictor.catalog.given import Range
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory
@@ -17,7 +16,7 @@ from predictor.serving.capacities import Promise, poisson_quantile, waiting_quan
 from predictor.serving.events import pass_table, poisson, serve, spread_lengths
 from predictor.serving.prediction import predict_inference
 
-KNOWN, PARAMETERS = load("default"), load_parameters("default")
+KNOWN = load("default")
 LLAMA, MIXTURE = catalog.model("llama3-8b"), catalog.model("mixtral-8x7b")
 DGX, OLD = catalog.system("dgx-h100"), catalog.system("dgx-a100")
 LENGTHS = {"input_len": (1024,), "output_len": (256,)}
@@ -27,7 +26,7 @@ PROMISE = Promise(ttft=0.3, tpot=0.015)
 def search(promise: Promise = PROMISE, **fields: object) -> Engines:
     wide = {name: v if isinstance(v, tuple) else (v,) for name, v in fields.items()}
     stated = {**LENGTHS, "prefill_workers": (0,), **wide}
-    return search_engines(LLAMA, [DGX], stated, promise, KNOWN, PARAMETERS)
+    return search_engines(LLAMA, [DGX], stated, promise, KNOWN)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_engines_keep_the_promise_at_their_rate_and_no_load_above_does(found: En
 def test_a_load_is_that_of_the_single_run(found: Engines) -> None:
     for engine in found.engines[:4]:
         plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
-        alone = predict_inference(LLAMA, DGX, plan, KNOWN, PARAMETERS)
+        alone = predict_inference(LLAMA, DGX, plan, KNOWN)
         assert float(alone.requests_per_s) == pytest.approx(engine.rate, rel=1e-4)
 
 
@@ -57,7 +56,7 @@ def test_shares_are_those_of_requests_served_one_by_one(tp: int) -> None:
     (engine,) = search(tp=tp, pp=1).engines
     given, made = (spread_lengths(mean, 3000, 0.1, seed) for seed, mean in ((1, 1024), (2, 256)))
     longest = (float(given.max()), float(made.max()))
-    table = pass_table(LLAMA, DGX, engine.plan, KNOWN, PARAMETERS, longest)
+    table = pass_table(LLAMA, DGX, engine.plan, KNOWN, longest)
     served = serve(table, given, made, poisson(engine.rate, 3000))
     # No constant was fitted to these: queueing theory against a simulation.
     assert engine.tpot == pytest.approx(np.quantile(served.tpot, 0.9), rel=0.15)
@@ -101,7 +100,7 @@ def test_the_front_rises(found: Engines) -> None:
 
 
 def test_systems_are_compared_and_mixtures_spread_their_experts() -> None:
-    found = search_engines(MIXTURE, [DGX, OLD], LENGTHS, Promise(tpot=0.05), KNOWN, PARAMETERS)
+    found = search_engines(MIXTURE, [DGX, OLD], LENGTHS, Promise(tpot=0.05), KNOWN)
     assert {e.cluster.name for e in found.engines} == {DGX.name, OLD.name}
     assert any(float(e.plan.ep) > 1 for e in found.engines)
     assert any(float(e.plan.dp) > 1 for e in found.engines)
@@ -114,9 +113,7 @@ def test_what_cannot_be_says_what_would() -> None:
         search(tp=3)
     large = catalog.model("llama3-405b")
     with pytest.raises(InputError, match=r"least memory that would is [\d.]+ GiB per GPU"):
-        search_engines(
-            large, [DGX], {**LENGTHS, "tp": (1,), "pp": (1,)}, PROMISE, KNOWN, PARAMETERS
-        )
+        search_engines(large, [DGX], {**LENGTHS, "tp": (1,), "pp": (1,)}, PROMISE, KNOWN)
     with pytest.raises(InputError, match="above 0"):
         Promise(ttft=0.0)
     with pytest.raises(InputError, match="between 0 and 1"):
@@ -128,7 +125,7 @@ TIGHT = Promise(ttft=0.5, tpot=0.02)
 
 
 def both(load: float = 40.0, promise: Promise = TIGHT, **fields: object) -> Engines:
-    return search_engines(LLAMA, [DGX], {**LONG, **fields}, promise, KNOWN, PARAMETERS, load)
+    return search_engines(LLAMA, [DGX], {**LONG, **fields}, promise, KNOWN, load)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +141,7 @@ def test_prompts_read_apart_are_single_runs(apart: Engines) -> None:
         assert engine.ttft <= TIGHT.ttft
         assert engine.tpot <= TIGHT.tpot
         plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
-        alone = predict_inference(LLAMA, DGX, plan, KNOWN, PARAMETERS)
+        alone = predict_inference(LLAMA, DGX, plan, KNOWN)
         assert float(alone.requests_per_s) == pytest.approx(engine.rate, rel=1e-6)
         decoding, reading = plan.tp * plan.pp * plan.dp, plan.prefill_workers * plan.prefill_tp
         assert engine.gpus == float(decoding + reading)
@@ -169,8 +166,8 @@ def test_the_best_ratio_is_that_of_trying_every_one(apart: Engines) -> None:
     assert together.unsearched == "prefill_workers 0 was asked for"
     own, other = apart.engines[-1], together.engines[0]
     assert own.apart
-    assert interruption(LLAMA, other, KNOWN, PARAMETERS) > 0.05 * other.tpot
-    assert interruption(LLAMA, own, KNOWN, PARAMETERS) < 0.05 * own.tpot
+    assert interruption(LLAMA, other, KNOWN) > 0.05 * other.tpot
+    assert interruption(LLAMA, own, KNOWN) < 0.05 * own.tpot
 
 
 def test_workers_are_bounded_by_what_is_stated(apart: Engines) -> None:
@@ -186,21 +183,17 @@ def test_workers_that_cannot_hold_the_weights_are_none() -> None:
     large = catalog.model("llama3-405b")
     stated = {**LENGTHS, "tp": (8,), "pp": (4,), "prefill_workers": (1,), "prefill_tp": (4,)}
     with pytest.raises(InputError, match=r"least memory that would is [\d.]+ GiB .*prefill tp 4"):
-        search_engines(large, [DGX], stated, Promise(), KNOWN, PARAMETERS)
+        search_engines(large, [DGX], stated, Promise(), KNOWN)
     # Beyond the node where none inside it holds them.
-    found = search_engines(
-        large, [DGX], {**stated, "prefill_tp": Range(1, 64)}, Promise(), KNOWN, PARAMETERS
-    )
+    found = search_engines(large, [DGX], {**stated, "prefill_tp": Range(1, 64)}, Promise(), KNOWN)
     assert {float(e.plan.prefill_tp) for e in found.engines} == {16.0}
 
 
 def test_engines_of_a_fleet_share_the_hosts_memory() -> None:
     stated = {**LENGTHS, "offload": ("weights",), "tp": (1, 2), "pp": (1,)}
-    found = search_engines(LLAMA, [DGX], stated, Promise(), KNOWN, PARAMETERS)
+    found = search_engines(LLAMA, [DGX], stated, Promise(), KNOWN)
     each = {float(e.plan.tp): float(e.plan.host_memory) for e in found.engines}
     assert each == pytest.approx({1.0: 2048e9 / 8, 2.0: 2048e9 / 4})
     assert found.unsearched == "the cache lies in the host's memory"
     with pytest.raises(InputError, match="cannot be read apart: the cache lies"):
-        search_engines(
-            LLAMA, [DGX], {**stated, "prefill_workers": (1,)}, Promise(), KNOWN, PARAMETERS
-        )
+        search_engines(LLAMA, [DGX], {**stated, "prefill_workers": (1,)}, Promise(), KNOWN)

@@ -7,7 +7,6 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import EngineParameters, ServingParameters
 from predictor.catalog.specs import ServingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
@@ -19,10 +18,11 @@ from predictor.serving.latency import Device, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.serving.rates import predict_rate
 from predictor.timing.calibration import RunParameters
+from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.work.serving import kv_token_bytes
 
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
-CALIBRATION, ENGINES = load("default"), ServingParameters()
+CALIBRATION = replace(load("default"), serving=ServingParameters())
 BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
 
 
@@ -41,7 +41,7 @@ def plan(**fields):
 
 
 def predict(**fields):
-    return predict_inference(MODEL, CLUSTER, plan(**fields), CALIBRATION, ENGINES)
+    return predict_inference(MODEL, CLUSTER, plan(**fields), CALIBRATION)
 
 
 def work(**fields):
@@ -140,17 +140,17 @@ def alone(own):
 
 
 def tables(own):
-    return tuple(pass_table(MODEL, CLUSTER, o, CALIBRATION, ENGINES) for o in (alone(own), own))
+    return tuple(pass_table(MODEL, CLUSTER, o, CALIBRATION) for o in (alone(own), own))
 
 
 @pytest.mark.parametrize("clients", [1, 8, 64])
 def test_the_closed_form_agrees_with_requests_one_by_one(clients):
     own = plan(batch=float(clients))
-    form = predict_inference(MODEL, CLUSTER, own, CALIBRATION, ENGINES)
+    form = predict_inference(MODEL, CLUSTER, own, CALIBRATION)
     # Answers of different lengths, so that clients do not stay in step.
     lengths = np.full(1500, 2000.0), spread_lengths(200.0, 1500, 0.5)
-    reading = pass_table(MODEL, CLUSTER, alone(own), CALIBRATION, ENGINES, (2000.0, 300.0))
-    decoding = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES, (2000.0, 300.0))
+    reading = pass_table(MODEL, CLUSTER, alone(own), CALIBRATION, (2000.0, 300.0))
+    decoding = pass_table(MODEL, CLUSTER, own, CALIBRATION, (2000.0, 300.0))
     moved = float(form.work.transfer)
     served = serve_apart(reading, decoding, *lengths, moved, clients=clients)
     tail = slice(500, 1400)
@@ -160,7 +160,7 @@ def test_the_closed_form_agrees_with_requests_one_by_one(clients):
 
 def test_random_arrivals_wait_for_a_worker():
     own = plan(batch=np.inf)
-    found = predict_rate(MODEL, CLUSTER, own, 3.0, CALIBRATION, ENGINES)
+    found = predict_rate(MODEL, CLUSTER, own, 3.0, CALIBRATION)
     assert not found.saturated
     form = found.prediction
     lengths = np.full(4000, 2000.0), np.full(4000, 200.0)
@@ -174,7 +174,7 @@ def test_random_arrivals_wait_for_a_worker():
 
 def test_shared_workers_one_by_one():
     own = plan(batch=np.inf, tp=4.0, dp=4.0, prefill_workers=2.0)
-    found = predict_rate(MODEL, CLUSTER, own, 6.0, CALIBRATION, ENGINES)
+    found = predict_rate(MODEL, CLUSTER, own, 6.0, CALIBRATION)
     assert not found.saturated
     form = found.prediction
     lengths = np.full(16000, 2000.0), np.full(16000, 200.0)

@@ -7,14 +7,14 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import EngineParameters, ServingParameters
 from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
 from predictor.serving.events import PassTable, pass_table, poisson, serve, spread_lengths
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
+from predictor.timing.engines import EngineParameters, ServingParameters
 
-CALIBRATION, ENGINES = load("default"), ServingParameters()
+CALIBRATION = replace(load("default"), serving=ServingParameters())
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
 BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
 
@@ -76,10 +76,10 @@ def test_passes_in_a_leap_are_as_many_as_one_by_one():
 @pytest.mark.parametrize(("clients", "length"), [(1, 1000.0), (16, 1000.0), (64, 200.0)])
 def test_the_closed_form_agrees_with_requests_one_by_one(clients, length):
     own = plan(batch=float(clients), input_len=length)
-    closed = predict_inference(MODEL, CLUSTER, own, CALIBRATION, ENGINES)
+    closed = predict_inference(MODEL, CLUSTER, own, CALIBRATION)
     given, made = (spread_lengths(mean, 10 * clients + 20, 0.1) for mean in (length, 200.0))
     longest = (float(given.max()), float(made.max()))
-    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES, longest)
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, longest)
     found = serve(times, given, made, clients=clients)
     assert found.tpot.mean() == pytest.approx(float(closed.latencies.tpot), rel=0.05)
     assert found.e2e.mean() == pytest.approx(float(closed.latencies.e2e), rel=0.05)
@@ -89,11 +89,11 @@ def test_the_closed_form_agrees_with_requests_one_by_one(clients, length):
 @pytest.mark.parametrize("rate", [1.0, 6.0, 11.0])
 def test_the_closed_form_of_a_rate_agrees_too(rate):
     own = plan(batch=np.inf)
-    closed = predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, ENGINES)
+    closed = predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION)
     assert not closed.saturated
     given, made = (spread_lengths(mean, 3000, 0.1) for mean in (1000.0, 200.0))
     longest = (float(given.max()), float(made.max()))
-    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES, longest)
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, longest)
     found = serve(times, given, made, poisson(rate, 3000))
     assert found.tpot.mean() == pytest.approx(float(closed.prediction.latencies.tpot), rel=0.1)
     assert found.ttft.mean() == pytest.approx(float(closed.prediction.latencies.ttft), rel=0.35)
@@ -104,18 +104,16 @@ def test_the_closed_form_of_a_rate_agrees_too(rate):
 
 def test_latency_grows_with_the_rate_until_it_saturates():
     own = plan(batch=np.inf)
-    found = [
-        predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, ENGINES) for rate in (1.0, 5.0, 12.0)
-    ]
+    found = [predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION) for rate in (1.0, 5.0, 12.0)]
     assert np.all(np.diff([float(one.prediction.latencies.e2e) for one in found]) > 0)
-    assert predict_rate(MODEL, CLUSTER, own, 1e3, CALIBRATION, ENGINES).saturated
+    assert predict_rate(MODEL, CLUSTER, own, 1e3, CALIBRATION).saturated
     assert not any(one.saturated for one in found)
 
 
 def test_a_queue_beyond_saturation_grows():
     own = plan(batch=np.inf)
-    times = pass_table(MODEL, CLUSTER, own, CALIBRATION, ENGINES)
-    most = predict_rate(MODEL, CLUSTER, own, 1.0, CALIBRATION, ENGINES).most_requests_per_s
+    times = pass_table(MODEL, CLUSTER, own, CALIBRATION)
+    most = predict_rate(MODEL, CLUSTER, own, 1.0, CALIBRATION).most_requests_per_s
     given, made = np.full(3000, 1000.0), np.full(3000, 200.0)
     found = serve(times, given, made, poisson(1.5 * most, 3000))
     assert found.ttft[-300:].mean() > 5 * found.ttft[:300].mean()
@@ -129,7 +127,7 @@ def test_requests_that_cannot_be_served():
         serve(table(), np.array([100.0]), np.array([1.0]))
     long = replace(plan(tp=2.0), input_len=1e6)
     with pytest.raises(InputError, match="the cache has room for"):
-        pass_table(MODEL, CLUSTER, long, CALIBRATION, ENGINES)
+        pass_table(MODEL, CLUSTER, long, CALIBRATION)
 
 
 def test_lengths_and_arrivals_have_their_means():

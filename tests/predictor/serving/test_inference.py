@@ -1,5 +1,7 @@
 """Latencies, memory and completion of serving."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,12 +9,7 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import (
-    EngineParameters,
-    ServingParameters,
-    engines_mapping,
-    from_mapping,
-)
+from predictor.catalog.engines import engines_mapping, from_mapping
 from predictor.catalog.specs import ServingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
@@ -21,8 +18,9 @@ from predictor.serving.completion import complete_serving, engines
 from predictor.serving.latency import Device, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
+from predictor.timing.engines import EngineParameters, ServingParameters
 
-CALIBRATION = load("default")
+CALIBRATION = replace(load("default"), serving=ServingParameters())
 MODEL, CLUSTER = catalog.model("llama3-8b"), catalog.system("dgx-h100")
 BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
 
@@ -48,7 +46,7 @@ def work(**fields):
 
 def predict(**fields):
     plan = ServingPlan(**{"batch": 1.0, "input_len": 512.0, "output_len": 128.0, **fields})
-    return predict_inference(MODEL, CLUSTER, plan, CALIBRATION, ServingParameters())
+    return predict_inference(MODEL, CLUSTER, plan, CALIBRATION)
 
 
 def test_a_single_request_is_its_prompt_and_its_passes():
@@ -302,7 +300,7 @@ def test_a_state_does_not_grow_with_the_context():
 def test_hybrids_decode_by_updating_states():
     model = catalog.model("nemotron-nano-9b-v2")
     plan = ServingPlan(batch=8.0, input_len=512.0, output_len=128.0)
-    found = predict_inference(model, CLUSTER, plan, CALIBRATION, ServingParameters())
+    found = predict_inference(model, CLUSTER, plan, CALIBRATION)
     lines = {line.name: line for line in found.decoding.lines}
     assert lines["mamba.update"].count == 27
     assert lines["attention"].count == 4

@@ -12,9 +12,9 @@ from predictor.plans.serving import ServingPlan, runnable
 from predictor.serving.passes import TERMS, body, decode_cores, matvec_time, prefill_cores, steps
 from predictor.work.serving import (
     decode_attention,
-    exchanges,
     kv_token_bytes,
     layer_operators,
+    pass_collectives,
     prefill_attention,
 )
 
@@ -98,7 +98,7 @@ def test_experts_have_all_tokens_between_them():
 
 
 def test_two_reductions_per_layer_and_none_without_ranks():
-    found = exchanges(LLAMA, plan(tp=4.0), 8.0, 8.0)
+    found = pass_collectives(LLAMA, plan(tp=4.0), 8.0, 8.0)
     reduced = sum(o.count for o in found if o.op == "allreduce")
     assert reduced == 2 * LLAMA.layers + 1  # and the embedding
     assert found[0].bytes == 8 * 5120 * 2

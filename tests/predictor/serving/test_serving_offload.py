@@ -1,12 +1,13 @@
 """Weights and cache in the host's memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.clusters import alone
-from predictor.catalog.engines import EngineParameters, ServingParameters
 from predictor.catalog.specs import ServingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.memory.serving import weight_bytes
@@ -16,11 +17,12 @@ from predictor.serving.events import pass_table
 from predictor.serving.offload import attention_time, default_link, hosts_memory
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
+from predictor.timing.engines import EngineParameters, ServingParameters
 
 MODEL = catalog.model("mixtral-8x7b")
 CLUSTER = alone(catalog.accelerator("A100-PCIe-40GB"))
-CALIBRATION = load("default")
 BARE = ServingParameters({"neutral": EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)})
+CALIBRATION = replace(load("default"), serving=BARE)
 
 
 def predict(**fields):
@@ -36,7 +38,7 @@ def predict(**fields):
         "host_link": 25e9,
     }
     plan = ServingPlan(**{**base, **fields})
-    return predict_inference(MODEL, CLUSTER, plan, CALIBRATION, BARE)
+    return predict_inference(MODEL, CLUSTER, plan, CALIBRATION)
 
 
 def test_a_pass_lasts_as_long_as_the_stream_of_the_weights():
@@ -93,7 +95,7 @@ def test_the_host_holds_the_cache():
 
 def test_events_stream_too():
     plan = predict(batch=64.0).plan
-    table = pass_table(MODEL, CLUSTER, plan, CALIBRATION, BARE)
+    table = pass_table(MODEL, CLUSTER, plan, CALIBRATION)
     assert table.decoding(64, 132.0) == pytest.approx(float(predict(batch=64.0).latencies.step))
 
 

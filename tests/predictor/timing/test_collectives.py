@@ -21,7 +21,7 @@ from predictor.timing.collectives import (
     span,
     volume,
 )
-from predictor.work.communication import Group
+from predictor.work.primitives import Group
 
 PLAIN = Calibration("none")
 KERNELS = load("kernels-only")

@@ -15,7 +15,8 @@ from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import Calibration, Throttle
 from predictor.timing.features import Shapes, ideal, memory_time
 from predictor.timing.kernels import operator_times, shape_times, throttled
-from predictor.work.training import gemm, step_operators, streaming
+from predictor.work.primitives import gemm, streaming
+from predictor.work.training import step_operators
 
 PLAIN, KERNELS = Calibration("none"), load("kernels-only")
 A100, H100 = catalog.accelerator("A100-SXM4-80GB"), catalog.accelerator("H100-SXM5-80GB")

@@ -11,14 +11,15 @@ import pytest
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.work.communication import (
-    Collective,
     Held,
     gradient_collectives,
     groups,
     pipeline_collectives,
     step_collectives,
 )
-from predictor.work.training import LAYER_MODULES, step_operators
+from predictor.work.primitives import Collective
+from predictor.work.training import step_operators
+from predictor.work.worklist import LAYER_MODULES
 
 Make = Callable[..., TrainingPlan]
 

@@ -10,7 +10,8 @@ from predictor.models.flops import model_flop_per_token
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.work.primitives import Operator
-from predictor.work.training import LAYER_MODULES, step_operators, update_operators
+from predictor.work.training import step_operators, update_operators
+from predictor.work.worklist import LAYER_MODULES
 
 Make = Callable[..., TrainingPlan]
 

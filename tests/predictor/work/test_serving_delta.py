@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import ServingParameters
 from predictor.catalog.specs import ServingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
@@ -17,19 +18,20 @@ from predictor.serving.completion import complete_serving
 from predictor.serving.passes import BLOCK_RATE, decode_cores, prefill_cores
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing.calibration import RunParameters
+from predictor.timing.engines import ServingParameters
 from predictor.training.prediction import TrainingPlan
 from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
-    exchanges,
     kv_token_bytes,
     layer_operators,
+    pass_collectives,
     prefill_attention,
     state_bytes,
 )
 from predictor.work.training import step_operators
 
-CALIBRATION = load("default")
+CALIBRATION = replace(load("default"), serving=ServingParameters())
 QWEN = catalog.model("qwen3.5-397b-a17b")
 NEXT = catalog.model("qwen3-next-80b-a3b")
 CLUSTER = catalog.system("DGX-H200")
@@ -45,7 +47,7 @@ def named(found: list[Operator]) -> dict[str, Operator]:
 
 
 def predicted(**fields: object) -> InferencePrediction:
-    return predict_inference(QWEN, CLUSTER, plan(**fields), CALIBRATION, ServingParameters())
+    return predict_inference(QWEN, CLUSTER, plan(**fields), CALIBRATION)
 
 
 def test_parameters_are_those_that_are_published() -> None:
@@ -73,7 +75,7 @@ def test_a_token_multiplies_the_weights_it_touches() -> None:
 
 
 def test_the_rest_of_a_layer_is_reduced_as_after_attention() -> None:
-    found = {one.name: one for one in exchanges(QWEN, plan(), 4.0, 4.0)}
+    found = {one.name: one for one in pass_collectives(QWEN, plan(), 4.0, 4.0)}
     assert found["attention.reduce"].count == 60
     assert found["moe.reduce"].count == 60
 
@@ -177,9 +179,7 @@ def test_a_user_gets_a_prediction() -> None:
     fields = {"model": "qwen3-next-80b-a3b", "system": "dgx-h100", "input_len": 1000}
     spec = parse(ServingPlanSpec, {**fields, "output_len": 100, "concurrency": 8}, "test")
     request = complete_serving(spec, CALIBRATION.run)
-    found = predict_inference(
-        request.model, request.cluster, request.plan, CALIBRATION, ServingParameters()
-    )
+    found = predict_inference(request.model, request.cluster, request.plan, CALIBRATION)
     assert float(found.memory.fits) == 1.0
     assert 0.0 < float(found.latencies.tpot) < 0.05
 

@@ -9,7 +9,6 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.engines import ServingParameters
 from predictor.catalog.specs import ServingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.memory.training import mixer_parameters
@@ -18,6 +17,7 @@ from predictor.serving.completion import complete_serving
 from predictor.serving.passes import decode_cores
 from predictor.serving.prediction import predict_inference
 from predictor.timing.calibration import RunParameters
+from predictor.timing.engines import ServingParameters
 from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
@@ -26,7 +26,7 @@ from predictor.work.serving import (
     prefill_attention,
 )
 
-CALIBRATION = load("default")
+CALIBRATION = replace(load("default"), serving=ServingParameters())
 GLM = catalog.model("glm-5")
 CLUSTER = catalog.system("DGX-H200")
 
@@ -136,7 +136,7 @@ def test_a_batch_of_plans_is_the_plans_one_by_one() -> None:
 
     def latencies(given: object) -> object:
         own = plan(input_len=given, weights="fp8_block")
-        return predict_inference(GLM, CLUSTER, own, CALIBRATION, ServingParameters()).latencies
+        return predict_inference(GLM, CLUSTER, own, CALIBRATION).latencies
 
     both = latencies(lengths)
     for i, length in enumerate(lengths):

@@ -386,7 +386,7 @@ def test_calibrate_refuses_bad_measurements(
 
 def test_a_prediction_imports_neither_torch_nor_pandas() -> None:
     code = (
-        "import sys; from reckon.cli import main; main(sys.argv[1:]); "
+        "import sys; from reckon.console.cli import main; main(sys.argv[1:]); "
         "print([m for m in ('torch', 'pandas', 'sklearn', 'scipy', 'rich.table') "
         "if m in sys.modules])"
     )

@@ -1,4 +1,4 @@
-"""A study's result: figures and tables as one HTML file that opens offline, and a page of reading.
+"""Figures and tables as one HTML file that opens offline, with a page of reading.
 
 plotly is optional (`reckon[report]`); figures are described here without it, and drawn when the
 page is written.

@@ -1,0 +1,135 @@
+"""Published runs taken apart once, and what run parameters say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.spread import Residual
+from calibration.tables.runs import Point
+from predictor.arrays import Array
+from predictor.errors import InputError
+from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
+from predictor.timing import Calibration, RunParameters
+from predictor.training import (
+    Environment,
+    Parts,
+    assemble,
+    environment,
+    interval,
+    parts,
+    stack,
+    take,
+)
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Published runs, taken apart; arrays of their number.
+
+    measured   log of the measured time
+    one_layer  1 where one layer was timed, not a step
+    """
+
+    points: tuple[Point, ...]
+    parts: Parts
+    measured: Array
+    one_layer: Mask
+    source: npt.NDArray[np.str_]
+    framework: npt.NDArray[np.str_]
+    era: npt.NDArray[np.str_]
+
+    def only(self, mask: Mask) -> Runs:
+        """Some of the runs."""
+        at = np.flatnonzero(mask)
+        return Runs(
+            tuple(self.points[i] for i in at),
+            take(self.parts, at),
+            *(
+                getattr(self, name)[at]
+                for name in ("measured", "one_layer", "source", "framework", "era")
+            ),
+        )
+
+
+def take_apart(calibration: Calibration, points: Sequence[Point]) -> Runs:
+    """Time the pieces of every point's step; points that cannot be predicted are left out.
+
+    Raises InputError where none can.
+    """
+    made: list[Parts] = []
+    kept: list[Point] = []
+    for point in points:
+        request = point.request
+        try:
+            made.append(parts(request.model, request.cluster, request.plan, calibration)[0])
+        except InputError:
+            continue
+        kept.append(point)
+    if not kept:
+        raise InputError("none of the runs can be predicted")
+    plans = [point.request.plan for point in kept]
+    return Runs(
+        points=tuple(kept),
+        parts=stack(made),
+        measured=np.log([point.measured for point in kept]),
+        one_layer=np.array([point.one_layer for point in kept]),
+        source=np.array([point.source for point in kept]),
+        framework=np.array([plan.framework for plan in plans]),
+        era=np.array([plan.era for plan in plans]),
+    )
+
+
+def environments(runs: Runs, run: RunParameters) -> Environment:
+    """The environment of every run, as arrays."""
+    keys = list(zip(runs.framework.tolist(), runs.era.tolist(), strict=True))
+    known = {key: environment(run.factors, *key) for key in set(keys)}
+
+    def column(name: str) -> Array:
+        return np.array([getattr(known[key], name) for key in keys], float)
+
+    return Environment(*(column(name) for name in ("factor", "launch", "hop", "nodes")))
+
+
+def predictions(runs: Runs, run: RunParameters) -> tuple[Array, Array]:
+    """Log of the predicted time of every run, and the operators' part of its spread."""
+    using = environments(runs, run)
+    step = assemble(runs.parts, run, using)
+    value = np.where(runs.one_layer, using.factor * step.layer_time, step.step_time)
+    return np.log(value), interval(step, using.factor, 0.0)
+
+
+def errors(runs: Runs, run: RunParameters) -> Array:
+    """log(predicted / measured) of every run."""
+    return predictions(runs, run)[0] - runs.measured
+
+
+def residuals(runs: Runs, run: RunParameters) -> list[Residual]:
+    """Errors of every run and what of their spread the operators explain."""
+    value, sigma = predictions(runs, run)
+    rows = zip(value - runs.measured, sigma, runs.points, strict=True)
+    return [
+        Residual(
+            float(error),
+            float(spread),
+            point.source,
+            point.request.model.is_moe,
+            *_compared(point),
+        )
+        for error, spread, point in rows
+    ]
+
+
+def _compared(point: Point) -> tuple[str, str]:
+    """What a run has in common with those that differ from it in the plan alone; the plan."""
+    request = point.request
+    plan, machine = request.plan, request.cluster.accelerator.name
+    same = ("precision", "framework", "era")
+    common = [request.model.name, machine, float(plan.gpus), *(getattr(plan, n) for n in same)]
+    names = (name for name in (*NUMERIC_FIELDS, *CATEGORY_FIELDS) if name not in same)
+    return repr(common), repr([str(getattr(plan, name)) for name in names])

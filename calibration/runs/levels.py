@@ -1,0 +1,78 @@
+"""Levels: how much slower steps are with a framework than their parts say, by source and family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from calibration.runs.apart import Mask, Runs, errors
+from predictor import catalog
+from predictor.arrays import Array
+from predictor.timing import RunParameters
+from predictor.training import ANY
+
+LEVEL_REACH = 0.05
+"""Distance of a source from its level beyond which it counts less."""
+
+FAMILY_PRIOR, FRAMEWORK_PRIOR = 1.0, 30.0
+"""Sources that the level above counts for. That of frameworks is high: sources of one framework
+differ among themselves as much as frameworks of one family do."""
+
+FEW_ROWS = 5.0
+"""A source of so many rows counts half."""
+
+
+def families() -> Mapping[str, str]:
+    """Family of each framework, or of one in a year, from `data/defaults/run.yaml`."""
+    table = catalog.read_mapping(catalog.data_dir() / "defaults" / "run.yaml")["families"]
+    return {name: family for family, found in table.items() for name in found["frameworks"]}
+
+
+def robust_mean(values: Array, weights: Array) -> tuple[float, float]:
+    """Mean in which values beyond `LEVEL_REACH` count less (Huber 1964), and its total weight."""
+    middle, own = float(np.median(values)), weights
+    for _ in range(50):
+        own = weights / np.maximum(1.0, np.abs(values - middle) / LEVEL_REACH)
+        middle = float(own @ values / own.sum())
+    return middle, float(own.sum())
+
+
+def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
+    """Factors of frameworks in general, of families and of frameworks.
+
+    Every source counts once whatever its rows, those with few less; one that ran several
+    frameworks is divided among them by its rows.
+    """
+    family_of = families()
+    names = {*family_of, *runs.framework.tolist(), ANY}
+    keep = {k: v for k, v in run.factors.items() if k.split("/")[0] not in names}
+    bare = replace(run, factors=keep)
+    error = errors(runs, bare)
+    dated = zip(runs.framework.tolist(), runs.era.tolist(), strict=True)
+    named = np.array([own if (own := f"{f}/{era[:4]}") in family_of else f for f, era in dated])
+    pairs = sorted(set(zip(runs.source.tolist(), named.tolist(), strict=True)))
+    masks = [(runs.source == s) & (named == f) for s, f in pairs]
+    value = np.array([-np.median(error[mask]) for mask in masks])
+    count = np.array([mask.sum() for mask in masks], float)
+    size = np.array([(runs.source == s).sum() for s, _ in pairs], float)
+    weight = count / (size + FEW_ROWS)
+    framework = np.array([f for _, f in pairs])
+    family = np.array([family_of.get(f, ANY) for f in framework])
+    general, _ = robust_mean(value, weight)
+
+    def shrunk(own: Mask, above: float, prior: float) -> float:
+        if not own.any():
+            return above
+        mean, total = robust_mean(value[own], weight[own])
+        return above + total / (total + prior) * (mean - above)
+
+    level = {name: shrunk(family == name, general, FAMILY_PRIOR) for name in family_of.values()}
+    factors = {ANY: general}
+    for name in sorted({*family_of, *framework.tolist()}):
+        above = level.get(family_of.get(name, ANY), general)
+        factors[name] = shrunk(framework == name, above, FRAMEWORK_PRIOR)
+    return replace(
+        run, factors={**keep, **{k: float(f"{np.exp(v):.6g}") for k, v in factors.items()}}
+    )

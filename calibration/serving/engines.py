@@ -1,0 +1,195 @@
+"""Parameters of serving engines from timed points, each drawn towards those of its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.sparse import csr_array, eye_array, vstack
+
+from calibration.robust import cauchy, with_priors
+from calibration.serving.timed import Timed, published, select, values
+from predictor.arrays import Array
+from predictor.serving import (
+    engines,
+)
+from predictor.timing import (
+    ENGINE_FIELDS,
+    EngineParameters,
+    ServingParameters,
+)
+
+ALL = ("neutral",)
+"""Lineage of what all engines share."""
+
+
+def lineage(label: str) -> list[str]:
+    """What an engine's parameters are made of, each drawn towards the one before: all engines',
+    those of the engine that it is built on, its own, those of its period."""
+    name = label.partition(" until ")[0]
+    path = [*ALL]
+    if name not in ALL:
+        if parent := engines()[name][-1].get("like"):
+            path = lineage(parent)
+        path.append(name)
+    return path if label == name else [*path, label]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where the logarithm of a parameter is expected, and how far off, in log units: the mean of
+    all engines around the documented default, an engine around that, a period around its engine.
+    """
+
+    mean: float
+    engine: float
+    period: float
+
+
+PRIORS: dict[str, Prior] = {
+    "decode": Prior(0.1, 0.1, 0.05),
+    "prefill": Prior(0.1, 0.15, 0.1),
+    "communication": Prior(0.15, 0.2, 0.1),
+    "gap": Prior(0.7, 0.7, 0.5),
+    "launch": Prior(0.5, 0.7, 0.7),
+    "step": Prior(0.7, 0.7, 0.7),
+    "sequence": Prior(0.7, 0.7, 0.7),
+    "request": Prior(0.7, 0.7, 0.7),
+    "mixing": Prior(0.3, 0.2, 0.1),
+    "burst": Prior(1.5, 0.2, 0.1),
+}
+"""Factors on kernels are narrow, since the kernels were measured; durations on the host are known
+to a factor of two, and servers are rewritten from one period to the next; how synchronous clients
+stay is hardly known beforehand, but it is the clients' own."""
+
+DOCUMENTED = np.log([float(getattr(EngineParameters(), name)) for name in ENGINE_FIELDS])
+"""Logarithms of the documented defaults, around which all engines' mean is expected."""
+
+SCALE, QUEUED, KNEE = 0.2, 0.6, 1.5
+"""Log error that is taken as ordinary; that of a first token under load, which clients and queues
+decide as much as the engine; and how many of it halve a row's say (Cauchy's loss), so that odd
+rows, whose cause no engine's parameter is, do not decide."""
+
+MOST_ROWS = 15.0
+"""A source counts in each metric as this many rows at most, since its rows err together."""
+
+STEP = 1e-3
+"""By which the logarithm of a parameter is moved to see what follows."""
+
+DOUBT = 0.1
+"""Weight of rows whose notes advise care, or whose source calls them experimental."""
+
+
+def weights(found: Timed) -> Array:
+    """What each point counts in the fit, 0..1."""
+    odd = np.array([point.flagged or point.tentative for point in found.points])
+    # Doubtful rows are counted apart: many of them leave a source's other rows their weight.
+    keys = [f"{p.source}/{p.metric}/{p.kind}/{o}" for p, o in zip(found.points, odd, strict=True)]
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(odd, DOUBT, 1.0))
+
+
+def fit_engines(found: Timed) -> dict[str, EngineParameters]:
+    """Parameters of every engine and period that there is, and of the neutral one (the mean).
+
+    Least squares on the logarithms of the parameters: one of the mean, one for each engine, one for
+    each period, added up along the `lineage`; each with its prior (`PRIORS`), in whose units the
+    search is.
+    """
+    labels = sorted(set(found.engine))
+    known = {"neutral": list(ALL), **{name: lineage(name) for name in (*engines(), *labels)}}
+    nodes = list(dict.fromkeys(node for path in known.values() for node in path))
+    paths = {name: [nodes.index(node) for node in path] for name, path in known.items()}
+    spread = _prior_spreads(nodes)
+    own = np.array([labels.index(label) for label in found.engine])
+    # Which nodes add up to a point's parameters, (points, nodes).
+    sums = np.zeros((len(labels), len(nodes)))
+    for position, label in enumerate(labels):
+        sums[position, paths[label]] = 1.0
+    target = np.log(published(found))
+    queued = [p.metric == "ttft_s" and p.kind == "serving" for p in found.points]
+    scale = np.where(queued, QUEUED, SCALE)
+
+    def logs(state: Array) -> Array:
+        """Logarithms of every label's parameters, (labels, parameters)."""
+        return np.asarray(DOCUMENTED + sums @ (state.reshape(spread.shape) * spread))
+
+    def predicted(each: Array) -> Array:
+        return np.log(values(found, EngineParameters(*np.exp(each).T))[0])
+
+    def residuals(state: Array) -> Array:
+        return np.concatenate([(predicted(logs(state)[own]) - target) / scale, state])
+
+    def slopes(state: Array) -> csr_array:
+        here = logs(state)[own]
+        base = predicted(here)
+        columns = []
+        for unit in STEP * np.eye(len(ENGINE_FIELDS)):
+            columns.append((predicted(here + unit) - base) / STEP / scale)
+        return _stacked(np.stack(columns, axis=1), sums[own], spread)
+
+    best = least_squares(
+        residuals,
+        np.zeros(spread.size),
+        jac=slopes,
+        loss=with_priors(cauchy, weights(found), KNEE),
+        tr_solver="lsmr",
+        ftol=1e-6,
+    )
+    state = best.x.reshape(spread.shape) * spread
+    return {
+        label: EngineParameters(*np.exp(DOCUMENTED + state[path].sum(axis=0)))
+        for label, path in paths.items()
+    }
+
+
+def _prior_spreads(nodes: Sequence[str]) -> Array:
+    """Log-standard-deviation of each node's parameters about those of the node before, (nodes,
+    parameters)."""
+    levels = ["mean" if node in ALL else "period" if " until " in node else "engine"
+              for node in nodes]  # fmt: skip
+    return np.array([[getattr(PRIORS[name], one) for name in ENGINE_FIELDS] for one in levels])
+
+
+def _stacked(slopes: Array, sums: Array, spread: Array) -> csr_array:
+    """Slopes of all residuals in every node's parameters, in units of their spreads.
+
+    slopes   of each point in its own parameters, (points, parameters)
+    sums     which nodes add up to these, (points, nodes)
+    """
+    row, node = np.nonzero(sums)
+    count = slopes.shape[1]
+    entries = slopes[row] * spread[node]
+    rows = np.repeat(row, count)
+    columns = (node[:, None] * count + np.arange(count)).ravel()
+    size = (len(slopes), spread.size)
+    points = csr_array((entries.ravel(), (rows, columns)), shape=size)
+    return csr_array(vstack([points, eye_array(spread.size)]))
+
+
+def parameters_of(found: Timed, fitted: Mapping[str, EngineParameters]) -> EngineParameters:
+    """Parameters of every point, one entry each."""
+    known = ServingParameters(fitted)
+    each = [
+        known.of(point.request.plan.framework, point.request.plan.era) for point in found.points
+    ]
+    return EngineParameters(
+        *(np.array([float(getattr(one, name)) for one in each]) for name in ENGINE_FIELDS)
+    )
+
+
+def held_out(found: Timed, by: Sequence[str]) -> Array:
+    """What each point states, predicted with parameters fitted without its group.
+
+    by   group of each point: its source, model or accelerator
+    """
+    groups = np.array(by)
+    result = np.empty(len(groups))
+    for group in np.unique(groups):
+        inside = groups == group
+        fitted = fit_engines(select(found, ~inside))
+        part = select(found, inside)
+        result[inside] = values(part, parameters_of(part, fitted))[0]
+    return result

@@ -1,0 +1,96 @@
+"""Spreads of runs of inference: what no operator explains, by metric and kind of run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibration.serving.timed import Timed
+from calibration.spread import Residual, run_sigma
+from calibration.tables.requests import InferencePoint
+from predictor.arrays import Array
+from predictor.serving import (
+    latencies,
+    spreads,
+)
+from predictor.timing import (
+    EngineParameters,
+    ServingParameters,
+)
+
+CLASSES = {
+    "ttft_s": "ttft",
+    "tpot_s": "tpot",
+    "e2e_s": "e2e",
+    "output_tokens_per_s": "throughput",
+    "requests_per_s": "throughput",
+}
+"""Metric of an interval for each metric of a table."""
+
+
+def class_of(point: InferencePoint) -> str:
+    """Name of a point's spread in `ServingParameters.sigma`."""
+    return f"{CLASSES[point.metric]}.{point.kind}"
+
+
+def operator_sigma(found: Timed, own: EngineParameters) -> Array:
+    """The operators' part of each point's spread."""
+    latency = latencies(found.work, own)
+    still = ServingParameters(sigma={"all": 0.0})
+    table = {
+        metric: spreads(
+            found.spreads["prompts"],
+            found.spreads["decoding"],
+            found.work,
+            latency,
+            own,
+            metric,
+            still,
+        )
+        for metric in ("ttft", "tpot", "e2e", "throughput")
+    }
+    return np.array([table[CLASSES[point.metric]][i] for i, point in enumerate(found.points)])
+
+
+QUEUED_CLASS = "ttft.serving"
+"""First tokens under load, which queues spread several times as wide as anything else."""
+
+LEAST = 20
+"""Points of one class from which its own spread is taken; fewer share that of all."""
+
+
+FEWEST = 5
+"""Points of one source and class below which they say nothing of other sources."""
+
+
+def fit_spreads(
+    points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
+) -> dict[str, float]:
+    """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
+    the held-out points, every source counting alike (`spread.run_sigma`). First tokens under load
+    are a class for themselves; doubtful rows say nothing of others.
+
+    errors      log(predicted / published), held out
+    operators   the operators' part of each spread
+    """
+    residuals = [
+        Residual(float(e), float(s), point.source)
+        for point, e, s in zip(points, errors, operators, strict=True)
+    ]
+    labels = [class_of(point) for point in points]
+    groups: dict[str, list[Residual]] = {}
+    counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
+    for point, label, one in zip(points, labels, residuals, strict=True):
+        if point.flagged or point.tentative:
+            continue
+        names = [label] if label == QUEUED_CLASS else [label, label.partition(".")[0], "all"]
+        for name in names:
+            if name == "all" or counts[label, one.source] >= FEWEST:
+                groups.setdefault(name, []).append(one)
+    return {
+        name: round(run_sigma(own, q, level), 4)
+        for name, own in sorted(groups.items())
+        if len(own) >= LEAST
+    }

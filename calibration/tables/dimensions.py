@@ -1,0 +1,138 @@
+"""Rows of published tables as models: stated dimensions over the catalog's, and what follows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from calibration.tables.cells import cell
+from predictor import catalog
+from predictor.catalog import Assumption
+from predictor.errors import InputError
+from predictor.models import Model
+
+EXPERT_DIMENSIONS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_experts", "gated")
+DIMENSIONS = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
+GPT3_VOCAB = 51200
+
+GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
+
+
+def base_name(name: str) -> str:
+    """Catalog name behind a table's: fine-tuning and proxy suffixes dropped."""
+    text = re.sub(r"\s*\(.*\)$", "", name.lower())
+    return re.sub(r"-(sft|lora|1layer|[0-9]+l-proxy|[0-9]+layers?)$", "", text)
+
+
+def model_of(row: Mapping[str, Any]) -> Model:
+    """The model of a row, as `described`."""
+    return described(row)[0]
+
+
+def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
+    """The model of a row, stated dimensions over the catalog's entry of that name, and what of it
+    neither states but follows from the rest.
+
+    Raises InputError where neither gives a dimension.
+    """
+    name = str(cell(row, "model") or "unnamed")
+    try:
+        known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
+    except InputError:
+        known = {}
+    columns = (*DIMENSIONS, "kv_heads", *EXPERT_DIMENSIONS, "tied_embeddings")
+    stated = {key: value for key in columns if (value := cell(row, key)) is not None}
+    merged = {**_consistent(known, stated), **stated}
+    if proxy := re.search(r"-([0-9]+)(?:l-proxy|layers?)$", name.lower()):
+        merged["layers"] = int(proxy[1])
+    for key in ("aliases", "source", "notes"):
+        merged.pop(key, None)
+    family = str(cell(row, "family") or merged.get("family") or "")
+    if not known:
+        text = f"{family} {name}".lower()
+        merged = {**_style(text, merged, str(cell(row, "framework") or "")), **merged}
+    assumed = tuple(_derive(merged, family, name, cell(row, "params_b")))
+    missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
+    if missing:
+        raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
+    merged["name"] = name
+    return catalog.model(merged), assumed
+
+
+def _consistent(known: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """A catalog entry without what contradicts the heads and the width that a row states.
+
+    Keys and values of an entry where every head has its own are those of the row's heads, and so
+    are groups that do not divide these; heads of an entry that share out the whole width share out
+    the row's.
+    """
+    found = dict(known)
+
+    def number(key: str) -> int:
+        return int(found.get(key) or 0)
+
+    heads, hidden = int(stated.get("heads", number("heads"))), number("hidden")
+    width = int(stated.get("hidden", hidden))
+    if (heads, width) == (number("heads"), hidden):
+        return found
+    if number("kv_heads") == number("heads") or (heads and heads % max(number("kv_heads"), 1)):
+        found.pop("kv_heads", None)
+    if number("head_dim") * number("heads") == hidden:
+        found.pop("head_dim", None)
+    return found
+
+
+def _derive(
+    merged: dict[str, Any], family: str, name: str, params_b: float | None
+) -> Iterator[Assumption]:
+    """Fill in dimensions that follow from others, and say so."""
+
+    def fill(key: str, value: int, rule: str) -> Assumption:
+        merged[key] = value
+        return Assumption(key, value, rule)
+
+    hidden = int(merged.get("hidden") or 0)
+    if merged.get("num_experts"):
+        if not merged.get("ffn_hidden") and merged.get("expert_ffn_hidden"):
+            yield fill("ffn_hidden", merged["expert_ffn_hidden"], "that of the experts")
+        elif not merged.get("ffn_hidden") and hidden:
+            width = -(-int(8 * hidden / 3 * 1.3) // 256) * 256
+            yield fill("ffn_hidden", width, "8/3 hidden x 1.3, rounded up to 256 (Llama's code)")
+        if "expert_ffn_hidden" not in merged and merged.get("ffn_hidden"):
+            yield fill("expert_ffn_hidden", merged["ffn_hidden"], "the feed-forward width")
+    elif hidden and not merged.get("ffn_hidden") and str(merged.get("gated")) in ("0", "False"):
+        yield fill("ffn_hidden", 4 * hidden, "4 x hidden, as GPT-3 and its kin")
+    if "vocab" not in merged and "gpt" in f"{family} {name}".lower():
+        yield fill("vocab", GPT3_VOCAB, "GPT-3's, padded")
+    if hidden and not merged.get("heads"):
+        sizes = [d for d in range(32, 257) if hidden % d == 0]
+        if sizes:
+            heads = hidden // min(sizes, key=lambda d: abs(d - 128))
+            yield fill("heads", heads, "a head size that divides hidden, nearest to 128")
+    if params_b and not merged.get("layers") and not merged.get("num_experts"):
+        needed = ("hidden", "ffn_hidden", "vocab", "heads")
+        if all(merged.get(key) for key in needed):
+            one = catalog.model({**merged, "name": name, "layers": 1})
+            per_layer = one.matrix_parameters() + sum(one.mixer_vectors) + sum(one.ffn_vectors)
+            rest = one.parameters - per_layer
+            layers = max(round((1e9 * float(params_b) - rest) / per_layer), 1)
+            yield fill("layers", layers, "from the parameters stated")
+
+
+def _style(text: str, merged: Mapping[str, Any], framework: str) -> dict[str, Any]:
+    """What an architecture's family implies beyond its dimensions."""
+    gated = merged.get("gated")
+    gpt = any(word in text for word in GPT_LIKE) if gated is None else not gated
+    if not gpt:
+        return {"gated": True, "norm": "rmsnorm", "positions": "rope"}
+    biased = "mpt" not in text and "falcon" not in text and "nemotron" not in text
+    return {
+        "gated": False,
+        "norm": "layernorm",
+        "activation": "gelu",
+        "bias": biased,
+        "positions": "alibi" if "bloom" in text or "mpt" in text else "learned",
+        "tied_embeddings": "nemotron" not in text,
+        "max_context": 2048,
+    }

@@ -1,0 +1,288 @@
+"""The table of what a request may state of a serving plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from predictor.plans.fields import (
+    ALL,
+    CLUSTER_FIELDS,
+    COUNT,
+    EVERYWHERE,
+    LOAD,
+    NATURAL,
+    PLAN,
+    POSITIVE,
+    PREDICT,
+    SHARE,
+    SWITCH,
+    WORD,
+    PlanField,
+    Table,
+    era_fields,
+    table,
+)
+from predictor.plans.serving import (
+    ACCUMULATIONS,
+    ADMISSIONS,
+    ALLREDUCES,
+    EXECUTIONS,
+    FUSIONS,
+    HEADWISE,
+    KV_BYTES,
+    LIBRARIES,
+    MATVECS,
+    NARROWED,
+    PIPELININGS,
+    POOLS,
+    SCHEDULINGS,
+    SERVING_OFFLOADS,
+    SPLITTINGS,
+    WEIGHTS,
+)
+
+BOTH = ("prefill", "decode")
+ENGINE = "as the engine does"
+FITS = "the smallest tp x pp that holds the weights and a sequence, tp first, inside the node"
+
+_SEVERAL = {"system": "To choose among: NAME,...", "accelerator": "Instead of systems: NAME,..."}
+
+_WHERE = tuple(replace(one, planned=_SEVERAL.get(one.name, "")) for one in CLUSTER_FIELDS)
+
+_PARALLEL = (
+    PlanField(
+        "gpus", COUNT, "Accelerators in all.", ALL, flags=(PREDICT,),
+        default="tp x pp x dp, and those that read prompts apart", held="",
+    ),
+    PlanField(
+        "tp", COUNT, "Tensor parallel.", ALL, default="the smallest that fits", reason=FITS,
+        flags=EVERYWHERE,
+    ),
+    PlanField(
+        "pp", COUNT, "Pipeline parallel.", ALL, default="the smallest that fits", reason=FITS,
+        flags=EVERYWHERE,
+    ),
+    PlanField(
+        "dp", COUNT, "Replicas of the attention (dense: of all).", ALL,
+        default="gpus / (tp x pp)", flags=EVERYWHERE, planned="Attention replicas of a mixture.",
+        more="Replicas of the attention share the experts of a mixture (attention data "
+        "parallelism).",
+    ),
+    PlanField(
+        "ep", COUNT, "Expert parallel.", ALL, flags=EVERYWHERE,
+        default="all ranks where attention is replicated, else 1",
+        reason="as engines divide a mixture's experts; the rest of a stage's ranks split each",
+    ),
+    PlanField(
+        "expert_load", LOAD, "Tokens of the busiest rank's experts over the mean.",
+        (*BOTH, "communication"), default="1",
+        reason="tokens spread evenly over experts unless stated",
+    ),
+    PlanField(
+        "prefill_workers", NATURAL, "Engines that read prompts apart.", ALL, flags=(PLAN,),
+        planned="That read prompts apart; 0: none.",
+        reason="the accelerators that decode read prompts too, unless stated",
+        more="They read prompts and nothing else, for all replicas together.",
+    ),
+    PlanField(
+        "prefill_tp", COUNT, "Tensor parallel of one such engine.", ALL,
+        default="that of the engine that decodes, where it is stated, else 1",
+    ),
+    PlanField(
+        "kv_gbs", POSITIVE, "Rate at which one of its accelerators sends its part of a cache.",
+        ("communication",), unit="GB/s", default="that of the network", held="kv_rate",
+    ),
+)  # fmt: skip
+
+_LOAD = (
+    PlanField(
+        "batch", COUNT, "Requests that start together.", ALL, unit="sequences", default="1",
+        reason="one request unless a load is stated", flags=(PREDICT,),
+    ),
+    PlanField(
+        "concurrency", COUNT, "Or clients, one request each.", ALL, default="a static batch",
+        flags=(PREDICT,), held="",
+    ),
+    PlanField(
+        "saturated", SWITCH, "Or as many requests as fit.", ALL, default="no", flags=(PREDICT,),
+        lists=False, held="",
+    ),
+    PlanField(
+        "rate", POSITIVE, "Or requests per second, at random.", ALL, unit="1/s",
+        default="a static batch", flags=(PREDICT,), metavar="X", held="",
+    ),
+    PlanField(
+        "simulate", COUNT, "Also serve N requests one by one.", ("load",), default="no",
+        flags=(PREDICT,), lists=False, held="",
+    ),
+    PlanField(
+        "variation", SHARE, "Of lengths, where requests are served one by one.", ("load",),
+        default="0.1", held="", reason="benchmarks draw lengths within a tenth of the mean",
+        more="Uniform within so much of the mean.",
+    ),
+    PlanField(
+        "synchrony", SHARE, "Of the clients that send together.", ("load",),
+        reason="lengths vary, and ten requests of a client are averaged: the first meets all "
+        "others'",
+        more="1 where all start at once and get answers of one length.",
+    ),
+    PlanField(
+        "input_len", COUNT, "Tokens of a prompt.", ALL, unit="tokens",
+        default="none: must be stated", flags=EVERYWHERE,
+    ),
+    PlanField(
+        "output_len", COUNT, "Tokens of an answer.", ALL, unit="tokens",
+        default="none: must be stated", flags=EVERYWHERE,
+    ),
+    PlanField(
+        "cached", SHARE, "Of the prompt whose keys and values are cached already.",
+        ("prefill", "load"), reason="no prefix is cached unless stated",
+    ),
+)  # fmt: skip
+
+_RECIPE = (
+    PlanField(
+        "precision", WORD, "Of the weights of linear projections.", ALL, choices=WEIGHTS,
+        default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P", held="weights",
+        reason="bf16 where the accelerator has it, else fp16, else fp32",
+        more="16 bits; weight-only (..._wo, w4a16_...); weights and "
+        "activations (fp8, fp8_block, sq, nvfp4). What an accelerator does not multiply is widened "
+        "as it is read (Frantar et al. 2024, Marlin).",
+    ),
+    PlanField(
+        "kv_precision", WORD, "Of cached keys and values.", ("decode", "load", "memory"),
+        choices=tuple(KV_BYTES), default="as the rest of the attention", flags=EVERYWHERE,
+        metavar="P", held="kv",
+        reason="engines that keep an fp8 cache beside such weights do",
+    ),
+    *era_fields("Engine: vllm sglang ...", "engine"),
+    PlanField(
+        "narrowed", WORD, "Which matrices have the weights' data type.", (*BOTH, "memory"),
+        choices=NARROWED, reason="`experts` of formats that only such checkpoints have",
+        more="All linear projections, or the experts alone, the rest being in 16 bits (checkpoints "
+        "of gpt-oss and Kimi).",
+    ),
+)  # fmt: skip
+
+_ENGINE = (
+    PlanField(
+        "execution", WORD, "How the kernels of a decode pass are launched.", BOTH,
+        choices=EXECUTIONS, default=ENGINE,
+        more="Replayed from a captured graph, one by one from C++, or one by one from Python. "
+        "Prefill passes are launched one by one in any case.",
+    ),
+    PlanField(
+        "allreduce", WORD, "Small all-reduces inside a node.", ("communication",),
+        choices=ALLREDUCES, default=ENGINE,
+        more="One-kernel implementations of serving engines, or NCCL's.",
+    ),
+    PlanField(
+        "admission", WORD, "When a request is let in.", ("load", "memory"), choices=ADMISSIONS,
+        default=ENGINE,
+        more="When there is cache for its whole length, or when there is for its prompt and the "
+        "others are, on average, half way.",
+    ),
+    PlanField(
+        "pool", WORD, "Of what an engine takes nine tenths for itself.", ("load", "memory"),
+        choices=POOLS, default=ENGINE,
+        more="Of the device's memory (vLLM), or, for the cache, of what weights, activations and "
+        "runtime leave (TensorRT-LLM).",
+    ),
+    PlanField(
+        "library", WORD, "Whose kernels run, where they were timed apart.", BOTH,
+        choices=LIBRARIES, default=ENGINE,
+    ),
+    PlanField(
+        "matvec", WORD, "What multiplies a few rows by a matrix.", ("decode",), choices=MATVECS,
+        default=ENGINE,
+        more="The kernels that also do many rows; kernels that stream the matrix with loads enough "
+        "under way to fill the memory; or plain ones.",
+    ),
+    PlanField(
+        "accumulation", WORD, "In what many rows of 16-bit products are added up.", ("prefill",),
+        choices=ACCUMULATIONS, default=ENGINE,
+    ),
+    PlanField(
+        "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,
+        default=ENGINE,
+        more="And small kernels are joined; else scores go through memory and activations between "
+        "kernels are 32 bits wide (ggml, eager PyTorch).",
+    ),
+    PlanField(
+        "splitting", WORD, "How attention is cut while decoding.", ("decode",), choices=SPLITTINGS,
+        default=ENGINE,
+        more="The keys of one head are split among thread blocks (Flash-Decoding, TensorRT-LLM's "
+        "multi-block mode), or one block walks over all of them.",
+    ),
+    PlanField(
+        "headwise", WORD, "Heads that attention works through one by one while decoding.",
+        ("decode",), choices=HEADWISE, default=ENGINE,
+        more="None, all, those that share a key head with other than seven more, those that share "
+        "it with no other; `copied`: the cache is repeated for each head in memory (transformers).",
+    ),
+    PlanField(
+        "pipelining", WORD, "What pipeline stages do at a time.", ALL, choices=PIPELININGS,
+        default=ENGINE,
+        more="Each a part of the running sequences, or one after the other all of them (layers "
+        "dealt out to devices: llama.cpp, device_map of transformers).",
+    ),
+    PlanField(
+        "scheduling", WORD, "When the host prepares the next pass.", BOTH, choices=SCHEDULINGS,
+        default=ENGINE, more="After the one before it, or while that runs.",
+    ),
+    PlanField(
+        "chunk", COUNT, "Most tokens of prompts that one pass takes.",
+        ("prefill", "load", "memory"),
+        unit="tokens", default=ENGINE,
+    ),
+    PlanField(
+        "window", COUNT, "Passes over one prompt that follow each other through stages.",
+        ("prefill",), default=f"{ENGINE}, else no limit",
+        more="Before the pipeline drains.",
+    ),
+    PlanField(
+        "max_batch", COUNT, "Most sequences that one replica decodes at a time.",
+        ("load", "memory"), unit="sequences", default=ENGINE,
+    ),
+)  # fmt: skip
+
+_GUESSES = (
+    PlanField(
+        "drafted", NATURAL, "Tokens guessed for each sequence before a pass that checks them.",
+        ("decode", "load"), reason="no speculative decoding unless stated",
+    ),
+    PlanField(
+        "acceptance", SHARE, "Probability that a guess is right, those before it being right.",
+        ("decode", "load"), reason="within what is published of draft models",
+    ),
+    PlanField(
+        "draft_cost", SHARE, "Time of guessing one token over that of a pass.",
+        ("decode", "load"), reason="guesses are free unless stated",
+    ),
+)  # fmt: skip
+
+_HOST = (
+    PlanField(
+        "offload", WORD, "What lies in the host's memory.", ALL, choices=SERVING_OFFLOADS,
+        reason="nothing; `weights`: weights and cache",
+    ),
+    PlanField(
+        "host_memory_gb", POSITIVE, "Memory of the hosts of all accelerators.", ("load", "memory"),
+        unit="GB", default="of the nodes that the plan takes", held="host_memory",
+    ),
+    PlanField(
+        "host_bandwidth_gbs", POSITIVE, "Bandwidth of that memory.", BOTH, unit="GB/s",
+        default="200", reason="eight channels of DDR4-3200", held="host_bandwidth",
+    ),
+    PlanField(
+        "host_link_gbs", POSITIVE, "Rate of copies from there to each accelerator.", BOTH,
+        unit="GB/s", default="the accelerator's", reason="copies over PCIe of its year",
+        held="host_link",
+    ),
+)  # fmt: skip
+
+SERVING_FIELDS: Table = table((*_WHERE, *_PARALLEL, *_LOAD, *_RECIPE, *_ENGINE, *_GUESSES, *_HOST))
+"""What a request may state of a serving plan."""
+
+SERVING_DERIVED = {"serving": "batch, concurrency, saturated and rate"}
+"""Fields of the plan that follow from others of the request: field -> from which."""

@@ -1,0 +1,379 @@
+"""The table of what a request may state of a training plan."""
+
+from __future__ import annotations
+
+from predictor.plans.fields import (
+    ALL,
+    CLUSTER_FIELDS,
+    COUNT,
+    EVERYWHERE,
+    EXPLAIN,
+    LOAD,
+    ORDER,
+    PART,
+    PLAN,
+    POSITIVE,
+    PREDICT,
+    SHARE,
+    SWITCH,
+    WORD,
+    WORDS,
+    PlanField,
+    Table,
+    era_fields,
+    table,
+)
+from predictor.plans.schedules import SCHEDULES
+from predictor.plans.training import (
+    ATTENTIONS,
+    CP_KINDS,
+    DISPATCHES,
+    FIT,
+    OFFLOADS,
+    RECOMPUTE_METHODS,
+    RECOMPUTE_MODULES,
+    RECOMPUTES,
+    SHARDINGS,
+    SPLITS,
+    TRAINED,
+)
+from predictor.precision import PRECISIONS
+
+PASSES = ("forward", "backward")
+STAGES = (*PASSES, "optimizer", "pipeline", "memory")
+FRAMEWORK = "as the framework does"
+FITS = "the smallest tp x pp that fits, tp first and inside the node"
+
+_PARALLEL = (
+    PlanField(
+        "gpus", COUNT, "Accelerators in all.", ALL, default="tp x pp x cp x dp", flags=EVERYWHERE,
+        planned="N, a list, or LOW..HIGH; none: any.", held="",
+    ),
+    PlanField(
+        "tp", COUNT, "Tensor parallel.", ALL, default="the smallest that fits", reason=FITS,
+        flags=EVERYWHERE,
+    ),
+    PlanField(
+        "pp", COUNT, "Pipeline parallel.", ALL, default="the smallest that fits", reason=FITS,
+        flags=EVERYWHERE,
+    ),
+    PlanField(
+        "vpp", COUNT, "Virtual stages per device.", ("pipeline", "communication", "memory"),
+        default="1; 2 in schedules that fold", reason="no interleaving unless asked for",
+        flags=EVERYWHERE,
+    ),
+    PlanField(
+        "cp", COUNT, "Context parallel.", ALL, default="1", flags=EVERYWHERE,
+        reason="no context parallelism unless asked for",
+    ),
+    PlanField(
+        "ep", COUNT, "Expert parallel.", ALL,
+        default="all that the scale-up domain allows; 1 of a dense model",
+        reason="experts are divided among near ranks first", flags=EVERYWHERE,
+        more="Ranks among which experts are divided, of those of a pipeline stage (tp x cp x dp).",
+    ),
+    PlanField(
+        "dp", COUNT, "Data parallel (default: what remains).", ALL,
+        default="gpus / (tp x pp x cp)", flags=EVERYWHERE, planned="Data parallel.",
+    ),
+    PlanField(
+        "dp_shard", COUNT, "Ranks that share one copy of the state (hsdp).",
+        ("optimizer", "communication", "memory"), default="a node's accelerators",
+        reason="shard inside the node; dp where the sharding is another",
+    ),
+    PlanField(
+        "first_layers", COUNT, "Layers on the first stage of the pipeline.", STAGES,
+        default="as `split` says",
+        more="Megatron's decoder-first-pipeline-num-layers.",
+    ),
+    PlanField(
+        "last_layers", COUNT, "Layers on the last stage of the pipeline.", STAGES,
+        default="as `split` says", more="Megatron's decoder-last-pipeline-num-layers.",
+    ),
+    PlanField(
+        "etp", COUNT, "Ranks that split each expert.", ALL,
+        default="tp where ep x tp divides a stage's ranks, else 1",
+        reason="Megatron Core's default",
+    ),
+    PlanField(
+        "expert_load", LOAD, "Tokens of the busiest rank's experts over the mean.",
+        (*PASSES, "communication", "memory"), default="1.1",
+        reason="routers trained to balance (Fedus et al. 2021)",
+        more="Imbalance of the router, or the capacity factor where experts are padded to it.",
+    ),
+    PlanField(
+        "routed_nodes", COUNT, "Nodes among which a token's experts lie at most.",
+        ("communication",), default="any number",
+        more="Node-limited routing, 4 in DeepSeek-V3 (DeepSeek-AI 2024, section 2.1.2); with "
+        "`dispatch=once`.",
+    ),
+)  # fmt: skip
+
+_BATCH = (
+    PlanField(
+        "micro_batch", COUNT, "Sequences per micro-batch.", ALL, unit="sequences", default="1",
+        reason="one sequence unless stated", flags=EVERYWHERE,
+    ),
+    PlanField(
+        "global_batch", COUNT, "Sequences per step.", ALL, unit="sequences",
+        default="none: must be stated", flags=EVERYWHERE,
+    ),
+    PlanField(
+        "seq_len", COUNT, "Tokens per sequence.", ALL, unit="tokens",
+        default="none: must be stated", flags=EVERYWHERE,
+    ),
+)  # fmt: skip
+
+_RECIPE = (
+    PlanField(
+        "precision", WORD, "Of the layers' products, in all three directions.", ALL,
+        choices=tuple(PRECISIONS), default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P",
+        reason="bf16 where the accelerator has it, else fp16, else fp32",
+    ),
+    PlanField(
+        "recompute", WORD, "What the backward pass runs again.", ("backward", "memory"),
+        choices=(*RECOMPUTES, FIT), default=f"{FRAMEWORK}, else the least that fits",
+        flags=EVERYWHERE, metavar="R",
+        reason="`fit` is the first of none, selective, and eighths of full with which it fits",
+        more="What runs twice: nothing; the attention core; everything but attention, of the "
+        "products every other one; whole layers.",
+    ),
+    PlanField(
+        "sharding", WORD, "What the data-parallel group divides among its ranks.",
+        ("optimizer", "communication", "memory"), choices=tuple(SHARDINGS), default=FRAMEWORK,
+        flags=EVERYWHERE, metavar="S",
+    ),
+    PlanField(
+        "sequence_parallel", SWITCH, "Tensor-parallel ranks split norms too.",
+        (*PASSES, "communication", "memory"),
+        default=f"{FRAMEWORK}; most: where tp > 1", flags=(PREDICT, EXPLAIN), lists=False,
+    ),
+    PlanField(
+        "attention", WORD, "Kernels of the attention core.", (*PASSES, "memory"),
+        choices=ATTENTIONS, default=FRAMEWORK, flags=(PREDICT, EXPLAIN), metavar="A",
+        more="The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as "
+        "written in Triton; separate kernels.",
+    ),
+    PlanField(
+        "schedule", WORD, "Order of a pipeline's passes.",
+        ("pipeline", "communication", "memory"),
+        choices=tuple(SCHEDULES), flags=(PLAN,), metavar="S",
+        reason="what most frameworks run; interleaved with --vpp",
+    ),
+    *era_fields("Whose defaults to assume.", "framework"),
+    PlanField(
+        "split", WORD, "How layers fall on stages.", STAGES, choices=SPLITS,
+        reason="frameworks divide by number",
+        more="Equal numbers, embedding and head as slots where that divides; or equal arithmetic.",
+    ),
+    PlanField(
+        "cp_kind", WORD, "How ranks that split a sequence attend over it.",
+        (*PASSES, "communication", "memory"), choices=CP_KINDS, reason="Megatron's default",
+        more="Keys and values go round a ring, are gathered, or heads are exchanged for tokens by "
+        "all-to-all.",
+    ),
+    PlanField(
+        "rank_order", ORDER, "Which ranks are neighbours, e.g. tp-cp-pp-dp.",
+        ("optimizer", "communication"),
+        reason="Megatron's default",
+        more="tp-cp-pp-dp is its tp-pp-dp mapping, which keeps pipelines together instead of "
+        "replicas. An `ep` among them says nothing: experts fill the ranks of a stage.",
+    ),
+    PlanField(
+        "dispatch", WORD, "How tokens travel to their experts.", ("communication",),
+        choices=DISPATCHES, reason="plain all-to-all",
+        more="Every copy by itself, or once to each node and once to each rank in it (DeepEP, "
+        "HybridEP).",
+    ),
+    PlanField(
+        "trained", WORD, "What learns.", ALL, choices=TRAINED, reason="pre-training",
+        more="Every parameter; or, beside frozen weights, low-rank adapters of all linear layers, "
+        "or of the projections to queries, keys and values only.",
+    ),
+    PlanField(
+        "lora_rank", COUNT, "Inner size of the adapters, where only they are trained.", ALL,
+        reason="a common choice",
+    ),
+    PlanField(
+        "mtp", SWITCH, "The model's extra prediction layers are trained too.", ALL,
+        reason="they are there to be trained",
+    ),
+)  # fmt: skip
+
+_RECOMPUTE = (
+    PlanField(
+        "recompute_modules", WORDS, "What selective recomputation repeats.",
+        ("backward", "memory"), choices=RECOMPUTE_MODULES,
+        reason="the attention core (Korthikanti et al. 2022, section 5)", metavar="NAMES",
+    ),
+    PlanField(
+        "recompute_share", PART, "Share of the layers that full recomputation covers.",
+        ("backward", "memory"), reason="all, or the fewest eighths of the layers that fit",
+    ),
+    PlanField(
+        "recompute_method", WORD, "Of full: `block` or `uniform`.", ("backward", "memory"),
+        choices=RECOMPUTE_METHODS, default="block", held="",
+        reason="what a number of layers means unless stated",
+        more="So many layers of each (virtual) stage run again; or all do, and the input of one in "
+        "so many is kept.",
+    ),
+    PlanField(
+        "recompute_layers", COUNT, "Of full: layers of a stage, or of one kept input.",
+        ("backward", "memory"), default="1", held="", reason="Megatron's default",
+    ),
+)  # fmt: skip
+
+_OFFLOAD = (
+    PlanField(
+        "offload_activations", SHARE, "Of the layers' activations, kept by the host.",
+        ("communication", "memory"), reason="nothing is offloaded unless stated",
+    ),
+    PlanField(
+        "offload_optimizer", SHARE, "Of the optimizer's states and update, kept by the host.",
+        ("optimizer", "memory"), reason="nothing is offloaded unless stated",
+    ),
+    PlanField(
+        "offload_to", WORD, "Where that stays: memory or drives.",
+        ("optimizer", "communication", "memory"), choices=OFFLOADS,
+        reason="drives are slower by far",
+    ),
+    PlanField(
+        "host_memory_gb", POSITIVE, "Memory of a node's host.", ("memory",), unit="GB",
+        default="the system's", held="",
+    ),
+    PlanField(
+        "loader_rate", POSITIVE, "Tokens that the data loader of a data-parallel rank delivers.",
+        ("pipeline",), unit="tokens/s", default="it keeps up",
+        reason="loaders prefetch behind the step",
+    ),
+)  # fmt: skip
+
+_OVERLAP = (
+    PlanField(
+        "tp_overlap", SWITCH, "All tensor-parallel collectives hide behind their products.",
+        ("communication",), default=FRAMEWORK,
+    ),
+    PlanField(
+        "tp_async_backward", SWITCH, "Those of the backward pass, behind the weight gradients.",
+        ("communication",), default=FRAMEWORK,
+    ),
+    PlanField(
+        "tp_regather", SWITCH, "A column-parallel product's input is gathered twice.",
+        ("communication", "memory"),
+        reason="Korthikanti et al. 2022, section 4.2.2: once more for the weight gradient, rather "
+        "than kept whole",
+    ),
+    PlanField(
+        "grad_overlap", SWITCH, "Gradient reduction hides behind computation.",
+        ("communication",), default=FRAMEWORK,
+    ),
+    PlanField(
+        "param_overlap", SWITCH, "Weight gathering hides behind computation.",
+        ("communication",), default=FRAMEWORK,
+    ),
+    PlanField(
+        "p2p_overlap", SWITCH, "Pipeline transfers hide behind computation.", ("communication",),
+        default=FRAMEWORK,
+    ),
+    PlanField(
+        "ep_overlap", SWITCH, "Dispatch and combine hide behind another micro-batch's passes.",
+        ("communication",), default="no; yes with DualPipe schedules of a mixture",
+        reason="forward and backward chunks run together there",
+    ),
+    PlanField(
+        "reshard", SWITCH, "Fully sharded weights are dropped after the forward pass.",
+        ("communication", "memory"), reason="FSDP's default: gathered again for the backward pass",
+    ),
+    PlanField(
+        "grad_clip", SWITCH, "Gradients are clipped by their global norm.",
+        ("optimizer",), reason="all published recipes clip",
+    ),
+    PlanField(
+        "dropout", SWITCH, "Dropout after attention and feed-forward.", (*PASSES, "memory"),
+        default=FRAMEWORK,
+    ),
+    PlanField(
+        "fused", SWITCH, "Elementwise chains are single kernels.", PASSES,
+        reason="gated activation, rotary and norms are fused in today's frameworks",
+    ),
+)  # fmt: skip
+
+_BYTES = (
+    PlanField(
+        "weight_bytes", POSITIVE, "A stored weight.", ("optimizer", "memory"), unit="bytes",
+        default="of the precision: 2 or 4", reason="weights are stored as they are multiplied",
+    ),
+    PlanField(
+        "gradient_bytes", POSITIVE, "An accumulated gradient element.",
+        ("optimizer", "memory"), unit="bytes", default="4",
+        reason="gradients accumulate in fp32",
+    ),
+    PlanField(
+        "reduce_bytes", POSITIVE, "A gradient element as it is reduced.",
+        ("communication", "memory"),
+        unit="bytes", default="4", reason="gradients are reduced in fp32",
+    ),
+    PlanField(
+        "gather_bytes", POSITIVE, "A weight element as it is gathered.",
+        ("communication", "memory"),
+        unit="bytes", default="of the precision: 2 or 4",
+        reason="weights are gathered as they are multiplied",
+    ),
+    PlanField(
+        "optimizer_bytes", POSITIVE, "Optimizer states of a parameter.", ("optimizer", "memory"),
+        unit="bytes", default="of the precision: 8 or 12",
+        reason="an fp32 copy, where weights are not, and two Adam moments",
+    ),
+    PlanField(
+        "logit_bytes", POSITIVE, "Kept per logit when its gradient is there.", ("memory",),
+        unit="bytes",
+        reason="16-bit logits, fp32 ones that become softmax and gradient in place, and the 16-bit "
+        "gradient; more where each is apart",
+    ),
+    PlanField(
+        "vocab_multiple", COUNT, "A rank's share of the vocabulary is padded to a multiple of it.",
+        ALL, reason="Megatron's make-vocab-size-divisible-by",
+    ),
+)  # fmt: skip
+
+_RUN = (
+    PlanField(
+        "tokens", POSITIVE, "Budget: adds days, goodput, GPU-hours.", ("run",), unit="tokens",
+        default="no budget", flags=(PREDICT,), lists=False, held="",
+    ),
+    PlanField(
+        "price_per_gpu_hour", POSITIVE, "Adds money.", ("run",), unit="any currency",
+        default="no price", flags=(PREDICT,), metavar="X", lists=False, held="",
+    ),
+    PlanField(
+        "mtbf_hours", POSITIVE, "Between interruptions, of one accelerator.", ("run",), unit="h",
+        default="36300", reason="geometric mean of five published fleets", held="",
+    ),
+    PlanField(
+        "restart_s", POSITIVE, "From an interruption to training again.", ("run",), unit="s",
+        default="600", reason="five minutes to notice, five to initialise", held="",
+    ),
+    PlanField(
+        "storage_gbs", POSITIVE, "Rate of writing checkpoints, per accelerator.", ("run",),
+        unit="GB/s", default="0.12", reason="as published runs write", held="",
+    ),
+    PlanField(
+        "checkpoint_blocking", SHARE, "Of a checkpoint's time in which training waits.", ("run",),
+        default="1", reason="training waits for checkpoints", held="",
+    ),
+    PlanField(
+        "checkpoint_interval_s", POSITIVE, "Between checkpoints.", ("run",), unit="s",
+        default="Daly's", reason="the interval that loses least (Daly 2006)", held="",
+    ),
+)  # fmt: skip
+
+TRAINING_FIELDS: Table = table(
+    (
+        *CLUSTER_FIELDS, *_PARALLEL, *_BATCH, *_RECIPE, *_RUN, *_RECOMPUTE, *_OFFLOAD, *_OVERLAP,
+        *_BYTES,
+    )
+)  # fmt: skip
+"""What a request may state of a training plan."""
+
+TRAINING_DERIVED = {"recompute_chunk": "recompute_method and recompute_layers"}
+"""Fields of the plan that follow from others of the request: field -> from which."""

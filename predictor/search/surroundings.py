@@ -1,0 +1,84 @@
+"""What lies around the layers of the plans of a search, timed once for all blocks whose plans
+differ only inside their layers: the blocks are many and small, what lies around is much the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import distinct_rows
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
+from predictor.search.axes import Index
+from predictor.search.ranking import Surroundings
+from predictor.search.space import Block
+from predictor.timing import Calibration
+from predictor.training import LAYERED, frame, is_apart
+
+INSIDE = ("gpus", "recompute_share")
+"""Numbers of a plan that change nothing around its layers: accelerators follow from the others."""
+
+MOST = 10_000
+"""Distinct plans of a set of categories whose surroundings are kept: some 15 MB of arrays. Blocks
+with more are large enough to be timed by themselves."""
+
+
+def surroundings(
+    model: Model,
+    cluster: Cluster,
+    calibration: Calibration,
+    blocks: Sequence[Block],
+    rows: Sequence[Index],
+) -> dict[int, Surroundings]:
+    """Time what lies around the layers of some plans of every block.
+
+    rows   of each block
+
+    Returns it by the number of the block; nothing for blocks without rows, and for those of more
+    than `MOST` plans.
+    """
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for number, block in enumerate(blocks):
+        if rows[number].size:
+            alike.setdefault(_key(block), []).append(number)
+    found: dict[int, Surroundings] = {}
+    for numbers in alike.values():
+        first = blocks[numbers[0]]
+        inside = INSIDE if _apart(first) else ("gpus",)
+        columns: dict[str, Any] = {
+            name: np.concatenate([blocks[at].rows[name][rows[at]] for at in numbers])
+            for name in first.rows
+            if name not in inside
+        }
+        kept, place = distinct_rows(list(columns.values()))
+        if len(kept) > MOST:
+            continue
+        plan = replace(first.fixed, **{name: column[kept] for name, column in columns.items()})
+        around = frame(model, cluster, plan, calibration)
+        ends = np.cumsum([rows[at].size for at in numbers])
+        for at, own in zip(numbers, np.split(place, ends[:-1]), strict=True):
+            whole = np.zeros(len(blocks[at]), dtype=np.intp)
+            whole[rows[at]] = own
+            found[at] = Surroundings(around, whole)
+    return found
+
+
+def _apart(block: Block) -> bool:
+    kept = block.rows.get("offload_activations", block.fixed.offload_activations)
+    return is_apart(replace(block.fixed, offload_activations=kept))
+
+
+def _key(block: Block) -> tuple[Any, ...]:
+    """What blocks have in common that differ only inside their layers."""
+    apart = _apart(block)
+    categories = (name for name in CATEGORY_FIELDS if not (apart and name in LAYERED))
+    numbers = (name for name in NUMERIC_FIELDS if not (apart and name in INSIDE))
+    return (
+        *(getattr(block.fixed, name) for name in categories),
+        *(name if name in block.rows else repr(getattr(block.fixed, name)) for name in numbers),
+    )

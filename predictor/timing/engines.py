@@ -1,0 +1,86 @@
+"""What serving engines add to the device's time: parameters by engine and era.
+
+They are few and physical: launches, work on the host per pass, per sequence and per request, and
+factors on kernels and collectives. `calibration/serving/` fits them to published runs, every
+engine drawn towards all engines' mean; a calibration carries them (`Calibration.serving`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from predictor.arrays import Numeric
+
+UNFITTED_SIGMA = 0.3
+"""Spread of runs where nothing is fitted: engines of one time differ by a third and more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EngineParameters:
+    """Parameters of one engine in one era, or of all ('neutral'); arrays while they are fitted.
+
+    decode         factor on the kernels of passes that decode
+    prefill        factor on the kernels of passes over prompts
+    communication  factor on collectives
+    gap            between the kernels of a captured graph, beyond what their latencies hold [s]
+    launch         host time of a kernel that is launched by itself [s]: 4 to 10 us for PyTorch's
+                   launch alone, and eager code launches two or three for one of the work list
+    step           host time of a pass: scheduling, sampling, copying back [s]
+    sequence       host time of a running sequence in a pass [s]
+    request        host time of a request before its first token: network, tokens, queues [s]
+    mixing         share of a prompt's pass by which it delays the decoding of others
+    burst          new tokens of prompts that arrive together at most, being as synchronous as
+                   clients that all started at once stay
+    """
+
+    decode: Numeric = 1.0
+    prefill: Numeric = 1.0
+    communication: Numeric = 1.0
+    gap: Numeric = 0.5e-6
+    launch: Numeric = 15e-6
+    step: Numeric = 0.5e-3
+    sequence: Numeric = 10e-6
+    request: Numeric = 5e-3
+    mixing: Numeric = 1.0
+    burst: Numeric = 1e5
+
+
+ENGINE_FIELDS = tuple(one.name for one in fields(EngineParameters))
+"""Names of the parameters of an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingParameters:
+    """Parameters of every engine, 'ENGINE' or 'ENGINE until YYYY-MM'; spreads by metric, log
+    standard deviations of what no operator explains.
+
+    points   ids of the published rows that they were fitted on
+    origin   where they come from, in words
+    """
+
+    engines: Mapping[str, EngineParameters] = field(default_factory=dict)
+    sigma: Mapping[str, float] = field(default_factory=dict)
+    points: frozenset[str] = frozenset()
+    origin: str = "documented defaults"
+
+    def of(self, framework: str, era: str) -> EngineParameters:
+        """Parameters of an engine in an era, else of the engine, else of all."""
+        own = [name for name in self.engines if name.partition(" until ")[0] == framework]
+        dated = sorted(name for name in own if " until " in name)
+        if era != "neutral":
+            for name in dated:
+                if era <= name.partition(" until ")[2]:
+                    return self.engines[name]
+        for name in (framework, "neutral"):
+            if name in self.engines:
+                return self.engines[name]
+        return EngineParameters()
+
+    def spread(self, metric: str, kind: str) -> float:
+        """Log-standard-deviation of a metric ('ttft', 'tpot', 'e2e', 'throughput') in runs of a
+        kind: 'prefill', 'static', 'serving' (at a concurrency) or 'saturated'."""
+        for name in (f"{metric}.{kind}", metric, "all"):
+            if name in self.sigma:
+                return self.sigma[name]
+        return UNFITTED_SIGMA

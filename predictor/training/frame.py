@@ -1,0 +1,157 @@
+"""What of a step lies around its layers: how they fall on stages, what travels between stages and
+replicas, the optimizer, copies to the host, the loader.
+
+None of it depends on `LAYERED`, so that plans that differ in those alone share it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric, filled
+from predictor.hardware import Accelerator, Cluster
+from predictor.memory import layer_activations, offload, stage_parameters
+from predictor.models import Model
+from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks, stages
+from predictor.timing import Calibration, operator_times
+from predictor.training.layer import Exchange, Slot, exchange
+from predictor.work import (
+    Group,
+    gradient_collectives,
+    groups,
+    pipeline_collectives,
+    step_operators,
+    update_operators,
+)
+
+LAYERED = (
+    "recompute",
+    "recompute_modules",
+    "attention",
+    "cp_kind",
+    "tp_overlap",
+    "tp_async_backward",
+    "tp_regather",
+    "ep_overlap",
+    "dispatch",
+)
+"""Categories of a plan that change nothing around its layers, unless the host keeps activations or
+adapters are trained (`is_apart`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """What lies around the layers of a step; fields as of `decomposition.Parts`."""
+
+    at: Stages
+    m: Array
+    vpp: Array
+    gpus: Array
+    modules: dict[str, Array]
+    between: dict[Slot, Exchange]
+    gradients: dict[tuple[Slot, int], Exchange]
+    offload: dict[Slot, Exchange]
+    update: Array
+    update_sigma: Array
+    repeats: Array
+    host: Array
+    loading: Array
+
+    def take(self, index: npt.NDArray[np.intp]) -> Frame:
+        """Those of some plans of a batch of one dimension."""
+
+        def cut(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: cut(part) for key, part in value.items()}
+            if isinstance(value, Exchange | Stages):
+                changed = {part.name: cut(getattr(value, part.name)) for part in fields(value)}
+                return replace(value, **changed)
+            return value.take(index, axis=-1)
+
+        return Frame(*(cut(getattr(self, part.name)) for part in fields(Frame)))
+
+
+def is_apart(plan: TrainingPlan) -> bool:
+    """Whether what lies around the layers depends on nothing inside them."""
+    return not plan.frozen and not np.any(np.asarray(plan.offload_activations) > 0)
+
+
+def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration) -> Frame:
+    """Time what lies around the layers of a plan, or of every plan of a batch.
+
+    model, cluster, plan   as `training.predict` takes them
+    calibration            efficiencies of kernels and links
+    """
+    shape, accelerator = plan.shape, cluster.accelerator
+    at = stages(model, plan)
+    ranks = groups(plan)
+    full = (3, *shape)
+    between = {
+        Slot("pp", c.op, c.phase, c.phase if c.behind else ""): exchange(
+            c, ranks, 0.0, shape, cluster, calibration
+        )
+        for c in pipeline_collectives(model, plan)
+    }
+    parameters = stage_parameters(model, plan, at)
+    dense, experts = parameters.dense, parameters.expert
+    gradients: dict[tuple[Slot, int], Exchange] = {}
+    for number, c in enumerate(
+        gradient_collectives(
+            plan, dense, experts, plan.pipeline.copies * at.layers, parameters.tied
+        )
+    ):
+        slot = Slot("dp", c.op, "update", c.behind)
+        # All groups reduce at once: the network carries the whole job.
+        everyone = Group(plan.gpus, 1.0)
+        gradients[(slot, number)] = exchange(c, ranks, 0.0, full, cluster, calibration, everyone)
+    sharding = SHARDINGS[plan.sharding]
+    updated = dense.trained + experts.trained
+    if sharding.optimizer:
+        updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
+    updates = update_operators(plan, updated)
+    update = operator_times(updates, accelerator, calibration, full)
+    update_time, update_sigma = update.time.sum(axis=0), update.sigma
+    if np.any(np.asarray(plan.offload_optimizer) > 0):
+        update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
+        update_sigma = np.maximum(update_sigma, offload.SIGMA)
+    present = at.count > 0
+
+    def whole(value: Numeric) -> Array:
+        return filled(value, shape)
+
+    return Frame(
+        at=at,
+        m=whole(plan.micro_batches),
+        vpp=whole(plan.vpp),
+        gpus=whole(plan.gpus),
+        modules=blocks(model, plan, at),
+        between=between,
+        gradients=gradients,
+        offload=_copies(model, plan, at, accelerator),
+        update=np.where(present, update_time, 0.0),
+        update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
+        repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
+        host=whole(1.0 if accelerator.is_host else 0.0),
+        loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
+    )
+
+
+def _copies(
+    model: Model, plan: TrainingPlan, at: Stages, accelerator: Accelerator
+) -> dict[Slot, Exchange]:
+    """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
+    if not np.any(np.asarray(plan.offload_activations) > 0):
+        return {}
+    kept, _ = layer_activations(model, step_operators(model, plan), plan, blocks(model, plan, at))
+    times = offload.activation_times(plan, accelerator, kept)
+    one = np.ones(kept.shape)
+    return {
+        Slot("offload", "copy", phase, phase): Exchange(
+            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one
+        )
+        for phase, time in zip(("forward", "backward"), times, strict=True)
+    }

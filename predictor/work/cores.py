@@ -1,0 +1,204 @@
+"""The attention itself: over prompts and training sequences, fused or not, and of new tokens.
+
+Fused attention keeps no scores (Dao 2023); separate kernels run over the whole score matrix; a
+decoding pass reads the cached keys and values of every sequence once (Kwon et al. 2023), or the
+latents that all heads share (DeepSeek-AI 2024, section 2.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.models import Model
+from predictor.work.primitives import Operator
+from predictor.work.worklist import WorkList
+
+WINDOWED = "attention.window"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Sequences that are read, as one rank attends over them; floats or arrays.
+
+    sequences  that have `query` new tokens each
+    query      tokens of one that ask on this rank
+    keys       tokens of one that are there, cached ones with them
+    seen       of those, the ones that a query sees on average
+    windowed   the same in layers with a sliding window
+    reach      there, the keys of one that are read: those that any query of the rank sees
+    split      ranks that divide the heads once more (Ulysses: Jacobs et al. 2023)
+    """
+
+    sequences: Numeric
+    query: Numeric
+    keys: Numeric
+    seen: Numeric
+    windowed: Numeric
+    reach: Numeric
+    split: Numeric = 1.0
+
+
+def kv_heads(model: Model, tp: Numeric) -> Numeric:
+    """Key and value heads on a tensor-parallel rank: replicated where tp exceeds them."""
+    return np.maximum(model.kv_heads / tp, 1.0)
+
+
+def prompt_core(at: WorkList, reading: Reading) -> None:
+    """Attention of full and of windowed layers over sequences whose keys lie expanded."""
+    if at.software.attention == "unfused":
+        _separate(at, reading)
+        return
+    share = at.model.windowed_share
+    if share < 1.0:
+        _fused(at.on(at.module, at.share * (1.0 - share)), "attention", reading, False)
+    if share > 0.0:
+        _fused(at.on(at.module, at.share * share), WINDOWED, reading, True)
+
+
+def _heads(at: WorkList, reading: Reading) -> tuple[Numeric, Numeric]:
+    """Query heads on a rank, and those of keys and values; latents are expanded for each head."""
+    model, tp = at.model, at.portion.tp
+    queries = model.heads / tp
+    keys = queries if model.is_latent else kv_heads(model, tp)
+    return queries / reading.split, np.maximum(keys / reading.split, 1.0)
+
+
+def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
+    """Fused attention, which keeps no scores and visits only the keys that a query sees.
+
+    Head sizes of queries (with keys) and values may differ: `k` is their mean, with which the
+    arithmetic is exact. Queries and outcome, keys and values pass through memory once.
+    """
+    model, size = at.model, at.size
+    queries, heads = _heads(at, reading)
+    both = float(model.qk_dim + model.v_dim)
+    sequences, query, keys = reading.sequences, reading.query, reading.keys
+    longest = np.minimum(float(model.sliding_window), keys) if windowed else keys
+    read = reading.reach if windowed else keys
+    batch = sequences * queries
+    flop = 2.0 * batch * query * both * (reading.windowed if windowed else reading.seen)
+    moved = size * sequences * both * (query * queries + read * heads)
+    saved = sequences * query * (size * both * (queries + heads) + 4.0 * queries)
+    variant = "flash2" if at.software.attention == "triton" else at.software.attention
+    if model.is_latent and variant == "flash":
+        variant = "mla"
+    parts = [("", "attention_prefill", "forward", flop, moved, saved)]
+    if at.learning:  # the scores once more, and four products instead of two
+        parts.append((".bwd", "attention_backward", "backward", 2.5 * flop, 2.0 * moved, 0.0))
+    for suffix, op, phase, work, traffic, kept in parts:
+        at.operators.append(
+            Operator(
+                f"{name}{suffix}",
+                op,
+                variant,
+                phase,
+                at.module,
+                at.software.core,
+                query,
+                longest,
+                0.5 * both,
+                batch,
+                work,
+                traffic,
+                at.share,
+                at.kept(kept),
+                core=True,
+                idle=read / longest - 1.0,
+            )
+        )
+    if at.software.scores:
+        seen = reading.windowed if windowed else reading.seen
+        at.stream(
+            f"{name}.scores", "softmax", "fwd", batch * query, seen, at.software.scores, alone=True
+        )
+
+
+def _separate(at: WorkList, reading: Reading) -> None:
+    """Scores, softmax and context as kernels of their own, over the whole score matrix."""
+    model, size, dropout = at.model, at.size, bool(at.mask)
+    queries, heads = _heads(at, reading)
+    d_qk, d_v = float(model.qk_dim), float(model.v_dim)
+    query, key, tokens = reading.query, reading.keys, reading.sequences * reading.query
+    batch = reading.sequences * queries
+    rows = batch * query
+
+    def product(
+        name: str, layout: str, m: Numeric, n: Numeric, k: Numeric, saved: Numeric = 0.0
+    ) -> None:
+        phase = "forward" if layout == "bmm" else "backward"
+        at.product(
+            f"attention.{name}", layout, m, n, k, phase=phase, batch=batch, saved=saved, core=True
+        )
+
+    def each(name: str, op: str, variant: str, streams: float, saved: Numeric = 0.0) -> None:
+        phase = "backward" if variant.endswith("bwd") else "forward"
+        at.stream(
+            f"attention.{name}", op, variant, rows, key, streams, phase=phase, saved=saved,
+            core=True,
+        )  # fmt: skip
+
+    product("scores", "bmm", query, key, d_qk, size * tokens * d_qk * (queries + heads))
+    each("softmax", "softmax", "fwd", 2 * size, size * rows * key)
+    if dropout:
+        each("dropout", "elementwise", "dropout", 2 * size + 1, (size + 1) * rows * key)
+    product("context", "bmm", query, d_v, key, size * tokens * d_v * heads)
+    if not at.learning:
+        return
+    product("context.dgrad", "bmm_bwd", query, key, d_v)
+    product("context.wgrad", "bmm_bwd", key, d_v, query)
+    if dropout:
+        each("dropout.bwd", "elementwise", "dropout_bwd", 2 * size + 1)
+    each("softmax.bwd", "softmax", "bwd", 3 * size)
+    product("scores.dgrad", "bmm_bwd", query, d_qk, key)
+    product("scores.wgrad", "bmm_bwd", key, d_qk, query)
+
+
+def decoding_core(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) -> None:
+    """Attention of `guessed` new tokens of each of `sequences` sequences over `keys` cached ones.
+
+    m   query rows that share a key head; n  keys; k  head size; batch  sequences x key heads
+    """
+    share = at.model.windowed_share
+    if share < 1.0:
+        _decoding(at.on(at.module, at.share * (1.0 - share)), "attention", sequences, keys, guessed)
+    if share > 0.0:
+        seen = np.minimum(keys, float(at.model.sliding_window))
+        _decoding(at.on(at.module, at.share * share), WINDOWED, sequences, seen, guessed)
+
+
+def _decoding(at: WorkList, name: str, sequences: Numeric, seen: Numeric, guessed: Numeric) -> None:
+    """One kind of layer; the cache is read once for all query heads that share it."""
+    model, cache, size = at.model, at.software.cache, at.size
+    queries = model.heads / at.portion.tp * guessed
+    if model.is_latent:
+        rows: Numeric = queries
+        heads: Numeric = 1.0
+        d = float(model.kv_lora_rank + model.qk_rope_head_dim)
+        stored, worked = d, d + model.kv_lora_rank
+        variant = "mla_kv8" if cache < 2 else "mla"
+    else:
+        heads = kv_heads(model, at.portion.tp)
+        rows, d = queries / heads, 0.5 * (model.qk_dim + model.v_dim)
+        stored = worked = 2.0 * d
+        variant = "kv8" if cache < 2 else ""
+    at.operators.append(
+        Operator(
+            name,
+            "attention_decode",
+            variant,
+            "forward",
+            at.module,
+            at.software.core,
+            rows,
+            seen,
+            d,
+            sequences * heads,
+            2.0 * sequences * queries * seen * worked,
+            sequences * (cache * heads * seen * stored + 2.0 * size * queries * d),
+            at.share,
+            core=True,
+        )
+    )

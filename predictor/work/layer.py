@@ -1,0 +1,137 @@
+"""The blocks of a model in order, and its two ends: the list that training and serving share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.arrays import Numeric
+from predictor.models import Model
+from predictor.work import delta_rule, mamba
+from predictor.work.attention import attention_block, decode, read
+from predictor.work.cores import Reading
+from predictor.work.mixture import mixture_block
+from predictor.work.primitives import Operator
+from predictor.work.worklist import WorkList
+
+LOSS = 4.0
+"""Traffic of the loss per logit, beside the logit itself [bytes]: its softmax in fp32 is written
+forward and read backward, where the logit's gradient is written."""
+
+DRAW = 12.0
+"""Traffic of a draw per logit [bytes]: fp32 logits are read and probabilities written by a softmax,
+and read again by the draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How many blocks of each kind a list counts: those of all layers, or of the mean layer."""
+
+    attention: float
+    mamba: float
+    delta: float
+    dense: float
+    moe: float
+
+
+def all_blocks(model: Model) -> Blocks:
+    """Blocks of all layers."""
+    return Blocks(
+        attention=float(model.attention_blocks),
+        mamba=float(model.mamba_layers),
+        delta=float(model.delta_layers),
+        dense=float(model.ffn_blocks - model.moe_layers),
+        moe=float(model.moe_layers),
+    )
+
+
+def mean_layer(model: Model) -> Blocks:
+    """Mixers per layer, and one feed-forward block of each kind that there is: their modules are
+    counted apart."""
+    return Blocks(
+        attention=model.attention_share,
+        mamba=model.mamba_share,
+        delta=0.0,
+        dense=1.0 if model.dense_share or not model.is_moe else 0.0,
+        moe=1.0,
+    )
+
+
+def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
+    """All blocks; what attends and scans only where sequences are read."""
+    model = at.model
+    attention_block(at.on("layer", held.attention), reading)
+    if model.is_hybrid:
+        mamba.mamba_block(at.on("layer", held.mamba), reading)
+    if model.delta_layers:
+        delta_rule.delta_block(at.on("layer", held.delta), reading)
+    if held.dense:
+        dense = at.on("dense", held.dense)
+        dense.norm("mlp.norm")
+        saved = dense.size * dense.kept_rows * dense.hidden
+        inner = model.ffn_hidden / dense.portion.tp
+        dense.feed_forward("mlp", inner, saved=saved, bias=model.bias)
+        dense.residual("mlp.residual")
+    if model.is_moe:
+        mixture_block(at.on("moe", held.moe))
+
+
+def reading_cores(at: WorkList, held: Blocks, reading: Reading) -> None:
+    """What attends and scans while sequences are read, by itself."""
+    model = at.model
+    read(at.on("layer", held.attention), reading)
+    if model.is_hybrid:
+        mamba.scan(at.on("layer", held.mamba), reading.sequences * reading.query)
+    if model.delta_layers:
+        delta_rule.scan(at.on("layer", held.delta), reading.sequences, reading.query)
+
+
+def decoding_cores(
+    at: WorkList, held: Blocks, sequences: Numeric, keys: Numeric, guessed: Numeric
+) -> None:
+    """The same while each of `sequences` sequences gets `guessed` tokens behind `keys` others."""
+    model = at.model
+    decode(at.on("layer", held.attention), sequences, keys, guessed)
+    if model.is_hybrid:
+        mamba.update(at.on("layer", held.mamba), sequences * guessed)
+    if model.delta_layers:
+        delta_rule.update(at.on("layer", held.delta), sequences * guessed)
+
+
+def embedding(at: WorkList) -> None:
+    """Look-up of rows; its backward pass clears a whole table of gradients and adds to it."""
+    rows, vocab, h, size = at.portion.tokens, at.portion.vocab, at.hidden, at.size
+    table = size * vocab * h
+    found = [("embedding", "fwd", "forward", 2 * size * rows * h, at.mask * at.portion.rows * h)]
+    if at.learning and not at.learning.frozen:
+        found.append(("embedding.bwd", "bwd", "backward", 3 * size * rows * h + table, 0.0))
+    for name, variant, phase, moved, saved in found:
+        at.operators.append(
+            Operator(
+                name,
+                "embedding",
+                variant,
+                phase,
+                at.module,
+                at.software.core,
+                rows,
+                h,
+                vocab,
+                bytes=moved,
+                saved=at.kept(saved),
+            )
+        )
+
+
+def head(at: WorkList, rows: Numeric) -> None:
+    """Final norm, output projection of `rows` rows, and the loss; or, where nothing is learned, the
+    draw of the next tokens, from all logits on every rank."""
+    vocab, h, size = at.portion.vocab, at.hidden, at.size
+    at.norm("final.norm")
+    saved = size * at.kept_rows * h
+    at.linear("head", vocab, h, rows=rows, saved=saved, adapted=False)
+    if at.learning is None:
+        at.stream("sample", "softmax", "fwd", rows, float(at.model.vocab), DRAW)
+        return
+    moved = size + LOSS
+    logits = at.learning.logits * rows * vocab
+    at.stream("loss", "loss", "fwd", rows, vocab, moved, backward=("bwd", moved), saved=logits)

@@ -1,0 +1,94 @@
+"""Whose work a list is and what runs it: software, a rank's portion, and what is learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.arrays import Numeric
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """What runs a list: its data types, and what it joins in one kernel.
+
+    core       data type of attention and of what moves between kernels
+    size       bytes of an activation element
+    linear     data type of the layers' linear projections
+    experts    of the products of routed experts
+    head       of the output projection
+    products   of products in `core` as the matrix unit runs them: how they are added up
+    cache      bytes of a cached key or value element; 0 where nothing is cached
+    attention  fused kernel of attention over prompts, of `plans.ATTENTIONS`; 'unfused': separate
+               kernels
+    chains     gated activations, rotary encoding and norms are single kernels
+    sums       what blocks add to the residual stream is added by the next norm, what shared experts
+               add by the kernel that brings the others' outcome back
+    latents    latent queries, keys and values are projected in one product
+    experts_joined   both products of all experts and the activation between them are one kernel
+    traffic    of small kernels over what it would be were they joined
+    scores     bytes per attention score that goes through memory beside the products
+    widens     narrow weights are widened in memory before many rows are multiplied
+    """
+
+    core: str
+    size: float
+    linear: str
+    experts: str
+    head: str
+    products: str
+    cache: float = 0.0
+    attention: str = "flash"
+    chains: bool = True
+    sums: bool = False
+    latents: bool = False
+    experts_joined: bool = False
+    traffic: float = 1.0
+    scores: float = 0.0
+    widens: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Portion:
+    """What one rank has of the work; floats or arrays of the plans' shape.
+
+    tp        ranks that split heads and inner widths
+    ep, etp   ranks among which experts are divided, and ranks that split each
+    tokens    that the linear layers multiply
+    rows      tokens between the blocks: all, or those of the rank where they are split
+    routed    tokens for which the rank chooses experts
+    received  token copies that its experts work on
+    busy      of its experts, those that have tokens
+    vocab     its rows of the vocabulary
+    """
+
+    tp: Numeric
+    ep: Numeric
+    etp: Numeric
+    tokens: Numeric
+    rows: Numeric
+    routed: Numeric
+    received: Numeric
+    busy: Numeric
+    vocab: Numeric
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learning:
+    """What a list has that trains.
+
+    trained     of `plans.TRAINED`: all parameters, or adapters of `rank` beside frozen ones
+    dropout     whether what blocks add is dropped out
+    kept_rows   rows that a column-parallel product keeps of its input
+    logits      bytes kept per logit
+    """
+
+    trained: str
+    rank: Numeric
+    dropout: bool
+    kept_rows: Numeric
+    logits: Numeric
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the model's own weights stay as they are."""
+        return self.trained != "all"

@@ -1,0 +1,357 @@
+"""A work list in the making: whose work it is, what runs it, and the kernels all blocks have.
+
+Training and serving write the same list. Its forward pass with a cache is serving; with gradients
+(`Learning`) every kernel is followed by those of its backward pass. What software differs in, in
+data types and in what it joins in one kernel, is stated once (`Software`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.models import Model
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.work.primitives import Operator, gemm, streaming
+from predictor.work.setting import Learning, Portion, Software
+
+LAYER_MODULES = ("layer", "dense", "moe")
+"""Modules that make up the layers, which recomputation repeats."""
+
+QKV = ("attention.qkv", "attention.q_up", "attention.kv_up")
+"""Projections to queries, keys and values."""
+
+MANY_ROWS = 64.0
+"""Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
+memory before they multiply it (ggml's cuBLAS path)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkList:
+    """A work list in the making, and where in it the next operators go.
+
+    learning   None: the forward pass only, which keeps nothing
+    module     of the operators that are added
+    share      how many blocks have them, per unit of the module or in all: their `count`
+    operators  the list itself, shared by all places
+    """
+
+    model: Model
+    software: Software
+    portion: Portion
+    learning: Learning | None = None
+    module: str = "layer"
+    share: Numeric = 1.0
+    operators: list[Operator] = field(default_factory=list)
+
+    def on(self, module: str, share: Numeric = 1.0) -> WorkList:
+        """Another place of the same list."""
+        return replace(self, module=module, share=share)
+
+    @property
+    def size(self) -> float:
+        """Bytes of an activation element."""
+        return self.software.size
+
+    @property
+    def linear_dtype(self) -> str:
+        """Data type of linear layers here."""
+        if self.module in LAYER_MODULES:
+            return self.software.linear
+        return self.software.head if self.module == "head" else self.software.core
+
+    @property
+    def hidden(self) -> float:
+        """Width of the residual stream."""
+        return float(self.model.hidden)
+
+    @property
+    def kept_rows(self) -> Numeric:
+        """Rows that a column-parallel product keeps of its input: its own part of the sequence
+        where the rest is gathered again, else all that was gathered."""
+        return self.learning.kept_rows if self.learning else 0.0
+
+    @property
+    def mask(self) -> float:
+        """Bytes of a dropout mask element."""
+        return 1.0 if self.learning and self.learning.dropout else 0.0
+
+    def kept(self, saved: Numeric) -> Numeric:
+        """Bytes kept for a backward pass: none where there is none."""
+        return saved if self.learning else 0.0
+
+    def stream(
+        self,
+        name: str,
+        op: str,
+        variant: str,
+        rows: Numeric,
+        columns: Numeric,
+        streams: Numeric,
+        *,
+        backward: tuple[str, Numeric] | None = None,
+        phase: str = "forward",
+        saved: Numeric = 0.0,
+        core: bool = False,
+        times: Numeric = 1.0,
+        alone: bool = False,
+    ) -> None:
+        """A memory-bound kernel, `times` per block, and its gradient's where the list learns.
+
+        streams   bytes per element, read and written together
+        backward  variant and bytes per element of the gradient's kernel; None if there is none
+        alone     a kernel that nothing is joined with in any software
+        """
+        parts = [(name, variant, phase, streams, saved)]
+        if backward and self.learning:
+            parts.append((f"{name}.bwd", backward[0], "backward", backward[1], 0.0))
+        for label, kind, when, moved, kept in parts:
+            self.operators.append(
+                streaming(
+                    label,
+                    op,
+                    kind,
+                    when,
+                    self.module,
+                    self.software.core,
+                    rows,
+                    columns,
+                    moved * (1.0 if alone else self.software.traffic),
+                    count=self.share * times,
+                    saved=self.kept(kept),
+                    core=core,
+                )
+            )
+
+    def product(
+        self,
+        name: str,
+        layout: str,
+        m: Numeric,
+        n: Numeric,
+        k: Numeric,
+        *,
+        phase: str = "forward",
+        dtype: str = "",
+        batch: Numeric = 1.0,
+        out_bytes: float = 0.0,
+        saved: Numeric = 0.0,
+        core: bool = False,
+        groups: Numeric = 1.0,
+        times: Numeric = 1.0,
+    ) -> None:
+        """A matrix product; in the core's data type and with its output unless stated. `batch` run
+        in one kernel, `groups` beside each other in one each."""
+        dtype = dtype or self.software.core
+        self.operators.append(
+            gemm(
+                name,
+                layout,
+                phase,
+                self.module,
+                self.software.products if dtype == self.software.core else dtype,
+                m,
+                n,
+                k,
+                batch=batch * groups,
+                out_bytes=out_bytes or self.size,
+                count=self.share * times,
+                saved=self.kept(saved),
+                core=core,
+                kernels=groups,
+            )
+        )
+
+    def linear(
+        self,
+        name: str,
+        columns: Numeric,
+        depth: Numeric,
+        *,
+        saved: Numeric = 0.0,
+        bias: bool = False,
+        rows: Numeric | None = None,
+        groups: Numeric = 1.0,
+        adapted: bool = True,
+        dtype: str = "",
+    ) -> None:
+        """y[rows, columns] = x[rows, depth] W, and its two gradients where the list learns; `saved`
+        is its input, which is kept as narrow as it is multiplied. Narrow products include the casts
+        of their operands, as the kernel tables do.
+
+        rows     the portion's tokens unless stated
+        groups   products of that size, each with weights of its own, which run together and fill
+                 each other's last waves; the host launches each by itself
+        adapted  has an adapter where only adapters are trained; its own weights then have no
+                 gradient (Hu et al. 2021, eq. 3)
+        """
+        m, n, k = (self.portion.tokens if rows is None else rows), columns, depth
+        dtype = dtype or self.linear_dtype
+        saved = saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0)
+        if self.software.widens and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
+            self._widened(name, m, n, k, dtype)
+        else:
+            self.product(name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups)
+        if self.learning:
+            self._gradients(self.learning, name, m, n, k, dtype, groups, bias, adapted)
+
+    def _widened(self, name: str, m: Numeric, n: Numeric, k: Numeric, dtype: str) -> None:
+        """Few rows are multiplied with the narrow weights as they are; many after those have been
+        widened in memory."""
+        many = np.where(np.asarray(m) > MANY_ROWS, 1.0, 0.0)
+        half = self.software.products
+        moved = WEIGHT_BYTES[dtype] + ELEMENT_BYTES[half]
+        self.product(name, "fwd", m, n, k, dtype=dtype, times=1.0 - many)
+        self.stream(f"{name}.widen", "elementwise", "copy", k, n, moved, times=many, alone=True)
+        self.product(f"{name}.wide", "fwd", m, n, k, dtype=half, times=many)
+
+    def _gradients(
+        self,
+        learning: Learning,
+        name: str,
+        m: Numeric,
+        n: Numeric,
+        k: Numeric,
+        dtype: str,
+        groups: Numeric,
+        bias: bool,
+        adapted: bool,
+    ) -> None:
+        """Of a linear layer's input and, unless they are frozen, of its weights."""
+        back = partial(self.product, phase="backward", dtype=dtype, groups=groups)
+        back(f"{name}.dgrad", "dgrad", m, k, n)
+        if not learning.frozen:
+            back(f"{name}.wgrad", "wgrad", n, k, m, out_bytes=4.0)
+            if bias:
+                self.stream(
+                    f"{name}.bias", "elementwise", "bias_grad", m, n, self.size, phase="backward"
+                )
+        elif adapted and (learning.trained == "lora" or name in QKV):
+            self._adapter(learning.rank, name, m, n, k)
+
+    def _adapter(self, rank: Numeric, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
+        """y += (x A) B with A[k, r] and B[r, n], in 16 bits, and the gradients of both."""
+        size = self.size
+        for part, columns, depth in (("a", rank, k), ("b", n, rank)):
+            label = f"{name}.lora_{part}"
+            saved = size * m * rank if part == "b" else 0.0
+            self.product(label, "fwd", m, columns, depth, saved=saved)
+            self.product(f"{label}.dgrad", "dgrad", m, depth, columns, phase="backward")
+            self.product(
+                f"{label}.wgrad", "wgrad", columns, depth, m, phase="backward", out_bytes=4.0
+            )
+        self.stream(f"{name}.lora_add", "elementwise", "add", m, n, 3 * size)
+        self.stream(f"{name}.lora_add.bwd", "elementwise", "add", m, k, 3 * size, phase="backward")
+
+    def norm(self, name: str, rows: Numeric | None = None, width: Numeric | None = None) -> None:
+        """A norm over the residual stream, unless other rows and width are stated: read and
+        written; with the sum that goes into it, two read and two written.
+
+        An RMS norm that nothing fuses is the kernels of its definition in fp32 (Touvron et al.
+        2023, their code): casts both ways, square, mean, product, weight; backward the weight's
+        gradient, two products and a sum for the mean, one for the square, and an addition.
+        """
+        rows = self.portion.rows if rows is None else rows
+        width = self.hidden if width is None else width
+        kind, size = self.model.norm, self.size
+        forward, backward = (4 if self.software.sums else 2) * size, 3 * size
+        if kind == "rmsnorm" and not self.software.chains:
+            casts = 2 * (size + 4.0) if size < 4 else 0.0
+            forward, backward = casts + 5 * 4.0 + 2 * size, casts + 10 * 4.0 + 6 * size
+        self.stream(
+            name,
+            "norm",
+            kind,
+            rows,
+            width,
+            forward,
+            backward=(f"{kind}_bwd", backward),
+            saved=size * rows * width,
+        )
+
+    def residual(self, name: str) -> None:
+        """What a block adds to the residual stream, dropped out before where the list says so;
+        nothing where the next norm adds it."""
+        if self.software.sums:
+            return
+        rows, h, size, mask = self.portion.rows, self.hidden, self.size, self.mask
+        self.stream(
+            name,
+            "elementwise",
+            "dropout_add" if mask else "add",
+            rows,
+            h,
+            3 * size + mask,
+            backward=("add", 3 * size),
+            saved=mask * rows * h,
+        )
+        if mask:
+            self.stream(
+                f"{name}.dropout.bwd",
+                "elementwise",
+                "dropout_bwd",
+                rows,
+                h,
+                2 * size + 1,
+                phase="backward",
+            )
+
+    def activation(self, name: str, columns: Numeric, rows: Numeric | None = None) -> None:
+        """The activation between the two products of a feed-forward block of inner width
+        `columns`; on the portion's tokens unless rows are stated."""
+        gated = self.model.gated
+        kind = "swiglu" if gated else self.model.activation
+        reads = 2.0 if gated else 1.0
+        streams = (reads + 1, 2 * reads + 1)
+        if gated and not self.software.chains:
+            streams = (5.0, 8.0)  # silu, then the product, each a kernel of its own
+        rows, size = (self.portion.tokens if rows is None else rows), self.size
+        self.stream(
+            name,
+            "elementwise",
+            kind,
+            rows,
+            columns,
+            streams[0] * size,
+            backward=(f"{kind}_bwd", streams[1] * size),
+            saved=reads * size * rows * columns,
+        )
+
+    def feed_forward(
+        self,
+        name: str,
+        inner: Numeric,
+        *,
+        saved: Numeric = 0.0,
+        bias: bool = False,
+        adapted: bool = True,
+    ) -> None:
+        """Up (and gate), activation, down; `inner` is the width between them on this rank."""
+        sides = 2 if self.model.gated else 1
+        h, kept = self.hidden, self.size * self.portion.tokens * inner
+        self.linear(f"{name}.up", inner * sides, h, saved=saved, bias=bias, adapted=adapted)
+        self.activation(f"{name}.activation", inner)
+        self.linear(f"{name}.down", h, inner, saved=kept, bias=bias, adapted=adapted)
+
+    def mixed(
+        self,
+        name: str,
+        m: Numeric,
+        n: Numeric,
+        k: Numeric,
+        batch: Numeric,
+        *,
+        repeated: bool = False,
+    ) -> None:
+        """A product of two activations, and its gradients; `repeated` where its outcome is not kept
+        and the backward pass computes it once more."""
+        self.product(name, "bmm", m, n, k, batch=batch)
+        if not self.learning:
+            return
+        if repeated:
+            self.product(f"{name}.repeat", "bmm", m, n, k, batch=batch, phase="backward")
+        self.product(f"{name}.dgrad", "bmm_bwd", m, k, n, batch=batch, phase="backward")
+        self.product(f"{name}.wgrad", "bmm_bwd", n, k, m, batch=batch, phase="backward")

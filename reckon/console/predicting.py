@@ -1,0 +1,260 @@
+"""`reckon predict train`, `reckon predict infer` and `reckon explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from predictor.errors import InputError
+from predictor.plans import EXPLAIN, PREDICT, SERVING_FIELDS, TRAINING_FIELDS
+from reckon.console.flags import (
+    Invocation,
+    allow_oom_option,
+    argument,
+    calibration_option,
+    field_options,
+    invocation,
+    json_option,
+    option,
+    settings_option,
+    switch,
+)
+
+if TYPE_CHECKING:
+    from predictor.training import Explanation
+    from reckon.verbs.serving import ServingSweep
+    from reckon.verbs.training import Sweep
+
+TRAIN_EXAMPLE = (
+    "Example: reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 "
+    "--tp 8 --pp 4 --global-batch 1024 --seq-len 8192"
+)
+INFER_EXAMPLE = (
+    "Example: reckon predict infer --model llama3-70b --system dgx-h200 --gpus 8 --tp 8 "
+    "--batch 64 --input-len 1024 --output-len 256"
+)
+EXPLAIN_EXAMPLE = (
+    "Example: reckon explain trace.json.gz --model llama3-8b --system dgx-h100 --gpus 8 "
+    "--tp 8 --global-batch 8 --seq-len 8192"
+)
+
+TIMELINE = ("timeline", "Schedule as a trace (Perfetto).", "FILE")
+
+
+def _line_option(dialect: str, text: str = "", hidden: bool = False) -> click.Option:
+    return option(f"from-{dialect}", text, "LINE|FILE", hidden=hidden)
+
+
+def train_command() -> click.Command:
+    """`reckon predict train`."""
+    flags = field_options(TRAINING_FIELDS, PREDICT)
+
+    def run(**given: Any) -> int:
+        asked = invocation(given, flags, TRAINING_FIELDS)
+        return predict_train(asked, _lines(given), **given)
+
+    return click.Command(
+        "train",
+        callback=run,
+        params=[
+            argument("file", "[RUN.yaml]", required=False),
+            *flags,
+            settings_option(),
+            calibration_option(),
+            json_option(),
+            switch("explain", "What would help most, and what is known."),
+            option(*TIMELINE),
+            allow_oom_option(),
+            option("emit", "Launch line: megatron torchtitan ...", "NAME"),
+            _line_option("megatron", "Read such a line."),
+            _line_option("torchtitan", "Or -nemo, -deepspeed."),
+            _line_option("nemo", hidden=True),
+            _line_option("deepspeed", hidden=True),
+        ],
+        help="Step time, memory and bottlenecks of a training run. Comma lists give a row each; "
+        "RUN.yaml has keys as the flags.",
+        epilog=TRAIN_EXAMPLE,
+    )
+
+
+def infer_command() -> click.Command:
+    """`reckon predict infer`."""
+    flags = field_options(SERVING_FIELDS, PREDICT)
+
+    def run(**given: Any) -> int:
+        asked = invocation(given, flags, SERVING_FIELDS)
+        return predict_infer(asked, _lines(given), **given)
+
+    return click.Command(
+        "infer",
+        callback=run,
+        params=[
+            argument("file", "[RUN.yaml]", required=False),
+            *flags,
+            settings_option(),
+            calibration_option(),
+            json_option(),
+            allow_oom_option(),
+            option("emit", "Launch line: vllm sglang trtllm.", "NAME"),
+            _line_option("vllm", "Read such a line."),
+            _line_option("sglang", "Or of SGLang."),
+            _line_option("trtllm", "Or TensorRT-LLM."),
+        ],
+        help="Time to first token, time per token, throughput, memory. Comma lists give a row "
+        "each; RUN.yaml has keys as the flags.",
+        epilog=INFER_EXAMPLE,
+    )
+
+
+def explain_command() -> click.Command:
+    """`reckon explain`."""
+    flags = field_options(TRAINING_FIELDS, EXPLAIN)
+
+    def run(trace: Path, timeline: str | None, **given: Any) -> int:
+        from reckon.verbs.tracing import explain
+        from reckon.views.trace import show_trace
+
+        asked = invocation(given, flags)
+        result = explain(trace, asked.fields, asked.calibration, timeline)
+        asked.write(result)
+        if not asked.quiet:
+            show_trace(result)
+        return 0
+
+    return click.Command(
+        "explain",
+        callback=run,
+        params=[
+            argument("trace", "TRACE", type=Path),
+            *flags,
+            settings_option(),
+            calibration_option(),
+            json_option(),
+            option(*TIMELINE),
+        ],
+        help="A recorded step (a trace of PyTorch's profiler) against its prediction, term by "
+        "term. TRACE is a .json or .json.gz.",
+        epilog=EXPLAIN_EXAMPLE,
+    )
+
+
+def _lines(given: dict[str, Any]) -> dict[str, str]:
+    """Launch lines to read, by flag; taken out of the values of flags."""
+    names = [name for name in given if name.startswith("from_")]
+    texts = {name: given.pop(name) for name in names}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _launched(
+    lines: Mapping[str, str], asked: Invocation
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The request with what a launch line says, and what is to be told of the line."""
+    if not lines:
+        return asked.fields, {}
+    from reckon.verbs.launching import join
+
+    return join(dict(lines), dict(asked.fields))
+
+
+def predict_train(
+    asked: Invocation,
+    lines: Mapping[str, str],
+    *,
+    explain: bool,
+    timeline: str | None,
+    allow_oom: bool,
+    emit: str | None,
+) -> int:
+    """Predict a training run, or one for each combination of lists; returns the exit status."""
+    from predictor.catalog import load
+    from reckon.verbs.training import sweep
+
+    fields, told = _launched(lines, asked)
+    found = sweep(fields, load(asked.calibration), asked.where)
+    if explain and found.varying:
+        raise InputError("--explain is of one plan; give no comma lists beside it")
+    if timeline:
+        from reckon.verbs.timeline import schedule_events, write_timeline
+
+        if found.varying:
+            raise InputError("--timeline draws one plan; give no comma lists beside it")
+        write_timeline(timeline, schedule_events(found.predictions[0]))
+    why = found.predictions[0].explain() if explain else None
+    if why:
+        told["explain"] = why.to_dict()
+    _finish(asked, found, "training-sweep", emit, told)
+    if not asked.quiet and not emit:
+        _show_training(found, why)
+    return _status(found, allow_oom)
+
+
+def predict_infer(
+    asked: Invocation, lines: Mapping[str, str], *, allow_oom: bool, emit: str | None
+) -> int:
+    """Predict how a model is served, or one way for each combination of lists; returns the exit
+    status."""
+    from predictor.catalog import load
+    from reckon.verbs.serving import sweep_serving
+
+    fields, told = _launched(lines, asked)
+    found = sweep_serving(fields, load(asked.calibration), asked.where)
+    _finish(asked, found, "inference-sweep", emit, told)
+    if not asked.quiet and not emit:
+        from reckon.views.serving import show_serving, show_serving_sweep
+
+        if found.varying:
+            show_serving_sweep(found)
+        else:
+            show_serving(found.predictions[0])
+    return _status(found, allow_oom)
+
+
+def _finish(
+    asked: Invocation,
+    found: Sweep[Any] | ServingSweep,
+    kind: str,
+    emit: str | None,
+    told: Mapping[str, Any],
+) -> None:
+    """Print the launch line and write the JSON, where they were asked for.
+
+    told   what the JSON says beside the predictions
+    """
+    extra = dict(told)
+    if emit:
+        from reckon.verbs.launching import emitted
+
+        extra["emitted"] = emitted(emit, found, quiet=asked.quiet)
+    if not asked.json:
+        return
+    if len(found.predictions) == 1 and not found.varying:
+        content = found.predictions[0].to_dict()
+    else:
+        content = {
+            "schema_version": 1,
+            "kind": kind,
+            "predictions": [result.to_dict() for result in found.predictions],
+            "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
+        }
+    asked.write({**content, **extra})
+
+
+def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
+    from reckon.views.terminal import show_prediction, show_sweep
+
+    if found.varying:
+        show_sweep(found)
+    else:
+        show_prediction(found.predictions[0], top=0 if why else 6)
+    if why:
+        from reckon.views.explanation import show_explanation
+
+        show_explanation(why)
+
+
+def _status(found: Sweep[Any] | ServingSweep, allow_oom: bool) -> int:
+    """0, or 2 where nothing that was predicted fits."""
+    return 0 if allow_oom or any(result.fits for result in found.predictions) else 2

@@ -1,0 +1,69 @@
+"""What the terminal shows of measurements: taken here, read from others, fitted to."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from reckon.views.terminal import grid
+from reckon.views.trace import show_steps
+
+if TYPE_CHECKING:
+    from reckon.verbs.profiling import Profile
+
+MOST_REASONS = 15
+"""Reasons that the terminal lists; the JSON has all."""
+
+
+def show_profile(found: Profile) -> None:
+    """Print what was measured."""
+    if found.kernels is None:
+        return
+    counts = found.kernels.groupby(["accelerator", "op"], observed=True).size()
+    rows = [[str(part) for part in row] for row in counts.reset_index().to_numpy()]
+    print(grid(["device", "operator", "rows"], rows, left=2))
+    if found.steps:
+        print()
+        rows = [
+            [str(s["point_id"]), f"{s['step_time_s'] * 1e3:.1f} ms", str(s["steps"])]
+            for s in found.steps
+        ]
+        print(grid(["training step (a check, never fitted)", "median", "steps"], rows))
+    if found.passes:
+        print()
+        rows = [
+            [str(p["point_id"]), f"{p['value']:.2f} ms", str(p["samples"])] for p in found.passes
+        ]
+        print(grid(["pass of serving (a check, never fitted)", "median", "passes"], rows))
+    for problem in found.problems:
+        print(f"reckon: {problem}", file=sys.stderr)
+    print(f"\nwrote {found.out}/ in {found.seconds:.0f} s")
+
+
+def show_imported(result: dict[str, Any]) -> None:
+    """Print what was written, and what was left out and why."""
+    rows = [[w["accelerator"], w["op"], w["dtype"], str(w["n"])] for w in result["written"]]
+    print(grid(["accelerator", "operator", "type", "rows"], rows, left=3))
+    if result["facts"]:
+        print()
+        show_steps(result["facts"])
+    if result["left_out"]:
+        print()
+        reasons = [(str(part["reason"]), int(part["n"])) for part in result["left_out"]]
+        if rest := sum(count for _, count in reasons[MOST_REASONS:]):
+            reasons[MOST_REASONS:] = [("other reasons (--json FILE)", rest)]
+        print(grid(["left out, because", "n"], [[why, str(count)] for why, count in reasons]))
+    print(f"\nwrote {result['out']}: {result['rows']} rows")
+
+
+def show_calibrated(summary: dict[str, Any]) -> None:
+    """Print what was fitted, with errors on shapes held out of the fit."""
+    rows = [
+        [key, str(found["points"]), f"{found['mape']:.1%}", f"{found['median']:.1%}"]
+        for key, found in summary["heldout"].items()
+        if found["points"]
+    ]
+    print(grid(["fitted", "held out", "MAPE", "median"], rows))
+    for reason, count in summary["left_out"].items():
+        print(f"left out {count} rows: {reason}")
+    print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {summary['rows']} rows")

@@ -1,0 +1,65 @@
+"""What the terminal shows of a score: by source, by measure, and what was skipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from reckon.views.terminal import grid
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def show_validation(result: dict[str, Any]) -> None:
+    """Print the score by source, and what was skipped and why."""
+    rows = [
+        [
+            group["source"],
+            str(group["n"]),
+            _percent(group["mape"]),
+            _percent(group["median_ape"]),
+            "" if group["bias"] is None else f"{group['bias']:+.3f}",
+            _percent(group["coverage"]),
+            "fitted" if group["in_sample"] else "",
+        ]
+        for group in result["groups"]
+    ]
+    columns = ["source", "n", "MAPE", "median", "bias", "covered", ""]
+    if rows:
+        print(grid(columns, rows))
+    print(
+        f"\n{result['n_predicted']} of {result['n_points']} rows predicted with "
+        f"{result['calibration']}: MAPE {_percent(result['mape']) or '-'}, median "
+        f"{_percent(result['median_ape']) or '-'}, macro over sources "
+        f"{_percent(result['macro_mape']) or '-'}; {result['interval_level']:.0%} interval covers "
+        f"{_percent(result['interval_coverage']) or '-'}"
+    )
+    if "inference" in result:
+        table = [
+            [
+                name,
+                str(own["n"]),
+                _percent(own["mape"]),
+                _percent(own["macro_mape"]),
+                _percent(own["coverage"]),
+                _percent(own["with_flagged"]["mape"]),
+            ]
+            for name, own in result["inference"].items()
+        ]
+        columns = ["inference", "n", "MAPE", "macro", "covered", "MAPE with flagged rows"]
+        print("\n" + grid(columns, table))
+    memory = result["memory"]
+    if memory["n"]:
+        print(f"peak memory: MAPE {_percent(memory['mape'])} over {memory['n']} rows")
+    if memory["oom_accuracy"] is not None:
+        print(
+            f"out of memory or not: {_percent(memory['oom_accuracy'])} of rows right; of those "
+            f"that ran out {_percent(memory['oom_recall']) or '-'} said to, of those said to "
+            f"{_percent(memory['oom_precision']) or '-'} ran out"
+        )
+    reasons = Counter(row["reason"] for row in result["skipped"])
+    if reasons:
+        print()
+        print(grid(["skipped, because", "n"], [[k, str(v)] for k, v in reasons.most_common()]))

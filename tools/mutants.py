@@ -1,0 +1,317 @@
+"""A sampled mutation check: how many small faults in `predictor/` do the tests notice?
+
+    python tools/mutants.py [--count 100] [--seed 1] [--jobs 2] [--room timing] [--out FILE.json]
+
+Draws so many places at random among the arithmetic of `predictor/`, changes one of them at a time
+in a copy of the project (another operator, another number, the other bound), and runs the tests
+that reached that line, quickest first. Which tests reach a line, and how long each takes, is
+recorded once (`--map FILE` keeps it). What no test notices is listed: a missing law, or a change
+that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
+PARTS = (
+    "predictor",
+    "profiler",
+    "calibration",
+    "reckon",
+    "tests",
+    "tools",
+    "benchmarks",
+    "studies",
+)
+MOST_TESTS, MOST_SECONDS = 60, 240.0
+"""Tests that are run for a mutant at most, and how long they may take together [s]."""
+
+OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.Pow: ("**", "*"),
+    ast.FloorDiv: ("//", "/"),
+}
+COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Lt: ("<", ">="),
+    ast.LtE: ("<=", ">"),
+    ast.Gt: (">", "<="),
+    ast.GtE: (">=", "<"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+}
+CALLS = {
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "ceil": "floor",
+    "floor": "ceil",
+    "min": "max",
+    "max": "min",
+    "log2": "log",
+    "exp": "expm1",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: characters `start` to `end` of a line become `new`."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.start} {self.old} -> {self.new}"
+
+    @property
+    def key(self) -> str:
+        """What it is called in the list of equivalent ones: file, text of the line, the change."""
+        text = (ROOT / self.file).read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
+        return f"{self.file} | {text} | {self.old} -> {self.new}"
+
+    def apply(self, text: str) -> str:
+        """The file with the change."""
+        lines = text.split("\n")
+        line = lines[self.line - 1]
+        lines[self.line - 1] = line[: self.start] + self.new + line[self.end :]
+        return "\n".join(lines)
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Every change of one file; annotations, defaults of flags and messages are left alone."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.split("\n")
+    name = path.relative_to(ROOT).as_posix()
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(text)):
+        if node in skipped:
+            skipped.update(ast.iter_child_nodes(node))
+            continue
+        if isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
+            skipped.update(ast.iter_child_nodes(node))
+            continue
+        if isinstance(node, ast.AnnAssign):
+            skipped.add(node.annotation)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            skipped.update(a.annotation for a in node.args.args if a.annotation)
+            skipped.update(a.annotation for a in node.args.kwonlyargs if a.annotation)
+            skipped.update([node.returns] if node.returns else [])
+        yield from _changes(node, name, lines)
+
+
+def _changes(node: ast.AST, name: str, lines: list[str]) -> Iterator[Mutant]:
+    """Changes of one node that lie on one line."""
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        if any(
+            isinstance(side, (ast.JoinedStr, ast.Tuple, ast.List))
+            for side in (node.left, node.right)
+        ):
+            return
+        old, new = OPERATORS[type(node.op)]
+        yield from _between(node.left, node.right, old, new, name, lines)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
+        old, new = COMPARISONS[type(node.ops[0])]
+        yield from _between(node.left, node.comparators[0], old, new, name, lines)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        line = lines[node.lineno - 1]
+        old = line[node.col_offset : node.end_col_offset]
+        new = "1.0" if node.value == 0 else f"({old} * 2)" if node.value != 1 else f"({old} + 1)"
+        yield Mutant(name, node.lineno, node.col_offset, node.end_col_offset or 0, old, new)
+    elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        end = node.func.end_col_offset or 0
+        if called in CALLS and node.func.end_lineno == node.func.lineno:
+            new = CALLS[called]
+            yield Mutant(name, node.func.lineno, end - len(called), end, called, new)
+
+
+def _between(
+    left: ast.expr, right: ast.expr, old: str, new: str, name: str, lines: list[str]
+) -> Iterator[Mutant]:
+    """The operator between two operands, where they share a line."""
+    if left.end_lineno != right.lineno:
+        return
+    start = left.end_col_offset or 0
+    at = lines[right.lineno - 1][start : right.col_offset].find(old)
+    if at >= 0:
+        yield Mutant(name, right.lineno, start + at, start + at + len(old), old, new)
+
+
+def recorded(target: Path) -> None:
+    """Run the tests once and write down which reach each line of `predictor/`, and their times."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, report = Path(folder) / "coverage", Path(folder) / "times.json"
+        settings = Path(folder) / "coveragerc"
+        settings.write_text(
+            f"[run]\nsource = predictor\ndynamic_context = test_function\ndata_file = {data}\n",
+            encoding="utf-8",
+        )
+        plugin = Path(folder) / "times_plugin.py"
+        plugin.write_text(
+            "import json\nT = {}\n"
+            "def pytest_runtest_logreport(report):\n"
+            "    T[report.nodeid] = T.get(report.nodeid, 0) + report.duration\n"
+            "def pytest_sessionfinish(session):\n"
+            f"    json.dump(T, open({str(report)!r}, 'w'))\n",
+            encoding="utf-8",
+        )
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
+        run = f"-m coverage run --rcfile={settings} -m pytest -q -p times_plugin -p no:xdist"
+        where = "tests/predictor tests/acceptance tests/reckon"
+        subprocess.run(
+            [sys.executable, *run.split(), *where.split()], cwd=ROOT, env=environment, check=False
+        )
+        import coverage
+
+        found = coverage.CoverageData(str(data))
+        found.read()
+        reached: dict[str, dict[str, list[str]]] = {}
+        for file in found.measured_files():
+            name = Path(file).relative_to(ROOT).as_posix()
+            contexts = found.contexts_by_lineno(file)
+            reached[name] = {str(line): sorted(filter(None, who)) for line, who in contexts.items()}
+        times = json.loads(report.read_text(encoding="utf-8"))
+    target.write_text(json.dumps({"reached": reached, "times": times}), encoding="utf-8")
+
+
+def tests_of(
+    mutant: Mutant,
+    reached: dict[str, dict[str, list[str]]],
+    nodes: dict[str, list[tuple[float, str]]],
+) -> list[str]:
+    """The tests that reach a mutant's line (of a constant: its file), quickest first; node ids."""
+    lines = reached.get(mutant.file, {})
+    contexts = lines.get(str(mutant.line), [])
+    if not contexts:  # run on import: whatever reaches the file
+        contexts = sorted({one for who in lines.values() for one in who})
+    found = sorted(one for context in contexts for one in nodes.get(context, []))
+    chosen, spent = [], 0.0
+    for seconds, node in found[:MOST_TESTS]:
+        spent += seconds
+        if spent > MOST_SECONDS and chosen:
+            break
+        chosen.append(node)
+    return chosen
+
+
+def by_context(times: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
+    """Node ids of pytest by the name that coverage gives a test function."""
+    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for node, seconds in times.items():
+        file, _, rest = node.partition("::")
+        function = rest.split("[")[0].replace("::", ".")
+        found[f"{file[:-3].replace('/', '.')}.{function}"].append((seconds, node))
+    return found
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the project to change; data is linked."""
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            shutil.copytree(
+                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+            )
+    for name in ("pyproject.toml", "README.md", "Makefile", "data"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def survives(mutant: Mutant, tests: list[str], home: Path) -> bool:
+    """Whether all tests pass with the change."""
+    target = home / mutant.file
+    before = target.read_text(encoding="utf-8")
+    target.write_text(mutant.apply(before), encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", *tests],
+            cwd=home, capture_output=True, timeout=3 * MOST_SECONDS,
+            env={**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+        return done.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        target.write_text(before, encoding="utf-8")
+
+
+def equivalents() -> dict[str, str]:
+    """Changes that change nothing, with the reason: lines 'KEY | because REASON'."""
+    if not EQUIVALENT.is_file():
+        return {}
+    pairs = (line.rsplit(" | because ", 1) for line in EQUIVALENT.read_text("utf-8").splitlines())
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--room", default="", help="only this room of predictor/")
+    parser.add_argument("--map", type=Path, help="which tests reach which lines; made if absent")
+    parser.add_argument("--out", type=Path, help="all verdicts, as JSON")
+    given = parser.parse_args()
+    kept = given.map or Path(tempfile.mkdtemp()) / "map.json"
+    if not kept.is_file():
+        recorded(kept)
+    content = json.loads(kept.read_text(encoding="utf-8"))
+    nodes = by_context(content["times"])
+    files = sorted((ROOT / "predictor" / given.room).rglob("*.py"))
+    every = [m for f in files if f.name != "__init__.py" for m in mutants_of(f)]
+    reached = [m for m in every if str(m.line) in content["reached"].get(m.file, {})]
+    drawn = random.Random(given.seed).sample(reached, min(given.count, len(reached)))
+    harmless = equivalents()
+    drawn_out = [m for m in drawn if m.key in harmless]
+    todo = [m for m in drawn if m.key not in harmless]
+    print(f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried")
+    verdicts: dict[str, bool] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        homes = []
+        for job in range(given.jobs):
+            home = Path(folder) / str(job)
+            home.mkdir()
+            homes.append(copied(home))
+
+        def work(job: int) -> None:
+            for mutant in todo[job :: given.jobs]:
+                tests = tests_of(mutant, content["reached"], nodes)
+                verdicts[str(mutant)] = bool(not tests or survives(mutant, tests, homes[job]))
+                print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            list(pool.map(work, range(given.jobs)))
+    alive = [name for name, survived in verdicts.items() if survived]
+    print(
+        f"{len(todo) - len(alive)} of {len(todo)} killed ({1 - len(alive) / max(len(todo), 1):.0%})"
+    )
+    for one in drawn_out:
+        print(f"  equivalent: {one.key}: {harmless[one.key]}")
+    for name in alive:
+        print(f"  survived: {name}")
+    if given.out:
+        given.out.write_text(json.dumps(verdicts, indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -110,7 +111,7 @@ def ratio(one: Timed, other: Timed, calibration: Calibration, weight: float = 1.
 
     sigma² = Σ over families (share x sigma of one - share x sigma of the other)² + 2 sigma_plan²
     """
-    names = {*one.errors, *other.errors}
+    names = dict.fromkeys((*one.errors, *other.errors))  # in an order that does not change
     shared = sum((one.errors.get(f, 0.0) - other.errors.get(f, 0.0)) ** 2 for f in names)
     own = calibration.run.sigma_plan
     reach = math.exp(calibration.interval_q * math.sqrt(shared + 2.0 * own**2))
@@ -152,6 +153,13 @@ class Alternative:
     more: tuple[str, float]
 
 
+def _first_of_each(values: npt.NDArray[Any]) -> Index:
+    """Positions of the first of every distinct number or text."""
+    if values.dtype == object:  # few words, many plans
+        return np.array([np.argmax(values == one) for one in set(values.tolist())], dtype=np.intp)
+    return np.unique(values, return_index=True)[1]
+
+
 def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
     """For every field of the winner, the best plans with other values of it, `most` of each;
     closest first. They say what each choice of the winner is worth.
@@ -166,8 +174,7 @@ def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
         column = result.column(field)
         own = getattr(best, field)
         others = np.flatnonzero(column != own)
-        _, first = np.unique(column[others].astype(str), return_index=True)
-        for position in sorted(others[first].tolist())[:most]:
+        for position in sorted(others[_first_of_each(column[others])].tolist())[:most]:
             chosen.append((field, column[position], position))
     if not chosen:
         return []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array
+from predictor.arrays import Array, filled
 from predictor.catalog import Assumption
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -165,33 +165,36 @@ class SearchResult:
         """The best plans, `keep` of them, as mappings of their fields."""
         return [self.mapping(position) for position in range(min(self.keep, len(self)))]
 
-    def column(self, name: str) -> npt.NDArray[Any]:
-        """A field of every plan, in the order of the ranking."""
-        found: list[Any] = [None] * len(self.blocks)
-        for number, block in enumerate(self.blocks):
-            value = block.rows.get(name)
-            found[number] = getattr(block.fixed, name, None) if value is None else value
-        text = isinstance(found[0], str | bool)
-        result = np.empty(len(self), dtype=object if text else float)
-        for number in np.unique(self.block):
-            own = self.block == number
-            value = found[number]
-            result[own] = value[self.row[own]] if isinstance(value, np.ndarray) else value
-        return result
+    def column(self, name: str, positions: Sequence[int] | None = None) -> npt.NDArray[Any]:
+        """A field of some plans, of every one if None, in the order of the ranking."""
+        chosen = slice(None) if positions is None else np.asarray(positions, dtype=np.intp)
+        numbers, place = np.unique(self.block[chosen], return_inverse=True)
+        own = [self.blocks[number] for number in numbers]
+        values = [one.rows.get(name, getattr(one.fixed, name, None)) for one in own]
+        if any(isinstance(value, str | bool) for value in values):
+            return np.array(values, dtype=object)[place]
+        sizes = [len(one) for one in own]
+        starts = np.cumsum([0, *sizes])[place]
+        every = [filled(value, (size,)) for value, size in zip(values, sizes, strict=True)]
+        return np.concatenate([np.empty(0), *every])[starts + self.row[chosen]]
 
-    def training_days(self) -> Array | None:
-        """Days to train on the tokens of `limits`, of every plan; None without them."""
+    def training_days(self, positions: Sequence[int] | None = None) -> Array | None:
+        """Days to train on the tokens of `limits`, of some plans, of every one if None; None
+        without tokens."""
         if self.limits.tokens is None:
             return None
-        steps = self.limits.tokens / (self.column("global_batch") * self.column("seq_len"))
-        return np.asarray(steps * self.step_time / DAY)
+        chosen = slice(None) if positions is None else np.asarray(positions, dtype=np.intp)
+        sequences, length = (self.column(n, positions) for n in ("global_batch", "seq_len"))
+        steps = self.limits.tokens / (sequences * length)
+        return np.asarray(steps * self.step_time[chosen] / DAY)
 
-    def cost(self) -> Array | None:
+    def cost(self, positions: Sequence[int] | None = None) -> Array | None:
         """Money to train on them; None without tokens or a price."""
-        days = self.training_days()
+        days = self.training_days(positions)
         if days is None or self.limits.price is None:
             return None
-        return np.asarray(days * DAY / HOUR * self.gpus * self.limits.price)
+        chosen = slice(None) if positions is None else np.asarray(positions, dtype=np.intp)
+        return np.asarray(days * DAY / HOUR * self.gpus[chosen] * self.limits.price)
 
 
 def single(batch: TrainingPlan) -> TrainingPlan:

@@ -129,7 +129,7 @@ class TrainingSearch:
         against = against or self.ratios([position])[0]
         plan, time = found.mapping(position), float(found.step_time[position])
         reach = float(np.exp(found.calibration.interval_q * found.sigma[position]))
-        days, cost = found.training_days(), found.cost()
+        days, cost = found.training_days([position]), found.cost([position])
         tokens = float(plan["global_batch"] * plan["seq_len"])
         return {
             "rank": position + 1,
@@ -143,8 +143,8 @@ class TrainingSearch:
             "headroom_gb": (float(found.cluster.accelerator.memory) - float(found.memory[position]))
             / GB,
             "gpu_seconds_per_step": time * float(found.gpus[position]),
-            "training_days": None if days is None else float(days[position]),
-            "cost": None if cost is None else float(cost[position]),
+            "training_days": None if days is None else float(days[0]),
+            "cost": None if cost is None else float(cost[0]),
         }
 
     def entries(self, positions: list[int]) -> list[dict[str, Any]]:

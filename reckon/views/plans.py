@@ -26,14 +26,13 @@ def _columns(found: TrainingSearch, positions: list[int]) -> list[str]:
     result = found.result
     shown = []
     for name in SIZES:
-        values = {float(result.column(name)[at]) for at in positions}
+        values = set(result.column(name, positions).tolist())
         constant = name in ("gpus", "global_batch")
         if len(values) > 1 or (not constant and values != {1.0}):
             shown.append(name)
     for name in WORDS:
-        column = result.column(name)
         always = name in ("recompute", "sharding", "schedule")
-        if always or len({column[at] for at in positions}) > 1:
+        if always or len(set(result.column(name, positions).tolist())) > 1:
             shown.append(name)
     return shown
 
@@ -55,9 +54,9 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
     result = found.result
     names = _columns(found, positions)
     capacity = float(result.cluster.accelerator.memory)
-    days, cost = result.training_days(), result.cost()
+    days, cost = result.training_days(positions), result.cost(positions)
     rows = []
-    for at, against in zip(positions, found.ratios(positions), strict=True):
+    for row, (at, against) in enumerate(zip(positions, found.ratios(positions), strict=True)):
         plan = result.mapping(at)
         rate = plan["global_batch"] * plan["seq_len"] / result.step_time[at] / result.gpus[at]
         rows.append(
@@ -70,8 +69,8 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
                 f"{rate:,.0f}",
                 f"{result.memory[at] / GIB:.1f}",
                 f"{result.memory[at] / capacity:.0%}",
-                *([] if days is None else [four(float(days[at]))]),
-                *([] if cost is None else [f"{cost[at]:,.0f}"]),
+                *([] if days is None else [four(float(days[row]))]),
+                *([] if cost is None else [f"{cost[row]:,.0f}"]),
             ]
         )
     columns = [

@@ -52,7 +52,6 @@ from predictor.catalog.technology import (
     processor,
     read_table,
     relative,
-    stack,
 )
 
 __all__ = [
@@ -105,7 +104,6 @@ __all__ = [
     "run_parameters",
     "scale_up",
     "spec_of",
-    "stack",
     "system",
     "to_mapping",
     "with_host",

@@ -12,11 +12,11 @@ Numeric fields are floats or arrays of one broadcast shape, in SI; files carry u
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -400,23 +400,6 @@ def _positive(content: Mapping[str, Any], key: str, default: Any = None) -> floa
     if key in content and not 0 < number < np.inf:
         raise InputError(f"technology: {key} {value!r} is not a positive number")
     return number
-
-
-T = TypeVar("T")
-
-
-def stack(many: Sequence[T]) -> T:
-    """Join budgets, or parts of them, into one whose numeric fields are arrays; names become those
-    of the first where they differ in nothing that counts by name (nodes, memories)."""
-    first = many[0]
-    changed: dict[str, Any] = {}
-    for one in fields(first):  # type: ignore[arg-type]
-        values = [getattr(each, one.name) for each in many]
-        if str(one.type) == "Numeric":
-            changed[one.name] = np.array([float(value) for value in values])
-        elif is_dataclass(values[0]):
-            changed[one.name] = stack(values)
-    return replace(first, **changed)  # type: ignore[type-var]
 
 
 def perimeter(area: Numeric, dies: Numeric) -> Array:

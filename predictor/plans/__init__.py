@@ -1,5 +1,6 @@
 """How it is laid out and what is asked: plans of training and serving, rules, schedules."""
 
+from predictor.plans.batches import Batch, Request, batches
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import Rule, check, enforce, feasible, pipeline_rules, training_rules
@@ -27,7 +28,6 @@ from predictor.plans.serving import (
     ServingPlan,
     runnable,
     serving_rules,
-    stack_serving,
 )
 from predictor.plans.training import (
     ATTENTIONS,
@@ -46,7 +46,6 @@ from predictor.plans.training import (
     SPLITS,
     TRAINED,
     TrainingPlan,
-    stack,
 )
 
 __all__ = [
@@ -87,13 +86,16 @@ __all__ = [
     "STAGES",
     "TRAINED",
     "WEIGHTS",
+    "Batch",
     "Event",
     "Passes",
+    "Request",
     "Rule",
     "ServingPlan",
     "Stages",
     "TrainingPlan",
     "V",
+    "batches",
     "blocks",
     "check",
     "enforce",
@@ -103,8 +105,6 @@ __all__ = [
     "pipeline_time",
     "runnable",
     "serving_rules",
-    "stack",
-    "stack_serving",
     "stages",
     "timeline",
     "training_rules",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, take
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -231,7 +231,7 @@ class _Search:
     ) -> tuple[LayerParts, Index, Array]:
         """Layers of a group of blocks, timed; their place by the index of the block; and the time
         of the mean layer's kernels, forward and backward [s]."""
-        base = block.base.take(used)
+        base = take(block.base, used)
         found = layer_parts(self.model, self.cluster, base, self.calibration, timing)
         place = np.zeros(block.base.shape[0], dtype=np.intp)
         place[used] = np.arange(len(used))

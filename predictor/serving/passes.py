@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
-from predictor.hardware import Accelerator, Cluster, accelerators_at
+from predictor.arrays import Array, Numeric, flat, varying
+from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import KV_BYTES, NATIVE, ServingPlan, runnable
 from predictor.timing import (
@@ -208,10 +208,9 @@ def _kernels(
         ends = [np.asarray(v, float) for v in own]
         if weights is not None:
             ends = [end for v in ends for end in (v[0], v[-1])]
-        told = [*(np.asarray(v, float) for v in shared), *accelerator.varying, *ends]
+        told = [*(np.asarray(v, float) for v in shared), *varying(accelerator), *ends]
         first, index = _distinct(told, shape)
-        accelerator = accelerators_at(accelerator, shape, first)
-        flat = plan.take(first)
+        accelerator, base = flat(accelerator, shape, first), flat(plan, shape, first)
         count = len(first)
         quantities: list[Numeric] = [
             np.broadcast_to(v, (*lead, *shape)).reshape(*lead, -1)[..., first] for v in own
@@ -219,9 +218,9 @@ def _kernels(
         within: tuple[int, ...] = (*lead, count)
         execute = None if weights is None else weights.reshape(*lead, -1)[..., first]
     else:
-        flat, quantities, within, execute = plan, own, lead, weights
+        base, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
-    operators = build(flat, quantities)
+    operators = build(base, quantities)
     host = accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
     timing = operator_times(
         operators, accelerator, calibration, within, sustained, plan.library, host

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, shape_of, varying
 from predictor.catalog import EngineParameters, ServingParameters
-from predictor.hardware import Cluster, batch_shape
+from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
@@ -158,8 +158,9 @@ def predict_inference(
 
     Raises InputError for data types that the accelerator lacks.
     """
-    if cluster.varying:
-        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
+    if varying(cluster):
+        machines = np.broadcast_shapes(plan.shape, shape_of(cluster))
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, machines))
     plan = adapted(plan, cluster.accelerator)
     own = parameters.of(plan.framework, plan.era)
     shape = plan.shape

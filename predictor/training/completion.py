@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
+from predictor.arrays import stack
 from predictor.catalog import (
     Assumption,
     Filler,
@@ -39,7 +40,6 @@ from predictor.plans import (
     TrainingPlan,
     V,
     check,
-    stack,
 )
 from predictor.precision import PEAK, PRECISIONS
 from predictor.timing import RunParameters

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, flat
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
@@ -82,7 +82,7 @@ def distinct(
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     """Plans with distinct layer fields, and for every plan the index of its own among them.
 
-    others   what else tells plans apart: numbers of their machines (`Cluster.varying`)
+    others   what else tells plans apart: numbers of their machines (`arrays.varying`)
     """
     shape = plan.shape
     if not shape:
@@ -97,7 +97,7 @@ def distinct(
             many = int(known.size)
         codes, many = codes * len(values) + inverse, many * len(values)
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
+    return flat(plan, shape, first), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.arrays import Array
+from predictor.arrays import Array, stack
 from predictor.catalog import (
     Derived,
     ServingPlanSpec,
@@ -26,7 +26,6 @@ from predictor.catalog import (
     load_parameters,
     machine_cost,
     parse,
-    stack,
 )
 from predictor.errors import InputError, unknown
 from predictor.search import Limits, search_train

@@ -12,7 +12,7 @@ from predictor.catalog import ServingParameters, ServingPlanSpec, load, load_par
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import SERVING_CATEGORIES, ServingPlan, stack_serving
+from predictor.plans import ServingPlan, batches
 from predictor.serving import (
     InferencePrediction,
     ServingRequest,
@@ -24,6 +24,9 @@ from predictor.timing import Calibration
 from reckon.verbs.served import ServingResult
 from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
+
+TOGETHER = 128
+"""Requests of one batch: each may list thousands of decode steps (`passes.EXACT_STEPS`)."""
 
 
 def predict_infer(
@@ -129,25 +132,19 @@ def predict_each_serving(
 def _together(
     requests: list[ServingRequest], calibration: Calibration, parameters: ServingParameters
 ) -> list[ServingResult]:
-    """Evaluate requests of one model, cluster, engine and category as one batch each."""
-    found: dict[int, ServingResult] = {}
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, request in enumerate(requests):
-        if len(requests) == 1 or request.rate is not None or request.simulate:
-            found[position] = _one(request, calibration, parameters)
-            continue
-        key = (
-            request.model,
-            request.cluster.name,
-            request.cluster.accelerator.name,
-            *(getattr(request.plan, name) for name in SERVING_CATEGORIES),
+    """Evaluate requests in batches, those at a rate of arrivals and one by one each for itself."""
+    alone = [bool(request.rate is not None or request.simulate) for request in requests]
+    found = {
+        position: _one(request, calibration, parameters)
+        for position, request in enumerate(requests)
+        if alone[position]
+    }
+    rest = [position for position, single in enumerate(alone) if not single]
+    for batch in batches([requests[position] for position in rest], most=TOGETHER):
+        predicted = predict_inference(
+            batch.model, batch.cluster, batch.plan, calibration, parameters
         )
-        groups.setdefault(key, []).append(position)
-    for positions in groups.values():
-        members = [requests[position] for position in positions]
-        first = members[0]
-        plan = first.plan if len(members) == 1 else stack_serving([m.plan for m in members])
-        batch = predict_inference(first.model, first.cluster, plan, calibration, parameters)
-        for index, (position, member) in enumerate(zip(positions, members, strict=True)):
-            found[position] = ServingResult(member, batch, index if len(members) > 1 else None)
+        for index, place in enumerate(batch.positions):
+            position = rest[place]
+            found[position] = ServingResult(requests[position], predicted, index)
     return [found[position] for position in range(len(requests))]

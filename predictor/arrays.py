@@ -117,6 +117,37 @@ def mapped(batch: B, change: Callable[[Any], Any]) -> B:
     return combined([batch], lambda values: change(values[0]))
 
 
+def in_order(values: Array) -> Array:
+    """Sum over the first axis, one after the other: the same to the last bit whatever the other
+    axes hold. (numpy's own order depends on how the whole lies in memory.)"""
+    return np.asarray(np.add.accumulate(values, axis=0)[-1])
+
+
+ROWS = 16
+"""Rows that are multiplied by a matrix at a time."""
+
+
+def rowwise(rows: Array, matrix: Array) -> Array:
+    """Product of rows and a matrix, (N, F) x (F, H) -> (N, H), each row of it the same to the last
+    bit whichever rows are beside it.
+
+    A library of matrix products adds up in an order that depends on how many rows there are. Here
+    there are always `ROWS`, the last of them filled up: as fast for many rows (no threads that
+    wait for each other), and never more than one block's work for few.
+    """
+    count = len(rows)
+    blocks = in_blocks(rows).reshape(-1, ROWS, rows.shape[1])
+    return np.asarray((blocks @ matrix).reshape(-1, matrix.shape[1])[:count])
+
+
+def in_blocks(rows: Array) -> Array:
+    """Rows with zeros added up to whole blocks of `ROWS`."""
+    missing = -len(rows) % ROWS
+    if not missing:
+        return np.ascontiguousarray(rows)
+    return np.concatenate([rows, np.zeros((missing, *rows.shape[1:]))])
+
+
 def take(batch: B, index: Index | Mask) -> B:
     """Those at `index` of a batch, which counts along the last axis. What is one number for all
     stays one number."""

@@ -34,6 +34,7 @@ from predictor.errors import InputError
 from predictor.plans import batches
 from predictor.schema import INFERENCE_KEY
 from predictor.serving import (
+    EXACT_STEPS,
     Latencies,
     Work,
     engines,
@@ -44,7 +45,7 @@ from predictor.serving import (
 )
 from predictor.timing import Calibration, RunParameters
 
-TOGETHER = 512
+TOGETHER = 128
 """Points that are timed as one batch."""
 
 METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "requests_per_s")
@@ -99,7 +100,9 @@ def timed(
     neutral = ServingParameters()
     for batch in batches([point.request for point in points], most=TOGETHER):
         try:
-            found = predict_inference(batch.model, batch.cluster, batch.plan, calibration, neutral)
+            found = predict_inference(
+                batch.model, batch.cluster, batch.plan, calibration, neutral, EXACT_STEPS
+            )
         except InputError as error:
             refused += [(points[i], str(error)) for i in batch.positions]
             continue

@@ -31,7 +31,7 @@ from predictor.search.fleet_space import (
     together_too,
     workers,
 )
-from predictor.serving import Capacity, Promise, capacity, predict_inference
+from predictor.serving import EXACT_STEPS, Capacity, Promise, capacity, predict_inference
 from predictor.timing import Calibration
 from predictor.units import GIB
 
@@ -298,7 +298,9 @@ def interruption(
 ) -> float:
     """Time by which the prompts of others lengthen each token at the engine's best load [s]."""
     plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
-    found = predict_inference(model, engine.cluster, plan, calibration, parameters).latencies
+    found = predict_inference(
+        model, engine.cluster, plan, calibration, parameters, EXACT_STEPS
+    ).latencies
     return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric, shape_of, varying
+from predictor.arrays import Array, Numeric, in_order, shape_of, varying
 from predictor.catalog import EngineParameters, ServingParameters
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
@@ -21,6 +21,7 @@ from predictor.serving.latency import Device, Latencies, Work, latencies, prompt
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
     COMMUNICATION,
+    NODES,
     TERMS,
     Pass,
     adapted,
@@ -121,9 +122,10 @@ def decode_pass(
     plan: ServingPlan,
     sequences: Numeric,
     calibration: Calibration,
+    listed: int = NODES,
 ) -> Pass:
     """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
-    over the contexts from the first token after the prompt to the last."""
+    over the contexts from the first token after the prompt to the last (`passes.steps`)."""
     captured = plan.execution == "graph"
     tokens = sequences * (1.0 + plan.drafted)
     linear = body(
@@ -136,9 +138,9 @@ def decode_pass(
         captured=captured,
         sustained=False,
     )
-    contexts, weights = steps(plan)
+    contexts, weights = steps(plan, listed)
     cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
-    whole = linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    whole = linear.plus(cores.times(1.0 / in_order(weights)))
     mean = plan.input_len + 0.5 * plan.output_len
     return with_decoding(whole, model, plan, sequences, mean)
 
@@ -149,8 +151,12 @@ def predict_inference(
     plan: ServingPlan,
     calibration: Calibration,
     parameters: ServingParameters,
+    listed: int = NODES,
 ) -> InferencePrediction:
     """Predict a plan of serving, or every plan of a batch.
+
+    listed   decode passes of a request up to which each is evaluated by itself; of more, `NODES`
+             stand for all, which changes 0.01 % at most and costs as little for long answers
 
     With pipeline stages the running sequences are cut into micro-batches, one for each stage:
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
@@ -182,7 +188,7 @@ def predict_inference(
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
     following = np.minimum(passes, plan.window)
-    decoding = decode_pass(model, cluster, plan, sequences, calibration)
+    decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
     )
@@ -221,7 +227,7 @@ def predict_inference(
             one = latencies(work, own)
             share = (one.e2e - one.ttft) * one.requests_per_s / running
             share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
-            decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
+            decoding = decode_pass(model, cluster, plan, sequences * share, calibration, listed)
             device = Device(decoding.compute, decoding.communication, decoding.kernels)
             work = replace(work, decoding=device, sequences=sequences * share)
     found = latencies(work, own)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor import arrays
-from predictor.arrays import Array, Numeric, flat, varying
+from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import layer_activations, offload, stage_parameters
@@ -164,7 +164,7 @@ def parts(
         updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
     updates = update_operators(plan, updated)
     update = operator_times(updates, accelerator, calibration, full)
-    update_time, update_sigma = update.time.sum(axis=0), update.sigma
+    update_time, update_sigma = in_order(update.time), update.sigma
     if np.any(np.asarray(plan.offload_optimizer) > 0):
         update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)
         update_sigma = np.maximum(update_sigma, offload.SIGMA)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, in_order
 from predictor.plans import Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
@@ -182,7 +182,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     for slot, exchange in beside:
         # Each takes its part of the window that they share.
         wire = _wire(exchange, using) * exchange.count
-        whole = np.sum([_wire(other, using) * other.count for _, other in beside], axis=0)
+        whole = in_order(np.array([_wire(other, using) * other.count for _, other in beside]))
         part = on_stages(slot.place, wire) / np.maximum(on_stages(slot.place, whole), 1e-30)
         shown, behind = _exposed(
             on_stages(slot.place, wire),

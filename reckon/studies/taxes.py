@@ -28,7 +28,7 @@ from predictor.catalog import (
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
-from predictor.serving import complete_serving, predict_inference
+from predictor.serving import EXACT_STEPS, complete_serving, predict_inference
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict
 from reckon.studies.page import Figure, Result, Series
@@ -80,8 +80,10 @@ def serving_taxes(
     model, cluster = catalog.model(content["model"]), catalog.system(content["system"])
     spec = parse(ServingPlanSpec, content["plan"], "taxes")
     plan = complete_serving(spec, calibration.run, model=model, cluster=cluster).plan
-    found = predict_inference(model, cluster, plan, calibration, parameters)
-    free = predict_inference(model, cluster, plan, without_launches(calibration), parameters)
+    found = predict_inference(model, cluster, plan, calibration, parameters, EXACT_STEPS)
+    free = predict_inference(
+        model, cluster, plan, without_launches(calibration), parameters, EXACT_STEPS
+    )
     own, device = found.parameters, found.work.decoding
     total = float(found.latencies.step)
     gaps = own.gap if plan.execution == "graph" else 0.0

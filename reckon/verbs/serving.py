@@ -14,6 +14,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, batches
 from predictor.serving import (
+    EXACT_STEPS,
     InferencePrediction,
     ServingRequest,
     complete_serving,
@@ -26,7 +27,7 @@ from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
 
 TOGETHER = 128
-"""Requests of one batch: each may list thousands of decode steps (`passes.EXACT_STEPS`)."""
+"""Requests of one batch: each may list `EXACT_STEPS` decode passes."""
 
 
 def predict_infer(
@@ -67,7 +68,7 @@ def _one(
         found = predict_rate(model, cluster, plan, request.rate, calibration, parameters)
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
-        batch = predict_inference(model, cluster, plan, calibration, parameters)
+        batch = predict_inference(model, cluster, plan, calibration, parameters, EXACT_STEPS)
     served = None
     if request.simulate:
         clients = float(plan.batch) / float(plan.dp)
@@ -142,7 +143,7 @@ def _together(
     rest = [position for position, single in enumerate(alone) if not single]
     for batch in batches([requests[position] for position in rest], most=TOGETHER):
         predicted = predict_inference(
-            batch.model, batch.cluster, batch.plan, calibration, parameters
+            batch.model, batch.cluster, batch.plan, calibration, parameters, EXACT_STEPS
         )
         for index, place in enumerate(batch.positions):
             position = rest[place]

@@ -9,6 +9,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving import (
+    EXACT_STEPS,
     Served,
     pass_table,
     poisson,
@@ -60,6 +61,6 @@ def one_by_one(
         return serve(table, given, made, arrivals, clients)
     alone = replace(worker(plan), batch=1.0, prefill_workers=0.0)
     reading = pass_table(model, cluster, alone, calibration, parameters, longest)
-    whole = predict_inference(model, cluster, plan, calibration, parameters)
+    whole = predict_inference(model, cluster, plan, calibration, parameters, EXACT_STEPS)
     moved = float(whole.work.transfer)
     return serve_apart(reading, table, given, made, moved, arrivals, clients)

@@ -81,9 +81,8 @@ def serving_taxes(
     spec = parse(ServingPlanSpec, content["plan"], "taxes")
     plan = complete_serving(spec, calibration.run, model=model, cluster=cluster).plan
     found = predict_inference(model, cluster, plan, calibration, parameters, EXACT_STEPS)
-    free = predict_inference(
-        model, cluster, plan, without_launches(calibration), parameters, EXACT_STEPS
-    )
+    without = without_launches(calibration)
+    free = predict_inference(model, cluster, plan, without, parameters, EXACT_STEPS)
     own, device = found.parameters, found.work.decoding
     total = float(found.latencies.step)
     gaps = own.gap if plan.execution == "graph" else 0.0

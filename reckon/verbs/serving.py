@@ -105,7 +105,13 @@ def sweep_serving(
     A combination that cannot be is listed with its reason; if none can be, InputError is raised.
     """
     combinations, varying = expand(fields)
-    found = predict_each_serving(combinations, calibration, parameters, where)
+    if len(combinations) == 1:  # its operators are listed, too
+        (request,) = _requests(combinations, calibration, where)
+        found = [
+            request if isinstance(request, InputError) else _one(request, calibration, parameters)
+        ]
+    else:
+        found = predict_each_serving(combinations, calibration, parameters, where)
     predictions, refused = sorted_out(combinations, found, varying)
     return Sweep(predictions, refused, varying)
 
@@ -118,6 +124,16 @@ def predict_each_serving(
 ) -> list[ServingResult | InputError]:
     """Predict requests (keys of `ServingPlanSpec`), in their order; the error of one that cannot
     be stands in its place."""
+    requests = _requests(combinations, calibration, where)
+    possible = [request for request in requests if not isinstance(request, InputError)]
+    predicted = iter(_together(possible, calibration, parameters))
+    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
+
+
+def _requests(
+    combinations: list[dict[str, Any]], calibration: Calibration, where: str
+) -> list[ServingRequest | InputError]:
+    """Complete requests, or why there is none."""
     requests: list[ServingRequest | InputError] = []
     for combination in combinations:
         spec = parse(ServingPlanSpec, combination, where)
@@ -125,9 +141,7 @@ def predict_each_serving(
             requests.append(complete_serving(spec, calibration.run))
         except InputError as error:
             requests.append(error)
-    possible = [request for request in requests if not isinstance(request, InputError)]
-    predicted = iter(_together(possible, calibration, parameters))
-    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
+    return requests
 
 
 def _together(

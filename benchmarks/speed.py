@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 
 from predictor import catalog
+from predictor.arrays import take
 from predictor.catalog import load
 from predictor.plans import ServingPlan, TrainingPlan
 from predictor.serving import pass_table, predict_inference, serve, spread_lengths
@@ -108,7 +109,7 @@ def main() -> None:
     def fleet() -> None:
         """Batch x TP x precision x lengths x accelerator."""
         for part, (system, weights) in zip(pieces, product(SYSTEMS, WEIGHTS), strict=True):
-            own = replace(sweep.take(part), weights=weights)
+            own = replace(take(sweep, part), weights=weights)
             predict_inference(model, catalog.system(system), own, known)
 
     add(
@@ -126,7 +127,7 @@ def main() -> None:
         single,
     )
     batch, few = space(100_000), space(200)
-    singles = [few.take(np.array([i])) for i in range(200)]
+    singles = [take(few, np.array([i])) for i in range(200)]
     predict(model, cluster, singles[0], known)
     loop = wall(lambda: [predict(model, cluster, p, known) for p in singles], 3) * 500
     add(

@@ -121,7 +121,7 @@ def test_integrated_steps_agree_with_single_ones():
     exact = decode_cores(LLAMA, cluster, one, 8.0, *steps(one, 3000), CALIBRATION)
     rule = decode_cores(LLAMA, cluster, one, 8.0, *steps(one), CALIBRATION)
     assert len(steps(one, 3000)[0]) > 100 * len(steps(one)[0])
-    assert float(rule.compute) == pytest.approx(float(exact.compute), rel=1e-4)
+    assert float(rule.compute) == pytest.approx(float(exact.compute), rel=1e-3)
 
 
 @pytest.mark.parametrize("listed", [0, 8, 100, 4096])

@@ -9,18 +9,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, product
 
 import numpy as np
 
 from predictor import catalog
 from predictor.arrays import take
 from predictor.catalog import load
+from predictor.hardware import Cluster
+from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan
 from predictor.serving import pass_table, predict_inference, serve, spread_lengths
-from predictor.timing import Shapes, shape_times
+from predictor.timing import Calibration, Shapes, shape_times
 from predictor.training import predict
 from reckon.explore import explore
 from reckon.views.terminal import grid
@@ -65,22 +67,49 @@ def space(count: int) -> TrainingPlan:
     )
 
 
-def main() -> None:
-    model, cluster = catalog.model("llama3-70b"), catalog.system("dgx-h100")
-    known = load("default")
-    rows = []
+Line = tuple[str, float, str, float]
+"""What is timed, its seconds, the yardstick, its seconds."""
 
-    def add(what: str, seconds: float, yardstick: str, reference: float) -> None:
-        rows.append(
-            [what, f"{seconds:.4f}", yardstick, f"{reference:.4f}", f"{seconds / reference:.3g}"]
-        )
 
-    add(
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is predicted, over and over."""
+
+    model: Model
+    cluster: Cluster
+    known: Calibration
+
+    def served(self, plan: ServingPlan) -> object:
+        """A plan of serving, or a batch."""
+        return predict_inference(self.model, self.cluster, plan, self.known)
+
+    def trained(self, plan: TrainingPlan) -> object:
+        """A plan of training, or a batch."""
+        return predict(self.model, self.cluster, plan, self.known)
+
+
+def processes() -> Iterator[Line]:
+    yield (
         "reckon predict train, whole process",
         wall(lambda: process(*RUN), 9),
         "python -c 'import numpy, pydantic'",
         wall(lambda: process("-c", "import numpy, pydantic"), 9),
     )
+    yield (
+        "loading the default calibration",
+        wall(lambda: load("default"), 9),
+        "python -c pass",
+        wall(lambda: process("-c", "pass"), 9),
+    )
+
+
+def sorting() -> float:
+    """Seconds in which a million numbers are sorted."""
+    rng = np.random.default_rng(0)
+    return wall(lambda: np.sort(rng.random(1_000_000)), 9)
+
+
+def serving(of: Subject) -> Iterator[Line]:
     numbers = np.random.default_rng(0)
     sweep = ServingPlan(
         batch=2.0 ** numbers.integers(0, 9, 100_000),
@@ -89,53 +118,37 @@ def main() -> None:
         tp=2.0 ** numbers.integers(0, 4, 100_000),
     )
     one = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0, serving=1.0)
-    predict_inference(model, cluster, one, known)
-    single = wall(lambda: predict_inference(model, cluster, one, known), 9)
-    static = ServingPlan(batch=64.0, input_len=1024.0, output_len=256.0, tp=8.0)
-    add(
-        "one static serving plan",
-        wall(lambda: predict_inference(model, cluster, static, known), 9),
-        "sorting a million numbers",
-        wall(lambda: np.sort(numbers.random(1_000_000)), 9),
-    )
-    add(
-        "100,000 serving plans as arrays",
-        wall(lambda: predict_inference(model, cluster, sweep, known), 3),
-        "one serving plan",
-        single,
-    )
+    static = replace(one, serving=0.0)
+    of.served(one)
+    single, what = wall(lambda: of.served(one), 9), "one serving plan"
+    alone = wall(lambda: of.served(static), 9)
+    yield "one static serving plan", alone, "sorting a million numbers", sorting()
+    yield "100,000 serving plans as arrays", wall(lambda: of.served(sweep), 3), what, single
     pieces = np.split(np.arange(100_000), len(SYSTEMS) * len(WEIGHTS))
 
     def fleet() -> None:
         """Batch x TP x precision x lengths x accelerator."""
         for part, (system, weights) in zip(pieces, product(SYSTEMS, WEIGHTS), strict=True):
             own = replace(take(sweep, part), weights=weights)
-            predict_inference(model, catalog.system(system), own, known)
+            predict_inference(of.model, catalog.system(system), own, of.known)
 
-    add(
-        "100,000 over accelerators and precisions",
-        wall(fleet, 3),
-        "one serving plan",
-        single,
-    )
-    times = pass_table(model, cluster, one, known, (1200.0, 300.0))
+    yield "100,000 over accelerators and precisions", wall(fleet, 3), what, single
+    times = pass_table(of.model, of.cluster, one, of.known, (1200.0, 300.0))
     given, made = (spread_lengths(mean, 5000, 0.1) for mean in (1024.0, 256.0))
-    add(
-        "5,000 requests one by one, Llama-3 70B TP8",
-        wall(lambda: serve(times, given, made, clients=64), 3),
-        "one serving plan",
-        single,
-    )
+    events = wall(lambda: serve(times, given, made, clients=64), 3)
+    yield "5,000 requests one by one, Llama-3 70B TP8", events, what, single
+
+
+def training(of: Subject) -> Iterator[Line]:
     batch, few = space(100_000), space(200)
     singles = [take(few, np.array([i])) for i in range(200)]
-    predict(model, cluster, singles[0], known)
-    loop = wall(lambda: [predict(model, cluster, p, known) for p in singles], 3) * 500
-    add(
-        "100,000 plans in one call",
-        wall(lambda: predict(model, cluster, batch, known), 3),
-        "a loop over them (from 200)",
-        loop,
-    )
+    of.trained(singles[0])
+    loop = wall(lambda: [of.trained(plan) for plan in singles], 3) * 500
+    together = wall(lambda: of.trained(batch), 3)
+    yield "100,000 plans in one call", together, "a loop over them (from 200)", loop
+
+
+def exploring() -> Iterator[Line]:
     budget = {"node": "N5", "area_mm2": 814, "power_w": 700, "memory": "HBM3", "stacks": 5}
     fixed = {"gpus": 1024, "tp": 8, "pp": 8, "global_batch": 1024, "seq_len": 2048}
     swept = {
@@ -145,30 +158,27 @@ def main() -> None:
         "plan.pp": [1, 2, 4, 8, 16],
     }
     points = {"model": "gpt3-175b", "technology": budget, "plan": fixed, "sweep": swept}
-    add(
-        "100,000 machines x plans (5,000 x 20)",
-        wall(lambda: explore(points, bottlenecks=False), 1),
-        "a minute",
-        60.0,
-    )
-    rng = np.random.default_rng(0)
+    spent = wall(lambda: explore(points, bottlenecks=False), 1)
+    yield "100,000 machines x plans (5,000 x 20)", spent, "a minute", 60.0
+
+
+def products(of: Subject) -> Iterator[Line]:
+    rng, zeros = np.random.default_rng(0), np.zeros(100_000)
     m, n, k = (rng.integers(1, 16384, 100_000).astype(float) for _ in range(3))
-    shapes = Shapes(
-        "gemm", "bf16", ("fwd",), np.zeros(100_000), m, n, k, np.ones(100_000), 2 * m * n * k,
-        2 * (m * k + k * n + m * n),
-    )  # fmt: skip
-    add(
-        "100,000 distinct products",
-        wall(lambda: shape_times(shapes, cluster.accelerator, known), 3),
-        "sorting a million numbers",
-        wall(lambda: np.sort(rng.random(1_000_000)), 3),
-    )
-    add(
-        "loading the default calibration",
-        wall(lambda: load("default"), 9),
-        "python -c pass",
-        wall(lambda: process("-c", "pass"), 9),
-    )
+    flop, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
+    shapes = Shapes("gemm", "bf16", ("fwd",), zeros, m, n, k, np.ones(100_000), flop, moved)
+    spent = wall(lambda: shape_times(shapes, of.cluster.accelerator, of.known), 3)
+    yield "100,000 distinct products", spent, "sorting a million numbers", sorting()
+
+
+def main() -> None:
+    known = load("default")
+    of = Subject(catalog.model("llama3-70b"), catalog.system("dgx-h100"), known)
+    found = chain(processes(), serving(of), training(of), exploring(), products(of))
+    rows = [
+        [what, f"{seconds:.4f}", yardstick, f"{own:.4f}", f"{seconds / own:.3g}"]
+        for what, seconds, yardstick, own in found
+    ]
     print(grid(["what", "seconds", "yardstick", "its seconds", "ratio"], rows, left=1))
 
 

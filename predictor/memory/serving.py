@@ -111,8 +111,7 @@ def serving_memory(
     held_layers = np.ceil(model.layers / plan.pp)
     token = kv_token_bytes(model, plan) * held_layers * model.attention_share
     state = state_bytes(model, plan) * held_layers / model.layers
-    window = model.windowed_share
-    length = plan.input_len + plan.output_len
+    window, length = model.windowed_share, plan.input_len + plan.output_len
 
     def held(tokens_of_one: Numeric) -> Numeric:
         """Cache of a sequence: windowed layers keep their window, others a state."""

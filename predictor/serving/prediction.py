@@ -187,16 +187,9 @@ def predict_inference(
     held = None
     if apart(plan).any():
         held = serving_memory(model, cluster, holding(plan), calibration.run)
+    told = spread_of(prompts), spread_of(decoding)
     sigma = {
-        metric: spreads(
-            spread_of(prompts),
-            spread_of(decoding),
-            work,
-            found,
-            own,
-            metric,
-            calibration.serving,
-        )
+        metric: spreads(*told, work, found, own, metric, calibration.serving)
         for metric in ("ttft", "tpot", "e2e", "throughput")
     }
     return InferencePrediction(

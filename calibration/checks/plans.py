@@ -2,7 +2,7 @@
 number of nodes, the throughput of the plan predicted to be fastest over that of the fastest one
 measured. Run parameters are fitted to the other model sizes.
 
-    python -m calibration.crossval_plans ../shared [--calibration kernels-only]
+    python -m calibration.checks.plans ../shared [--calibration kernels-only]
 """
 
 from __future__ import annotations

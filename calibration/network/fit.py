@@ -1,6 +1,6 @@
 """Fits the parameters of links to measured collectives.
 
-The time of a link (`efficiency.LinkModel`) is linear in latencies, the square-root term and the
+The time of a link (`hardware.LinkModel`) is linear in latencies, the square-root term and the
 inverse efficiencies: a non-negative least squares finds them, reweighted so that it is the
 logarithm of the time that is fitted. What a link's own measurements show beyond that, where NCCL
 changes its protocol or algorithm, becomes a curve per number of members.
@@ -84,7 +84,7 @@ def _clock(name: str) -> float:
 
 
 def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire:
-    """Checked rows of one collective without gaps (`tables.gaps`).
+    """Checked rows of one collective without gaps (`kernel_table.gaps`).
 
     known   links inside the nodes, of rows that state theirs (`node_link`, `node_link_gbs`,
             `node_in_switch`)

@@ -41,7 +41,7 @@ class Timed:
     """Points with the work that they are, as flat arrays of one length.
 
     engine      of each point, with its period: a name of `ServingParameters.engines`
-    spreads     of the passes over prompts and of those that decode (`inference.spread_of`) [s]
+    spreads     of the passes over prompts and of those that decode (`serving.spread_of`) [s]
     """
 
     points: list[InferencePoint]

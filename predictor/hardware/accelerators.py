@@ -60,7 +60,7 @@ class Accelerator:
     instruction    rows and columns of the output of one matrix instruction
     cluster        thread blocks that load an operand from the cache once for all of them
     energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
-                   (`features.power_limit`)
+                   (`timing.features.power_limit`)
     relative       for a machine that does not exist: the nearest one that does, whose efficiencies
                    are carried over (`kernels.shape_times`)
     doubt          log-standard-deviation that this adds to its kernels

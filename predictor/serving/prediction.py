@@ -1,7 +1,7 @@
 """Assemble an inference prediction: passes over prompts and passes that decode, in one latency.
 
 A static batch starts together and decodes until its last token; at a concurrency, requests follow
-each other and share passes (`serving.py`). One code path serves a plan and a batch of plans.
+each other and share passes (`latency.py`). One code path serves a plan and a batch of plans.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The parts of a training step: what every piece takes by itself, before anything overlaps.
 
-Nothing here depends on the parameters of a run (`efficiency.RunParameters`), so that these can be
+Nothing here depends on the parameters of a run (`timing.RunParameters`), so that these can be
 fitted to many runs without timing a kernel twice. `step.assemble` puts the parts together.
 """
 

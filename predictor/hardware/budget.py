@@ -21,13 +21,8 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
-from predictor.hardware.machines import (
-    L2_BYTES_PER_CLOCK_PER_SM,
-    Accelerator,
-    Cluster,
-    Tier,
-    matrix_energy,
-)
+from predictor.hardware.accelerators import L2_BYTES_PER_CLOCK_PER_SM, Accelerator, matrix_energy
+from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
 from predictor.units import MM, MM2
 

@@ -15,6 +15,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan, batches
 from predictor.serving import (
     EXACT_STEPS,
+    NODES,
     InferencePrediction,
     ServingRequest,
     complete_serving,
@@ -50,7 +51,8 @@ def predict_infer(
     known = load(calibration)
     resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
     if isinstance(plan, ServingPlan):
-        return predict_inference(resolved_model, resolved_cluster, plan, known)
+        single = EXACT_STEPS if plan.shape == () else NODES
+        return predict_inference(resolved_model, resolved_cluster, plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)

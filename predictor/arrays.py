@@ -6,4 +6,5 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
 Numeric = float | Array

@@ -40,6 +40,7 @@ from predictor.serving.offload import (
     enforce_host,
     hosts_memory,
 )
+from predictor.serving.reading import VARIATION
 from predictor.timing import RunParameters
 from predictor.units import GB
 from predictor.work import SCORED
@@ -245,7 +246,7 @@ def complete_serving(
         tuple(filler.assumed),
         values.get("rate"),
         int(values.get("simulate", 0)),
-        float(values.get("variation", 0.1)),
+        float(values.get("variation", VARIATION)),
     )
 
 

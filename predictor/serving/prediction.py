@@ -16,7 +16,7 @@ from predictor.hardware import Cluster, batch_shape
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
-from predictor.serving.apart import apart, holding, transfer_time, worker
+from predictor.serving.apart import apart, holding, most_together, transfer_time, worker
 from predictor.serving.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
@@ -175,9 +175,13 @@ def predict_inference(
     m = np.maximum(np.minimum(plan.working, running), 1.0)
     sequences = running / m
     # While serving, prompts come as many as fill a pass.
-    there = np.where(apart(plan), running, sequences)
-    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, there)
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
     together = np.where(static > 0, sequences, together)
+    held = None
+    if apart(plan).any():
+        held = serving_memory(model, cluster, holding(plan), calibration.run)
+        most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
+        together = np.where(apart(plan), most_read, together)
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
     following = np.minimum(passes, plan.window)
@@ -224,9 +228,6 @@ def predict_inference(
             device = Device(decoding.compute, decoding.communication, decoding.kernels)
             work = replace(work, decoding=device, sequences=sequences * share)
     found = latencies(work, own)
-    held = None
-    if apart(plan).any():
-        held = serving_memory(model, cluster, holding(plan), calibration.run)
     sigma = {
         metric: spreads(
             spread_of(prompts),

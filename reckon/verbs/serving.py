@@ -61,7 +61,15 @@ def _one(
     model, cluster, plan = request.model, request.cluster, request.plan
     most, saturated = None, False
     if request.rate is not None:
-        found = predict_rate(model, cluster, plan, request.rate, calibration, parameters)
+        found = predict_rate(
+            model,
+            cluster,
+            plan,
+            request.rate,
+            calibration,
+            parameters,
+            variation=request.variation,
+        )
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
         batch = predict_inference(model, cluster, plan, calibration, parameters)

@@ -10,9 +10,10 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.engines import EngineParameters, ServingParameters
 from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
-from predictor.serving.events import PassTable, pass_table, poisson, serve, spread_lengths
+from predictor.serving.events import poisson, serve, spread_lengths
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
+from predictor.serving.tables import PassTable, pass_table
 
 CALIBRATION, ENGINES = load("default"), ServingParameters()
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")

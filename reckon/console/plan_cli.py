@@ -144,7 +144,9 @@ def plan_infer_command(
     era: EngineEra = None,
     price: Annotated[Text, flag("price-per-gpu-hour", "X, or SYSTEM=X,...", "X")] = None,
     objective: Annotated[Text, flag("objective", "gpus or cost.", "O")] = None,
-    simulate: Annotated[int | None, flag("simulate", "Check the best with N requests.")] = None,
+    simulate: Annotated[
+        int | None, flag("simulate", "Requests that finalists serve one by one.")
+    ] = None,
     settings: Settings = None,
     top: Annotated[int, flag("top", "Fleets to list.")] = 10,
     report: Report = None,

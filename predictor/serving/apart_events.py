@@ -9,13 +9,11 @@ of all, in turn, and clients have as many workers as are each replica's.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-
-import numpy as np
+import math
 
 from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.serving.events import Served, enforce_load
+from predictor.serving.events import Engine, Served, enforce_load
 from predictor.serving.reading import ReadTable
 from predictor.serving.tables import PassTable
 
@@ -114,56 +112,71 @@ def serve_apart(
     cache, neither load is stated, or clients' replicas share a worker.
     """
     enforce_load(decoding, input_len, output_len, arrivals, clients)
-    count, plan = len(input_len), decoding.plan
-    given, wanted = input_len.tolist(), output_len.tolist()
+    plan, given = decoding.plan, input_len.tolist()
     replicas, own = _shared(float(plan.dp), float(plan.prefill_workers), arrivals is None)
     workers = _Workers(reading, given, own, replicas)
-    came = [0.0] * count if arrivals is None else arrivals.tolist()
-    started = min(clients, count) if arrivals is None else count
-    for one in range(started):
-        workers.send(came[one], one)
-    last = [0.0] * count
-    waiting: deque[int] = deque()
-    ending: list[tuple[int, int]] = []  # pass in which a running request ends, request
-    most = int(decoding.running[-1])
-    held, now, step, finished = 0.0, 0.0, 0, 0
-    expected = len(range(0, count, replicas))
-    while finished < expected:
-        workers.read_until(now)
-        while workers.ready and workers.ready[0][0] <= now:
-            waiting.append(heapq.heappop(workers.ready)[1])
-        while waiting and len(ending) < most:
-            one = waiting[0]
-            if held + given[one] + wanted[one] > decoding.pool:
-                break
-            waiting.popleft()
-            held += given[one] + wanted[one]
-            heapq.heappush(ending, (step + max(int(wanted[one]) - 1, 1), one))
-        # No pass over prompts that starts now or later ends sooner than it takes.
-        soon = [workers.ready[0][0]] if workers.ready else []
-        if workers.sent:
-            soon.append(workers.starts())
-        if not ending:
+    came = None if arrivals is None else arrivals.tolist()
+    engine = _Decoder(decoding, given, output_len.tolist(), came, clients, workers)
+    expected = len(range(0, engine.count, replicas))
+    while engine.finished < expected:
+        engine.arrive()
+        engine.admit()
+        if engine.live:
+            engine.leap()
+            engine.finish()
+        else:
             # Nothing decodes: on to the next cache, or the next prompt.
-            now = max(now, min(soon))
-            continue
-        many = len(ending)
-        each = decoding.decoding(many, held / many)
-        leap = ending[0][0] - step
-        if soon and many < most:
-            leap = max(min(leap, int((min(soon) - now) / each) + 1), 1)
-        now += leap * each
-        step += leap
-        while ending and ending[0][0] <= step:
-            one = heapq.heappop(ending)[1]
-            last[one] = now
-            held -= given[one] + wanted[one]
-            finished += 1
-            if arrivals is None and started < count:
-                came[started] = now
-                workers.send(now, started)
-                started += 1
-    start, head, tail, tokens = (
-        np.asarray(values, float)[::replicas] for values in (came, workers.first, last, output_len)
-    )
-    return Served(start, head + reading.request, tail + reading.request, tokens, 0)
+            engine.now = max(engine.now, engine.until)
+    return engine.served(replicas)
+
+
+class _Decoder(Engine):
+    """An engine that decodes what workers have read; it lets requests in at their full length."""
+
+    __slots__ = ("workers",)
+
+    def __init__(
+        self,
+        table: PassTable,
+        given: list[float],
+        wanted: list[float],
+        arrivals: list[float] | None,
+        clients: int,
+        workers: _Workers,
+    ) -> None:
+        super().__init__(table, given, wanted, arrivals, clients)
+        self.workers, self.first, self.whole = workers, workers.first, True
+        self.waiting.clear()
+        for one in range(self.count if self.open else self.arrived):
+            workers.send(self.came[one], one)
+
+    def send(self, one: int) -> None:
+        """A client's request goes to the workers."""
+        self.workers.send(self.now, one)
+
+    def arrive(self) -> None:
+        """Prompts that can be read by now are; caches that have come by now wait."""
+        workers = self.workers
+        workers.read_until(self.now)
+        while workers.ready and workers.ready[0][0] <= self.now:
+            self.waiting.append(heapq.heappop(workers.ready)[1])
+        # No pass over prompts that starts now or later ends sooner than it takes.
+        self.until = min(
+            workers.ready[0][0] if workers.ready else math.inf,
+            workers.starts() if workers.sent else math.inf,
+        )
+
+    def admit(self) -> None:
+        """Let requests in that have their first token, in their order, as long as there is room."""
+        waiting = self.waiting
+        while waiting and len(self.live) < self.most:
+            one = waiting[0]
+            given, wanted = self.given[one], self.wanted[one]
+            if self.reserved + given + wanted > self.pool:
+                return
+            waiting.popleft()
+            left = max(int(wanted) - 1, 1)
+            self.reserved += given + wanted
+            self.cached += given + wanted - left
+            self.live.add(one)
+            heapq.heappush(self.ending, (self.step + left, one))

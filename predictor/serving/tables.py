@@ -50,9 +50,12 @@ class PassTable:
         """Wall time of decoding one token of each, between the nodes linear [s]."""
         row, right = between(self.running, float(sequences))
         column, up = between(self.contexts, context)
-        low, high = self.decode[row], self.decode[min(row + 1, len(self.decode) - 1)]
-        last = min(column + 1, len(low) - 1)
+        low = self.decode[row]
+        last = column + 1 if up else column
         below = low[column] + up * (low[last] - low[column])
+        if not right:
+            return below
+        high = self.decode[row + 1]
         above = high[column] + up * (high[last] - high[column])
         return below + right * (above - below)
 
@@ -60,18 +63,21 @@ class PassTable:
         """What reading a prompt, or a part of one, costs [s]."""
         table = self.alone if alone else self.prompt
         at, right = between(self.lengths, tokens)
-        last = min(at + 1, len(table) - 1)
         if tokens < self.lengths[0] and not alone:
             return table[0] * tokens / self.lengths[0]
+        last = at + 1 if right else at
         return table[at] + right * (table[last] - table[at])
 
 
 def between(nodes: list[float], value: float) -> tuple[int, float]:
     """Node below a value, and how far the value is on the way to the next, 0..1."""
-    at = min(max(bisect_right(nodes, value) - 1, 0), len(nodes) - 1)
-    if at == len(nodes) - 1:
-        return at, 0.0
-    return at, min(max((value - nodes[at]) / (nodes[at + 1] - nodes[at]), 0.0), 1.0)
+    at = bisect_right(nodes, value) - 1
+    if at < 0:
+        return 0, 0.0
+    if at >= len(nodes) - 1:
+        return len(nodes) - 1, 0.0
+    low = nodes[at]
+    return at, (value - low) / (nodes[at + 1] - low)
 
 
 def pass_table(

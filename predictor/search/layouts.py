@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, take
+from predictor.arrays import Array, Index, take
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import host_room, memory, saved_at, savers
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, training_rules
-from predictor.search.axes import Index
 from predictor.search.conflict import Conflict
 from predictor.search.contenders import Contenders, frontier
 from predictor.search.ranking import (

@@ -34,6 +34,7 @@ from predictor.plans import (
 )
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
+from predictor.serving.reading import VARIATION
 from predictor.timing import RunParameters
 from predictor.units import GB
 from predictor.work import SCORED
@@ -128,7 +129,7 @@ def complete_serving(
         assumed=tuple(filler.assumed),
         rate=values.get("rate"),
         simulate=int(values.get("simulate", 0)),
-        variation=float(values.get("variation", 0.1)),
+        variation=float(values.get("variation", VARIATION)),
     )
 
 

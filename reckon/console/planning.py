@@ -67,7 +67,7 @@ def _serving_promise() -> list[click.Option]:
         option("spare", "Engines beyond those needed.", "N", int),
         option("price-per-gpu-hour", "X, or SYSTEM=X,...", "X", key="price"),
         option("objective", "gpus or cost.", "O"),
-        option("simulate", "Check the best with N requests.", "N", int),
+        option("simulate", "Requests that finalists serve one by one.", "N", int),
     ]
 
 

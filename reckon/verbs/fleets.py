@@ -37,10 +37,10 @@ from predictor.search import (
 from predictor.serving import Promise
 from predictor.timing import Calibration, RunParameters
 from predictor.units import GB
+from reckon.verbs.finalists import REQUESTS, Fleet, Trial, offered, trial
 from reckon.verbs.loads import Load, load_of, prices
 from reckon.verbs.plans import CLUSTER
 from reckon.verbs.results import SCHEMA_VERSION
-from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
 OBJECTIVES = ("gpus", "cost")
@@ -55,30 +55,6 @@ NUMBERS = (
     "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom", "spare", "simulate",
 )  # fmt: skip
 """Those of them that are numbers in any case."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
-    """Engines of one kind that carry the load.
-
-    count     at the peak
-    gpus      accelerators at the peak
-    used      share of the time in which prompts are read at the peak, by all workers where they are
-              read apart
-    hours     accelerator-hours over the load's hours if engines come and go with it
-    cost      money per hour of the load: of the fleet at its peak, and as it follows the load
-    ttft, tpot  at the peak, at the promised shares of the requests [s]
-    """
-
-    engine: Engine
-    count: int
-    gpus: int
-    hours: float
-    cost: float | None
-    cost_scaled: float | None
-    ttft: float
-    tpot: float
-    used: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +76,8 @@ class InferenceSearch:
     """A search as a user sees it: fleets, best first.
 
     contrast    the best fleet that reads prompts the other way; None where there is none
-    simulated   figures of requests served one by one by the best fleet at the peak, if asked for
+    trials      fleets whose requests were served one by one, in turn: the best of each kind, and
+                those before it, which broke the promise
     """
 
     model: Model
@@ -114,8 +91,8 @@ class InferenceSearch:
     run: RunParameters
     found: Engines
     fleets: list[Fleet]
+    trials: list[Trial]
     contrast: Contrast | None = None
-    simulated: dict[str, Any] | None = None
 
     @property
     def reason(self) -> str:
@@ -139,6 +116,11 @@ class InferenceSearch:
             f"prompts add {delay}; {kinds[1]}, whose workers would be busy "
             f"{other.other.used:.0%} of the time, the best, {told}"
         )
+
+    @property
+    def simulated(self) -> Trial:
+        """What came of the best fleet's requests one by one."""
+        return next(trial for trial in self.trials if trial.fleet is self.fleets[0])
 
     @property
     def front(self) -> list[tuple[float, float, Engine]]:
@@ -201,7 +183,8 @@ class InferenceSearch:
                 }
                 for gain, slow, engine in self.front
             ],
-            "simulated": self.simulated,
+            "simulated": {"requests": self.simulated.requests, **self.simulated.figures},
+            "finalists": [one.to_dict() for one in self.trials],
         }
 
     def entry(self, fleet: Fleet) -> dict[str, Any]:
@@ -266,7 +249,8 @@ def search_infer(
     spare      engines beyond those that the load needs
     price      of an accelerator-hour: a number, or 'SYSTEM=X,SYSTEM=Y'
     objective  'gpus' or 'cost'; None: cost where there is a price
-    simulate   requests to serve one by one with the best fleet, as a check
+    simulate   requests that each finalist serves one by one, until one keeps the promise; 0:
+               `REQUESTS`
 
     Raises InputError for anything that cannot be.
     """
@@ -292,9 +276,17 @@ def search_infer(
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
     found = search_engines(own_model, systems, given, promise, known, most)
-    fleets = [_fleet(e, wanted, headroom, spare, table) for e in found.engines]
-    fleets.sort(
-        key=lambda f: (f.cost if goal == "cost" else f.gpus, f.gpus, f.hours, f.tpot, f.ttft)
+    fleets, trials = offered(
+        [_fleet(engine, wanted, headroom, spare, table) for engine in found.engines],
+        lambda f: (
+            (f.cost or 0.0) if goal == "cost" else float(f.gpus),
+            float(f.gpus),
+            f.hours,
+            f.tpot,
+            f.ttft,
+        ),
+        lambda fleet, more: _fleet(fleet.engine, wanted, headroom, spare + more, table),
+        lambda fleet: trial(own_model, fleet, wanted.peak, promise, known, simulate or REQUESTS),
     )
     best = fleets[0]
     contrast = None
@@ -303,9 +295,6 @@ def search_infer(
         own = other.engine if best.engine.apart else best.engine
         delay = interruption(own_model, own, known)
         contrast = Contrast(other, delay, delay / own.tpot)
-    simulated = None
-    if simulate:
-        simulated = _simulated(own_model, best, wanted.peak, promise, known, simulate)
     return InferenceSearch(
         own_model,
         wanted,
@@ -318,8 +307,8 @@ def search_infer(
         known.run,
         found,
         fleets,
+        trials,
         contrast,
-        simulated,
     )
 
 
@@ -344,29 +333,6 @@ def _fleet(
         float(np.interp(share, rate, tpot)),
         engine.used * min(share / engine.rate, 1.0),
     )
-
-
-def _simulated(
-    model: Model,
-    fleet: Fleet,
-    peak: float,
-    promise: Promise,
-    calibration: Calibration,
-    requests: int,
-) -> dict[str, Any]:
-    """Figures of requests served one by one by one engine of a fleet at the peak, or why an engine
-    that holds requests of mean length does not serve those that are longer."""
-    engine, rate = fleet.engine, peak / fleet.count
-    try:
-        served = one_by_one(model, engine.cluster, engine.plan, calibration, requests, rate=rate)
-    except InputError as error:
-        return {"requests": requests, "refused": str(error)}
-    return {
-        "requests": requests,
-        "ttft_s_at_share": float(np.quantile(served.ttft, promise.ttft_share)),
-        "tpot_s_at_share": float(np.quantile(served.tpot, promise.tpot_share)),
-        **{f"{name}_s": own for name, own in served.summary().items()},
-    }
 
 
 def asked(

@@ -64,7 +64,14 @@ def _one(request: ServingRequest, calibration: Calibration) -> ServingResult:
     model, cluster, plan = request.model, request.cluster, request.plan
     most, saturated = None, False
     if request.rate is not None:
-        found = predict_rate(model, cluster, plan, request.rate, calibration)
+        found = predict_rate(
+            model,
+            cluster,
+            plan,
+            request.rate,
+            calibration,
+            variation=request.variation,
+        )
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
         batch = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)

@@ -1,6 +1,6 @@
 """Serving: completion of a request, passes, latencies, the event engine, fleets read apart."""
 
-from predictor.serving.apart import holding, worker
+from predictor.serving.apart import holding, sending_time, worker
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
@@ -50,6 +50,7 @@ __all__ = [
     "prompt_pass",
     "read_apart",
     "read_table",
+    "sending_time",
     "serve",
     "serve_apart",
     "spread_lengths",

@@ -22,7 +22,7 @@ TERM_NAMES = {
     "host_transfer": "weights and cache at the host",
     "host": "host and gaps",
     "queue": "queue",
-    "transfer": "transfer of the cache",
+    "transfer": "end of the cache's transfer",
     "others": "prompts of others",
 }
 
@@ -98,6 +98,11 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         if abs(value) > 1e-9
     ]
     print(grid(["time of a request", "", "share", ""], terms), end="\n\n")
+    if result.sending is not None:
+        print(
+            f"a prompt's cache is sent for {seconds(result.sending)}, layer by layer while the "
+            f"prompt is read; the end is waited for\n"
+        )
     longest = [
         [
             line.name,

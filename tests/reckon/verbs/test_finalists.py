@@ -12,7 +12,7 @@ import pytest
 
 import reckon
 from predictor import catalog
-from predictor.catalog import load, load_parameters
+from predictor.catalog import load
 from predictor.errors import InputError
 from reckon.verbs import finalists
 from reckon.verbs.simulating import one_by_one
@@ -41,7 +41,6 @@ def test_the_first_fleet_keeps_its_promise_one_by_one(machine, tokens, rate, ttf
         best.engine.cluster,
         best.engine.plan,
         load("default"),
-        load_parameters("default"),
         4000,
         rate=rate / best.count,
     )

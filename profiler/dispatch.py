@@ -170,7 +170,16 @@ def host_times(
 
     agree   makes all ranks decide as rank 0 does
     """
-    blank = Operator("dispatch", "dispatch", "", "forward", "layer", "", 1.0, 1.0)
+    blank = Operator(
+        name="dispatch",
+        op="dispatch",
+        variant="",
+        phase="forward",
+        module="layer",
+        dtype="",
+        m=1.0,
+        n=1.0,
+    )
     for kind, style in wanted:
         whole = KINDS[kind](small_model(style), device)
         found = host_time(whole, device, barrier)

@@ -221,7 +221,17 @@ def _softmax(model: Model, plan: TrainingPlan) -> list[Operator]:
     rows = float(plan.micro_batch * model.heads * plan.seq_len)
     size, dtype = plan.recipe.activation, plan.recipe.core
     return [
-        streaming("softmax", "softmax", variant, phase, "layer", dtype, rows, plan.seq_len, n)
+        streaming(
+            name="softmax",
+            op="softmax",
+            variant=variant,
+            phase=phase,
+            module="layer",
+            dtype=dtype,
+            rows=rows,
+            columns=plan.seq_len,
+            bytes_per_element=n,
+        )
         for variant, phase, n in (("fwd", "forward", 2 * size), ("bwd", "backward", 3 * size))
     ]
 
@@ -475,6 +485,16 @@ def copies(device: Device, budget: Budget) -> Iterator[dict[str, Any]]:
             source = torch.randn(elements, device=device.torch)
             target = torch.empty_like(source)
             timing = measure([partial(target.copy_, source)], device, 0.05)
-        operator = streaming(name, "memcpy", "", "forward", "layer", "fp32", size / 4, 1.0, 8.0)
+        operator = streaming(
+            name=name,
+            op="memcpy",
+            variant="",
+            phase="forward",
+            module="layer",
+            dtype="fp32",
+            rows=size / 4,
+            columns=1.0,
+            bytes_per_element=8.0,
+        )
         case = Case(replace(operator, op=name), 1, 0.0)
         yield row(case, timing, device, "warm", device.conditions())

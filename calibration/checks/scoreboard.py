@@ -137,20 +137,20 @@ def served_rows(
         )
         rows.append(
             Scored(
-                point.point_id,
-                point.source,
-                point.metric,
-                point.value,
-                float(value),
-                float(value) / reach,
-                float(value) * reach,
-                point.point_id in parameters.points,
-                point.request.model.name,
-                point.request.cluster.accelerator.name,
-                float(sigma),
-                kind,
-                int(point.request.plan.tp),
-                point.flagged,
+                point_id=point.point_id,
+                source=point.source,
+                metric=point.metric,
+                published=point.value,
+                predicted=float(value),
+                low=float(value) / reach,
+                high=float(value) * reach,
+                in_sample=point.point_id in parameters.points,
+                model=point.request.model.name,
+                accelerator=point.request.cluster.accelerator.name,
+                sigma_operators=float(sigma),
+                kind=kind,
+                tp=int(point.request.plan.tp),
+                flagged=point.flagged,
             )
         )
     return rows
@@ -217,17 +217,17 @@ def _score_run(
     )
     rows.append(
         Scored(
-            point.point_id,
-            point.source,
-            "step_time_s",
-            point.measured,
-            value,
-            value / reach,
-            value * reach,
-            point.point_id in calibration.fitted_points,
-            request.model.name,
-            request.cluster.accelerator.name,
-            float(np.sqrt(operators)),
+            point_id=point.point_id,
+            source=point.source,
+            metric="step_time_s",
+            published=point.measured,
+            predicted=value,
+            low=value / reach,
+            high=value * reach,
+            in_sample=point.point_id in calibration.fitted_points,
+            model=request.model.name,
+            accelerator=request.cluster.accelerator.name,
+            sigma_operators=float(np.sqrt(operators)),
             moe=request.model.is_moe,
         )
     )
@@ -280,17 +280,17 @@ def score_kernels(
         for name, source, stated, value, r, s, device in zip(*columns, strict=True):
             rows.append(
                 Scored(
-                    str(name),
-                    str(source),
-                    "latency_us",
-                    float(stated),
-                    float(value),
-                    float(value / r),
-                    float(value * r),
-                    in_sample,
-                    "",
-                    str(device),
-                    float(s),
+                    point_id=str(name),
+                    source=str(source),
+                    metric="latency_us",
+                    published=float(stated),
+                    predicted=float(value),
+                    low=float(value / r),
+                    high=float(value * r),
+                    in_sample=in_sample,
+                    model="",
+                    accelerator=str(device),
+                    sigma_operators=float(s),
                 )
             )
 

@@ -160,7 +160,19 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
         moved: np.ndarray,
     ) -> Shapes:
         names_, variant = tuple(names), codes.astype(float)
-        return Shapes(op, dtype, names_, variant, m, n, k, batch, flop, moved, cold=cold)
+        return Shapes(
+            op=op,
+            dtype=dtype,
+            variants=names_,
+            variant=variant,
+            m=m,
+            n=n,
+            k=k,
+            batch=batch,
+            flop=flop,
+            bytes=moved,
+            cold=cold,
+        )
 
     if op == "attention_decode":
         sequences, key, heads, d = (column(c) for c in ("batch", "kv_len", "heads", "head_dim"))

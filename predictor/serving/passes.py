@@ -431,24 +431,24 @@ def body(
     accelerator = cluster.accelerator
     layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
     layers = _kernels(
-        lambda p, q: layer_operators(model, p, q[0]),
-        plan,
-        [tokens],
-        layout,
-        None,
-        accelerator,
-        calibration,
-        sustained,
+        build=lambda p, q: layer_operators(model, p, q[0]),
+        plan=plan,
+        own=[tokens],
+        shared=layout,
+        weights=None,
+        accelerator=accelerator,
+        calibration=calibration,
+        sustained=sustained,
     )
     ends = _kernels(
-        lambda p, q: end_operators(model, p, q[0], q[1]),
-        plan,
-        [tokens, rows],
-        [plan.tp],
-        None,
-        accelerator,
-        calibration,
-        sustained,
+        build=lambda p, q: end_operators(model, p, q[0], q[1]),
+        plan=plan,
+        own=[tokens, rows],
+        shared=[plan.tp],
+        weights=None,
+        accelerator=accelerator,
+        calibration=calibration,
+        sustained=sustained,
     )
     moved = pass_collectives(model, plan, tokens, rows)
     talk = _communication(moved, plan, cluster, calibration, captured)
@@ -471,14 +471,14 @@ def decode_cores(
     shape = plan.shape
     many = np.broadcast_to(sequences, (len(contexts), *shape))
     return _kernels(
-        lambda p, q: decode_attention(model, p, q[0], q[1]),
-        plan,
-        [many, contexts],
-        [plan.tp, np.asarray(weights).sum(axis=0)],
-        weights,
-        cluster.accelerator,
-        calibration,
-        False,
+        build=lambda p, q: decode_attention(model, p, q[0], q[1]),
+        plan=plan,
+        own=[many, contexts],
+        shared=[plan.tp, np.asarray(weights).sum(axis=0)],
+        weights=weights,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=False,
     )
 
 
@@ -495,14 +495,14 @@ def prefill_cores(
 ) -> Pass:
     """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
     return _kernels(
-        lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
-        plan,
-        [sequences, query, past],
-        [plan.tp],
-        None,
-        cluster.accelerator,
-        calibration,
-        sustained,
+        build=lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
+        plan=plan,
+        own=[sequences, query, past],
+        shared=[plan.tp],
+        weights=None,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=sustained,
     )
 
 

@@ -124,14 +124,14 @@ def exchange(
     place = span(group, cluster)
     everyone = place if crowd is None else span(crowd, cluster)
     time, sigma = collective_time(
-        collective.op,
-        collective.bytes,
-        group,
-        cluster,
-        calibration,
-        collective.copies,
-        collective.reach,
-        place,
+        op=collective.op,
+        message=collective.bytes,
+        group=group,
+        cluster=cluster,
+        calibration=calibration,
+        copies=collective.copies,
+        reach=collective.reach,
+        place=place,
     )
     values = (
         time * collective.calls,
@@ -273,5 +273,14 @@ def layer_parts(
             hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
     spreads = {family: filled(value, shape) for family, value in sigmas.items()}
     return LayerParts(
-        base, listed, work, weights, families, launches, kernels, hops, inside, spreads
+        base=base,
+        listed=listed,
+        work=work,
+        weights=weights,
+        families=families,
+        launches=launches,
+        kernels=kernels,
+        hops=hops,
+        inside=inside,
+        sigmas=spreads,
     )

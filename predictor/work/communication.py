@@ -142,7 +142,18 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
             at: Region = region,
         ) -> None:
             count = at.share * count
-            found.append(Collective(name, op, phase, at.module, "tp", message, count, behind))
+            found.append(
+                Collective(
+                    name=name,
+                    op=op,
+                    phase=phase,
+                    module=at.module,
+                    group="tp",
+                    bytes=message,
+                    count=count,
+                    behind=behind,
+                )
+            )
 
         for phase, again, share in _passes(plan, enter):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
@@ -179,14 +190,14 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         shared = copies if op == "alltoall" else 1.0
         found.append(
             Collective(
-                name,
-                op,
-                phase,
-                "moe",
-                group,
-                size,
-                count,
-                hidden,
+                name=name,
+                op=op,
+                phase=phase,
+                module="moe",
+                group=group,
+                bytes=size,
+                count=count,
+                behind=hidden,
                 copies=shared,
                 reach=plan.routed_nodes,
             )
@@ -256,7 +267,17 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         if plan.cp_kind == "ring":
             message, calls = volume * token * width, plan.cp - 1.0
             found.append(
-                Collective(name, "p2p", phase, "layer", "cp", message, count, behind, calls)
+                Collective(
+                    name=name,
+                    op="p2p",
+                    phase=phase,
+                    module="layer",
+                    group="cp",
+                    bytes=message,
+                    count=count,
+                    behind=behind,
+                    calls=calls,
+                )
             )
         elif plan.cp_kind == "ulysses":
             message = token * (query + width)
@@ -288,7 +309,16 @@ def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     behind = "stage" if plan.p2p_overlap else ""
     crossing = np.where(plan.pp > 1, 1.0, 0.0)
     return [
-        Collective(f"pipeline.{phase}", "p2p", phase, "stage", "pp", message, crossing, behind)
+        Collective(
+            name=f"pipeline.{phase}",
+            op="p2p",
+            phase=phase,
+            module="stage",
+            group="pp",
+            bytes=message,
+            count=crossing,
+            behind=behind,
+        )
         for phase in ("forward", "backward")
     ]
 
@@ -324,7 +354,18 @@ def gradient_collectives(
     def add(
         name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric, behind: str
     ) -> None:
-        found.append(Collective(name, op, phase, "update", group, size, count, behind))
+        found.append(
+            Collective(
+                name=name,
+                op=op,
+                phase=phase,
+                module="update",
+                group=group,
+                bytes=size,
+                count=count,
+                behind=behind,
+            )
+        )
 
     def reduce(held: Held, kind: str, prefix: str, shard: Numeric) -> None:
         """Collectives of one kind of parameters: groups `prefix`dp, `prefix`shard, ..."""

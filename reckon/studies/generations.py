@@ -143,14 +143,14 @@ def _predicted(
             f"generations: {name}: {peak / GIB:.1f} GiB do not fit {capacity / GIB:.1f} GiB"
         )
     return Step(
-        name,
-        factor,
-        float(found.tokens_per_s),
-        float(found.utilisation("megatron")),
-        math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
-        peak / GIB,
-        capacity / GIB,
-        plan,
+        name=name,
+        factor=factor,
+        tokens_per_s=float(found.tokens_per_s),
+        mfu=float(found.utilisation("megatron")),
+        sigma=math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
+        memory=peak / GIB,
+        capacity=capacity / GIB,
+        plan=plan,
     )
 
 

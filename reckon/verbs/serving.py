@@ -66,14 +66,14 @@ def _one(request: ServingRequest, calibration: Calibration) -> ServingResult:
     if request.simulate:
         clients = float(plan.batch) / float(plan.dp)
         served = one_by_one(
-            model,
-            cluster,
-            plan,
-            calibration,
-            request.simulate,
-            request.variation,
-            request.rate,
-            max(int(clients), 1) if math.isfinite(clients) else request.simulate,
+            model=model,
+            cluster=cluster,
+            plan=plan,
+            calibration=calibration,
+            requests=request.simulate,
+            variation=request.variation,
+            rate=request.rate,
+            clients=max(int(clients), 1) if math.isfinite(clients) else request.simulate,
         )
     return ServingResult(request, batch, None, served, most, saturated)
 

@@ -1,6 +1,6 @@
 """What run parameters are worth on model sizes of the nanotron sweep that were left out of them.
 
-python -m calibration.crossval_sweep ../shared [--calibration kernels-only]
+python -m calibration.checks.sweep ../shared [--calibration kernels-only]
 """
 
 from __future__ import annotations

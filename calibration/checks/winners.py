@@ -1,6 +1,6 @@
 """Where published plans stand among all plans of their machine, and why.
 
-    python -m calibration.winners data/reference/training.csv [--sources megatron_sc21,...]
+    python -m calibration.checks.winners data/reference/training.csv [--sources megatron_sc21,...]
 
 Each published configuration is searched twice: among layouts with the recomputation, sharding and
 sequence parallelism that were published (what its authors could tune), and with these free too

@@ -171,7 +171,7 @@ def predict(
     cluster      accelerators and their network; their numbers may be arrays that broadcast with
                  the plan's: one machine for each plan
     plan         numeric fields are floats or arrays of one shape
-    calibration  what has been fitted (`efficiency.load`)
+    calibration  what has been fitted (`catalog.load`)
 
     Raises InputError for data types that the accelerator lacks. Whether a plan is possible at all
     is `plan.check`'s business, whether it fits is part of the result.

@@ -16,6 +16,7 @@ from itertools import chain, product
 import numpy as np
 
 from predictor import catalog
+from predictor.arrays import take
 from predictor.catalog import load
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -128,7 +129,7 @@ def serving(of: Subject) -> Iterator[Line]:
     def fleet() -> None:
         """Batch x TP x precision x lengths x accelerator."""
         for part, (system, weights) in zip(pieces, product(SYSTEMS, WEIGHTS), strict=True):
-            own = replace(sweep.take(part), weights=weights)
+            own = replace(take(sweep, part), weights=weights)
             predict_inference(of.model, catalog.system(system), own, of.known)
 
     yield "100,000 over accelerators and precisions", wall(fleet, 3), what, single
@@ -140,7 +141,7 @@ def serving(of: Subject) -> Iterator[Line]:
 
 def training(of: Subject) -> Iterator[Line]:
     batch, few = space(100_000), space(200)
-    singles = [few.take(np.array([i])) for i in range(200)]
+    singles = [take(few, np.array([i])) for i in range(200)]
     of.trained(singles[0])
     loop = wall(lambda: [of.trained(plan) for plan in singles], 3) * 500
     together = wall(lambda: of.trained(batch), 3)

@@ -19,7 +19,8 @@ from predictor.catalog import ARRAYS, ENGINES, FILES, MANIFEST, SCHEMA_VERSION, 
 from predictor.catalog import FILE as SERVING
 from predictor.errors import InputError
 from predictor.files import prepare_folder
-from predictor.timing import Calibration, EfficiencyModel
+from predictor.hardware import LinkModel
+from predictor.timing import Calibration, EfficiencyModel, RunParameters
 
 
 def _number(value: float) -> float:
@@ -77,6 +78,49 @@ def _entry(
     }
 
 
+def _run_entry(run: RunParameters) -> dict[str, Any]:
+    return {
+        "host_per_kernel_us": _number(run.host_per_kernel * 1e6),
+        "overlap": dict(run.overlap),
+        "contention": run.contention,
+        "context_gb": _number(run.context / 1e9),
+        "fragmentation": run.fragmentation,
+        "memory_sigma": run.memory_sigma,
+        "sigma": _number(run.sigma),
+        "sigma_moe": _number(run.sigma_moe),
+        "sigma_plan": _number(run.sigma_plan),
+        "factors": dict(run.factors),
+        "sources": dict(run.sources),
+    }
+
+
+def _link_entry(link: LinkModel) -> dict[str, Any]:
+    lag, clock = link.latency_sigma, link.clock
+    return {
+        "op": link.op,
+        "link": link.link,
+        "base_us": _number(link.base * 1e6),
+        "hop_us": _number(link.hop * 1e6),
+        "root": _number(link.root),
+        "log2_sizes": [_number(x) for x in link.log2_sizes],
+        "efficiencies": [_number(x) for x in link.efficiencies],
+        "sigma": _number(link.sigma),
+        **({} if math.isnan(lag) else {"latency_sigma": _number(lag)}),
+        "points": link.points,
+        "pedigree": link.pedigree,
+        **({} if math.isnan(clock) else {"clock_mhz": _number(clock / 1e6)}),
+        "sharing": _number(link.sharing),
+        "curves": [
+            {
+                "members": curve.members,
+                "log_ideal": [_number(x) for x in curve.log_ideal],
+                "log_factor": [_number(x) for x in curve.log_factor],
+            }
+            for curve in link.curves
+        ],
+    }
+
+
 def manifest(
     calibration: Calibration, heldout: Mapping[str, Any]
 ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
@@ -86,7 +130,6 @@ def manifest(
     kernels = [
         _entry(calibration.kernels[key], arrays, shapes) for key in sorted(calibration.kernels)
     ]
-    run = calibration.run
     content = {
         "schema_version": SCHEMA_VERSION,
         "name": calibration.name,
@@ -95,19 +138,7 @@ def manifest(
             "level": calibration.interval_level,
             "q": _number(calibration.interval_q),
         },
-        "run": {
-            "host_per_kernel_us": _number(run.host_per_kernel * 1e6),
-            "overlap": dict(run.overlap),
-            "contention": run.contention,
-            "context_gb": _number(run.context / 1e9),
-            "fragmentation": run.fragmentation,
-            "memory_sigma": run.memory_sigma,
-            "sigma": _number(run.sigma),
-            "sigma_moe": _number(run.sigma_moe),
-            "sigma_plan": _number(run.sigma_plan),
-            "factors": dict(run.factors),
-            "sources": dict(run.sources),
-        },
+        "run": _run_entry(calibration.run),
         "throttles": {
             name: {
                 "start": _number(t.start),
@@ -118,36 +149,7 @@ def manifest(
             for name, t in sorted(calibration.throttles.items())
         },
         "transfer_sigma": {k: _number(v) for k, v in sorted(calibration.transfer_sigma.items())},
-        "links": [
-            {
-                "op": link.op,
-                "link": link.link,
-                "base_us": _number(link.base * 1e6),
-                "hop_us": _number(link.hop * 1e6),
-                "root": _number(link.root),
-                "log2_sizes": [_number(x) for x in link.log2_sizes],
-                "efficiencies": [_number(x) for x in link.efficiencies],
-                "sigma": _number(link.sigma),
-                **(
-                    {}
-                    if math.isnan(link.latency_sigma)
-                    else {"latency_sigma": _number(link.latency_sigma)}
-                ),
-                "points": link.points,
-                "pedigree": link.pedigree,
-                **({} if math.isnan(link.clock) else {"clock_mhz": _number(link.clock / 1e6)}),
-                "sharing": _number(link.sharing),
-                "curves": [
-                    {
-                        "members": curve.members,
-                        "log_ideal": [_number(x) for x in curve.log_ideal],
-                        "log_factor": [_number(x) for x in curve.log_factor],
-                    }
-                    for curve in link.curves
-                ],
-            }
-            for _, link in sorted(calibration.links.items())
-        ],
+        "links": [_link_entry(link) for _, link in sorted(calibration.links.items())],
         "kernels": kernels,
         "heldout": dict(heldout),
         "fitted": {

@@ -1,6 +1,6 @@
 """Builds runnable PyTorch calls for the operators of the predictor's work list.
 
-Every builder does what `predictor.operators` counts: the same shapes, the same reads and writes.
+Every builder does what `predictor.work` counts: the same shapes, the same reads and writes.
 Data is random; outputs are allocated by the call, as a training step does.
 """
 

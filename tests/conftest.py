@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.hardware.machines import Cluster
+from predictor.hardware.systems import Cluster
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import Calibration

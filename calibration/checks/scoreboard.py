@@ -6,16 +6,16 @@ and inside it are kept apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from calibration.checks.kernel_rows import score_kernels
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
-from calibration.network.fit import op_of, wire, wire_spread, wire_times
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
 from calibration.serving.engines import fit_engines, held_out, parameters_of
@@ -24,21 +24,16 @@ from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
 from calibration.tables.cells import check_runs
-from calibration.tables.kernel_table import check_kernels, gaps, is_collective, kinds, shapes_of
-from calibration.tables.libraries import library
-from calibration.tables.profiles import device_accelerators, device_systems
+from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
-from predictor import catalog
 from predictor.errors import InputError
-from predictor.hardware import Accelerator
 from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
 from predictor.timing import (
     Calibration,
     EngineParameters,
     RunParameters,
     ServingParameters,
-    shape_times,
 )
 from predictor.training import predict
 
@@ -137,20 +132,20 @@ def served_rows(
         )
         rows.append(
             Scored(
-                point_id=point.point_id,
-                source=point.source,
-                metric=point.metric,
-                published=point.value,
-                predicted=float(value),
-                low=float(value) / reach,
-                high=float(value) * reach,
-                in_sample=point.point_id in parameters.points,
-                model=point.request.model.name,
-                accelerator=point.request.cluster.accelerator.name,
-                sigma_operators=float(sigma),
-                kind=kind,
-                tp=int(point.request.plan.tp),
-                flagged=point.flagged,
+                point.point_id,
+                point.source,
+                point.metric,
+                point.value,
+                float(value),
+                float(value) / reach,
+                float(value) * reach,
+                point.point_id in parameters.points,
+                point.request.model.name,
+                point.request.cluster.accelerator.name,
+                float(sigma),
+                kind,
+                int(point.request.plan.tp),
+                point.flagged,
             )
         )
     return rows
@@ -217,109 +212,20 @@ def _score_run(
     )
     rows.append(
         Scored(
-            point_id=point.point_id,
-            source=point.source,
-            metric="step_time_s",
-            published=point.measured,
-            predicted=value,
-            low=value / reach,
-            high=value * reach,
-            in_sample=point.point_id in calibration.fitted_points,
-            model=request.model.name,
-            accelerator=request.cluster.accelerator.name,
-            sigma_operators=float(np.sqrt(operators)),
+            point.point_id,
+            point.source,
+            "step_time_s",
+            point.measured,
+            value,
+            value / reach,
+            value * reach,
+            point.point_id in calibration.fitted_points,
+            request.model.name,
+            request.cluster.accelerator.name,
+            float(np.sqrt(operators)),
             moe=request.model.is_moe,
         )
     )
-
-
-def score_kernels(
-    path: Path,
-    table: pd.DataFrame,
-    calibration: Calibration,
-    rows: list[Scored],
-    skipped: list[Skipped],
-    known_devices: Mapping[str, Accelerator] | None = None,
-) -> None:
-    """Predict the latency of every kernel and collective row, in groups of one kind.
-
-    known_devices   accelerators by name that neither the catalog nor the folder of the table has
-    """
-    table = check_kernels(table, str(path)).reset_index(drop=True)
-    ids = table["point_id"].astype(str) if "point_id" in table else pd.Series("", table.index)
-    names = [own or f"{path.name}:{line + 2}" for line, own in enumerate(ids)]
-    devices = {**device_accelerators(path.parent), **(known_devices or {})}
-    in_sample = str(path) in calibration.fitted_files
-    table = table.assign(kind=kinds(table), name=names)
-    known: dict[str, Accelerator | None] = {}
-
-    def accelerator(name: str) -> Accelerator | None:
-        if name not in known:
-            try:
-                known[name] = devices.get(name) or catalog.accelerator(name)
-            except InputError:
-                known[name] = None
-        return known[name]
-
-    def skip(own: pd.DataFrame, reason: str) -> None:
-        skipped.extend(
-            Skipped(str(n), str(s), reason) for n, s in zip(own["name"], own["source"], strict=True)
-        )
-
-    def add(own: pd.DataFrame, predicted: np.ndarray, sigma: np.ndarray) -> None:
-        reach = np.exp(calibration.interval_q * sigma)
-        columns = (
-            own["name"],
-            own["source"],
-            own["latency_us"],
-            predicted * 1e6,
-            reach,
-            sigma,
-            own["accelerator"],
-        )
-        for name, source, stated, value, r, s, device in zip(*columns, strict=True):
-            rows.append(
-                Scored(
-                    point_id=str(name),
-                    source=str(source),
-                    metric="latency_us",
-                    published=float(stated),
-                    predicted=float(value),
-                    low=float(value / r),
-                    high=float(value * r),
-                    in_sample=in_sample,
-                    model="",
-                    accelerator=str(device),
-                    sigma_operators=float(s),
-                )
-            )
-
-    missing = gaps(table)
-    for reason, own in table[missing != ""].groupby(missing[missing != ""]):
-        skip(own, str(reason))
-    table = table[missing == ""]
-    collective = is_collective(table)
-    moving = table[collective]
-    for (op, link), own in moving.groupby([op_of(moving), "link"]):
-        model = calibration.link(str(op), str(link))
-        on_wire = wire(own, str(op), calibration)
-        add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
-    kernels = table[~collective]
-    kernels = kernels.assign(library=kernels["framework"].map(library))
-    for (_, op, dtype, device, software), own in kernels.groupby(
-        ["kind", "op", "dtype", "accelerator", "library"]
-    ):
-        found = accelerator(str(device))
-        if found is None:
-            skip(own, f"unknown accelerator {device!r} (reckon show accelerators)")
-            continue
-        try:
-            shapes = shapes_of(own, str(op), str(dtype))
-            time, sigma, *_ = shape_times(shapes, found, calibration, library=str(software))
-        except InputError as error:
-            skip(own, str(error))
-            continue
-        add(own, time, sigma)
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:

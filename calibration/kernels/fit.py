@@ -1,8 +1,8 @@
 """Fits the efficiency of one kind of kernel to measured points.
 
-What is learned is y = -log(efficiency) as a function of the features of `predictor.features`; large
-tables get a small neural network, small ones a ridge regression on products of two features.
-Errors that are reported are those of shapes held out of the fit.
+What is learned is y = -log(efficiency) as a function of the features of
+`predictor.timing.features`; large tables get a small neural network, small ones a ridge regression
+on products of two features. Errors that are reported are those of shapes held out of the fit.
 """
 
 from __future__ import annotations

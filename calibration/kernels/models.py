@@ -184,17 +184,19 @@ def part_of(
     return Part(own, everything.take(np.flatnonzero(~is_neutral)))
 
 
-def _fit_pools(
-    result: KernelFit,
-    parts: Mapping[tuple[str, str], Mapping[str, Part]],
-    accelerators: Mapping[str, Accelerator],
-    run: Parallel,
-    progress: Callable[[str], None],
-) -> None:
-    """Add the models pooled over architectures and over everything to `result`, and what they are
-    worth on each accelerator that is left out of them."""
-    pools: list[tuple[tuple[str, str], str, list[str]]] = []
-    trials: list[tuple[tuple[str, str], str, str, list[str]]] = []
+Pool = tuple[tuple[str, str], str, list[str]]
+"""Kind and data type, place of a pooled model, accelerators in it."""
+
+Trial = tuple[tuple[str, str], str, str, list[str]]
+"""Kind and data type, accelerator left out, place of the model without it, accelerators in that."""
+
+
+def _pools(
+    parts: Mapping[tuple[str, str], Mapping[str, Part]], accelerators: Mapping[str, Accelerator]
+) -> tuple[list[Pool], list[Trial]]:
+    """What is pooled, and which pools without one accelerator try what they are worth on it."""
+    pools: list[Pool] = []
+    trials: list[Trial] = []
     for key, group in parts.items():
         architectures: dict[str, list[str]] = {}
         for name in group:
@@ -215,6 +217,19 @@ def _fit_pools(
             if len(group) > 1:
                 place = f"{ANY}{accelerators[name].architecture}" if near else ANY
                 trials.append((key, name, place, near or far))
+    return pools, trials
+
+
+def _fit_pools(
+    result: KernelFit,
+    parts: Mapping[tuple[str, str], Mapping[str, Part]],
+    accelerators: Mapping[str, Accelerator],
+    run: Parallel,
+    progress: Callable[[str], None],
+) -> None:
+    """Add the models pooled over architectures and over everything to `result`, and what they are
+    worth on each accelerator that is left out of them."""
+    pools, trials = _pools(parts, accelerators)
 
     def years(names: list[str]) -> float:
         return float(np.mean([accelerators[name].year for name in names]))
@@ -257,12 +272,16 @@ def _fit_pools(
     for kind, groups in ratios.items():
         result.transfer_sigma[kind] = _balanced_quantile(list(groups.values())) / Z80
         if len(groups) > 2:
-            # What an interval fitted to the other accelerators covers of each.
-            covered = []
-            for name in groups:
-                rest = [values for other, values in groups.items() if other != name]
-                covered.append(float(np.mean(groups[name] <= _balanced_quantile(rest))))
-            result.transfer_coverage[kind] = float(np.mean(covered))
+            result.transfer_coverage[kind] = _coverage(groups)
+
+
+def _coverage(groups: Mapping[str, np.ndarray]) -> float:
+    """What an interval fitted to the other accelerators covers of each, their mean."""
+    covered = []
+    for name in groups:
+        rest = [values for other, values in groups.items() if other != name]
+        covered.append(float(np.mean(groups[name] <= _balanced_quantile(rest))))
+    return float(np.mean(covered))
 
 
 def _relatives(

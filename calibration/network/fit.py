@@ -1,6 +1,6 @@
 """Fits the parameters of links to measured collectives.
 
-The time of a link (`efficiency.LinkModel`) is linear in latencies, the square-root term and the
+The time of a link (`hardware.LinkModel`) is linear in latencies, the square-root term and the
 inverse efficiencies: a non-negative least squares finds them, reweighted so that it is the
 logarithm of the time that is fitted. What a link's own measurements show beyond that, where NCCL
 changes its protocol or algorithm, becomes a curve per number of members.
@@ -23,6 +23,7 @@ from sklearn.linear_model import LinearRegression
 from calibration.heldout import Z80, HeldOut, errors
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor import catalog
+from predictor.arrays import take
 from predictor.errors import InputError
 from predictor.hardware import Curve, LinkModel, default_link, link_class, link_family
 from predictor.timing import ANY, Calibration, hops, latency, traffic, volume
@@ -66,10 +67,6 @@ class Wire:
     clock: np.ndarray
     time: np.ndarray
 
-    def take(self, index: np.ndarray) -> Wire:
-        """The rows at `index`, a mask or positions."""
-        return Wire(*(getattr(self, name)[index] for name in Wire.__slots__))
-
 
 def op_of(table: pd.DataFrame) -> pd.Series:
     """Under which name each collective row is fitted: its op, with '.custom' for the small
@@ -87,7 +84,7 @@ def _clock(name: str) -> float:
 
 
 def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire:
-    """Checked rows of one collective without gaps (`tables.gaps`).
+    """Checked rows of one collective without gaps (`kernel_table.gaps`).
 
     known   links inside the nodes, of rows that state theirs (`node_link`, `node_link_gbs`,
             `node_in_switch`)
@@ -224,7 +221,7 @@ def _fit(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
     every, weights = rows, _weights(unit)
     outer = rows.inner < 0.8 * rows.time  # the others only bound this link
     if outer.sum() >= LEAST_ROWS:
-        rows, unit = rows.take(outer), unit[outer]
+        rows, unit = take(rows, outer), unit[outer]
     weight = _weights(unit)
     up = _class_of(link) == "scale-up"
     clock = REFERENCE_CLOCK if up and np.isfinite(rows.clock).any() else float("nan")
@@ -313,7 +310,7 @@ def _spread(
     small = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups):
         inside = groups == group
-        trial, own = fit(rows.take(~inside), unit[~inside]), rows.take(inside)
+        trial, own = fit(take(rows, ~inside), unit[~inside]), take(rows, inside)
         off[inside] = _log_errors(trial, own)
         small[inside] = _waiting(trial, own) > 0.5
 

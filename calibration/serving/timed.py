@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from calibration.tables.requests import InferencePoint
-from predictor.arrays import Array
+from predictor.arrays import Array, join, take, widened
 from predictor.catalog import (
     period,
 )
 from predictor.errors import InputError
-from predictor.plans import SERVING_CATEGORIES, stack_serving
+from predictor.plans import batches
 from predictor.serving import (
-    Device,
+    EXACT_STEPS,
     Latencies,
     Work,
     engines,
@@ -32,12 +32,16 @@ from predictor.timing import (
 METRICS = ("ttft_s", "tpot_s", "e2e_s", "output_tokens_per_s", "requests_per_s")
 
 
+TOGETHER = 128
+"""Points that are timed as one batch."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
     """Points with the work that they are, as flat arrays of one length.
 
     engine      of each point, with its period: a name of `ServingParameters.engines`
-    spreads     of the passes over prompts and of those that decode (`inference.spread_of`) [s]
+    spreads     of the passes over prompts and of those that decode (`serving.spread_of`) [s]
     """
 
     points: list[InferencePoint]
@@ -58,97 +62,39 @@ def timed(
 ) -> tuple[Timed, list[tuple[InferencePoint, str]]]:
     """Time the work of points, those of one model, cluster and category as one batch; points that
     the predictor refuses are returned with its reason."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for position, point in enumerate(points):
-        plan, cluster = point.request.plan, point.request.cluster
-        key = (
-            point.request.model,
-            cluster.name,
-            cluster.accelerator.name,
-            tuple((tier.link, tier.size, float(tier.bandwidth)) for tier in cluster.tiers),
-            *(getattr(plan, name) for name in SERVING_CATEGORIES),
-        )
-        groups.setdefault(key, []).append(position)
     refused: list[tuple[InferencePoint, str]] = []
     kept: list[int] = []
     pieces: list[Work] = []
     columns: dict[str, list[Array]] = {"dp": [], "batch": [], "prompts": [], "decoding": []}
     neutral = replace(calibration, serving=ServingParameters())
-    for positions in groups.values():
-        members = [points[i] for i in positions]
-        request = members[0].request
-        plan = stack_serving([member.request.plan for member in members])
+    for batch in batches([point.request for point in points], most=TOGETHER):
+        count = len(batch.positions)
         try:
-            found = predict_inference(request.model, request.cluster, plan, neutral)
+            found = predict_inference(batch.model, batch.cluster, batch.plan, neutral, EXACT_STEPS)
         except InputError as error:
-            refused += [(member, str(error)) for member in members]
+            refused += [(points[i], str(error)) for i in batch.positions]
             continue
-        kept += positions
-        pieces.append(_flat(found.work, len(positions)))
+        kept += batch.positions
+        pieces.append(widened(found.work, (count,)))
         columns["dp"].append(np.asarray(found.plan.dp, float))
         columns["batch"].append(np.asarray(found.plan.batch, float))
         for name in ("prompts", "decoding"):
-            columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), len(positions)))
+            columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), count))
     joined = {name: np.concatenate(v) if v else np.empty(0) for name, v in columns.items()}
     own = [points[i] for i in kept]
     labels = [label_of(p.request.plan.framework, p.request.plan.era) for p in own]
-    work = _join(pieces)
+    work = join(pieces)
     widths = {name: joined[name] for name in ("prompts", "decoding")}
     return Timed(own, work, joined["dp"], joined["batch"], labels, widths), refused
-
-
-def _flat(work: Work, length: int) -> Work:
-    """Every field as an array of `length`."""
-
-    def widen(value: object) -> Array:
-        return np.broadcast_to(np.asarray(value, float), (length,))
-
-    def device(own: Device) -> Device:
-        return Device(*(widen(getattr(own, one.name)) for one in fields(Device)))
-
-    named: dict[str, object] = {
-        one.name: device(value) if isinstance(value, Device) else widen(value)
-        for one in fields(Work)
-        for value in (getattr(work, one.name),)
-    }
-    return Work(**named)  # type: ignore[arg-type]
-
-
-def _join(pieces: list[Work]) -> Work:
-    """One after the other."""
-
-    def device(name: str) -> Device:
-        return Device(
-            *(
-                np.concatenate([getattr(getattr(piece, name), one.name) for piece in pieces])
-                for one in fields(Device)
-            )
-        )
-
-    named = {
-        one.name: device(one.name)
-        if one.name in ("prompts", "decoding")
-        else np.concatenate([getattr(piece, one.name) for piece in pieces])
-        for one in fields(Work)
-    }
-    return Work(**named)  # type: ignore[arg-type]
 
 
 def select(found: Timed, mask: Array) -> Timed:
     """The points of a mask."""
     index = np.flatnonzero(mask)
 
-    def device(own: Device) -> Device:
-        return Device(*(getattr(own, one.name)[index] for one in fields(Device)))
-
-    named: dict[str, object] = {
-        one.name: device(value) if isinstance(value, Device) else value[index]
-        for one in fields(Work)
-        for value in (getattr(found.work, one.name),)
-    }
     return Timed(
         [found.points[i] for i in index],
-        Work(**named),  # type: ignore[arg-type]
+        take(found.work, index),
         found.dp[index],
         found.batch[index],
         [found.engine[i] for i in index],

@@ -3,7 +3,7 @@
 
 Each row states an operator, its arguments ('mp=2.0;b=4.0;l=2048.0;dim=5120.0': tensor-parallel
 size, sequences, sequence length, hidden size; h heads) and microseconds forward and backward, in
-16 bit. Traffic is counted as `predictor.operators` counts it.
+16 bit. Traffic is counted as `predictor.work` counts it.
 
 Left out: gradients of linear layers (taken of constant outputs, whose low switching activity makes
 them 10 % faster than on real data; kernels that only move bytes are not affected), and on GH200
@@ -14,6 +14,7 @@ on A100 and 350 on GH200, what FlashAttention-2 reaches without a mask (Dao 2023
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -57,126 +58,120 @@ def _streaming(
 def operators(path: Path) -> pd.DataFrame:
     """The operator table as kernel rows."""
     table = pd.read_csv(path)
-    found: list[pd.DataFrame] = []
 
     def part(*names: str) -> pd.DataFrame:
         rows = table[table["op"].isin(names)]
         return pd.concat([rows, _arguments(rows["args"])], axis=1)
 
-    rows = part(*_LINEAR)
-    h, mp, op = rows["dim"], rows["mp"], rows["op"]
-    wide = [op == name for name in _LINEAR]
-    n = np.select(wide, [3 * h / mp, h, 4 * h / mp, h, VOCAB / mp])
-    k = np.select(wide, [h, h / mp, h, 4 * h / mp, h])
-    found.append(
-        pd.DataFrame(
-            {
-                "accelerator": rows["gpu"],
-                "op": "gemm",
-                "layout": "fwd",
-                "m": rows["b"] * rows["l"],
-                "n": n,
-                "k": k,
-                "latency_us": rows["fwd_us"],
-            }
-        )
-    )
-
-    for name in ("baddbmm", "bmm"):
-        rows = part(name)
-        batch, length, d = rows["b"] * rows["h"] / rows["mp"], rows["l"], rows["dim"] / rows["h"]
-        scores = name == "baddbmm"
-
-        def product(
-            layout: str,
-            n: pd.Series,
-            k: pd.Series,
-            time: pd.Series,
-            rows: pd.DataFrame = rows,
-            batch: pd.Series = batch,
-            length: pd.Series = length,
-        ) -> pd.DataFrame:
-            return pd.DataFrame(
-                {
-                    "accelerator": rows["gpu"],
-                    "op": "gemm",
-                    "layout": layout,
-                    "batch": batch,
-                    "m": length,
-                    "n": n,
-                    "k": k,
-                    "latency_us": time,
-                }
-            )
-
-        found.append(
-            product("bmm", length if scores else d, d if scores else length, rows["fwd_us"])
-        )
-        if scores:  # two products of the same shape
-            found.append(product("bmm_bwd", d, length, rows["bwd_us"] / 2))
-
-    rows = part("flash_atten")
-    for op_name, time in (("attention_prefill", "fwd_us"), ("attention_backward", "bwd_us")):
-        own = rows if op_name == "attention_prefill" else rows[rows["gpu"] != UNTIMED_BACKWARD]
-        found.append(
-            pd.DataFrame(
-                {
-                    "accelerator": own["gpu"],
-                    "op": op_name,
-                    "batch": own["b"],
-                    "q_len": own["l"],
-                    "kv_len": own["l"],
-                    "heads": own["h"] / own["mp"],
-                    "kv_heads": own["h"] / own["mp"],
-                    "head_dim": own["dim"] / own["h"],
-                    "causal": 0.0,
-                    "kernel": "flash2",
-                    "latency_us": own[time],
-                }
-            )
-        )
-
-    rows = part("ScaledUpperTriangMaskedSoftmax")
-    lines = rows["b"] * rows["h"] / rows["mp"] * rows["l"]
-    found.append(_streaming(rows, "softmax", "fwd", lines, rows["l"], 4, "fwd_us"))
-    found.append(_streaming(rows, "softmax", "bwd", lines, rows["l"], 6, "bwd_us"))
-
-    rows = part("layernorm")
-    lines = rows["b"] * rows["l"]
-    found.append(_streaming(rows, "norm", "layernorm", lines, rows["dim"], 4, "fwd_us"))
-    found.append(_streaming(rows, "norm", "layernorm_bwd", lines, rows["dim"], 6, "bwd_us"))
-
-    rows = part("gelu")
-    lines, width = rows["b"] * rows["l"], 4 * rows["dim"] / rows["mp"]
-    found.append(_streaming(rows, "elementwise", "gelu", lines, width, 4, "fwd_us"))
-    found.append(_streaming(rows, "elementwise", "gelu_bwd", lines, width, 6, "bwd_us"))
-
-    rows = part("res_add")
-    found.append(
-        _streaming(rows, "elementwise", "add", rows["b"] * rows["l"], rows["dim"], 6, "fwd_us")
-    )
-
-    rows = part("embedding")
-    rows = rows[rows["mp"] == 1]
-    lines = rows["b"] * rows["l"]
-    found.append(_streaming(rows, "embedding", "fwd", lines, rows["dim"], 4, "fwd_us"))
-    backward = _streaming(rows, "embedding", "bwd", lines, rows["dim"], 6, "bwd_us")
-    backward["message_bytes"] += 2 * VOCAB * rows["dim"]  # the table of gradients is cleared first
-    found.append(backward)
-
-    rows = part("parallel_cross_entropy_128")
-    lines, width = rows["b"] * rows["l"], VOCAB / rows["mp"]
-    found.append(_streaming(rows, "loss", "fwd", lines, width, 6, "fwd_us"))
-    found.append(_streaming(rows, "loss", "bwd", lines, width, 6, "bwd_us"))
-
-    rows = part("middleStage_optimizer")
-    rows = rows[rows["gpu"] != UNTIMED_BACKWARD]
-    parameters = rows["encoders"] * 12 * rows["dim"] ** 2 / rows["mp"]
-    found.append(_streaming(rows, "optimizer", "adam", parameters, 1.0, 30, "fwd_us"))
-
+    found = [
+        _linear(part(*_LINEAR)),
+        *_products(part("baddbmm"), scores=True),
+        *_products(part("bmm"), scores=False),
+        *_flash(part("flash_atten")),
+        *_streams(part),
+    ]
     joined = pd.concat(found, ignore_index=True)
     joined = joined[joined["latency_us"] > 0]
     return joined.assign(dtype="fp16", source="fgpm")
+
+
+def _linear(rows: pd.DataFrame) -> pd.DataFrame:
+    """Linear layers forward."""
+    h, mp, op = rows["dim"], rows["mp"], rows["op"]
+    wide = [op == name for name in _LINEAR]
+    return pd.DataFrame(
+        {
+            "accelerator": rows["gpu"],
+            "op": "gemm",
+            "layout": "fwd",
+            "m": rows["b"] * rows["l"],
+            "n": np.select(wide, [3 * h / mp, h, 4 * h / mp, h, VOCAB / mp]),
+            "k": np.select(wide, [h, h / mp, h, 4 * h / mp, h]),
+            "latency_us": rows["fwd_us"],
+        }
+    )
+
+
+def _products(rows: pd.DataFrame, scores: bool) -> list[pd.DataFrame]:
+    """Batched products of unfused attention: the scores, with their gradients, or the values."""
+    length, d = rows["l"], rows["dim"] / rows["h"]
+
+    def product(layout: str, n: pd.Series, k: pd.Series, time: pd.Series) -> pd.DataFrame:
+        return pd.DataFrame(
+            {
+                "accelerator": rows["gpu"],
+                "op": "gemm",
+                "layout": layout,
+                "batch": rows["b"] * rows["h"] / rows["mp"],
+                "m": length,
+                "n": n,
+                "k": k,
+                "latency_us": time,
+            }
+        )
+
+    if not scores:
+        return [product("bmm", d, length, rows["fwd_us"])]
+    return [
+        product("bmm", length, d, rows["fwd_us"]),
+        product("bmm_bwd", d, length, rows["bwd_us"] / 2),  # two products of the same shape
+    ]
+
+
+def _flash(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Fused attention, forward and backward."""
+    found = []
+    for op, time in (("attention_prefill", "fwd_us"), ("attention_backward", "bwd_us")):
+        own = rows if op == "attention_prefill" else rows[rows["gpu"] != UNTIMED_BACKWARD]
+        columns = {
+            "accelerator": own["gpu"],
+            "op": op,
+            "batch": own["b"],
+            "q_len": own["l"],
+            "kv_len": own["l"],
+            "heads": own["h"] / own["mp"],
+            "kv_heads": own["h"] / own["mp"],
+            "head_dim": own["dim"] / own["h"],
+            "causal": 0.0,
+            "kernel": "flash2",
+            "latency_us": own[time],
+        }
+        found.append(pd.DataFrame(columns))
+    return found
+
+
+def _streams(part: Callable[..., pd.DataFrame]) -> list[pd.DataFrame]:
+    """Kernels bound by memory, forward and backward."""
+    found = []
+
+    def add(
+        rows: pd.DataFrame, op: str, kernels: tuple[str, ...], sizes: tuple[int, ...],
+        lines: pd.Series, width: pd.Series | float,
+    ) -> None:  # fmt: skip
+        for kernel, size, time in zip(kernels, sizes, ("fwd_us", "bwd_us"), strict=False):
+            found.append(_streaming(rows, op, kernel, lines, width, size, time))
+
+    rows = part("ScaledUpperTriangMaskedSoftmax")
+    lines = rows["b"] * rows["h"] / rows["mp"] * rows["l"]
+    add(rows, "softmax", ("fwd", "bwd"), (4, 6), lines, rows["l"])
+    rows = part("layernorm")
+    add(rows, "norm", ("layernorm", "layernorm_bwd"), (4, 6), rows["b"] * rows["l"], rows["dim"])
+    rows = part("gelu")
+    width = 4 * rows["dim"] / rows["mp"]
+    add(rows, "elementwise", ("gelu", "gelu_bwd"), (4, 6), rows["b"] * rows["l"], width)
+    rows = part("res_add")
+    add(rows, "elementwise", ("add",), (6,), rows["b"] * rows["l"], rows["dim"])
+    rows = part("embedding")
+    rows = rows[rows["mp"] == 1]
+    add(rows, "embedding", ("fwd", "bwd"), (4, 6), rows["b"] * rows["l"], rows["dim"])
+    found[-1]["message_bytes"] += 2 * VOCAB * rows["dim"]  # gradients are cleared first
+    rows = part("parallel_cross_entropy_128")
+    add(rows, "loss", ("fwd", "bwd"), (6, 6), rows["b"] * rows["l"], VOCAB / rows["mp"])
+    rows = part("middleStage_optimizer")
+    rows = rows[rows["gpu"] != UNTIMED_BACKWARD]
+    parameters = rows["encoders"] * 12 * rows["dim"] ** 2 / rows["mp"]
+    add(rows, "optimizer", ("adam",), (30,), parameters, 1.0)
+    return found
 
 
 COLLECTIVES = {

@@ -1,7 +1,7 @@
 """What the operators of PyTorch compute and move, from the inputs that a trace records.
 
 Signatures: aten/src/ATen/native/native_functions.yaml. Traffic is counted as
-`predictor.operators` counts it: every operand once, weights of norms neglected.
+`predictor.work` counts it: every operand once, weights of norms neglected.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 compute/DEVICE/MODEL/mlp.csv and attention.csv hold one row per shape of one layer, with a median
 time in milliseconds for each of its kernels (`time_stats.KERNEL.median`: kernel time from PyTorch's
 profiler, fp16, no CUDA graphs). network/NODES/all_reduce.csv and send_recv.csv hold one row
-per rank and message, in bytes. Traffic is counted as `predictor.operators` counts it.
+per rank and message, in bytes. Traffic is counted as `predictor.work` counts it.
 """
 
 from __future__ import annotations

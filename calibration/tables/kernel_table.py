@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -112,7 +112,7 @@ def gaps(table: pd.DataFrame) -> pd.Series:
 
 
 def variants(table: pd.DataFrame) -> pd.Series:
-    """Variant of each row, as `operators.Operator.variant` spells it."""
+    """Variant of each row, as `predictor.work.Operator.variant` spells it."""
     layout = table["layout"].where(table["layout"] != "", "fwd")
     batched = (table["op"] == "gemm") & (table["batch"].fillna(1) > 1)
     layout = layout.where(~(batched & (layout == "fwd")), "bmm")
@@ -143,80 +143,94 @@ def is_collective(table: pd.DataFrame) -> pd.Series:
 
 
 def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
-    """Rows of one op and data type as shapes; bytes and FLOPs as `operators` counts them."""
-    size = ELEMENT_BYTES.get(dtype, 2.0)
+    """Rows of one op and data type as shapes; bytes and FLOPs as `predictor.work` counts them."""
     names, codes = np.unique(variants(table).to_numpy(dtype=str), return_inverse=True)
-    cold = (table["cache"] == "cold").to_numpy().astype(float)
-
-    def column(name: str, default: float = 1.0) -> np.ndarray:
-        return table[name].fillna(default).to_numpy(dtype=float)
-
-    def shapes(
-        m: np.ndarray,
-        n: np.ndarray,
-        k: np.ndarray,
-        batch: np.ndarray,
-        flop: np.ndarray,
-        moved: np.ndarray,
-    ) -> Shapes:
-        names_, variant = tuple(names), codes.astype(float)
-        return Shapes(
-            op=op,
-            dtype=dtype,
-            variants=names_,
-            variant=variant,
-            m=m,
-            n=n,
-            k=k,
-            batch=batch,
-            flop=flop,
-            bytes=moved,
-            cold=cold,
-        )
-
+    # With latent attention one compressed head stands for keys and values.
+    latent = np.char.startswith(names, "mla")[codes]
+    size = ELEMENT_BYTES.get(dtype, 2.0)
     if op == "attention_decode":
-        sequences, key, heads, d = (column(c) for c in ("batch", "kv_len", "heads", "head_dim"))
-        kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
-        window = np.where(column("window", 0.0) > 0, column("window", 0.0), np.inf)
-        idle = np.maximum(key / window - 1.0, 0.0)
-        key = np.minimum(key, window)
-        cache = table["kv_dtype"].map(ELEMENT_BYTES).fillna(2.0).to_numpy(dtype=float)
-        # With latent attention one compressed head stands for keys and values.
-        latent = np.char.startswith(names, "mla")[codes]
-        moved = sequences * (cache * kv_heads * key * np.where(latent, d, 2.0 * d))
-        moved = moved + sequences * 2.0 * size * heads * d
-        flop = 2.0 * sequences * heads * key * np.where(latent, d + LATENT_VALUES, 2.0 * d)
-        found = shapes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved)
-        return replace(found, idle=idle)
-    if op.startswith("attention"):
-        query, key, d = column("q_len"), column("kv_len"), column("head_dim")
-        d = np.where(np.char.startswith(names, "mla")[codes], LATENT_HEAD, d)
-        heads = column("heads")
-        kv_heads = table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
-        sequences = column("batch")
-        batch = sequences * heads
-        window = np.where(column("window", 0.0) > 0, column("window", 0.0), np.inf)
-        seen = keys_seen(query, key, column("causal"), window)
-        forward = 4.0 * batch * query * seen * d
-        moved = size * sequences * d * (2 * query * heads + 2 * key * kv_heads)
-        backward = op == "attention_backward"
-        flop, moved = (forward * 2.5, moved * 2.0) if backward else (forward, moved)
-        found = shapes(query, np.minimum(key, window), d, batch, flop, moved)
-        return replace(found, idle=np.maximum(key / window - 1.0, 0.0))
-    m, n, k, batch = column("m"), column("n"), column("k"), column("batch")
-    if op == "moe_gemm":
-        inner = n / column("moe_tp")
-        # Benchmarks spread tokens evenly: no expert has a second one while another has none.
-        routed = np.maximum(m * column("topk") / column("moe_ep"), 1.0)
-        hit = np.minimum(np.ceil(routed), column("experts") / column("moe_ep"))
-        weights = 3.0 * WEIGHT_BYTES.get(dtype, 2.0) * inner * k * hit
-        moved = weights + routed * (2.0 * size * k + 6.0 * inner)
-        found = shapes(routed / hit, inner, k, hit, 6.0 * routed * inner * k, moved)
-        return replace(found, idle=np.maximum(m * column("topk") / routed - 1.0, 0.0))
-    if op == "gemm":
-        out = np.where(variants(table) == "wgrad", 4.0, max(size, 2.0))
-        moved = (size * m * k + WEIGHT_BYTES.get(dtype, 2.0) * k * n + out * m * n) * batch
-        flop = 2.0 * m * n * k * batch
+        found = _decoding(table, size, latent)
+    elif op.startswith("attention"):
+        found = _attention(table, size, latent, op == "attention_backward")
+    elif op == "moe_gemm":
+        found = _experts(table, size, WEIGHT_BYTES.get(dtype, 2.0))
     else:
-        moved, flop = column("message_bytes"), np.zeros_like(m)
-    return shapes(m, n, k, batch, flop, moved)
+        m, n, k, batch = (_column(table, name) for name in ("m", "n", "k", "batch"))
+        moved, flop = _column(table, "message_bytes"), np.zeros_like(m)
+        if op == "gemm":
+            out = np.where(variants(table) == "wgrad", 4.0, max(size, 2.0))
+            moved = (size * m * k + WEIGHT_BYTES.get(dtype, 2.0) * k * n + out * m * n) * batch
+            flop = 2.0 * m * n * k * batch
+        found = _Sizes(m, n, k, batch, flop, moved)
+    cold = (table["cache"] == "cold").to_numpy().astype(float)
+    sizes = (found.m, found.n, found.k, found.batch, found.flop, found.moved)
+    made = Shapes(op, dtype, tuple(names), codes.astype(float), *sizes, cold=cold)
+    return made if found.idle is None else replace(made, idle=found.idle)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sizes:
+    """Sizes of rows, FLOPs and bytes moved, each an array over them; work that is left out, as a
+    multiple of what is done, where there is such."""
+
+    m: np.ndarray
+    n: np.ndarray
+    k: np.ndarray
+    batch: np.ndarray
+    flop: np.ndarray
+    moved: np.ndarray
+    idle: np.ndarray | None = None
+
+
+def _column(table: pd.DataFrame, name: str, default: float = 1.0) -> np.ndarray:
+    return table[name].fillna(default).to_numpy(dtype=float)
+
+
+def _window(table: pd.DataFrame) -> np.ndarray:
+    """Keys that a query sees at most."""
+    stated = _column(table, "window", 0.0)
+    return np.where(stated > 0, stated, np.inf)
+
+
+def _kv_heads(table: pd.DataFrame) -> np.ndarray:
+    return table["kv_heads"].fillna(table["heads"]).to_numpy(dtype=float)
+
+
+def _decoding(table: pd.DataFrame, size: float, latent: np.ndarray) -> _Sizes:
+    sequences, key, heads, d = (
+        _column(table, name) for name in ("batch", "kv_len", "heads", "head_dim")
+    )
+    kv_heads, window = _kv_heads(table), _window(table)
+    idle = np.maximum(key / window - 1.0, 0.0)
+    key = np.minimum(key, window)
+    cache = table["kv_dtype"].map(ELEMENT_BYTES).fillna(2.0).to_numpy(dtype=float)
+    moved = sequences * (cache * kv_heads * key * np.where(latent, d, 2.0 * d))
+    moved = moved + sequences * 2.0 * size * heads * d
+    flop = 2.0 * sequences * heads * key * np.where(latent, d + LATENT_VALUES, 2.0 * d)
+    return _Sizes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved, idle)
+
+
+def _attention(table: pd.DataFrame, size: float, latent: np.ndarray, backward: bool) -> _Sizes:
+    query, key, heads, sequences = (
+        _column(table, name) for name in ("q_len", "kv_len", "heads", "batch")
+    )
+    d = np.where(latent, LATENT_HEAD, _column(table, "head_dim"))
+    batch, window = sequences * heads, _window(table)
+    seen = keys_seen(query, key, _column(table, "causal"), window)
+    forward = 4.0 * batch * query * seen * d
+    moved = size * sequences * d * (2 * query * heads + 2 * key * _kv_heads(table))
+    flop, moved = (forward * 2.5, moved * 2.0) if backward else (forward, moved)
+    idle = np.maximum(key / window - 1.0, 0.0)
+    return _Sizes(query, np.minimum(key, window), d, batch, flop, moved, idle)
+
+
+def _experts(table: pd.DataFrame, size: float, weight: float) -> _Sizes:
+    m, k, topk = (_column(table, name) for name in ("m", "k", "topk"))
+    inner = _column(table, "n") / _column(table, "moe_tp")
+    # Benchmarks spread tokens evenly: no expert has a second one while another has none.
+    routed = np.maximum(m * topk / _column(table, "moe_ep"), 1.0)
+    hit = np.minimum(np.ceil(routed), _column(table, "experts") / _column(table, "moe_ep"))
+    weights = 3.0 * weight * inner * k * hit
+    moved = weights + routed * (2.0 * size * k + 6.0 * inner)
+    idle = np.maximum(m * topk / routed - 1.0, 0.0)
+    return _Sizes(routed / hit, inner, k, hit, 6.0 * routed * inner * k, moved, idle)

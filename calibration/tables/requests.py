@@ -1,7 +1,7 @@
 """Rows of published inference tables as model, cluster and serving plan.
 
-Only what a row states is taken; the rest is filled by `predictor.complete_serving`. A row that
-cannot be predicted gives a reason instead.
+Only what a row states is taken; the rest is filled by `predictor.serving.complete_serving`. A row
+that cannot be predicted gives a reason instead.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from calibration.tables.runs import Skipped
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, parse
 from predictor.errors import InputError
+from predictor.models import Model
 from predictor.serving import ServingRequest, complete_serving, engines
 from predictor.timing import RunParameters
 
@@ -213,23 +214,13 @@ def _point(
     stated = str(cell(row, "model") or "")
     model, assumed = described({**row, "model": MODELS.get(stated, stated)})
     given, made = _lengths(row, source, notes)
-    framework = str(cell(row, "framework") or "neutral").lower()
-    framework = ENGINES.get(framework, framework)
-    framework = framework if framework in engines() else "neutral"
-    if framework == "vllm" and str(row["accelerator"]).startswith("MI"):
-        framework = "vllm-rocm"
+    framework = _framework(row)
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
     if concurrency is None and "serving at fixed concurrency" in notes:
         concurrency = batch
     if batch is None and concurrency is None and cell(row, "tp") is None:
         return Skipped(point_id, source, "neither layout nor batch is stated")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None)
-    gpus = int(cell(row, "num_gpus") or 1)
-    tp, pp = cell(row, "tp"), cell(row, "pp")
-    if framework in LAYER_SPLIT and gpus > 1:
-        tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
-    if tp is None and cell(row, "ep") is not None:
-        tp = gpus  # experts divided among ranks that split the attention, unless dp is stated
     serving = concurrency is not None and framework != "lmdeploy"
     fields: dict[str, Any] = {
         "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
@@ -237,36 +228,12 @@ def _point(
         "inter_link_gbps": cell(row, "inter_link_gbps"),
         "era": _era(row, framework, source),
         "framework": framework,
-        "precision": _precision(row, notes),
-        "kv_precision": cell(row, "kv_precision"),
-        "tp": tp,
-        "pp": pp,
-        "dp": cell(row, "dp"),
-        "ep": cell(row, "ep") if model.is_moe else None,
+        "input_len": round(given),
+        "output_len": max(round(made), 1),
     }
-    if tp is not None and gpus % (int(tp) * int(pp or 1)) == 0:
-        fields["dp"] = gpus // (int(tp) * int(pp or 1))
-    elif fields["dp"] is None:
-        fields["dp"] = 1
-    units = catalog.accelerator(fields["accelerator"]).peak
-    if (fields["precision"], framework) == ("w4a16_mxfp4", "tensorrt-llm") and "fp4" in units:
-        fields["precision"] = "w4a8_mxfp4_mxfp8"  # what it runs where there is a unit for it
-    if fields["precision"] == "fp8" and re.search(r"/nvidia_\S*-FP8", notes):
-        fields["kv_precision"] = "fp8"  # ModelOpt's checkpoints declare it
-    if model.name in NARROW_EXPERTS and fields["precision"] == "int4_wo":
-        fields["narrowed"] = "experts"
-    if "fixed-length prompts" in notes:
-        fields["synchrony"] = 1.0  # all clients start at once, and answers are of one length
-    fields["input_len"] = round(given)
-    fields["output_len"] = max(round(made), 1)
-    if serving:
-        fields["concurrency"] = max(round(float(concurrency)), 1)
-        if batch is not None and "batch=max_num_seqs" in notes:
-            fields["max_batch"] = max(round(float(batch)), 1)
-    elif batch is not None:
-        fields["batch"] = max(round(float(batch)), 1)
-    else:
-        fields["saturated"] = True
+    fields |= _layout(row, framework, model)
+    fields |= _numbers(row, notes, framework, model, fields["accelerator"])
+    fields |= _load(batch, concurrency if serving else None, notes)
     spec = parse(ServingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     request = complete_serving(spec, run, strict=False, model=model)
     request = replace(request, assumed=(*assumed, *request.assumed))
@@ -285,6 +252,63 @@ def _point(
         flagged="FLAG" in notes,
         tentative="experimental" in notes,
     )
+
+
+def _framework(row: Mapping[Any, Any]) -> str:
+    """Name of a row's engine in `engines.yaml`; 'neutral' where it is not there."""
+    stated = str(cell(row, "framework") or "neutral").lower()
+    name = ENGINES.get(stated, stated)
+    if name == "vllm" and str(row["accelerator"]).startswith("MI"):
+        return "vllm-rocm"
+    return name if name in engines() else "neutral"
+
+
+def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
+    """Ranks of each kind that a row states, or its engine implies."""
+    gpus = int(cell(row, "num_gpus") or 1)
+    tp, pp, dp = (cell(row, name) for name in ("tp", "pp", "dp"))
+    if framework in LAYER_SPLIT and gpus > 1:
+        tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
+    if tp is None and cell(row, "ep") is not None:
+        tp = gpus  # experts divided among ranks that split the attention, unless dp is stated
+    if tp is not None and gpus % (int(tp) * int(pp or 1)) == 0:
+        dp = gpus // (int(tp) * int(pp or 1))
+    ep = cell(row, "ep") if model.is_moe else None
+    return {"tp": tp, "pp": pp, "dp": 1 if dp is None else dp, "ep": ep}
+
+
+def _numbers(
+    row: Mapping[Any, Any], notes: str, framework: str, model: Model, accelerator: str
+) -> dict[str, Any]:
+    """Data types of weights, activations and cache."""
+    found: dict[str, Any] = {
+        "precision": _precision(row, notes),
+        "kv_precision": cell(row, "kv_precision"),
+    }
+    units = catalog.accelerator(accelerator).peak
+    if (found["precision"], framework) == ("w4a16_mxfp4", "tensorrt-llm") and "fp4" in units:
+        found["precision"] = "w4a8_mxfp4_mxfp8"  # what it runs where there is a unit for it
+    if found["precision"] == "fp8" and re.search(r"/nvidia_\S*-FP8", notes):
+        found["kv_precision"] = "fp8"  # ModelOpt's checkpoints declare it
+    if model.name in NARROW_EXPERTS and found["precision"] == "int4_wo":
+        found["narrowed"] = "experts"
+    return found
+
+
+def _load(batch: Any, concurrency: Any, notes: str) -> dict[str, Any]:
+    """Requests at a time: those of clients, of a batch, or as many as there is room for."""
+    found: dict[str, Any] = {}
+    if "fixed-length prompts" in notes:
+        found["synchrony"] = 1.0  # all clients start at once, and answers are of one length
+    if concurrency is not None:
+        found["concurrency"] = max(round(float(concurrency)), 1)
+        if batch is not None and "batch=max_num_seqs" in notes:
+            found["max_batch"] = max(round(float(batch)), 1)
+    elif batch is not None:
+        found["batch"] = max(round(float(batch)), 1)
+    else:
+        found["saturated"] = True
+    return found
 
 
 def _metric(

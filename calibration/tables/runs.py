@@ -1,7 +1,7 @@
 """Rows of published tables as model, cluster and plan.
 
-Only what a row states is taken; the rest is filled by `predictor.complete`. A row that cannot be
-predicted gives a reason instead.
+Only what a row states is taken; the rest is filled by `predictor.training.complete_training`. A row
+that cannot be predicted gives a reason instead.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ FILES = MANIFEST, ARRAYS, SHAPES = "calibration.json", "arrays.npy", "shapes.npy
 of kernels and both arrays are that folder's: what has the same kernels keeps them once."""
 
 SCHEMA_VERSION = 5
-"""Of the files, and of the features that their models were fitted to (`features.py`): a change to
-either makes older calibrations unreadable."""
+"""Of the files, and of the features that their models were fitted to (`timing/features.py`): a
+change to either makes older calibrations unreadable."""
 
 
 def load(ref: str | Path | Calibration) -> Calibration:

@@ -1,21 +1,16 @@
 """What computes and what joins it: accelerators, links, tiers, systems."""
 
-from predictor.hardware.budget import Budget, Derived, derive, devices, stack
-from predictor.hardware.links import Curve, LinkModel, default_link, link_class, link_family
-from predictor.hardware.machines import (
+from predictor.hardware.accelerators import (
     DEFAULT_CLOCK,
     ENERGY,
     L2_BYTES_PER_CLOCK_PER_SM,
     NARROWING,
     Accelerator,
-    Cluster,
-    Tier,
-    accelerators_at,
-    batch_shape,
-    clusters_at,
     matrix_energy,
-    repeated,
 )
+from predictor.hardware.budget import Budget, Derived, derive, devices
+from predictor.hardware.links import Curve, LinkModel, default_link, link_class, link_family
+from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
 
 __all__ = [
@@ -34,15 +29,10 @@ __all__ = [
     "Node",
     "Processor",
     "Tier",
-    "accelerators_at",
-    "batch_shape",
-    "clusters_at",
     "default_link",
     "derive",
     "devices",
     "link_class",
     "link_family",
     "matrix_energy",
-    "repeated",
-    "stack",
 ]

@@ -12,22 +12,17 @@ all machines share, by their keys in `data/technology/assumptions.yaml`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
-from predictor.hardware.machines import (
-    L2_BYTES_PER_CLOCK_PER_SM,
-    Accelerator,
-    Cluster,
-    Tier,
-    matrix_energy,
-)
+from predictor.hardware.accelerators import L2_BYTES_PER_CLOCK_PER_SM, Accelerator, matrix_energy
+from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
 from predictor.units import MM, MM2
 
@@ -94,23 +89,6 @@ class Derived:
     def power(self) -> Array:
         """Of the package at full rate [W]."""
         return np.asarray(sum(self.watts.values()))
-
-
-T = TypeVar("T")
-
-
-def stack(many: Sequence[T]) -> T:
-    """Join budgets, or parts of them, into one whose numeric fields are arrays; names become those
-    of the first where they differ in nothing that counts by name (nodes, memories)."""
-    first = many[0]
-    changed: dict[str, Any] = {}
-    for one in fields(first):  # type: ignore[arg-type]
-        values = [getattr(each, one.name) for each in many]
-        if str(one.type) == "Numeric":
-            changed[one.name] = np.array([float(value) for value in values])
-        elif is_dataclass(values[0]):
-            changed[one.name] = stack(values)
-    return replace(first, **changed)  # type: ignore[type-var]
 
 
 def perimeter(area: Numeric, dies: Numeric) -> Array:

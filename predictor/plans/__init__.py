@@ -1,5 +1,6 @@
 """How it is laid out and what is asked: plans of training and serving, rules, schedules."""
 
+from predictor.plans.batches import Batch, Request, batches
 from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
     EXPLAIN,
@@ -41,7 +42,6 @@ from predictor.plans.serving import (
     ServingPlan,
     runnable,
     serving_rules,
-    stack_serving,
 )
 from predictor.plans.serving_fields import SERVING_DERIVED, SERVING_FIELDS
 from predictor.plans.training import (
@@ -61,7 +61,6 @@ from predictor.plans.training import (
     SPLITS,
     TRAINED,
     TrainingPlan,
-    stack,
 )
 from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
 
@@ -115,15 +114,19 @@ __all__ = [
     "WEIGHTS",
     "WORD",
     "WORDS",
+    "Batch",
     "Event",
     "Passes",
     "PlanField",
+    "Request",
     "Rule",
     "ServingPlan",
     "Stages",
     "Table",
     "TrainingPlan",
     "V",
+    "",
+    "batches",
     "blocks",
     "check",
     "default_of",
@@ -134,8 +137,6 @@ __all__ = [
     "pipeline_time",
     "runnable",
     "serving_rules",
-    "stack",
-    "stack_serving",
     "stages",
     "timeline",
     "training_rules",

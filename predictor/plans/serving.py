@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.arrays import Numeric
+from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans.rules import Rule, not_multiple
@@ -209,32 +206,11 @@ class ServingPlan:
     @property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
-        arrays = {value.shape for value in _numbers_of(self) if isinstance(value, np.ndarray)}
-        return np.broadcast_shapes(*arrays)
-
-    def take(self, index: npt.NDArray[np.intp]) -> ServingPlan:
-        """Plans at `index` of the flattened batch, as a new batch."""
-        shape = self.shape
-        arrays: dict[str, Any] = {
-            name: np.broadcast_to(getattr(self, name), shape).ravel()[index]
-            for name in SERVING_NUMBERS
-        }
-        return replace(self, **arrays)
+        return shape_of(self)
 
 
-SERVING_NUMBERS = tuple(field.name for field in fields(ServingPlan) if str(field.type) == "Numeric")
-_numbers_of = attrgetter(*SERVING_NUMBERS)
-SERVING_CATEGORIES = tuple(
-    field.name for field in fields(ServingPlan) if field.name not in SERVING_NUMBERS
-)
-
-
-def stack_serving(plans: list[ServingPlan]) -> ServingPlan:
-    """Join single plans of one category into a batch (numeric fields become arrays)."""
-    arrays: dict[str, Any] = {
-        name: np.array([float(getattr(plan, name)) for plan in plans]) for name in SERVING_NUMBERS
-    }
-    return replace(plans[0], **arrays)
+SERVING_NUMBERS = numeric_fields(ServingPlan)
+SERVING_CATEGORIES = category_fields(ServingPlan)
 
 
 def runnable(dtype: str, accelerator: Accelerator) -> str:

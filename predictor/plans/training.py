@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import permutations
-from operator import attrgetter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.arrays import Numeric
+from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.plans.schedules import SCHEDULES, Schedule
 from predictor.precision import PRECISIONS, Precision
 
@@ -231,24 +228,11 @@ class TrainingPlan:
     @property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
-        arrays = {value.shape for value in _numbers_of(self) if isinstance(value, np.ndarray)}
-        return np.broadcast_shapes(*arrays)
-
-    def take(self, index: npt.NDArray[np.intp] | tuple[npt.NDArray[np.intp], ...]) -> TrainingPlan:
-        """Plans at `index` of a batch (an array for each of its dimensions), as a new batch."""
-        shape = self.shape
-        arrays: dict[str, Any] = {
-            name: np.broadcast_to(getattr(self, name), shape)[index] for name in NUMERIC_FIELDS
-        }
-        return replace(self, **arrays)
+        return shape_of(self)
 
 
-NUMERIC_FIELDS = tuple(field.name for field in fields(TrainingPlan) if str(field.type) == "Numeric")
-CATEGORY_FIELDS = tuple(
-    field.name for field in fields(TrainingPlan) if field.name not in NUMERIC_FIELDS
-)
-_numbers_of = attrgetter(*NUMERIC_FIELDS)
-
+NUMERIC_FIELDS = numeric_fields(TrainingPlan)
+CATEGORY_FIELDS = category_fields(TrainingPlan)
 LAYER_FIELDS = (
     "tp",
     "cp",
@@ -264,12 +248,3 @@ LAYER_FIELDS = (
 )
 """The numeric fields on which the operators of a layer depend; the others decide only how layers
 are put together."""
-
-
-def stack(plans: list[TrainingPlan]) -> TrainingPlan:
-    """Join single plans of one category into a batch (numeric fields become arrays)."""
-    first = plans[0]
-    arrays: dict[str, Any] = {
-        name: np.array([float(getattr(plan, name)) for plan in plans]) for name in NUMERIC_FIELDS
-    }
-    return replace(first, **arrays)

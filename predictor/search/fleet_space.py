@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, take
 from predictor.catalog import Range, ServingPlanSpec, parse, scale_up
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, node_memory, serving_memory
@@ -146,13 +146,13 @@ def apart(
         sizes = np.array(wanted, dtype=float)
     else:
         sizes = np.array(_bounded([p for p in powers if model.heads % p == 0], wanted))
-        one = replace(plan.take(np.zeros(len(sizes), np.intp)), prefill_tp=sizes)
+        one = replace(take(plan, np.zeros(len(sizes), np.intp)), prefill_tp=sizes)
         holds = reader(model, cluster, replace(one, prefill_workers=1.0, serving=1.0), run).fits > 0
         inside = sizes <= node
         inside |= (np.cumsum(holds) == 1) & holds
         sizes = sizes[inside]
     count = plan.shape[0]
-    rows = plan.take(np.repeat(np.arange(count), len(sizes)))
+    rows = take(plan, np.repeat(np.arange(count), len(sizes)))
     return replace(
         rows, prefill_tp=np.tile(sizes, count), prefill_workers=PLENTY * np.asarray(rows.dp)
     )

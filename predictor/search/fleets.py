@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
@@ -30,7 +30,7 @@ from predictor.search.fleet_space import (
     together_too,
     workers,
 )
-from predictor.serving import Capacity, Promise, capacity, predict_inference
+from predictor.serving import EXACT_STEPS, Capacity, Promise, capacity, predict_inference
 from predictor.timing import Calibration
 from predictor.units import GIB
 
@@ -180,7 +180,7 @@ class _Search:
             allowed &= ~broken
         reach = np.asarray(one.gpus) <= cluster.tiers[-1].size
         lawful = np.flatnonzero(allowed & reach)
-        batch, one = batch.take(lawful), one.take(lawful)
+        batch, one = take(batch, lawful), take(one, lawful)
         self.counts[1] += batch.shape[0]
         if not batch.shape[0]:
             return batch, np.empty(0)
@@ -193,11 +193,11 @@ class _Search:
             held = np.maximum(held, read.total)
         short = int(np.argmin(held))
         if held[short] < self.least[0]:
-            brief = engine_brief(one.take(np.array([short])))
+            brief = engine_brief(take(one, np.array([short])))
             self.least = (float(held[short]), f"{brief} on {cluster.accelerator.name}")
         there = np.flatnonzero(fits)
         self.counts[2] += there.size
-        return batch.take(there), held[there]
+        return take(batch, there), held[there]
 
     def _capacity(self, cluster: Cluster, batch: ServingPlan) -> Capacity:
         return capacity(self.model, cluster, batch, self.calibration, self.promise)
@@ -224,10 +224,10 @@ class _Search:
             if start and bound[slab[0]] > self.fewest.get(cluster.name, math.inf):
                 return
             own = np.flatnonzero(np.isin(at, slab))
-            rows = replace(batch.take(at[own]), prefill_workers=counts[own])
+            rows = replace(take(batch, at[own]), prefill_workers=counts[own])
             reach = np.flatnonzero(np.asarray(rows.gpus) <= cluster.tiers[-1].size)
             if reach.size:
-                rows = rows.take(reach)
+                rows = take(rows, reach)
                 found = self._capacity(cluster, rows)
                 self._keep(cluster, rows, found, memory[at[own]][reach])
 
@@ -251,13 +251,13 @@ class _Search:
             told = (
                 f"{1e3 * found.ttft[row, load]:.3g} ms to the first token and "
                 f"{1e3 * found.tpot[row, load]:.3g} ms per token, with "
-                f"{engine_brief(batch.take(np.array([row])))} on {cluster.accelerator.name}"
+                f"{engine_brief(take(batch, np.array([row])))} on {cluster.accelerator.name}"
             )
             self.closest = (float(miss.ravel()[near]), told)
         best = found.best(promise)
         for row in np.flatnonzero(found.kept(promise).any(axis=1)):
             load = best[row]
-            plan = batch.take(np.array([row]))
+            plan = take(batch, np.array([row]))
             numbers = {name: float(np.ravel(getattr(plan, name))[0]) for name in SERVING_NUMBERS}
             numbers |= {"batch": math.inf, "serving": 1.0}
             single = replace(plan, **numbers)  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def engine_brief(plan: ServingPlan) -> str:
 def interruption(model: Model, engine: Engine, calibration: Calibration) -> float:
     """Time by which the prompts of others lengthen each token at the engine's best load [s]."""
     plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
-    found = predict_inference(model, engine.cluster, plan, calibration).latencies
+    found = predict_inference(model, engine.cluster, plan, calibration, EXACT_STEPS).latencies
     return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, take
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -254,7 +254,7 @@ class _Search:
 
     def _layers(self, block: Block, used: Index, timing: Timing | None = None) -> Layers:
         """Time those of a group's layers that some plan has."""
-        base = block.base.take(used)
+        base = take(block.base, used)
         found = layer_parts(self.model, self.cluster, base, self.calibration, timing)
         place = np.zeros(block.base.shape[0], dtype=np.intp)
         place[used] = np.arange(len(used))

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, mapped
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import SERVING_NUMBERS, ServingPlan
+from predictor.plans import ServingPlan
 from predictor.serving.prediction import predict_inference
 from predictor.timing import Calibration
 
@@ -104,10 +104,7 @@ def capacity(
     plan   a batch of one dimension, each of which fits; its `batch` is replaced
     """
     count = plan.shape[0]
-    columns: dict[str, Any] = {
-        name: np.broadcast_to(getattr(plan, name), (count,))[:, None] for name in SERVING_NUMBERS
-    }
-    column = replace(plan, **columns)
+    column = mapped(plan, lambda value: np.broadcast_to(value, (count,))[:, None])
     column = replace(column, serving=1.0, synchrony=0.0)
     full = replace(column, batch=np.inf)
     top = predict_inference(model, cluster, full, calibration).work.running

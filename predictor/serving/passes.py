@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
-from predictor.hardware import Accelerator, Cluster, accelerators_at
+from predictor.arrays import Array, Numeric, flat, in_order, varying
+from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan, runnable
 from predictor.serving.kernels import as_run
@@ -54,7 +54,8 @@ WITHIN = ("bmm", "scan", "recurrence")
 """Variants of operators that are parts of attention, or of what takes its place."""
 
 EXACT_STEPS = 4096
-"""Steps, times plans, up to which every single step is evaluated."""
+"""Steps of a request up to which a prediction evaluates every single one; large spaces of plans
+are integrated by the rule from `NODES` on."""
 
 
 Index = npt.NDArray[np.intp]
@@ -218,10 +219,9 @@ def _base(
         ends = [np.asarray(v, float) for v in own]
         if weights is not None:
             ends = [end for v in ends for end in (v[0], v[-1])]
-        told = [*(np.asarray(v, float) for v in shared), *accelerator.varying, *ends]
+        told = [*(np.asarray(v, float) for v in shared), *varying(accelerator), *ends]
         first, index = _distinct(told, shape)
-        accelerator = accelerators_at(accelerator, shape, first)
-        flat = plan.take(first)
+        accelerator, base = flat(accelerator, shape, first), flat(plan, shape, first)
         count = len(first)
         quantities: list[Numeric] = [
             np.broadcast_to(v, (*lead, *shape)).reshape(*lead, -1)[..., first] for v in own
@@ -229,10 +229,10 @@ def _base(
         within: tuple[int, ...] = (*lead, count)
         execute = None if weights is None else weights.reshape(*lead, -1)[..., first]
     else:
-        flat, quantities, within, execute = plan, own, lead, weights
+        base, quantities, within, execute = plan, own, lead, weights
         index = np.zeros((), dtype=np.intp)
     return _Base(
-        plan=flat,
+        plan=base,
         own=quantities,
         accelerator=accelerator,
         execute=execute,
@@ -252,8 +252,8 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     for position, operator in enumerate(operators):
         each = as_run(timing.time[position], operator, plan, accelerator)
         if execute is not None:
-            each = (each * execute).sum(axis=0)
-            passes: Numeric = execute.sum(axis=0)
+            each = in_order(each * execute)
+            passes: Numeric = in_order(execute)
         else:
             passes = 1.0
         spent = each * operator.count
@@ -392,7 +392,7 @@ def decode_cores(
         build=lambda p, q: decode_attention(model, p, q[0], q[1]),
         plan=plan,
         own=[many, contexts],
-        shared=[plan.tp, np.asarray(weights).sum(axis=0)],
+        shared=[plan.tp, in_order(weights)],
         weights=weights,
         accelerator=cluster.accelerator,
         calibration=calibration,
@@ -424,24 +424,32 @@ def prefill_cores(
     )
 
 
-def steps(plan: ServingPlan) -> tuple[Array, Array]:
+def steps(plan: ServingPlan, listed: int = NODES) -> tuple[Array, Array]:
     """Contexts that the decode passes of a request find, and how many find each, (K, *shape).
 
+    listed   decode passes up to which each is listed by itself; of more, `NODES` stand for all
+
     A request of n output tokens makes n - 1 decode passes (one at least is counted, so that a pass
-    has a time), the i-th over input + i tokens. Few of them are listed one by one; of many, K nodes
-    and weights integrate from 1/2 to n - 1/2 (Gauss-Legendre, exact to degree 2 K - 1).
+    has a time), the i-th over input + i tokens. Those that are not listed are integrated from 1/2
+    to n - 1/2 (Gauss-Legendre, exact to degree 2 `NODES` - 1). Which it is, a plan's own length
+    decides, whatever other plans of the batch have.
     """
     shape = plan.shape
     count = np.maximum(np.broadcast_to(plan.output_len, shape) - 1.0, 1.0)
     start = np.broadcast_to(plan.input_len, shape)
-    longest = int(count.max())
-    if longest * max(count.size, 1) <= EXACT_STEPS:
-        index = np.arange(1.0, longest + 1.0).reshape(-1, *(1,) * len(shape))
-        return start + np.minimum(index, count), np.where(index <= count, 1.0, 0.0)
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    spot = (0.5 * (nodes + 1.0)).reshape(-1, *(1,) * len(shape))
-    weight = (0.5 * weights).reshape(-1, *(1,) * len(shape))
-    return start + 0.5 + spot * count, weight * count
+    single = count <= listed
+    longest = int(np.max(count, where=single, initial=1.0))
+    index = np.arange(1.0, (longest if single.all() else max(longest, NODES)) + 1.0)
+    index = index.reshape(-1, *(1,) * len(shape))
+    contexts, weights = start + np.minimum(index, count), np.where(index <= count, 1.0, 0.0)
+    if single.all():
+        return contexts, weights
+    nodes, shares = np.polynomial.legendre.leggauss(NODES)
+    more = (0, len(index) - NODES)  # for plans that are listed
+    spot = np.pad(0.5 * (nodes + 1.0), more, constant_values=1.0).reshape(index.shape)
+    share = np.pad(0.5 * shares, more).reshape(index.shape)
+    integrated = start + 0.5 + spot * count
+    return np.where(single, contexts, integrated), np.where(single, weights, share * count)
 
 
 def adapted(plan: ServingPlan, accelerator: Accelerator) -> ServingPlan:

@@ -1,7 +1,7 @@
 """Assemble an inference prediction: passes over prompts and passes that decode, in one latency.
 
 A static batch starts together and decodes until its last token; at a concurrency, requests follow
-each other and share passes (`serving.py`). One code path serves a plan and a batch of plans.
+each other and share passes (`latency.py`). One code path serves a plan and a batch of plans.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
-from predictor.hardware import Cluster, batch_shape
+from predictor.arrays import Array, Numeric, in_order, shape_of, varying
+from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
@@ -20,6 +20,7 @@ from predictor.serving.latency import Device, Latencies, Work, latencies, prompt
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
     COMMUNICATION,
+    NODES,
     TERMS,
     Pass,
     adapted,
@@ -120,9 +121,10 @@ def decode_pass(
     plan: ServingPlan,
     sequences: Numeric,
     calibration: Calibration,
+    listed: int = NODES,
 ) -> Pass:
     """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
-    over the contexts from the first token after the prompt to the last."""
+    over the contexts from the first token after the prompt to the last (`passes.steps`)."""
     captured = plan.execution == "graph"
     tokens = sequences * (1.0 + plan.drafted)
     linear = body(
@@ -135,9 +137,9 @@ def decode_pass(
         captured=captured,
         sustained=False,
     )
-    contexts, weights = steps(plan)
+    contexts, weights = steps(plan, listed)
     cores = decode_cores(model, cluster, plan, sequences, contexts, weights, calibration)
-    whole = linear.plus(cores.times(1.0 / weights.sum(axis=0)))
+    whole = linear.plus(cores.times(1.0 / in_order(weights)))
     mean = plan.input_len + 0.5 * plan.output_len
     return with_decoding(whole, model, plan, sequences, mean)
 
@@ -147,8 +149,12 @@ def predict_inference(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
+    listed: int = NODES,
 ) -> InferencePrediction:
     """Predict a plan of serving, or every plan of a batch.
+
+    listed   decode passes of a request up to which each is evaluated by itself; of more, `NODES`
+             stand for all (`passes.steps`): for large batches, whose memory many steps would fill
 
     With pipeline stages the running sequences are cut into micro-batches, one for each stage:
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
@@ -156,8 +162,9 @@ def predict_inference(
 
     Raises InputError for data types that the accelerator lacks.
     """
-    if cluster.varying:
-        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
+    if varying(cluster):
+        machines = np.broadcast_shapes(plan.shape, shape_of(cluster))
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, machines))
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
     memory = serving_memory(model, cluster, plan, calibration.run)
@@ -169,13 +176,13 @@ def predict_inference(
     together = np.where(static > 0, sequences, together)
     reader = worker(plan)
     prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
-    decoding = decode_pass(model, cluster, plan, sequences, calibration)
+    decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
     )
     work = _work(plan, load, together, passes, prompts, decoding)
     if apart(plan).any():
-        work, decoding = _handed_over(model, cluster, plan, work, calibration, own)
+        work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     found = latencies(work, own)
     held = None
     if apart(plan).any():
@@ -209,6 +216,7 @@ def _handed_over(
     work: Work,
     calibration: Calibration,
     own: EngineParameters,
+    listed: int,
 ) -> tuple[Work, Pass]:
     """The work where caches travel from workers that read prompts: what waits for prompts or
     travels does not decode."""
@@ -219,7 +227,7 @@ def _handed_over(
         one = latencies(work, own)
         share = (one.e2e - one.ttft) * one.requests_per_s / running
         share = np.where(apart(plan), np.clip(share, 1.0 / sequences, 1.0), 1.0)
-        decoding = decode_pass(model, cluster, plan, sequences * share, calibration)
+        decoding = decode_pass(model, cluster, plan, sequences * share, calibration, listed)
         work = replace(work, decoding=_device(decoding), sequences=sequences * share)
     return work, decoding
 

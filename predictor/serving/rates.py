@@ -15,6 +15,7 @@ import numpy as np
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing import Calibration
 
@@ -45,19 +46,19 @@ def predict_rate(
 ) -> AtRate:
     """Predict one plan at a mean rate of Poisson arrivals [1/s]."""
     full = predict_inference(
-        model, cluster, replace(plan, batch=np.inf, synchrony=0.0), calibration
+        model, cluster, replace(plan, batch=np.inf, synchrony=0.0), calibration, EXACT_STEPS
     )
     most, top = float(full.requests_per_s), float(full.work.running * full.plan.dp)
     if rate >= most:
         return AtRate(full, most, True)
     nodes = np.unique(np.geomspace(1.0, max(top, 1.0), NODES))
     grid = replace(plan, batch=nodes * plan.dp, synchrony=0.0)
-    found = predict_inference(model, cluster, grid, calibration)
+    found = predict_inference(model, cluster, grid, calibration, EXACT_STEPS // len(nodes))
     # A rate below that of one request at a time still keeps one running while it is there.
     ends = np.maximum.accumulate(found.requests_per_s)
     running = float(np.interp(rate, ends, nodes * float(plan.dp)))
     one = predict_inference(
-        model, cluster, replace(plan, batch=running, synchrony=0.0), calibration
+        model, cluster, replace(plan, batch=running, synchrony=0.0), calibration, EXACT_STEPS
     )
     latency = one.latencies
     used = min(rate / float(plan.dp) * float(latency.prompt), 0.999)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, in_blocks, rowwise
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
 from predictor.precision import PACKED
 from predictor.timing.engines import ServingParameters
@@ -67,12 +67,13 @@ class Neighbours:
     def __call__(self, z: Array, variant: npt.NDArray[np.str_] | None = None) -> Array:
         """What they add to y at features z of kernels of those variants (None: of any),
         (M, F) -> (M,)."""
-        away = (z**2).sum(axis=1)[:, None] + (self.centres**2).sum(axis=1) - 2 * z @ self.centres.T
+        products = rowwise(z, np.ascontiguousarray(self.centres.T))
+        away = (z**2).sum(axis=1)[:, None] + (self.centres**2).sum(axis=1) - 2 * products
         near = np.exp(-0.5 * np.maximum(away, 0.0) / self.reach**2)
         if variant is not None and len(self.variants) > 1:
             own = np.array(self.variants)[self.side.astype(int)]
             near = near * np.where(variant[:, None] == own[None, :], 1.0, self.kinship)
-        return np.asarray(near @ self.pull)
+        return rowwise(near, self.pull[:, None])[:, 0]
 
 
 @lru_cache(maxsize=64)
@@ -137,17 +138,20 @@ class EfficiencyModel:
         """
         shift = self.stacks.get(library)
         z = self.standard(features)
-        bend = self.tilt[0] + z @ self.tilt[1:] if self.tilt.size else 0.0
+        count, bend = len(z), np.zeros(len(z))
+        if self.tilt.size:
+            bend = self.tilt[0] + rowwise(z, self.tilt[1:, None])[:, 0]
         if self.near is not None:
             bend = bend + self.near(z, variant)
+        z = in_blocks(z)
         if self.degree == 2:
             rows, cols = _pairs(z.shape[1])
             z = np.concatenate([z, z[:, rows] * z[:, cols]], axis=1)
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            z = z @ weight + (bias if index or shift is None else bias + shift)
+            z = rowwise(z, weight) + (bias if index or shift is None else bias + shift)
             if index + 1 < len(self.weights):
                 z = np.maximum(z, 0.0)
-        return np.asarray(np.clip(z[:, 0] + bend, 0.0, self.limit))
+        return np.asarray(np.clip(z[:count, 0] + bend, 0.0, self.limit))
 
     def standard(self, features: Array) -> Array:
         """Features within the box, standardised, (N, F) -> (N, F)."""

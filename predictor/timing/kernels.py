@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
-from predictor.hardware import Accelerator, repeated
+from predictor.arrays import Array, Numeric, tiled
+from predictor.hardware import Accelerator
 from predictor.timing.calibration import (
     Calibration,
     EfficiencyModel,
@@ -237,7 +237,7 @@ def operator_times(
     added = accelerator.dispatch if host is None else host
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
-        machine = repeated(accelerator, shape, len(indices))
+        machine = tiled(accelerator, shape, len(indices))
         part = shape_times(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
         time[indices] = part[0].reshape(rows) + added

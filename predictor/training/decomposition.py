@@ -1,20 +1,20 @@
 """The parts of a training step: what every piece takes by itself, before anything overlaps.
 
-Nothing here depends on the parameters of a run (`efficiency.RunParameters`), so that these can be
+Nothing here depends on the parameters of a run (`timing.RunParameters`), so that these can be
 fitted to many runs without timing a kernel twice. `step.assemble` puts the parts together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array
+from predictor import arrays
+from predictor.arrays import Array, flat, varying
 from predictor.errors import InputError
-from predictor.hardware import Cluster, clusters_at
+from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import Stages, TrainingPlan
 from predictor.timing import Calibration
@@ -107,9 +107,9 @@ def parts(
     (`plan.LAYER_FIELDS`). Returns the parts and the list of operators behind them.
     """
     if layers is None:
-        base, index = distinct(plan, cluster.varying)
+        base, index = distinct(plan, varying(cluster))
         _, first = np.unique(index, return_index=True)
-        machines = clusters_at(cluster, plan.shape, first)
+        machines = flat(cluster, plan.shape, first)
         layers = layer_parts(model, machines, base, calibration), index
     own, index = layers
     around = frame(model, cluster, plan, calibration) if around is None else around
@@ -145,65 +145,9 @@ def stack(many: list[Parts]) -> Parts:
     if len(schedules) > 1:
         raise InputError(f"plans of one schedule make a batch, not of {', '.join(schedules)}")
 
-    def join(values: list[Array]) -> Array:
-        return np.stack(values, axis=-1)
-
-    def table(name: str, shape: tuple[int, ...]) -> dict[Any, Array]:
-        keys = {key: None for one in many for key in getattr(one, name)}
-        none = np.zeros(shape)
-        return {key: join([getattr(one, name).get(key, none) for one in many]) for key in keys}
-
-    def exchanges(name: str, shape: tuple[int, ...]) -> dict[Any, Exchange]:
-        keys = {key: None for one in many for key in getattr(one, name)}
-        zero, unit = np.zeros(shape), np.ones(shape)
-        nothing = Exchange(zero, zero, zero, unit, zero)
-        return {
-            key: Exchange(
-                *(
-                    join([getattr(getattr(one, name).get(key, nothing), part.name) for one in many])
-                    for part in fields(Exchange)
-                )
-            )
-            for key in keys
-        }
-
-    def plain(name: str) -> Array:
-        return join([getattr(one, name) for one in many])
-
-    return Parts(
-        at=Stages(*(join([getattr(one.at, part.name) for one in many]) for part in fields(Stages))),
-        index=np.arange(len(many)),
-        modules=table("modules", (3,)),
-        mean_layer=table("mean_layer", ()),
-        work=table("work", ()),
-        weights=table("weights", ()),
-        families=table("families", ()),
-        launches=table("launches", ()),
-        kernels=table("kernels", ()),
-        hops=table("hops", ()),
-        inside=exchanges("inside", ()),
-        between=exchanges("between", ()),
-        gradients=exchanges("gradients", (3,)),
-        offload=exchanges("offload", (3,)),
-        sigmas=table("sigmas", ()),
-        schedule=many[0].schedule,
-        **{name: plain(name) for name in SCALARS},
-    )
-
-
-SCALARS = ("m", "vpp", "gpus", "update", "update_sigma", "repeats", "host", "loading")
-"""Fields of `Parts` that are one array each."""
+    return replace(arrays.stack(many), index=np.arange(len(many)))
 
 
 def take(found: Parts, index: npt.NDArray[np.intp]) -> Parts:
     """Parts of some of the plans of a batch whose base is the batch itself (`stack`)."""
-
-    def cut(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: cut(part) for key, part in value.items()}
-        if isinstance(value, Exchange | Stages):
-            return type(value)(*(cut(getattr(value, part.name)) for part in fields(value)))
-        return value[..., index] if isinstance(value, np.ndarray) else value
-
-    pieces = {part.name: cut(getattr(found, part.name)) for part in fields(Parts)}
-    return Parts(**{**pieces, "index": np.arange(len(index))})
+    return replace(arrays.take(found, index), index=np.arange(len(index)))

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from predictor.arrays import stack
 from predictor.catalog import scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, FIT, NUMERIC_FIELDS, SHARDINGS, TrainingPlan, stack
+from predictor.plans import CATEGORY_FIELDS, FIT, NUMERIC_FIELDS, SHARDINGS, TrainingPlan
 from predictor.timing import RunParameters
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, distinct_rows, filled
+from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
@@ -82,7 +82,7 @@ def distinct(
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
     """Plans with distinct layer fields, and for every plan the index of its own among them.
 
-    others   what else tells plans apart: numbers of their machines (`Cluster.varying`)
+    others   what else tells plans apart: numbers of their machines (`arrays.varying`)
     """
     shape = plan.shape
     if not shape:
@@ -91,7 +91,7 @@ def distinct(
     told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
     first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
-    return plan.take(np.unravel_index(first, shape)), inverse.reshape(shape)
+    return flat(plan, shape, first), inverse.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

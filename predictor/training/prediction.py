@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, shape_of, varying
 from predictor.errors import InputError
-from predictor.hardware import Cluster, batch_shape
+from predictor.hardware import Cluster
 from predictor.memory import Memory, memory
 from predictor.models import CONVENTIONS, Model, hardware_flop_per_token, model_flop_per_token
 from predictor.plans import (
@@ -177,8 +177,9 @@ def predict(
     is `plan.check`'s business, whether it fits is part of the result.
     """
     run = calibration.run
-    if cluster.varying:
-        plan = replace(plan, tp=np.broadcast_to(plan.tp, batch_shape(cluster, plan.shape)))
+    if varying(cluster):
+        shape = np.broadcast_shapes(plan.shape, shape_of(cluster))
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, shape))
     found, listed = parts(model, cluster, plan, calibration)
     using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from predictor import catalog
-from predictor.arrays import Array
+from predictor.arrays import Array, compact, flat, kind, stack, take
 from predictor.catalog import (
     ServingPlanSpec,
     TrainingPlanSpec,
@@ -21,16 +21,9 @@ from predictor.catalog import (
     parse,
 )
 from predictor.errors import InputError
-from predictor.hardware import Cluster, clusters_at
+from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import (
-    CATEGORY_FIELDS,
-    SERVING_CATEGORIES,
-    ServingPlan,
-    TrainingPlan,
-    stack,
-    stack_serving,
-)
+from predictor.plans import ServingPlan, TrainingPlan
 from predictor.search import Limits, search_train
 from predictor.serving import complete_serving, predict_inference
 from predictor.timing import Calibration
@@ -186,7 +179,7 @@ class _Run:
         codes, values = self._codes(keys)
         best = self.spec.plans == "best"
         training = self.spec.workload == "training"
-        groups: dict[tuple[Any, ...], list[tuple[npt.NDArray[Any], npt.NDArray[Any], Any]]] = {}
+        groups: dict[Hashable, list[tuple[npt.NDArray[Any], npt.NDArray[Any], Any]]] = {}
         for code in np.unique(codes[points]):
             own = codes[points] == code
             fields = {
@@ -206,27 +199,20 @@ class _Run:
                         self.refused[int(point)] = str(error)
                     continue
                 for plan in plans:
-                    kinds = CATEGORY_FIELDS if training else SERVING_CATEGORIES
-                    key = tuple(getattr(plan, name) for name in kinds)
-                    groups.setdefault(key, []).append((points[rows], machine[rows], plan))
+                    groups.setdefault(kind(plan), []).append((points[rows], machine[rows], plan))
         for members in groups.values():
             ids = np.concatenate([ids for ids, _, _ in members])
             which = np.concatenate([rows for _, rows, _ in members])
             repeat = np.repeat(np.arange(len(members)), [len(ids) for ids, _, _ in members])
-            kept: list[Any] = [plan for _, _, plan in members]
-            joined: Any = stack(kept) if training else stack_serving(kept)
+            joined = stack([plan for _, _, plan in members])
             for start in range(0, len(ids), CHUNK):
                 part = slice(start, start + CHUNK)
-                self._evaluate(model, made, which[part], joined.take(repeat[part]), ids[part])
+                self._evaluate(model, made, which[part], take(joined, repeat[part]), ids[part])
 
     @staticmethod
     def _one(made: Machines, row: int) -> Cluster:
         """A single machine of a batch, its numbers plain."""
-        if not made.cluster.varying:
-            return made.cluster
-        shape = (len(made.rows),)
-        picked = clusters_at(made.cluster, shape, np.array([row]))
-        return _plain(picked)
+        return compact(flat(made.cluster, (len(made.rows),), np.array([row])))
 
     def _plan(
         self, model: Model, cluster: Cluster, fields: dict[str, Any], best: bool
@@ -255,7 +241,7 @@ class _Run:
         plan: Any,
         ids: npt.NDArray[np.intp],
     ) -> None:
-        cluster = clusters_at(made.cluster, (len(made.rows),), which)
+        cluster = flat(made.cluster, (len(made.rows),), which)
         training = self.spec.workload == "training"
         columns = (
             train_columns(model, cluster, plan, self.calibration)
@@ -325,24 +311,6 @@ class _Run:
             )
             for point, reason in sorted(self.refused.items())
         ]
-
-
-def _plain(cluster: Cluster) -> Cluster:
-    """A cluster of arrays of one element with plain numbers."""
-    from dataclasses import fields
-
-    def numbers(part: Any) -> dict[str, Any]:
-        return {
-            one.name: float(np.ravel(value)[0])
-            for one in fields(part)
-            if str(one.type) == "Numeric" and np.ndim(value := getattr(part, one.name))
-        }
-
-    own = cluster.accelerator
-    peak = {dtype: float(np.ravel(rate)[0]) for dtype, rate in own.peak.items()}
-    accelerator = replace(own, peak=peak, **numbers(own))
-    tiers = tuple(replace(tier, **numbers(tier)) for tier in cluster.tiers)
-    return replace(cluster, accelerator=accelerator, tiers=tiers)
 
 
 def _spread(value: Any, count: int) -> npt.NDArray[Any]:

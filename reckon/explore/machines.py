@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor import catalog
-from predictor.arrays import Array
+from predictor.arrays import compact, kind, stack
 from predictor.catalog import (
     AcceleratorSpec,
     Cost,
@@ -23,7 +23,7 @@ from predictor.catalog import (
     read_table,
 )
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Budget, Cluster, Derived, Tier, stack
+from predictor.hardware import Budget, Cluster, Derived
 from predictor.timing import energy_of
 from reckon.explore.grid import LINKS, NUMBERS
 
@@ -102,21 +102,17 @@ def catalog_machines(
     """
     prices = cost_assumptions(costs)
     refused: dict[int, str] = {}
-    groups: dict[tuple[Any, ...], list[tuple[int, Cluster]]] = {}
+    groups: dict[Hashable, list[tuple[int, Cluster]]] = {}
     for position, (system, changes) in enumerate(contents):
         try:
             cluster = changed(system, changes)
         except InputError as error:
             refused[position] = str(error)
             continue
-        own = cluster.accelerator
-        key: tuple[Any, ...] = (own.name, own.architecture, tuple(own.peak), own.relative is None)
-        key += tuple((tier.link, tier.size, tier.in_switch) for tier in cluster.tiers)
-        groups.setdefault(key, []).append((position, cluster))
+        groups.setdefault(kind(cluster), []).append((position, cluster))
     found = []
     for members in groups.values():
-        clusters = [cluster for _, cluster in members]
-        joined = join(clusters) if len(clusters) > 1 else clusters[0]
+        joined = compact(stack([cluster for _, cluster in members]))
         rows = np.array([position for position, _ in members])
         own = joined.accelerator
         cost = catalog_cost(own.name, own.power, _network_price(joined), prices)
@@ -173,29 +169,6 @@ def changed(system: Any, changes: Mapping[str, Any]) -> Cluster:
     if "scale_out_gbs" in numbers:
         tiers[-1] = replace(tiers[-1], bandwidth=numbers["scale_out_gbs"] * 1e9)
     return replace(cluster, tiers=tuple(tiers))
-
-
-def join(clusters: Sequence[Cluster]) -> Cluster:
-    """Alike clusters as one whose numbers are arrays."""
-
-    def column(parts: Sequence[Any]) -> dict[str, Array]:
-        return {
-            one.name: np.array([float(getattr(part, one.name)) for part in parts])
-            for one in fields(parts[0])
-            if str(one.type) == "Numeric"
-        }
-
-    first = clusters[0]
-    chips: list[Accelerator] = [cluster.accelerator for cluster in clusters]
-    peak = {
-        dtype: np.array([float(chip.peak[dtype]) for chip in chips])
-        for dtype in first.accelerator.peak
-    }
-    accelerator = replace(first.accelerator, peak=peak, **column(chips))  # type: ignore[arg-type]
-    tiers: list[Tier] = []
-    for level, tier in enumerate(first.tiers):
-        tiers.append(replace(tier, **column([cluster.tiers[level] for cluster in clusters])))  # type: ignore[arg-type]
-    return replace(first, accelerator=accelerator, tiers=tuple(tiers))
 
 
 def boosted(cluster: Cluster, resource: str, factor: float = 2.0) -> Cluster:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.arrays import Array
+from predictor.arrays import Array, stack
 from predictor.catalog import (
     ServingPlanSpec,
     TrainingPlanSpec,
@@ -26,7 +26,7 @@ from predictor.catalog import (
     parse,
 )
 from predictor.errors import InputError, unknown
-from predictor.hardware import Budget, Derived, stack
+from predictor.hardware import Budget, Derived
 from predictor.models import Model
 from predictor.search import Limits, search_train
 from predictor.serving import complete_serving

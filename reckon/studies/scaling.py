@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.arrays import stack
 from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
-from predictor.plans import stack
 from predictor.training import complete_training, predict
 from reckon.views.page import Figure, Result, Series
 

@@ -26,7 +26,7 @@ from predictor.catalog import (
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
-from predictor.serving import complete_serving, predict_inference
+from predictor.serving import EXACT_STEPS, complete_serving, predict_inference
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict
 from reckon.views.page import Figure, Result, Series
@@ -76,8 +76,8 @@ def serving_taxes(content: Mapping[str, Any], calibration: Calibration) -> dict[
     model, cluster = catalog.model(content["model"]), catalog.system(content["system"])
     spec = parse(ServingPlanSpec, content["plan"], "taxes")
     plan = complete_serving(spec, calibration.run, model=model, cluster=cluster).plan
-    found = predict_inference(model, cluster, plan, calibration)
-    free = predict_inference(model, cluster, plan, without_launches(calibration))
+    found = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
+    free = predict_inference(model, cluster, plan, without_launches(calibration), EXACT_STEPS)
     own, device = found.parameters, found.work.decoding
     total = float(found.latencies.step)
     gaps = own.gap if plan.execution == "graph" else 0.0

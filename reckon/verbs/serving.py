@@ -12,8 +12,10 @@ from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import SERVING_CATEGORIES, ServingPlan, stack_serving
+from predictor.plans import ServingPlan, batches
 from predictor.serving import (
+    EXACT_STEPS,
+    NODES,
     InferencePrediction,
     ServingRequest,
     complete_serving,
@@ -24,6 +26,9 @@ from predictor.timing import Calibration
 from reckon.verbs.served import ServingResult
 from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
+
+TOGETHER = 128
+"""Requests of one batch: each may list `EXACT_STEPS` decode passes."""
 
 
 def predict_infer(
@@ -46,7 +51,8 @@ def predict_infer(
     known = load(calibration)
     resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
     if isinstance(plan, ServingPlan):
-        return predict_inference(resolved_model, resolved_cluster, plan, known)
+        single = EXACT_STEPS if plan.shape == () else NODES
+        return predict_inference(resolved_model, resolved_cluster, plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
@@ -61,7 +67,7 @@ def _one(request: ServingRequest, calibration: Calibration) -> ServingResult:
         found = predict_rate(model, cluster, plan, request.rate, calibration)
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
-        batch = predict_inference(model, cluster, plan, calibration)
+        batch = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
     served = None
     if request.simulate:
         clients = float(plan.batch) / float(plan.dp)
@@ -88,7 +94,11 @@ def sweep_serving(fields: Mapping[str, Any], calibration: Calibration, where: st
     A combination that cannot be is listed with its reason; if none can be, InputError is raised.
     """
     combinations, varying = expand(fields)
-    found = predict_each_serving(combinations, calibration, where)
+    if len(combinations) == 1:  # its operators are listed, too
+        (request,) = _requests(combinations, calibration, where)
+        found = [request if isinstance(request, InputError) else _one(request, calibration)]
+    else:
+        found = predict_each_serving(combinations, calibration, where)
     predictions, refused = sorted_out(combinations, found, varying)
     return Sweep(predictions, refused, varying)
 
@@ -100,6 +110,16 @@ def predict_each_serving(
 ) -> list[ServingResult | InputError]:
     """Predict requests (keys of `ServingPlanSpec`), in their order; the error of one that cannot
     be stands in its place."""
+    requests = _requests(combinations, calibration, where)
+    possible = [request for request in requests if not isinstance(request, InputError)]
+    predicted = iter(_together(possible, calibration))
+    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
+
+
+def _requests(
+    combinations: list[dict[str, Any]], calibration: Calibration, where: str
+) -> list[ServingRequest | InputError]:
+    """Complete requests, or why there is none."""
     requests: list[ServingRequest | InputError] = []
     for combination in combinations:
         spec = parse(ServingPlanSpec, combination, where)
@@ -107,31 +127,23 @@ def predict_each_serving(
             requests.append(complete_serving(spec, calibration.run))
         except InputError as error:
             requests.append(error)
-    possible = [request for request in requests if not isinstance(request, InputError)]
-    predicted = iter(_together(possible, calibration))
-    return [one if isinstance(one, InputError) else next(predicted) for one in requests]
+    return requests
 
 
 def _together(requests: list[ServingRequest], calibration: Calibration) -> list[ServingResult]:
-    """Evaluate requests of one model, cluster, engine and category as one batch each."""
-    found: dict[int, ServingResult] = {}
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, request in enumerate(requests):
-        if len(requests) == 1 or request.rate is not None or request.simulate:
-            found[position] = _one(request, calibration)
-            continue
-        key = (
-            request.model,
-            request.cluster.name,
-            request.cluster.accelerator.name,
-            *(getattr(request.plan, name) for name in SERVING_CATEGORIES),
+    """Evaluate requests in batches, those at a rate of arrivals and one by one each for itself."""
+    alone = [bool(request.rate is not None or request.simulate) for request in requests]
+    found = {
+        position: _one(request, calibration)
+        for position, request in enumerate(requests)
+        if alone[position]
+    }
+    rest = [position for position, single in enumerate(alone) if not single]
+    for batch in batches([requests[position] for position in rest], most=TOGETHER):
+        predicted = predict_inference(
+            batch.model, batch.cluster, batch.plan, calibration, EXACT_STEPS
         )
-        groups.setdefault(key, []).append(position)
-    for positions in groups.values():
-        members = [requests[position] for position in positions]
-        first = members[0]
-        plan = first.plan if len(members) == 1 else stack_serving([m.plan for m in members])
-        batch = predict_inference(first.model, first.cluster, plan, calibration)
-        for index, (position, member) in enumerate(zip(positions, members, strict=True)):
-            found[position] = ServingResult(member, batch, index if len(members) > 1 else None)
+        for index, place in enumerate(batch.positions):
+            position = rest[place]
+            found[position] = ServingResult(requests[position], predicted, index)
     return [found[position] for position in range(len(requests))]

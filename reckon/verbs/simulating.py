@@ -8,6 +8,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving import (
+    EXACT_STEPS,
     Served,
     pass_table,
     poisson,
@@ -58,6 +59,6 @@ def one_by_one(
         return serve(table, given, made, arrivals, clients)
     alone = replace(worker(plan), batch=1.0, prefill_workers=0.0)
     reading = pass_table(model, cluster, alone, calibration, longest)
-    whole = predict_inference(model, cluster, plan, calibration)
+    whole = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
     moved = float(whole.work.transfer)
     return serve_apart(reading, table, given, made, moved, arrivals, clients)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from calibration.checks.scoreboard import score_kernels
+from calibration.checks.kernel_rows import score_kernels
 from calibration.checks.scored import Scored
 from calibration.sources.kineto import read_steps
 from calibration.sources.kineto_steps import OTHER, Anatomy

@@ -13,7 +13,7 @@ from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, TrainingPlan, stack
+from predictor.plans import TrainingPlan, batches
 from predictor.timing import Calibration
 from predictor.training import TrainingPrediction, TrainingRequest, complete_training, predict
 from reckon.verbs.results import Prediction
@@ -142,27 +142,10 @@ def predict_each(
 
 
 def _together(requests: list[TrainingRequest], calibration: Calibration) -> list[Prediction]:
-    """Evaluate requests of one model, cluster and category as one batch each."""
-    if len(requests) == 1:
-        request = requests[0]
-        batch = predict(request.model, request.cluster, request.plan, calibration)
-        return [Prediction(request, batch)]
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, request in enumerate(requests):
-        cluster = request.cluster
-        key = (
-            request.model,
-            cluster.name,
-            cluster.accelerator.name,
-            tuple((tier.link, tier.size, float(tier.bandwidth)) for tier in cluster.tiers),
-            *(getattr(request.plan, name) for name in CATEGORY_FIELDS),
-        )
-        groups.setdefault(key, []).append(position)
+    """Evaluate requests in batches."""
     found: dict[int, Prediction] = {}
-    for positions in groups.values():
-        members = [requests[position] for position in positions]
-        plan = stack([member.plan for member in members])
-        batch = predict(members[0].model, members[0].cluster, plan, calibration)
-        for index, (position, member) in enumerate(zip(positions, members, strict=True)):
-            found[position] = Prediction(member, batch, index)
+    for batch in batches(requests):
+        predicted = predict(batch.model, batch.cluster, batch.plan, calibration)
+        for index, position in enumerate(batch.positions):
+            found[position] = Prediction(requests[position], predicted, index)
     return [found[position] for position in range(len(requests))]

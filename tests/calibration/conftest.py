@@ -6,7 +6,7 @@ import pytest
 
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
-from predictor.hardware.machines import Accelerator
+from predictor.hardware.accelerators import Accelerator
 from predictor.timing.features import ideal
 
 

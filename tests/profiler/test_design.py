@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.hardware.machines import Accelerator
+from predictor.hardware.accelerators import Accelerator
 from predictor.work.primitives import Operator, gemm, streaming
 from profiler.design import COVER, PRIOR_SPREAD, design
 

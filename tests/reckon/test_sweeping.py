@@ -64,6 +64,30 @@ def test_every_cell_is_predicted_as_alone(tmp_path: Path) -> None:
     assert row[terms].sum() == pytest.approx(row["step_time_s"])
 
 
+@pytest.mark.parametrize(
+    "grid",
+    [
+        GRID,
+        {"model": ["llama3-8b", "mixtral-8x7b"], "system": ["dgx-h100", "dgx-a100"],
+         "tp": [2, 8], "concurrency": [1, 64], "input_len": 512, "output_len": [20, 700]},
+    ],
+)  # fmt: skip
+def test_rows_depend_neither_on_the_workers_nor_on_the_chunks(
+    grid: dict[str, Any], tmp_path: Path
+) -> None:
+    def rows(workers: int, chunk: int) -> bytes:
+        out = tmp_path / f"{workers}-{chunk}"
+        sweep(grid, out, workers=workers, chunk=chunk)
+        frame = read(out).sort_values("cell").reset_index(drop=True)
+        frame.to_parquet(tmp_path / "one.parquet")
+        return (tmp_path / "one.parquet").read_bytes()
+
+    whole = rows(1, 256)
+    assert rows(1, 1) == whole
+    assert rows(1, 7) == whole
+    assert rows(2, 5) == whole
+
+
 def test_a_sweep_is_resumed_and_extended(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = sweep(GRID, out, workers=1, chunk=5)

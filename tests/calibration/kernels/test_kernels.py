@@ -9,7 +9,7 @@ from calibration.kernels.fit import Points, latency_of, points_of, predict_point
 from calibration.kernels.models import derive_backward, fit_kernels
 from calibration.kernels.throttle import fit_throttle
 from predictor import catalog
-from predictor.hardware.machines import Accelerator
+from predictor.hardware.accelerators import Accelerator
 from predictor.timing.calibration import ANY, Calibration
 from predictor.timing.features import Shapes
 from predictor.timing.kernels import shape_times

@@ -12,7 +12,7 @@ from calibration.network.fit import bounded, fit_links
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.hardware.links import Curve, LinkModel
-from predictor.hardware.machines import Cluster, Tier
+from predictor.hardware.systems import Cluster, Tier
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
 from predictor.work.primitives import Group

@@ -16,7 +16,7 @@ from calibration.sources import fgpm
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.hardware.machines import Cluster
+from predictor.hardware.systems import Cluster
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
 from predictor.work.primitives import Group

@@ -13,7 +13,7 @@ from calibration.sources.found import Stated
 from calibration.tables.kernel_table import check_kernels, gaps
 from predictor import catalog
 from predictor.errors import InputError
-from predictor.hardware.machines import Tier
+from predictor.hardware.systems import Tier
 
 Cli = Callable[..., tuple[int, str, str]]
 

@@ -13,7 +13,7 @@ from calibration.kernels.models import fit_kernels
 from calibration.tables.kernel_table import check_kernels, shapes_of
 from calibration.tables.libraries import library, neutral, typical
 from predictor.catalog.artifacts import load
-from predictor.hardware.machines import Accelerator
+from predictor.hardware.accelerators import Accelerator
 from predictor.timing.calibration import Calibration
 from predictor.timing.kernels import shape_times
 from tests.calibration.conftest import gemm_table

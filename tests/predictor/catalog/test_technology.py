@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.arrays import stack
 from predictor.catalog import technology as tech
 from predictor.catalog.artifacts import load
 from predictor.catalog.cost import cost_assumptions, die_yield, dies_per_wafer, machine_cost
@@ -86,7 +87,7 @@ def test_a_batch_of_machines_equals_them_one_by_one() -> None:
         for name in ("N7", "N5", "N3")
         for watts in (500, 700, 1000)
     ]
-    together = tech.machine(budgets.stack(many))
+    together = tech.machine(stack(many))
     known, model = load("default"), catalog.model("gpt3-13b")
     plan = TrainingPlan(tp=8.0, pp=1.0, dp=4.0, micro_batch=1.0, global_batch=32.0, seq_len=2048.0)
     model = catalog.model("llama2-13b")

@@ -119,10 +119,21 @@ def test_steps_are_one_by_one_or_integrated():
 def test_integrated_steps_agree_with_single_ones():
     cluster = catalog.system("dgx-h100")
     one = plan(output_len=3000.0, batch=8.0)
-    exact = decode_cores(LLAMA, cluster, one, 8.0, *steps(one), CALIBRATION)
-    many = plan(output_len=np.array([3000.0, 3000.0]), batch=8.0)
-    rule = decode_cores(LLAMA, cluster, many, 8.0, *steps(many), CALIBRATION)
-    assert rule.compute == pytest.approx(np.full(2, float(exact.compute)), rel=1e-3)
+    exact = decode_cores(LLAMA, cluster, one, 8.0, *steps(one, 3000), CALIBRATION)
+    rule = decode_cores(LLAMA, cluster, one, 8.0, *steps(one), CALIBRATION)
+    assert len(steps(one, 3000)[0]) > 100 * len(steps(one)[0])
+    assert float(rule.compute) == pytest.approx(float(exact.compute), rel=1e-3)
+
+
+@pytest.mark.parametrize("listed", [0, 8, 100, 4096])
+def test_how_steps_are_summed_is_up_to_each_plan(listed):
+    lengths = np.array([1.0, 2.0, 9.0, 10.0, 64.0, 2000.0])
+    contexts, weights = steps(plan(output_len=lengths), listed)
+    for column, length in enumerate(lengths):
+        own, counts = steps(plan(output_len=float(length)), listed)
+        there = weights[:, column] > 0
+        assert contexts[there, column].tolist() == own[counts > 0].tolist()
+        assert weights[there, column].tolist() == counts[counts > 0].tolist()
 
 
 def test_a_batch_of_plans_equals_the_plans_one_by_one():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.hardware.links import LinkModel
-from predictor.hardware.machines import Cluster, Tier
+from predictor.hardware.systems import Cluster, Tier
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import (
     OPS,

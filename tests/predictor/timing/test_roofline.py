@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from predictor.catalog import technology as tech
 from predictor.catalog.artifacts import load
-from predictor.hardware.machines import Accelerator
+from predictor.hardware.accelerators import Accelerator
 from predictor.timing.features import Shapes
 from predictor.timing.kernels import shape_times
 from predictor.timing.roofline import LEVELS, hierarchy

@@ -10,7 +10,8 @@ import pytest
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
-from predictor.hardware.machines import Accelerator, Cluster
+from predictor.hardware.accelerators import Accelerator
+from predictor.hardware.systems import Cluster
 from predictor.models.model import Model
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.plans.training import TrainingPlan

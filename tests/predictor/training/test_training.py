@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
-from predictor.hardware.machines import Cluster
+from predictor.hardware.systems import Cluster
 from predictor.models.model import Model
 from predictor.plans.rules import check, feasible
 from predictor.plans.training import NUMERIC_FIELDS, SHARDINGS, TrainingPlan

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor import catalog
+from predictor.arrays import stack
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.memory.training import memory
@@ -19,7 +20,7 @@ from predictor.models.model import Model
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import check, feasible
-from predictor.plans.training import TrainingPlan, stack
+from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
 from predictor.training.prediction import TERMS, predict
 from predictor.work.communication import step_collectives

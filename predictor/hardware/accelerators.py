@@ -1,4 +1,4 @@
-"""What computes: accelerators, and the network between them as a list of tiers.
+"""What computes: accelerators.
 
 Everything is in SI: FLOP/s, bytes, bytes/s, seconds, watts. Numeric fields are floats or arrays
 of one broadcast shape, so that a sweep over machines is one call.
@@ -7,12 +7,9 @@ of one broadcast shape, so that a sweep over machines is one call.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
@@ -63,7 +60,7 @@ class Accelerator:
     instruction    rows and columns of the output of one matrix instruction
     cluster        thread blocks that load an operand from the cache once for all of them
     energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
-                   (`features.power_limit`)
+                   (`timing.features.power_limit`)
     relative       for a machine that does not exist: the nearest one that does, whose efficiencies
                    are carried over (`kernels.shape_times`)
     doubt          log-standard-deviation that this adds to its kernels
@@ -95,16 +92,6 @@ class Accelerator:
     relative: Accelerator | None = None
 
     @property
-    def varying(self) -> list[Array]:
-        """Its numbers that are arrays; none for a single machine."""
-        every = [getattr(self, name) for name in _numbers(self)]
-        return [
-            value
-            for value in (*every, *self.peak.values())
-            if isinstance(value, np.ndarray) and value.ndim
-        ]
-
-    @property
     def is_host(self) -> bool:
         """Whether this is a CPU: it runs kernels itself instead of queueing them."""
         return self.architecture.startswith("cpu")
@@ -131,109 +118,3 @@ class Accelerator:
                 f"choose a precision that uses one of: {has}" if has else f"state {dtype}_tflops"
             )
             raise InputError(f"{self.name} has no {dtype} rate; {other}") from None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tier:
-    """One level of the network, from the inside out.
-
-    link              technology, e.g. 'nvlink4', 'infiniband-ndr' (the name a calibration knows)
-    size              accelerators inside one domain of this tier (inf for the outermost)
-    bandwidth         per accelerator and direction [bytes/s]
-    oversubscription  of the fabric; bandwidth is divided by it for traffic that leaves a domain
-    in_switch         whether the switch reduces (NVLS, SHARP)
-    latency           one hop [s]; NaN: the calibration's value for the link
-    """
-
-    link: str
-    size: float
-    bandwidth: Numeric
-    latency: Numeric = np.nan
-    oversubscription: Numeric = 1.0
-    in_switch: bool = False
-
-    @property
-    def rate(self) -> Numeric:
-        """Bytes/s per accelerator and direction, oversubscription counted."""
-        return self.bandwidth / self.oversubscription
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cluster:
-    """Accelerators of one kind behind a tiered network (innermost tier first).
-
-    host_memory   of a node [bytes]; NaN: not known
-    """
-
-    name: str
-    accelerator: Accelerator
-    accelerators_per_node: int
-    tiers: tuple[Tier, ...]
-    host_memory: float = np.nan
-
-    @property
-    def varying(self) -> list[Array]:
-        """Numbers of accelerators and tiers that are arrays; none for a single machine."""
-        found = self.accelerator.varying
-        for tier in self.tiers:
-            found += [value for name in _numbers(tier) if np.ndim(value := getattr(tier, name))]
-        return found
-
-
-M = TypeVar("M", Accelerator, Tier)
-
-
-def _numbers(machine: Accelerator | Tier) -> tuple[str, ...]:
-    return _numbers_of(type(machine))
-
-
-@lru_cache(maxsize=2)
-def _numbers_of(kind: type[Accelerator] | type[Tier]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind) if str(one.type) == "Numeric")
-
-
-def _each(machine: M, change: Any) -> M:
-    """The same with `change` applied to every number that is an array."""
-    found: dict[str, Any] = {
-        name: change(value)
-        for name in _numbers(machine)
-        if np.ndim(value := getattr(machine, name))
-    }
-    if isinstance(machine, Accelerator):
-        found["peak"] = {
-            dtype: change(rate) if np.ndim(rate) else rate for dtype, rate in machine.peak.items()
-        }
-    return replace(machine, **found) if found else machine
-
-
-def accelerators_at(
-    machine: Accelerator, shape: tuple[int, ...], index: npt.NDArray[np.intp]
-) -> Accelerator:
-    """Accelerators at `index` of a batch flattened from `shape`."""
-    if not machine.varying:
-        return machine
-    return _each(machine, lambda value: np.broadcast_to(value, shape).ravel()[index])
-
-
-def clusters_at(cluster: Cluster, shape: tuple[int, ...], index: npt.NDArray[np.intp]) -> Cluster:
-    """Clusters at `index` of a batch flattened from `shape`."""
-    if not cluster.varying:
-        return cluster
-    chosen = tuple(
-        _each(tier, lambda value: np.broadcast_to(value, shape).ravel()[index])
-        for tier in cluster.tiers
-    )
-    machine = accelerators_at(cluster.accelerator, shape, index)
-    return replace(cluster, accelerator=machine, tiers=chosen)
-
-
-def batch_shape(cluster: Cluster, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a batch of plans of `shape` on a batch of machines."""
-    return np.broadcast_shapes(shape, *(np.shape(value) for value in cluster.varying))
-
-
-def repeated(machine: Accelerator, shape: tuple[int, ...], times: int) -> Accelerator:
-    """Accelerators of a batch of `shape` once for each of `times` operators, flattened."""
-    if not machine.varying:
-        return machine
-    return _each(machine, lambda value: np.tile(np.broadcast_to(value, shape).ravel(), times))

@@ -1,0 +1,52 @@
+"""Systems: accelerators of one kind behind a network, which is a list of tiers.
+
+Everything is in SI, numbers are floats or arrays, as of accelerators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.hardware.accelerators import Accelerator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tier:
+    """One level of the network, from the inside out.
+
+    link              technology, e.g. 'nvlink4', 'infiniband-ndr' (the name a calibration knows)
+    size              accelerators inside one domain of this tier (inf for the outermost)
+    bandwidth         per accelerator and direction [bytes/s]
+    oversubscription  of the fabric; bandwidth is divided by it for traffic that leaves a domain
+    in_switch         whether the switch reduces (NVLS, SHARP)
+    latency           one hop [s]; NaN: the calibration's value for the link
+    """
+
+    link: str
+    size: float
+    bandwidth: Numeric
+    latency: Numeric = np.nan
+    oversubscription: Numeric = 1.0
+    in_switch: bool = False
+
+    @property
+    def rate(self) -> Numeric:
+        """Bytes/s per accelerator and direction, oversubscription counted."""
+        return self.bandwidth / self.oversubscription
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """Accelerators of one kind behind a tiered network (innermost tier first).
+
+    host_memory   of a node [bytes]; NaN: not known
+    """
+
+    name: str
+    accelerator: Accelerator
+    accelerators_per_node: int
+    tiers: tuple[Tier, ...]
+    host_memory: float = np.nan

@@ -35,9 +35,8 @@ class Check:
     precision: str
 
 
-def checks(device: Device) -> list[Check]:
-    """The steps to time on a device: GPT and Llama styles, two sizes, each fast data type."""
-    scale = 4 if device.on_gpu else 1
+def _checked(scale: int) -> tuple[Model, Model, Model, Model]:
+    """Small GPT, Llama, a wide one and a mixture of experts, none of which is fitted to."""
     gpt = Model(
         name="check-gpt",
         layers=4,
@@ -88,6 +87,13 @@ def checks(device: Device) -> list[Check]:
         top_k=2,
         expert_ffn_hidden=704 * scale,
     )
+    return gpt, llama, wide, mixture
+
+
+def checks(device: Device) -> list[Check]:
+    """The steps to time on a device: GPT and Llama styles, two sizes, each fast data type."""
+    scale = 4 if device.on_gpu else 1
+    gpt, llama, wide, mixture = _checked(scale)
     first = device.dtypes[0]
     found = [
         Check(gpt, 192 * scale, 3, first),

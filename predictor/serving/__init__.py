@@ -6,7 +6,7 @@ from predictor.serving.capacities import Capacity, Promise, capacity, waiting_qu
 from predictor.serving.completion import ServingRequest, complete_serving, engines
 from predictor.serving.events import Served, pass_table, poisson, serve, spread_lengths
 from predictor.serving.latency import Device, Latencies, Work, latencies
-from predictor.serving.passes import EXACT_STEPS, NODES, Line, Pass
+from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
 from predictor.serving.prediction import (
     BREAKDOWN,
     InferencePrediction,
@@ -21,7 +21,7 @@ from predictor.serving.rates import predict_rate
 __all__ = [
     "BREAKDOWN",
     "EXACT_STEPS",
-    "NODES",
+    "STEPS_LISTED",
     "Capacity",
     "Device",
     "InferencePrediction",

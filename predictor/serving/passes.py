@@ -46,7 +46,7 @@ CUSTOM_LIMIT = 8 * 2.0**20
 """Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and
 TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
 
-NODES = 8
+STEPS_LISTED = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
 
@@ -55,7 +55,7 @@ WITHIN = ("bmm", "scan", "recurrence")
 
 EXACT_STEPS = 4096
 """Steps of a request up to which a prediction evaluates every single one; large spaces of plans
-are integrated by the rule from `NODES` on."""
+are integrated by the rule from `STEPS_LISTED` on."""
 
 
 Index = npt.NDArray[np.intp]
@@ -424,28 +424,29 @@ def prefill_cores(
     )
 
 
-def steps(plan: ServingPlan, listed: int = NODES) -> tuple[Array, Array]:
+def steps(plan: ServingPlan, listed: int = STEPS_LISTED) -> tuple[Array, Array]:
     """Contexts that the decode passes of a request find, and how many find each, (K, *shape).
 
-    listed   decode passes up to which each is listed by itself; of more, `NODES` stand for all
+    listed   decode passes up to which each is listed by itself; of more, `STEPS_LISTED` stand for
+             all
 
     A request of n output tokens makes n - 1 decode passes (one at least is counted, so that a pass
     has a time), the i-th over input + i tokens. Those that are not listed are integrated from 1/2
-    to n - 1/2 (Gauss-Legendre, exact to degree 2 `NODES` - 1). Which it is, a plan's own length
-    decides, whatever other plans of the batch have.
+    to n - 1/2 (Gauss-Legendre, exact to degree 2 `STEPS_LISTED` - 1). Which it is, a plan's own
+    length decides, whatever other plans of the batch have.
     """
     shape = plan.shape
     count = np.maximum(np.broadcast_to(plan.output_len, shape) - 1.0, 1.0)
     start = np.broadcast_to(plan.input_len, shape)
     single = count <= listed
     longest = int(np.max(count, where=single, initial=1.0))
-    index = np.arange(1.0, (longest if single.all() else max(longest, NODES)) + 1.0)
+    index = np.arange(1.0, (longest if single.all() else max(longest, STEPS_LISTED)) + 1.0)
     index = index.reshape(-1, *(1,) * len(shape))
     contexts, weights = start + np.minimum(index, count), np.where(index <= count, 1.0, 0.0)
     if single.all():
         return contexts, weights
-    nodes, shares = np.polynomial.legendre.leggauss(NODES)
-    more = (0, len(index) - NODES)  # for plans that are listed
+    nodes, shares = np.polynomial.legendre.leggauss(STEPS_LISTED)
+    more = (0, len(index) - STEPS_LISTED)  # for plans that are listed
     spot = np.pad(0.5 * (nodes + 1.0), more, constant_values=1.0).reshape(index.shape)
     share = np.pad(0.5 * shares, more).reshape(index.shape)
     integrated = start + 0.5 + spot * count

@@ -15,7 +15,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan, batches
 from predictor.serving import (
     EXACT_STEPS,
-    NODES,
+    STEPS_LISTED,
     InferencePrediction,
     ServingRequest,
     complete_serving,
@@ -51,7 +51,7 @@ def predict_infer(
     known = load(calibration)
     resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
     if isinstance(plan, ServingPlan):
-        single = EXACT_STEPS if plan.shape == () else NODES
+        single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
         return predict_inference(resolved_model, resolved_cluster, plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")

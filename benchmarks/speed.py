@@ -166,7 +166,18 @@ def products(of: Subject) -> Iterator[Line]:
     rng, zeros = np.random.default_rng(0), np.zeros(100_000)
     m, n, k = (rng.integers(1, 16384, 100_000).astype(float) for _ in range(3))
     flop, moved = 2 * m * n * k, 2 * (m * k + k * n + m * n)
-    shapes = Shapes("gemm", "bf16", ("fwd",), zeros, m, n, k, np.ones(100_000), flop, moved)
+    shapes = Shapes(
+        op="gemm",
+        dtype="bf16",
+        variants=("fwd",),
+        variant=zeros,
+        m=m,
+        n=n,
+        k=k,
+        batch=np.ones(100_000),
+        flop=flop,
+        bytes=moved,
+    )
     spent = wall(lambda: shape_times(shapes, of.cluster.accelerator, of.known), 3)
     yield "100,000 distinct products", spent, "sorting a million numbers", sorting()
 

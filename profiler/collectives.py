@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from predictor.schema import COLLECTIVE_OPS, KERNEL_SCHEMA_VERSION
 from profiler.device import Device
-from profiler.suite import Budget
+from profiler.suite import Allowance
 
 SIZES = tuple(4.0 * 4**power for power in range(3, 13))
 """Message sizes [bytes] of the sweep, 256 B to 64 MiB."""
@@ -191,7 +191,7 @@ def rings(member: Member) -> list[Ring]:
     return found
 
 
-def sweep(member: Member, budget: Budget) -> list[dict[str, Any]]:
+def sweep(member: Member, budget: Allowance) -> list[dict[str, Any]]:
     """Time every collective over the sizes, small ones first, until the budget is spent; the
     smallest among all ranks in any case."""
     rows = []
@@ -219,7 +219,7 @@ def sweep(member: Member, budget: Budget) -> list[dict[str, Any]]:
     return rows
 
 
-def overlap(member: Member, budget: Budget) -> Iterator[dict[str, Any]]:
+def overlap(member: Member, budget: Allowance) -> Iterator[dict[str, Any]]:
     """A product of matrices and an all-reduce at the same time: how much each slows the other.
 
     The row's `latency_us` is the all-reduce beside products; its notes give both ratios.

@@ -31,11 +31,11 @@ from profiler.output import SPLIT
 from profiler.parallel import laid_out
 from profiler.serving import empty_cache, generate
 from profiler.step import Check, Step, module_of, step_of, time_step
-from profiler.suite import SERVING, Budget, Case, eager_plan, ladder_model, row
+from profiler.suite import SERVING, Allowance, Case, eager_plan, ladder_model, row
 from profiler.timing import (
     LEAST_SAMPLES,
+    Measured,
     Sample,
-    Timing,
     calmest,
     measure,
     summary,
@@ -138,7 +138,7 @@ TOGETHER = ((SPLIT, "llama"), ("training", "gpt"), (SPLIT, "gpt"), ("training", 
 """What one process measures, and what each of several ranks does, in this order."""
 
 
-def host_time(whole: Whole, device: Device, barrier: Barrier = lambda: None) -> Timing:
+def host_time(whole: Whole, device: Device, barrier: Barrier = lambda: None) -> Measured:
     """Host time per operator of a pass [s], and its spread between passes.
 
     barrier   called before the kernels and before the passes, where ranks measure together
@@ -160,7 +160,7 @@ def host_time(whole: Whole, device: Device, barrier: Barrier = lambda: None) -> 
 
 def host_times(
     device: Device,
-    budget: Budget,
+    budget: Allowance,
     wanted: Sequence[tuple[str, str]] = ALONE,
     barrier: Barrier = lambda: None,
     agree: Agree = bool,
@@ -170,7 +170,16 @@ def host_times(
 
     agree   makes all ranks decide as rank 0 does
     """
-    blank = Operator("dispatch", "dispatch", "", "forward", "layer", "", 1.0, 1.0)
+    blank = Operator(
+        name="dispatch",
+        op="dispatch",
+        variant="",
+        phase="forward",
+        module="layer",
+        dtype="",
+        m=1.0,
+        n=1.0,
+    )
     for kind, style in wanted:
         whole = KINDS[kind](small_model(style), device)
         found = host_time(whole, device, barrier)

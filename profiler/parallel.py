@@ -31,7 +31,7 @@ from profiler.step import (
     step_of,
     time_step,
 )
-from profiler.suite import Budget
+from profiler.suite import Allowance
 from profiler.timing import Sample
 from profiler.trace import RECORDED, record
 
@@ -164,7 +164,7 @@ def _slowest(samples: list[Sample], member: Member) -> list[Sample]:
     return [Sample(sample.seconds, longest) for sample, longest in both]
 
 
-def steps(member: Member, budget: Budget, trace: str | None = None) -> list[dict[str, Any]]:
+def steps(member: Member, budget: Allowance, trace: str | None = None) -> list[dict[str, Any]]:
     """Time steps in every layout until the budget is spent; the first of each in any case.
 
     trace   file to write a trace of the first data-parallel step of rank 0 to

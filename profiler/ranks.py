@@ -78,8 +78,8 @@ def check_ranks(device: Device, ranks: int, least: int = 1) -> None:
 def _measure(member: Member, end: float, trace: str | None) -> RankResults:
     """All that the ranks measure, until about the wall-clock time `end`."""
 
-    def share(part: float) -> suite.Budget:
-        return suite.Budget(part * (member.agree(end - time.time())))
+    def share(part: float) -> suite.Allowance:
+        return suite.Allowance(part * (member.agree(end - time.time())))
 
     rows = _kernels(member, share(0.4))
     rows += collectives.sweep(member, share(0.35))
@@ -89,19 +89,19 @@ def _measure(member: Member, end: float, trace: str | None) -> RankResults:
     return RankResults(rows, steps)
 
 
-def _kernels(member: Member, budget: suite.Budget) -> list[dict[str, Any]]:
+def _kernels(member: Member, budget: suite.Allowance) -> list[dict[str, Any]]:
     """The kernel suite on all ranks at once; rank 0's clock and choice decide."""
 
     def agree(chosen: int | None) -> int | None:
         told = member.agree(-1.0 if chosen is None else float(chosen))
         return None if told < 0 else int(told)
 
-    own = budget if member.rank == 0 else suite.Budget(3600.0)
+    own = budget if member.rank == 0 else suite.Allowance(3600.0)
     # The steps that ranks take together are in this type.
     first = member.device.dtypes[:1]
     rows: list[dict[str, Any]] = []
     if not member.device.on_gpu:
-        share = suite.Budget(HOST_SHARE * own.seconds)
+        share = suite.Allowance(HOST_SHARE * own.seconds)
 
         def both(more: bool) -> bool:
             return member.agree(float(more)) > 0

@@ -35,18 +35,17 @@ class Check:
     precision: str
 
 
-def checks(device: Device) -> list[Check]:
-    """The steps to time on a device: GPT and Llama styles, two sizes, each fast data type."""
-    scale = 4 if device.on_gpu else 1
+def _checked(scale: int) -> tuple[Model, Model, Model, Model]:
+    """Small GPT, Llama, a wide one and a mixture of experts, none of which is fitted to."""
     gpt = Model(
-        "check-gpt",
-        4,
-        640 * scale,
-        10 * scale,
-        10 * scale,
-        64,
-        2560 * scale,
-        10000,
+        name="check-gpt",
+        layers=4,
+        hidden=640 * scale,
+        heads=10 * scale,
+        kv_heads=10 * scale,
+        head_dim=64,
+        ffn_hidden=2560 * scale,
+        vocab=10000,
         gated=False,
         activation="gelu",
         norm="layernorm",
@@ -55,21 +54,46 @@ def checks(device: Device) -> list[Check]:
         tied_embeddings=True,
         bias=True,
     )
-    llama = Model("check-llama", 6, 448 * scale, 7 * scale, 7 * scale, 64, 1216 * scale, 6000)
-    wide = Model("check-wide", 2, 1152 * scale, 18 * scale, 18 * scale, 64, 3072 * scale, 4000)
+    llama = Model(
+        name="check-llama",
+        layers=6,
+        hidden=448 * scale,
+        heads=7 * scale,
+        kv_heads=7 * scale,
+        head_dim=64,
+        ffn_hidden=1216 * scale,
+        vocab=6000,
+    )
+    wide = Model(
+        name="check-wide",
+        layers=2,
+        hidden=1152 * scale,
+        heads=18 * scale,
+        kv_heads=18 * scale,
+        head_dim=64,
+        ffn_hidden=3072 * scale,
+        vocab=4000,
+    )
     mixture = Model(
-        "check-moe",
-        3,
-        576 * scale,
-        9 * scale,
-        9 * scale,
-        64,
-        704 * scale,
-        5000,
+        name="check-moe",
+        layers=3,
+        hidden=576 * scale,
+        heads=9 * scale,
+        kv_heads=9 * scale,
+        head_dim=64,
+        ffn_hidden=704 * scale,
+        vocab=5000,
         num_experts=4,
         top_k=2,
         expert_ffn_hidden=704 * scale,
     )
+    return gpt, llama, wide, mixture
+
+
+def checks(device: Device) -> list[Check]:
+    """The steps to time on a device: GPT and Llama styles, two sizes, each fast data type."""
+    scale = 4 if device.on_gpu else 1
+    gpt, llama, wide, mixture = _checked(scale)
     first = device.dtypes[0]
     found = [
         Check(gpt, 192 * scale, 3, first),

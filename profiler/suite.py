@@ -43,7 +43,7 @@ from profiler.operators import (
     builds,
 )
 from profiler.output import accelerator_mapping, rate_key
-from profiler.timing import Timing, measure
+from profiler.timing import Measured, measure
 
 WIDTHS = (256, 1024, 512, 1536, 768, 384, 2048, 3072)
 """Hidden sizes of the ladder, in the order of the rounds (GPUs add larger ones)."""
@@ -72,7 +72,7 @@ LONGEST_CALL = 0.15
 
 
 @dataclass(slots=True)
-class Budget:
+class Allowance:
     """Seconds to spend; `left` counts down on the wall clock."""
 
     seconds: float
@@ -221,14 +221,24 @@ def _softmax(model: Model, plan: TrainingPlan) -> list[Operator]:
     rows = float(plan.micro_batch * model.heads * plan.seq_len)
     size, dtype = plan.recipe.activation, plan.recipe.core
     return [
-        streaming("softmax", "softmax", variant, phase, "layer", dtype, rows, plan.seq_len, n)
+        streaming(
+            name="softmax",
+            op="softmax",
+            variant=variant,
+            phase=phase,
+            module="layer",
+            dtype=dtype,
+            rows=rows,
+            columns=plan.seq_len,
+            bytes_per_element=n,
+        )
         for variant, phase, n in (("fwd", "forward", 2 * size), ("bwd", "backward", 3 * size))
     ]
 
 
 def row(
     case: Case,
-    timing: Timing,
+    timing: Measured,
     device: Device,
     cache: str,
     conditions: Mapping[str, float] | None = None,
@@ -339,7 +349,7 @@ def _launched(case: Case, device: Device) -> tuple[Any, str] | None:
 
 
 def _timed(
-    case: Case, calls: tuple[Any, str], device: Device, budget: Budget
+    case: Case, calls: tuple[Any, str], device: Device, budget: Allowance
 ) -> tuple[dict[str, Any], float]:
     made, cache = calls
     timing = measure(made, device, min(0.05, max(budget.left, 0.0)))
@@ -348,7 +358,7 @@ def _timed(
 
 def run(
     device: Device,
-    budget: Budget,
+    budget: Allowance,
     known: Sequence[Mapping[str, Any]],
     progress: Callable[[str], None] = lambda text: None,
     barrier: Callable[[], None] = lambda: None,
@@ -370,7 +380,7 @@ def run(
     candidates = cases(device, models, dtypes)
     before = {identity(one): float(one["latency_us"]) * 1e-6 for one in known}
     rows = list(known)
-    blank = Timing(1.0, 1.0, 1.0, 1)
+    blank = Measured(1.0, 1.0, 1.0, 1)
     names = [identity(row(case, blank, device, "")) for case in candidates]
 
     def timed(number: int) -> Iterator[tuple[dict[str, Any], float]]:
@@ -462,7 +472,7 @@ MODES = {"eager": _eager, "compiled": _compiled, "graph": _captured}
 """How kernels are launched: call by call, through torch.compile, in a captured graph."""
 
 
-def copies(device: Device, budget: Budget) -> Iterator[dict[str, Any]]:
+def copies(device: Device, budget: Allowance) -> Iterator[dict[str, Any]]:
     """Memory copies over a range of sizes, and the time of an empty kernel."""
     one = torch.zeros(1, device=device.torch)
     for name, size in [("launch", 0.0), *(("memcpy", size) for size in COPY_BYTES)]:
@@ -475,6 +485,16 @@ def copies(device: Device, budget: Budget) -> Iterator[dict[str, Any]]:
             source = torch.randn(elements, device=device.torch)
             target = torch.empty_like(source)
             timing = measure([partial(target.copy_, source)], device, 0.05)
-        operator = streaming(name, "memcpy", "", "forward", "layer", "fp32", size / 4, 1.0, 8.0)
+        operator = streaming(
+            name=name,
+            op="memcpy",
+            variant="",
+            phase="forward",
+            module="layer",
+            dtype="fp32",
+            rows=size / 4,
+            columns=1.0,
+            bytes_per_element=8.0,
+        )
         case = Case(replace(operator, op=name), 1, 0.0)
         yield row(case, timing, device, "warm", device.conditions())

@@ -37,7 +37,7 @@ SAMPLE_SECONDS = 200e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class Measured:
     """Seconds of one call: median, tenth and ninetieth percentile, and the number of samples;
     share of their time that threads waited for a processor."""
 
@@ -127,7 +127,7 @@ def timed(call: Callable[[], object], device: Device) -> Sample:
     return Sample(spent, device.waited() - before)
 
 
-def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Timing:
+def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Measured:
     """Time calls that do the same work on different data, in turn.
 
     calls    one call keeps its data warm in the caches; several, larger than the cache together,
@@ -145,7 +145,7 @@ def measure(calls: Sequence[Callable[[], object]], device: Device, budget: float
     return found
 
 
-def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Timing:
+def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: float) -> Measured:
     turn = max(WARM_UP, min(len(calls), WARMED))
     for number in range(turn):
         calls[number % len(calls)]()
@@ -179,7 +179,7 @@ def _measure(calls: Sequence[Callable[[], object]], device: Device, budget: floa
     return summary([sample.seconds / repeats for sample in chosen], waited_share(chosen))
 
 
-def summary(samples: Sequence[float], waited: float) -> Timing:
+def summary(samples: Sequence[float], waited: float) -> Measured:
     """Samples as a timing; `waited` is the share of their time that threads waited."""
     p10, median, p90 = np.quantile(samples, [0.1, 0.5, 0.9])
-    return Timing(float(median), float(p10), float(p90), len(samples), waited)
+    return Measured(float(median), float(p10), float(p90), len(samples), waited)

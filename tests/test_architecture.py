@@ -16,13 +16,7 @@ LONGEST = 60
 
 GIANTS = frozenset(
     {
-        "calibration/artifact.py:manifest",
-        "calibration/checks/scoreboard.py:score_kernels",
-        "calibration/kernels/models.py:_fit_pools",
-        "calibration/sources/fgpm.py:operators",
         "calibration/sources/kineto_steps.py:anatomy",
-        "calibration/tables/kernel_table.py:shapes_of",
-        "calibration/tables/requests.py:_point",
         "predictor/serving/apart_events.py:serve_apart",
         "predictor/serving/events.py:pass_table",
         "predictor/serving/events.py:serve",

@@ -45,17 +45,17 @@ class _Table:
         ):
             self.rows.append(
                 Scored(
-                    str(name),
-                    str(source),
-                    "latency_us",
-                    float(stated),
-                    float(value),
-                    float(value / r),
-                    float(value * r),
-                    self.in_sample,
-                    "",
-                    str(device),
-                    float(s),
+                    point_id=str(name),
+                    source=str(source),
+                    metric="latency_us",
+                    published=float(stated),
+                    predicted=float(value),
+                    low=float(value / r),
+                    high=float(value * r),
+                    in_sample=self.in_sample,
+                    model="",
+                    accelerator=str(device),
+                    sigma_operators=float(s),
                 )
             )
 

@@ -28,7 +28,7 @@ PLAN = ("tp", "pp", "dp", "micro_batch")
 def choices(table: pd.DataFrame, tie: float) -> pd.DataFrame:
     """One row for each model and number of nodes with two plans or more.
 
-    table   rows of the sweep with `step_predicted_s` (`crossval_sweep.score_sweep`)
+    table   rows of the sweep with `step_predicted_s` (`sweep.score_sweep`)
     tie     predicted times within this factor of the least are ties
 
     `share` is the chosen plan's throughput over the best measured, `rank` its measured place,

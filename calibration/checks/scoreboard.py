@@ -132,20 +132,20 @@ def served_rows(
         )
         rows.append(
             Scored(
-                point.point_id,
-                point.source,
-                point.metric,
-                point.value,
-                float(value),
-                float(value) / reach,
-                float(value) * reach,
-                point.point_id in parameters.points,
-                point.request.model.name,
-                point.request.cluster.accelerator.name,
-                float(sigma),
-                kind,
-                int(point.request.plan.tp),
-                point.flagged,
+                point_id=point.point_id,
+                source=point.source,
+                metric=point.metric,
+                published=point.value,
+                predicted=float(value),
+                low=float(value) / reach,
+                high=float(value) * reach,
+                in_sample=point.point_id in parameters.points,
+                model=point.request.model.name,
+                accelerator=point.request.cluster.accelerator.name,
+                sigma_operators=float(sigma),
+                kind=kind,
+                tp=int(point.request.plan.tp),
+                flagged=point.flagged,
             )
         )
     return rows
@@ -212,17 +212,17 @@ def _score_run(
     )
     rows.append(
         Scored(
-            point.point_id,
-            point.source,
-            "step_time_s",
-            point.measured,
-            value,
-            value / reach,
-            value * reach,
-            point.point_id in calibration.fitted_points,
-            request.model.name,
-            request.cluster.accelerator.name,
-            float(np.sqrt(operators)),
+            point_id=point.point_id,
+            source=point.source,
+            metric="step_time_s",
+            published=point.measured,
+            predicted=value,
+            low=value / reach,
+            high=value * reach,
+            in_sample=point.point_id in calibration.fitted_points,
+            model=request.model.name,
+            accelerator=request.cluster.accelerator.name,
+            sigma_operators=float(np.sqrt(operators)),
             moe=request.model.is_moe,
         )
     )

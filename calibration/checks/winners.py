@@ -111,14 +111,14 @@ def standing(point: Point, calibration: Calibration) -> Standing:
     (best,) = timed_again(found, [0])
     held = float(memory(request.model, plan, calibration.run).peak)
     return Standing(
-        point,
-        int(np.sum(found.step_time < mine.step_time * (1 - 1e-9))) + 1,
-        len(found),
-        ratio(mine, best, calibration),
-        found.plan(0),
-        differences(mine, best),
-        mine.step_time / float(free.step_time[0]),
-        held <= float(request.cluster.accelerator.memory),
+        point=point,
+        rank=int(np.sum(found.step_time < mine.step_time * (1 - 1e-9))) + 1,
+        of=len(found),
+        over=ratio(mine, best, calibration),
+        best=found.plan(0),
+        costs=differences(mine, best),
+        freed=mine.step_time / float(free.step_time[0]),
+        fits=held <= float(request.cluster.accelerator.memory),
     )
 
 

@@ -134,14 +134,14 @@ def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str
             least = 1 if accelerator.is_host else LEAST_EMPTY
             latency[group] = latency_of(time[own], found.time[own], default, least)
     everything = Points(
-        found.features,
-        found.time,
-        time,
-        latency,
-        names,
-        np.full(time.shape, accelerator.name, dtype=object),
-        _keys(shapes),
-        table["framework"].to_numpy(object),
+        features=found.features,
+        ideal=found.time,
+        time=time,
+        latency=latency,
+        variant=names,
+        group=np.full(time.shape, accelerator.name, dtype=object),
+        keys=_keys(shapes),
+        library=table["framework"].to_numpy(object),
     )
     return everything.take(np.flatnonzero(sound))
 

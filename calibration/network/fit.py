@@ -143,7 +143,18 @@ def _solve(
     rows: Wire, op: str, link: str, weight: np.ndarray, clock: float, sharing: float
 ) -> LinkModel:
     """Least squares of the logarithm of the time for one way of sharing."""
-    model = LinkModel(op, link, 0.0, 0.0, 0.0, (), (), 0.0, len(rows.time), clock=clock)
+    model = LinkModel(
+        op=op,
+        link=link,
+        base=0.0,
+        hop=0.0,
+        root=0.0,
+        log2_sizes=(),
+        efficiencies=(),
+        sigma=0.0,
+        points=len(rows.time),
+        clock=clock,
+    )
     smooth = _class_of(link) == "scale-out"
     pace = np.asarray(model.pace(rows.clock)) * np.ones_like(rows.time)
     ideal = rows.ideal * rows.below**sharing

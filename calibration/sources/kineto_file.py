@@ -31,7 +31,7 @@ KEPT_ARGS = (
 )  # fmt: skip
 """What is kept of their arguments."""
 
-CHUNK = 1 << 20
+READ_AT_ONCE = 1 << 20
 LONGEST_VALUE = 1 << 26
 """Characters read at a time; a value that does not end within the second number never will."""
 
@@ -151,7 +151,7 @@ class _Text:
     def _more(self) -> None:
         """Read on; what was used is dropped."""
         self.passed += self.at
-        wanted = max(CHUNK, len(self.text) - self.at)
+        wanted = max(READ_AT_ONCE, len(self.text) - self.at)
         read = self.stream.read(wanted)
         self.ended = not read
         self.text, self.at = self.text[self.at :] + read, 0

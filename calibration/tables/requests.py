@@ -242,15 +242,15 @@ def _point(
     if isinstance(found, str):
         return Skipped(point_id, source, found)
     return InferencePoint(
-        point_id,
-        source,
-        request,
-        "prefill" if prefill else kind,
-        found[0],
-        found[1],
-        "median ITL" in notes,
-        "FLAG" in notes,
-        "experimental" in notes,
+        point_id=point_id,
+        source=source,
+        request=request,
+        kind="prefill" if prefill else kind,
+        metric=found[0],
+        value=found[1],
+        pure="median ITL" in notes,
+        flagged="FLAG" in notes,
+        tentative="experimental" in notes,
     )
 
 

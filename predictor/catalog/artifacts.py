@@ -271,23 +271,23 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
 def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameters) -> Calibration:
     links = {
         (entry["op"], entry["link"]): LinkModel(
-            entry["op"],
-            entry["link"],
-            entry["base_us"] * 1e-6,
-            entry["hop_us"] * 1e-6,
-            entry["root"],
-            tuple(entry["log2_sizes"]),
-            tuple(entry["efficiencies"]),
-            entry["sigma"],
-            entry["points"],
-            entry.get("pedigree", "interpolated"),
-            entry.get("clock_mhz", math.nan) * 1e6,
-            entry.get("sharing", 0.0),
-            tuple(
+            op=entry["op"],
+            link=entry["link"],
+            base=entry["base_us"] * 1e-6,
+            hop=entry["hop_us"] * 1e-6,
+            root=entry["root"],
+            log2_sizes=tuple(entry["log2_sizes"]),
+            efficiencies=tuple(entry["efficiencies"]),
+            sigma=entry["sigma"],
+            points=entry["points"],
+            pedigree=entry.get("pedigree", "interpolated"),
+            clock=entry.get("clock_mhz", math.nan) * 1e6,
+            sharing=entry.get("sharing", 0.0),
+            curves=tuple(
                 Curve(c["members"], tuple(c["log_ideal"]), tuple(c["log_factor"]))
                 for c in entry.get("curves", ())
             ),
-            entry.get("latency_sigma", math.nan),
+            latency_sigma=entry.get("latency_sigma", math.nan),
         )
         for entry in manifest["links"]
     }

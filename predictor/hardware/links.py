@@ -108,14 +108,14 @@ def default_link(op: str, link: str) -> LinkModel:
     are those of NCCL's tuner (NVIDIA/nccl src/graph/tuning.cc)."""
     up = link_class(link) == "scale-up"
     return LinkModel(
-        op,
-        link,
-        8e-6 if up else 15e-6,
-        1e-6 if up else 4e-6,
-        0.0,
-        (1.0,),
-        (0.75 if up else 0.85,),
-        0.25,
-        0,
-        "roofline",
+        op=op,
+        link=link,
+        base=8e-6 if up else 15e-6,
+        hop=1e-6 if up else 4e-6,
+        root=0.0,
+        log2_sizes=(1.0,),
+        efficiencies=(0.75 if up else 0.85,),
+        sigma=0.25,
+        points=0,
+        pedigree="roofline",
     )

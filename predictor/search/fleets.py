@@ -250,16 +250,16 @@ class _Search:
             numbers |= {"batch": math.inf, "serving": 1.0}
             single = replace(plan, **numbers)  # type: ignore[arg-type]
             engine = Engine(
-                cluster,
-                single,
-                float(np.asarray(single.gpus)),
-                float(found.rate[row, load]),
-                float(found.ttft[row, load]),
-                float(found.tpot[row, load]),
-                float(found.running[row, load]),
-                float(found.used[row, load]),
-                float(memory[row]),
-                (found.rate[row], found.ttft[row], found.tpot[row]),
+                cluster=cluster,
+                plan=single,
+                gpus=float(np.asarray(single.gpus)),
+                rate=float(found.rate[row, load]),
+                ttft=float(found.ttft[row, load]),
+                tpot=float(found.tpot[row, load]),
+                running=float(found.running[row, load]),
+                used=float(found.used[row, load]),
+                memory=float(memory[row]),
+                curve=(found.rate[row], found.ttft[row], found.tpot[row]),
             )
             self.engines.append(engine)
 

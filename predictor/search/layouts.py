@@ -48,7 +48,7 @@ from predictor.training import (
 from predictor.units import GB, GIB
 from predictor.work import Operator, step_operators
 
-CHUNK = 50_000
+PLANS_AT_ONCE = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
 
 BESIDE_LAYERS = frozenset(("logit_bytes", "vocab_multiple"))
@@ -387,4 +387,4 @@ def _gpus(block: Block, part: Index) -> Array:
 
 
 def _chunks(rows: Index) -> list[Index]:
-    return [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+    return [rows[start : start + PLANS_AT_ONCE] for start in range(0, len(rows), PLANS_AT_ONCE)]

@@ -7,7 +7,7 @@ from predictor.serving.capacities import Capacity, Promise, capacity, waiting_qu
 from predictor.serving.completion import ServingRequest, complete_serving, engines
 from predictor.serving.events import Served, poisson, serve, spread_lengths
 from predictor.serving.latency import Device, Latencies, Work, latencies
-from predictor.serving.passes import EXACT_STEPS, NODES, Line, Pass
+from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
 from predictor.serving.prediction import (
     BREAKDOWN,
     InferencePrediction,
@@ -24,7 +24,7 @@ from predictor.serving.tables import pass_table
 __all__ = [
     "BREAKDOWN",
     "EXACT_STEPS",
-    "NODES",
+    "STEPS_LISTED",
     "VARIATION",
     "Apart",
     "Capacity",

@@ -184,14 +184,14 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     before = np.where(static, 0.5 * queue, queue)
     tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
     return Latencies(
-        np.asarray(ttft + before),
-        np.asarray(tpot),
-        np.asarray(life + queue),
-        np.asarray(work.running / life),
-        step,
-        np.asarray(prompt),
-        np.asarray(turn),
-        np.asarray(queue + busy),
+        ttft=np.asarray(ttft + before),
+        tpot=np.asarray(tpot),
+        e2e=np.asarray(life + queue),
+        requests_per_s=np.asarray(work.running / life),
+        step=step,
+        prompt=np.asarray(prompt),
+        turn=np.asarray(turn),
+        queue=np.asarray(queue + busy),
     )
 
 

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
-from predictor.plans import KV_BYTES, NATIVE, ServingPlan, runnable
+from predictor.plans import NATIVE, ServingPlan, runnable
+from predictor.serving.kernels import as_run
 from predictor.timing import (
     BOUNDS,
     Calibration,
     Timing,
     collective_time,
-    empty_kernel,
     operator_times,
     peak_of,
 )
@@ -46,51 +46,16 @@ CUSTOM_LIMIT = 8 * 2.0**20
 """Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and
 TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
 
-NODES = 8
+STEPS_LISTED = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
-
-STREAMED = 0.9
-"""Share of the memory's bandwidth that a kernel reaches which streams one matrix
-(te42kyfo/gpu-benches: 0.83 to 0.93 of GDDR6X, HBM2e and HBM3)."""
-
-IN_FLIGHT = 6.8
-"""Bytes per clock and processor that a plain matrix-vector kernel can have arrive: some 4 KB of its
-loads are under way in a processor at a time, over a latency of some 650 clocks (Little 1961). It
-binds where a processor's share of the bandwidth is large: HBM, not GDDR. Read off llama.cpp on A100
-and H100 PCIe (6.8 and 6.7); MLC-LLM's rows on A100 agree."""
-
-STEEPNESS = 4.0
-"""How sharply the slower of two limits decides. Between 4 and 8 llama.cpp's decoding changes by
-0.3 %; with 1, where both add up, it errs by 41 % instead of 6."""
-
-BLOCK_RATE = 32 * 1024 / 600e-9
-"""Rate at which one thread block reads and writes [bytes/s]: 256 threads with 128 bytes each
-in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
-
-HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
-"""Of the bandwidth of the memory, and of the last-level cache, what decoding attention reaches
-whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
-Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
-
-HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
-    "all": lambda group: group > 0,
-    "but8": lambda group: group != 8,
-    "single": lambda group: group == 1,
-    "copied": lambda group: group > 0,
-}
-"""Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
 
 WITHIN = ("bmm", "scan", "recurrence")
 """Variants of operators that are parts of attention, or of what takes its place."""
 
-FEW_ROWS = 8.0
-"""Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
-matrix-vector kernels)."""
-
 EXACT_STEPS = 4096
 """Steps of a request up to which a prediction evaluates every single one; large spaces of plans
-are integrated by the rule from `NODES` on."""
+are integrated by the rule from `STEPS_LISTED` on."""
 
 
 Index = npt.NDArray[np.intp]
@@ -285,7 +250,7 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     families: dict[str, tuple[Array, Array]] = {}
     lines: list[Line] = []
     for position, operator in enumerate(operators):
-        each = _as_run(timing.time[position], operator, plan, accelerator)
+        each = as_run(timing.time[position], operator, plan, accelerator)
         if execute is not None:
             each = in_order(each * execute)
             passes: Numeric = in_order(execute)
@@ -315,53 +280,6 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
             )
     whole = {name: (time + zero, sigma + zero) for name, (time, sigma) in families.items()}
     return Pass(terms, np.asarray(kernels + zero), whole, tuple(lines))
-
-
-def _as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
-    """Time of an operator [s] as the plan's engine runs it, from that of a good kernel."""
-    if operator.op == "attention_decode" and plan.headwise != "none":
-        apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
-        each = np.where(apart, headwise_time(operator, plan, accelerator), each)
-    if plan.splitting == "none" and operator.op == "attention_decode":
-        one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
-        each = np.maximum(each, one / BLOCK_RATE)
-    if operator.variant == "recurrence":
-        # `batch` thread blocks side by side, each of which walks through its part in turn.
-        each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
-    if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
-        stream = matvec_time(operator.bytes, accelerator, plan.matvec)
-        plain = plan.matvec == "plain" and operator.op == "gemm"
-        stream = stream if plain else np.minimum(each, stream)
-        each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
-    return each
-
-
-def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
-    """Time of decoding attention with a thread block for every query head [s]: the cache comes from
-    memory once, and through the last-level cache once for each head that shares it."""
-    cache = KV_BYTES[plan.kv] * operator.batch * operator.n * 2.0 * operator.k
-    if plan.headwise == "copied":
-        # Read and written as it grows; read, and written for each head; read by the products.
-        moved = (3.0 + 2.0 * operator.m) * cache
-        return np.asarray(
-            empty_kernel(accelerator.year) + moved / (STREAMED * accelerator.bandwidth)
-        )
-    once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
-    every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
-    return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
-
-
-def matvec_time(moved: Numeric, accelerator: Accelerator, kernel: str) -> Array:
-    """Time of a kernel that multiplies a few rows by a matrix as it streams it [s].
-
-    moved    bytes
-    kernel   of `MATVECS`: 'plain' ones are limited by their loads in flight too
-    """
-    rate = STREAMED * np.asarray(accelerator.bandwidth, float)
-    if kernel == "plain":
-        loads = IN_FLIGHT * accelerator.sms * accelerator.clock
-        rate = (rate**-STEEPNESS + loads**-STEEPNESS) ** (-1.0 / STEEPNESS)
-    return np.asarray(empty_kernel(accelerator.year) + moved / rate)
 
 
 def _intensity(operator: Operator, accelerator: Accelerator) -> float:
@@ -431,24 +349,24 @@ def body(
     accelerator = cluster.accelerator
     layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
     layers = _kernels(
-        lambda p, q: layer_operators(model, p, q[0]),
-        plan,
-        [tokens],
-        layout,
-        None,
-        accelerator,
-        calibration,
-        sustained,
+        build=lambda p, q: layer_operators(model, p, q[0]),
+        plan=plan,
+        own=[tokens],
+        shared=layout,
+        weights=None,
+        accelerator=accelerator,
+        calibration=calibration,
+        sustained=sustained,
     )
     ends = _kernels(
-        lambda p, q: end_operators(model, p, q[0], q[1]),
-        plan,
-        [tokens, rows],
-        [plan.tp],
-        None,
-        accelerator,
-        calibration,
-        sustained,
+        build=lambda p, q: end_operators(model, p, q[0], q[1]),
+        plan=plan,
+        own=[tokens, rows],
+        shared=[plan.tp],
+        weights=None,
+        accelerator=accelerator,
+        calibration=calibration,
+        sustained=sustained,
     )
     moved = pass_collectives(model, plan, tokens, rows)
     talk = _communication(moved, plan, cluster, calibration, captured)
@@ -471,14 +389,14 @@ def decode_cores(
     shape = plan.shape
     many = np.broadcast_to(sequences, (len(contexts), *shape))
     return _kernels(
-        lambda p, q: decode_attention(model, p, q[0], q[1]),
-        plan,
-        [many, contexts],
-        [plan.tp, in_order(weights)],
-        weights,
-        cluster.accelerator,
-        calibration,
-        False,
+        build=lambda p, q: decode_attention(model, p, q[0], q[1]),
+        plan=plan,
+        own=[many, contexts],
+        shared=[plan.tp, in_order(weights)],
+        weights=weights,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=False,
     )
 
 
@@ -495,39 +413,40 @@ def prefill_cores(
 ) -> Pass:
     """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
     return _kernels(
-        lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
-        plan,
-        [sequences, query, past],
-        [plan.tp],
-        None,
-        cluster.accelerator,
-        calibration,
-        sustained,
+        build=lambda p, q: prefill_attention(model, p, q[0], q[1], q[2]),
+        plan=plan,
+        own=[sequences, query, past],
+        shared=[plan.tp],
+        weights=None,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=sustained,
     )
 
 
-def steps(plan: ServingPlan, listed: int = NODES) -> tuple[Array, Array]:
+def steps(plan: ServingPlan, listed: int = STEPS_LISTED) -> tuple[Array, Array]:
     """Contexts that the decode passes of a request find, and how many find each, (K, *shape).
 
-    listed   decode passes up to which each is listed by itself; of more, `NODES` stand for all
+    listed   decode passes up to which each is listed by itself; of more, `STEPS_LISTED` stand for
+             all
 
     A request of n output tokens makes n - 1 decode passes (one at least is counted, so that a pass
     has a time), the i-th over input + i tokens. Those that are not listed are integrated from 1/2
-    to n - 1/2 (Gauss-Legendre, exact to degree 2 `NODES` - 1). Which it is, a plan's own length
-    decides, whatever other plans of the batch have.
+    to n - 1/2 (Gauss-Legendre, exact to degree 2 `STEPS_LISTED` - 1). Which it is, a plan's own
+    length decides, whatever other plans of the batch have.
     """
     shape = plan.shape
     count = np.maximum(np.broadcast_to(plan.output_len, shape) - 1.0, 1.0)
     start = np.broadcast_to(plan.input_len, shape)
     single = count <= listed
     longest = int(np.max(count, where=single, initial=1.0))
-    index = np.arange(1.0, (longest if single.all() else max(longest, NODES)) + 1.0)
+    index = np.arange(1.0, (longest if single.all() else max(longest, STEPS_LISTED)) + 1.0)
     index = index.reshape(-1, *(1,) * len(shape))
     contexts, weights = start + np.minimum(index, count), np.where(index <= count, 1.0, 0.0)
     if single.all():
         return contexts, weights
-    nodes, shares = np.polynomial.legendre.leggauss(NODES)
-    more = (0, len(index) - NODES)  # for plans that are listed
+    nodes, shares = np.polynomial.legendre.leggauss(STEPS_LISTED)
+    more = (0, len(index) - STEPS_LISTED)  # for plans that are listed
     spot = np.pad(0.5 * (nodes + 1.0), more, constant_values=1.0).reshape(index.shape)
     share = np.pad(0.5 * shares, more).reshape(index.shape)
     integrated = start + 0.5 + spot * count

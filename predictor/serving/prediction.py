@@ -20,7 +20,7 @@ from predictor.serving.latency import Device, Latencies, Work, latencies, prompt
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
     COMMUNICATION,
-    NODES,
+    STEPS_LISTED,
     TERMS,
     Pass,
     adapted,
@@ -121,7 +121,7 @@ def decode_pass(
     plan: ServingPlan,
     sequences: Numeric,
     calibration: Calibration,
-    listed: int = NODES,
+    listed: int = STEPS_LISTED,
 ) -> Pass:
     """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
     over the contexts from the first token after the prompt to the last (`passes.steps`)."""
@@ -149,12 +149,13 @@ def predict_inference(
     cluster: Cluster,
     plan: ServingPlan,
     calibration: Calibration,
-    listed: int = NODES,
+    listed: int = STEPS_LISTED,
 ) -> InferencePrediction:
     """Predict a plan of serving, or every plan of a batch.
 
-    listed   decode passes of a request up to which each is evaluated by itself; of more, `NODES`
-             stand for all (`passes.steps`): for large batches, whose memory many steps would fill
+    listed   decode passes of a request up to which each is evaluated by itself; of more,
+             `STEPS_LISTED` stand for all (`passes.steps`): for large batches, whose memory many
+             steps would fill
 
     With pipeline stages the running sequences are cut into micro-batches, one for each stage:
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
@@ -162,10 +163,7 @@ def predict_inference(
 
     Raises InputError for data types that the accelerator lacks.
     """
-    if varying(cluster):
-        machines = np.broadcast_shapes(plan.shape, shape_of(cluster))
-        plan = replace(plan, tp=np.broadcast_to(plan.tp, machines))
-    plan = adapted(plan, cluster.accelerator)
+    plan = _placed(plan, cluster)
     own = calibration.serving.of(plan.framework, plan.era)
     memory = serving_memory(model, cluster, plan, calibration.run)
     load = _load(plan, memory)
@@ -178,8 +176,7 @@ def predict_inference(
         held = serving_memory(model, cluster, holding(plan), calibration.run)
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
         together = np.where(apart(plan), most_read, together)
-    reader = worker(plan)
-    prompts, passes = prompt_pass(model, cluster, reader, together, calibration)
+    prompts, passes = prompt_pass(model, cluster, worker(plan), together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
@@ -208,6 +205,14 @@ def predict_inference(
         decoding=decoding,
         reader=held,
     )
+
+
+def _placed(plan: ServingPlan, cluster: Cluster) -> ServingPlan:
+    """The plan as the accelerator runs it; one for each machine of a batch."""
+    if varying(cluster):
+        machines = np.broadcast_shapes(plan.shape, shape_of(cluster))
+        plan = replace(plan, tp=np.broadcast_to(plan.tp, machines))
+    return adapted(plan, cluster.accelerator)
 
 
 def _handed_over(

@@ -201,7 +201,16 @@ def collective_time(
     if place is None:
         place = span(group, cluster)
     size = np.asarray(message, float)
-    time = _traffic(op, size, place, group, cluster, calibration, copies, reach)
+    time = _traffic(
+        op=op,
+        message=size,
+        place=place,
+        group=group,
+        cluster=cluster,
+        calibration=calibration,
+        copies=copies,
+        reach=reach,
+    )
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
     kind = op.partition(".")[0]

@@ -122,7 +122,20 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     )
     variant = column([float(names.index(operator.variant)) for operator in operators])
     op, dtype = operators[0].op, operators[0].dtype
-    return Shapes(op, dtype, names, variant, m, n, k, batch, flop, moved, idle, cold=1.0)
+    return Shapes(
+        op=op,
+        dtype=dtype,
+        variants=names,
+        variant=variant,
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        flop=flop,
+        bytes=moved,
+        idle=idle,
+        cold=1.0,
+    )
 
 
 def memory_time(moved: Array, accelerator: Accelerator) -> Array:

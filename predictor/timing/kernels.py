@@ -103,7 +103,14 @@ def _busy(
         latency, away = model.latency_on(accelerator), model.distance(found.features)
         if resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
-                resolved, resolved.relative, found.features, y, away, accelerator, shapes, library
+                resolved=resolved,
+                relative=resolved.relative,
+                features=found.features,
+                y=y,
+                away=away,
+                accelerator=accelerator,
+                shapes=shapes,
+                library=library,
             )
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)

@@ -124,14 +124,14 @@ def exchange(
     place = span(group, cluster)
     everyone = place if crowd is None else span(crowd, cluster)
     time, sigma = collective_time(
-        collective.op,
-        collective.bytes,
-        group,
-        cluster,
-        calibration,
-        collective.copies,
-        collective.reach,
-        place,
+        op=collective.op,
+        message=collective.bytes,
+        group=group,
+        cluster=cluster,
+        calibration=calibration,
+        copies=collective.copies,
+        reach=collective.reach,
+        place=place,
     )
     values = (
         time * collective.calls,
@@ -215,6 +215,18 @@ COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_ov
 """Categories that change a layer's collectives alone, none of its kernels."""
 
 
+def _hops(
+    inside: dict[tuple[Slot, int], Exchange], none: dict[str, Array], base: TrainingPlan
+) -> dict[str, Array]:
+    """Steps of the tensor-parallel rings by module."""
+    hops = dict(none)
+    for (slot, _), exchange in inside.items():
+        if slot.kind == "tp":
+            rounds = 2.0 if slot.op == "allreduce" else 1.0
+            hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
+    return hops
+
+
 def layer_parts(
     model: Model,
     cluster: Cluster,
@@ -232,13 +244,9 @@ def layer_parts(
     accelerator, shape = cluster.accelerator, base.shape
     zero = np.zeros(shape)
     if timing is None:
+        host = accelerator.host_time(base.tp)
         timing = operator_times(
-            operators,
-            accelerator,
-            calibration,
-            shape,
-            sustained=True,
-            host=accelerator.host_time(base.tp),
+            operators, accelerator, calibration, shape, sustained=True, host=host
         )
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
@@ -248,10 +256,8 @@ def layer_parts(
     kernels: dict[str, Array] = {}
     for position, operator in enumerate(operators):
         time = filled(timing.time[position] * operator.count, shape)
-        own, family = (
-            kernel_class(operator, base.attention, accelerator.architecture),
-            timing.family[position],
-        )
+        own = kernel_class(operator, base.attention, accelerator.architecture)
+        family = timing.family[position]
         for table, key in (
             (work, (operator.module, operator.phase, own)),
             (families, (operator.module, family, own)),
@@ -266,12 +272,16 @@ def layer_parts(
             counts[operator.module] = before + operator.count * each
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
-    hops = dict.fromkeys(launches, zero)
-    for (slot, _), exchange in inside.items():
-        if slot.kind == "tp":
-            rounds = 2.0 if slot.op == "allreduce" else 1.0
-            hops[slot.place] = hops[slot.place] + rounds * exchange.count * (base.tp - 1.0)
     spreads = {family: filled(value, shape) for family, value in sigmas.items()}
     return LayerParts(
-        base, listed, work, weights, families, launches, kernels, hops, inside, spreads
+        base=base,
+        listed=listed,
+        work=work,
+        weights=weights,
+        families=families,
+        launches=launches,
+        kernels=kernels,
+        hops=_hops(inside, dict.fromkeys(launches, zero), base),
+        inside=inside,
+        sigmas=spreads,
     )

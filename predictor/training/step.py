@@ -1,8 +1,8 @@
 """Puts the parts of a step together under the parameters of a run: what hides behind what, what
 the host adds, how the pipeline plays, what the whole is stretched by.
 
-Cheap beside taking the step apart (`parts.parts`), and arrays throughout: the runs of all published
-tables are one batch, to which `calibration.runs` fits the parameters.
+Cheap beside taking the step apart (`decomposition.parts`), and arrays throughout: the runs of all
+published tables are one batch, to which `calibration.runs` fits the parameters.
 """
 
 from __future__ import annotations

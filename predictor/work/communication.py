@@ -11,6 +11,7 @@ et al. 2020 (sharded data parallelism); Liu et al. 2023 (ring attention); Jacobs
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,7 +143,18 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
             at: Region = region,
         ) -> None:
             count = at.share * count
-            found.append(Collective(name, op, phase, at.module, "tp", message, count, behind))
+            found.append(
+                Collective(
+                    name=name,
+                    op=op,
+                    phase=phase,
+                    module=at.module,
+                    group="tp",
+                    bytes=message,
+                    count=count,
+                    behind=behind,
+                )
+            )
 
         for phase, again, share in _passes(plan, enter):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
@@ -179,14 +191,14 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         shared = copies if op == "alltoall" else 1.0
         found.append(
             Collective(
-                name,
-                op,
-                phase,
-                "moe",
-                group,
-                size,
-                count,
-                hidden,
+                name=name,
+                op=op,
+                phase=phase,
+                module="moe",
+                group=group,
+                bytes=size,
+                count=count,
+                behind=hidden,
                 copies=shared,
                 reach=plan.routed_nodes,
             )
@@ -256,7 +268,17 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
         if plan.cp_kind == "ring":
             message, calls = volume * token * width, plan.cp - 1.0
             found.append(
-                Collective(name, "p2p", phase, "layer", "cp", message, count, behind, calls)
+                Collective(
+                    name=name,
+                    op="p2p",
+                    phase=phase,
+                    module="layer",
+                    group="cp",
+                    bytes=message,
+                    count=count,
+                    behind=behind,
+                    calls=calls,
+                )
             )
         elif plan.cp_kind == "ulysses":
             message = token * (query + width)
@@ -288,7 +310,16 @@ def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     behind = "stage" if plan.p2p_overlap else ""
     crossing = np.where(plan.pp > 1, 1.0, 0.0)
     return [
-        Collective(f"pipeline.{phase}", "p2p", phase, "stage", "pp", message, crossing, behind)
+        Collective(
+            name=f"pipeline.{phase}",
+            op="p2p",
+            phase=phase,
+            module="stage",
+            group="pp",
+            bytes=message,
+            count=crossing,
+            behind=behind,
+        )
         for phase in ("forward", "backward")
     ]
 
@@ -305,6 +336,52 @@ class Held:
     trained: Numeric
 
 
+def _update(
+    name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric, behind: str
+) -> Collective:
+    return Collective(
+        name=name,
+        op=op,
+        phase=phase,
+        module="update",
+        group=group,
+        bytes=size,
+        count=count,
+        behind=behind,
+    )
+
+
+def _replicas(
+    plan: TrainingPlan, held: Held, kind: str, prefix: str, shard: Numeric, layers: Numeric
+) -> Iterator[Collective]:
+    """Collectives of one kind of parameters: groups `prefix`dp, `prefix`shard, ..."""
+    hide_reduce = "backward" if plan.grad_overlap else ""
+    hide_gather = "forward" if plan.param_overlap else ""
+    sharding = SHARDINGS[plan.sharding]
+    repeats = plan.micro_batches if sharding.per_micro_batch else 1.0
+    grads, weights = held.trained * plan.reduce_bytes, held.weights * plan.gather_bytes
+    scatter, gather = f"{kind}gradients.scatter", f"{kind}weights.gather"
+    if sharding.weights:
+        pieces = layers + 1.0  # the layers, and the rest as one
+        weight, grad, count = weights / pieces, grads / pieces, pieces * plan.micro_batches
+        group = f"{prefix}shard"
+        yield _update(gather, "allgather", "forward", group, weight, count, hide_gather)
+        if plan.reshard:
+            again = f"{kind}weights.regather"
+            yield _update(again, "allgather", "backward", group, weight, count, hide_reduce)
+        yield _update(scatter, "reducescatter", "backward", group, grad, count, hide_reduce)
+        name, group = f"{kind}gradients.replicate", f"{prefix}replicate"
+        yield _update(name, "allreduce", "backward", group, grad / shard, count, hide_reduce)
+    elif sharding.optimizer:
+        group = f"{prefix}dp"
+        updated = held.trained * plan.gather_bytes
+        yield _update(scatter, "reducescatter", "backward", group, grads, repeats, hide_reduce)
+        yield _update(gather, "allgather", "forward", group, updated, 1.0, hide_gather)
+    else:
+        name, group = f"{kind}gradients.reduce", f"{prefix}dp"
+        yield _update(name, "allreduce", "backward", group, grads, repeats, hide_reduce)
+
+
 def gradient_collectives(
     plan: TrainingPlan, dense: Held, experts: Held, layers: Numeric, shared: Numeric
 ) -> list[Collective]:
@@ -317,45 +394,10 @@ def gradient_collectives(
 
     Counts are per step; those of fully sharded weights repeat with every micro-batch.
     """
-    hide_reduce = "backward" if plan.grad_overlap else ""
-    hide_gather = "forward" if plan.param_overlap else ""
-    found: list[Collective] = []
-
-    def add(
-        name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric, behind: str
-    ) -> None:
-        found.append(Collective(name, op, phase, "update", group, size, count, behind))
-
-    def reduce(held: Held, kind: str, prefix: str, shard: Numeric) -> None:
-        """Collectives of one kind of parameters: groups `prefix`dp, `prefix`shard, ..."""
-        sharding = SHARDINGS[plan.sharding]
-        repeats = plan.micro_batches if sharding.per_micro_batch else 1.0
-        grads, weights = held.trained * plan.reduce_bytes, held.weights * plan.gather_bytes
-        scatter, gather = f"{kind}gradients.scatter", f"{kind}weights.gather"
-        if sharding.weights:
-            pieces = layers + 1.0  # the layers, and the rest as one
-            weight, grad, count = weights / pieces, grads / pieces, pieces * plan.micro_batches
-            group = f"{prefix}shard"
-            add(gather, "allgather", "forward", group, weight, count, hide_gather)
-            if plan.reshard:
-                again = f"{kind}weights.regather"
-                add(again, "allgather", "backward", group, weight, count, hide_reduce)
-            add(scatter, "reducescatter", "backward", group, grad, count, hide_reduce)
-            name, group = f"{kind}gradients.replicate", f"{prefix}replicate"
-            add(name, "allreduce", "backward", group, grad / shard, count, hide_reduce)
-        elif sharding.optimizer:
-            group = f"{prefix}dp"
-            updated = held.trained * plan.gather_bytes
-            add(scatter, "reducescatter", "backward", group, grads, repeats, hide_reduce)
-            add(gather, "allgather", "forward", group, updated, 1.0, hide_gather)
-        else:
-            name, group = f"{kind}gradients.reduce", f"{prefix}dp"
-            add(name, "allreduce", "backward", group, grads, repeats, hide_reduce)
-
-    reduce(dense, "", "", plan.shard_group)
+    found = [*_replicas(plan, dense, "", "", plan.shard_group, layers)]
     if np.any(np.asarray(experts.weights) > 0):
-        reduce(experts, "experts.", "e", plan.expert_shard_group)
+        found += _replicas(plan, experts, "experts.", "e", plan.expert_shard_group, layers)
     crossing = np.where(plan.pp > 1, 1.0, 0.0)
     tied = shared * plan.gradient_bytes
-    add("embedding.tie", "allreduce", "backward", "ends", tied, crossing, "")
+    found.append(_update("embedding.tie", "allreduce", "backward", "ends", tied, crossing, ""))
     return found

@@ -83,9 +83,17 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     slices = value / SLICE
     moved = size * (2.0 * CHUNK * key + 2.0 * CHUNK * SLICE + key * SLICE)
     walk = streaming(
-        "delta.pass", "elementwise", "recurrence", "forward", at.module, at.software.core,
-        sequences * heads * slices, chunks, moved, count=at.share,
-    )  # fmt: skip
+        name="delta.pass",
+        op="elementwise",
+        variant="recurrence",
+        phase="forward",
+        module=at.module,
+        dtype=at.software.core,
+        rows=sequences * heads * slices,
+        columns=chunks,
+        bytes_per_element=moved,
+        count=at.share,
+    )
     at.operators.append(replace(walk, batch=sequences * heads * slices))
 
 

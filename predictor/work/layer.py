@@ -107,15 +107,15 @@ def embedding(at: WorkList) -> None:
     for name, variant, phase, moved, saved in found:
         at.operators.append(
             Operator(
-                name,
-                "embedding",
-                variant,
-                phase,
-                at.module,
-                at.software.core,
-                rows,
-                h,
-                vocab,
+                name=name,
+                op="embedding",
+                variant=variant,
+                phase=phase,
+                module=at.module,
+                dtype=at.software.core,
+                m=rows,
+                n=h,
+                k=vocab,
                 bytes=moved,
                 saved=at.kept(saved),
             )

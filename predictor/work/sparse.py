@@ -55,10 +55,20 @@ def choice(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) ->
     """
     rows, width = guessed * float(at.model.index_heads), float(at.model.index_head_dim)
     scores = Operator(
-        "index.scores", "attention_decode", "kv8", "forward", at.module, at.software.core, rows,
-        keys, width, sequences, 2.0 * sequences * rows * width * keys,
-        sequences * _moved(at.model, guessed, keys, keys), at.share,
-    )  # fmt: skip
+        name="index.scores",
+        op="attention_decode",
+        variant="kv8",
+        phase="forward",
+        module=at.module,
+        dtype=at.software.core,
+        m=rows,
+        n=keys,
+        k=width,
+        batch=sequences,
+        flop=2.0 * sequences * rows * width * keys,
+        bytes=sequences * _moved(at.model, guessed, keys, keys),
+        count=at.share,
+    )
     at.operators.append(scores)
     _largest(at, sequences * guessed, keys)
 
@@ -88,10 +98,20 @@ def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> 
     heads, width = sequences * float(model.index_heads), float(model.index_head_dim)
     # One product instead of the two of attention: half the head size.
     scores = Operator(
-        "index.scores", "attention_prefill", "flash", "forward", at.module, SCORED, query, keys,
-        0.5 * width, heads, 2.0 * heads * query * width * before,
-        sequences * _moved(model, query, keys, before), at.share,
-    )  # fmt: skip
+        name="index.scores",
+        op="attention_prefill",
+        variant="flash",
+        phase="forward",
+        module=at.module,
+        dtype=SCORED,
+        m=query,
+        n=keys,
+        k=0.5 * width,
+        batch=heads,
+        flop=2.0 * heads * query * width * before,
+        bytes=sequences * _moved(model, query, keys, before),
+        count=at.share,
+    )
     at.operators.append(scores)
     _largest(at, sequences * query, before)
     queries = model.heads / at.portion.tp
@@ -103,19 +123,19 @@ def prompts(at: WorkList, sequences: Numeric, query: Numeric, past: Numeric) -> 
     moved = size * sequences * (query * queries * 2.0 * d + keys * stored)
     at.operators.append(
         Operator(
-            "attention.chosen",
-            "attention_prefill",
-            "mla",
-            "forward",
-            at.module,
-            at.software.core,
-            query,
-            np.minimum(keys, float(model.index_topk)),
-            d,
-            batch,
-            4.0 * batch * query * d * seen,
-            moved,
-            at.share,
+            name="attention.chosen",
+            op="attention_prefill",
+            variant="mla",
+            phase="forward",
+            module=at.module,
+            dtype=at.software.core,
+            m=query,
+            n=np.minimum(keys, float(model.index_topk)),
+            k=d,
+            batch=batch,
+            flop=4.0 * batch * query * d * seen,
+            bytes=moved,
+            count=at.share,
         )
     )
 

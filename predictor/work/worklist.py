@@ -111,15 +111,15 @@ class WorkList:
         for label, kind, when, moved, kept in parts:
             self.operators.append(
                 streaming(
-                    label,
-                    op,
-                    kind,
-                    when,
-                    self.module,
-                    self.software.core,
-                    rows,
-                    columns,
-                    moved * (1.0 if alone else self.software.traffic),
+                    name=label,
+                    op=op,
+                    variant=kind,
+                    phase=when,
+                    module=self.module,
+                    dtype=self.software.core,
+                    rows=rows,
+                    columns=columns,
+                    bytes_per_element=moved * (1.0 if alone else self.software.traffic),
                     count=self.share * times,
                     saved=self.kept(kept),
                     core=core,
@@ -148,14 +148,14 @@ class WorkList:
         dtype = dtype or self.software.core
         self.operators.append(
             gemm(
-                name,
-                layout,
-                phase,
-                self.module,
-                self.software.products if dtype == self.software.core else dtype,
-                m,
-                n,
-                k,
+                name=name,
+                layout=layout,
+                phase=phase,
+                module=self.module,
+                dtype=self.software.products if dtype == self.software.core else dtype,
+                m=m,
+                n=n,
+                k=k,
                 batch=batch * groups,
                 out_bytes=out_bytes or self.size,
                 count=self.share * times,
@@ -196,7 +196,17 @@ class WorkList:
         else:
             self.product(name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups)
         if self.learning:
-            self._gradients(self.learning, name, m, n, k, dtype, groups, bias, adapted)
+            self._gradients(
+                learning=self.learning,
+                name=name,
+                m=m,
+                n=n,
+                k=k,
+                dtype=dtype,
+                groups=groups,
+                bias=bias,
+                adapted=adapted,
+            )
 
     def _widened(self, name: str, m: Numeric, n: Numeric, k: Numeric, dtype: str) -> None:
         """Few rows are multiplied with the narrow weights as they are; many after those have been

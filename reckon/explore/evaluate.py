@@ -38,7 +38,7 @@ from reckon.explore.machines import (
     technology_machines,
 )
 
-CHUNK = 4096
+POINTS_AT_ONCE = 4096
 """Points that are evaluated together: some 0.3 GB of arrays."""
 
 LATENCY, LEAST_GAIN = "latency", 1.03
@@ -205,8 +205,8 @@ class _Run:
             which = np.concatenate([rows for _, rows, _ in members])
             repeat = np.repeat(np.arange(len(members)), [len(ids) for ids, _, _ in members])
             joined = stack([plan for _, _, plan in members])
-            for start in range(0, len(ids), CHUNK):
-                part = slice(start, start + CHUNK)
+            for start in range(0, len(ids), POINTS_AT_ONCE):
+                part = slice(start, start + POINTS_AT_ONCE)
                 self._evaluate(model, made, which[part], take(joined, repeat[part]), ids[part])
 
     @staticmethod

@@ -37,7 +37,7 @@ STEP_KEYS = ("name", "factor", "system", "machine", "plan", "search")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class Generation:
     """One machine on the way: its speed and the plan that it runs; memory and capacity in GiB,
     sigma the log-standard-deviation without what runs add beyond their kernels."""
 
@@ -132,7 +132,7 @@ def _predicted(
     cluster: Cluster,
     fields: Mapping[str, Any],
     calibration: Calibration,
-) -> Step:
+) -> Generation:
     spec = parse(TrainingPlanSpec, fields, "plan")
     plan = complete_training(spec, calibration.run, model=model, cluster=cluster).plan
     found = predict(model, cluster, plan, calibration)
@@ -142,20 +142,20 @@ def _predicted(
         raise InputError(
             f"generations: {name}: {peak / GIB:.1f} GiB do not fit {capacity / GIB:.1f} GiB"
         )
-    return Step(
-        name,
-        factor,
-        float(found.tokens_per_s),
-        float(found.utilisation("megatron")),
-        math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
-        peak / GIB,
-        capacity / GIB,
-        plan,
+    return Generation(
+        name=name,
+        factor=factor,
+        tokens_per_s=float(found.tokens_per_s),
+        mfu=float(found.utilisation("megatron")),
+        sigma=math.sqrt(max(float(found.sigma) ** 2 - calibration.run.sigma**2, 0.0)),
+        memory=peak / GIB,
+        capacity=capacity / GIB,
+        plan=plan,
     )
 
 
 def _figures(
-    steps: list[Step], table: pd.DataFrame, factors: pd.DataFrame, target: Mapping[str, Any]
+    steps: list[Generation], table: pd.DataFrame, factors: pd.DataFrame, target: Mapping[str, Any]
 ) -> list[Figure]:
     labels = [step.name for step in steps]
     colour = {name: number for number, name in enumerate(FACTORS)}
@@ -204,7 +204,7 @@ def _figures(
 
 
 def _result(
-    steps: list[Step], parameters: Mapping[str, Any], facts: dict[str, Any], reach: float
+    steps: list[Generation], parameters: Mapping[str, Any], facts: dict[str, Any], reach: float
 ) -> Result:
     rate = np.array([step.tokens_per_s for step in steps])
     gains = np.concatenate([[1.0], rate[1:] / rate[:-1]])

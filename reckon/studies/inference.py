@@ -56,7 +56,18 @@ def bounds(parameters: Mapping[str, Any]) -> pd.DataFrame:
             moved = 2.0 * batch * (m * k + k * n + m * n)
             flop = 2.0 * m * n * k * batch
             found = hierarchy(
-                Shapes("gemm", dtype, ("fwd",), np.zeros(len(m)), m, n, k, batch, flop, moved),
+                Shapes(
+                    op="gemm",
+                    dtype=dtype,
+                    variants=("fwd",),
+                    variant=np.zeros(len(m)),
+                    m=m,
+                    n=n,
+                    k=k,
+                    batch=batch,
+                    flop=flop,
+                    bytes=moved,
+                ),
                 machine,
             )
             ridge = float(machine.peak_for(dtype)) / float(machine.bandwidth)

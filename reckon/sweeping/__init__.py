@@ -21,7 +21,7 @@ from reckon.sweeping.cells import columns
 from reckon.sweeping.grid import Chunk, Grid, chunks, read_grid
 from reckon.sweeping.workers import Done, beside, here, on_cluster
 
-CHUNK = {"predict train": 256, "predict infer": 256, "plan train": 1, "plan infer": 1}
+CELLS_OF_A_FILE = {"predict train": 256, "predict infer": 256, "plan train": 1, "plan infer": 1}
 """Cells of a file unless stated: about a second's work."""
 
 
@@ -94,7 +94,7 @@ def sweep(
     content = grid if isinstance(grid, Mapping) else catalog.read_mapping(Path(grid))
     where = "grid" if isinstance(grid, Mapping) else str(grid)
     found = read_grid(content, calibration, where)
-    size = chunk if chunk is not None else CHUNK[found.verb]
+    size = chunk if chunk is not None else CELLS_OF_A_FILE[found.verb]
     for name, value in (("--chunk", size), ("--workers", workers)):
         if value is not None and value < 1:
             raise InputError(f"{name} {value} must be at least 1")

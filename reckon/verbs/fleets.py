@@ -296,19 +296,19 @@ def search_infer(
         delay = interruption(own_model, own, known)
         contrast = Contrast(other, delay, delay / own.tpot)
     return InferenceSearch(
-        own_model,
-        wanted,
-        promise,
-        goal,
-        float(given["output_len"][0]),
-        float(given["input_len"][0]),
-        headroom,
-        spare,
-        known.run,
-        found,
-        fleets,
-        trials,
-        contrast,
+        model=own_model,
+        load=wanted,
+        promise=promise,
+        objective=goal,
+        output_len=float(given["output_len"][0]),
+        input_len=float(given["input_len"][0]),
+        headroom=headroom,
+        spare=spare,
+        run=known.run,
+        found=found,
+        fleets=fleets,
+        contrast=contrast,
+        trials=trials,
     )
 
 
@@ -323,15 +323,15 @@ def _fleet(
     own = None if table is None else table[engine.cluster.name]
     hours = float(np.sum(np.maximum(counts, 1)) * engine.gpus)
     return Fleet(
-        engine,
-        most,
-        int(most * engine.gpus),
-        hours,
-        None if own is None else own * most * engine.gpus,
-        None if own is None else own * hours / len(wanted.rates),
-        float(np.interp(share, rate, ttft)),
-        float(np.interp(share, rate, tpot)),
-        engine.used * min(share / engine.rate, 1.0),
+        engine=engine,
+        count=most,
+        gpus=int(most * engine.gpus),
+        hours=hours,
+        cost=None if own is None else own * most * engine.gpus,
+        cost_scaled=None if own is None else own * hours / len(wanted.rates),
+        ttft=float(np.interp(share, rate, ttft)),
+        tpot=float(np.interp(share, rate, tpot)),
+        used=engine.used * min(share / engine.rate, 1.0),
     )
 
 

@@ -261,7 +261,16 @@ def search(
     own_cluster = with_host(own_cluster, stated)
     bounds = Limits(**limits)
     goal = objective or ("cost" if bounds.days is not None else "time")
-    result = search_train(own_model, own_cluster, stated, known, bounds, goal, keep, prune)
+    result = search_train(
+        model=own_model,
+        cluster=own_cluster,
+        fields=stated,
+        calibration=known,
+        limits=bounds,
+        objective=goal,
+        keep=keep,
+        prune=prune,
+    )
     own = None if compare is None else hold_against(result, stated, compare)
     return TrainingSearch(result, own)
 

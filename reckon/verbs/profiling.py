@@ -191,18 +191,18 @@ def _measure(
     from profiler.trace import record
 
     device.activate()
-    whole = suite.Budget(seconds)
+    whole = suite.Allowance(seconds)
     device.facts["conditions_before"] = device.conditions()
     tell("memory")
     if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
-        for row in suite.copies(device, suite.Budget(0.1 * seconds)):
+        for row in suite.copies(device, suite.Allowance(0.1 * seconds)):
             tables.kernels.append(row)
     tell("host")
     if not device.on_gpu and not any(
         row["op"] == "dispatch" for row in _of(tables.kernels, device)
     ):
-        tables.kernels += dispatch.host_times(device, suite.Budget(HOST_SHARE * seconds))
-    kernels = suite.Budget(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
+        tables.kernels += dispatch.host_times(device, suite.Allowance(HOST_SHARE * seconds))
+    kernels = suite.Allowance(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
     known = _of(tables.kernels, device)
     for row in suite.run(device, kernels, known, tell, models=models, modes=modes):
         tables.kernels.append(row)

@@ -15,7 +15,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan, batches
 from predictor.serving import (
     EXACT_STEPS,
-    NODES,
+    STEPS_LISTED,
     InferencePrediction,
     ServingRequest,
     complete_serving,
@@ -51,7 +51,7 @@ def predict_infer(
     known = load(calibration)
     resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
     if isinstance(plan, ServingPlan):
-        single = EXACT_STEPS if plan.shape == () else NODES
+        single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
         return predict_inference(resolved_model, resolved_cluster, plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
@@ -79,14 +79,14 @@ def _one(request: ServingRequest, calibration: Calibration) -> ServingResult:
     if request.simulate:
         clients = float(plan.batch) / float(plan.dp)
         served = one_by_one(
-            model,
-            cluster,
-            plan,
-            calibration,
-            request.simulate,
-            request.variation,
-            request.rate,
-            max(int(clients), 1) if math.isfinite(clients) else request.simulate,
+            model=model,
+            cluster=cluster,
+            plan=plan,
+            calibration=calibration,
+            requests=request.simulate,
+            variation=request.variation,
+            rate=request.rate,
+            clients=max(int(clients), 1) if math.isfinite(clients) else request.simulate,
         )
     return ServingResult(request, batch, None, served, most, saturated)
 

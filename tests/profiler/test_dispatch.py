@@ -23,7 +23,7 @@ def test_host_time_is_what_operators_leave_of_a_pass(monkeypatch: pytest.MonkeyP
     """Ten kernels of 2 us in passes of 100 us: 8 us each beside the kernels."""
     operator = Operator("add", "elementwise", "add", "forward", "layer", "fp32", 4.0, 4.0)
     whole = dispatch.Whole(lambda: [Sample(100e-6, 0.0)] * 3, [(operator, 4.0), (operator, 6.0)], 1)
-    fixed = suite.Timing(2e-6, 2e-6, 2e-6, 5)
+    fixed = suite.Measured(2e-6, 2e-6, 2e-6, 5)
     monkeypatch.setattr(dispatch, "measure", lambda *arguments: fixed)
     found = dispatch.host_time(whole, find("cpu", 1))
     assert found.median == pytest.approx(8e-6)
@@ -34,13 +34,13 @@ def test_host_time_is_what_operators_leave_of_a_pass(monkeypatch: pytest.MonkeyP
 
 def test_host_times_are_rows_that_the_device_file_takes() -> None:
     device = find("cpu", 1)
-    rows = list(dispatch.host_times(device, suite.Budget(0.0)))
+    rows = list(dispatch.host_times(device, suite.Allowance(0.0)))
     assert [row["kernel"] for row in rows] == ["serving.gpt"], "one in any case, no more"
     split = {**rows[0], "kernel": f"{output.SPLIT}.llama", "latency_us": 80.0}
     other = {**rows[0], "kernel": "training.gpt", "latency_us": rows[0]["latency_us"] + 2.0}
     fast = suite.row(
         suite.Case(gemm("x", "fwd", "forward", "layer", "fp32", 64.0, 64.0, 64.0), 1, 64.0),
-        suite.Timing(1e-5, 1e-5, 1e-5, 5), device, "warm",
+        suite.Measured(1e-5, 1e-5, 1e-5, 5), device, "warm",
     )  # fmt: skip
     table = pd.DataFrame([*rows, split, other, fast]).reindex(columns=list(KERNEL_COLUMNS))
     made = output.accelerator_mapping(table, device)

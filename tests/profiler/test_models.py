@@ -22,7 +22,7 @@ from profiler import collectives, huggingface, parallel, ranks, serving, step, s
 from profiler.collectives import Member  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.models import Mixture, Transformer  # noqa: E402
-from profiler.timing import NOISY, Timing, _EventClock, measure  # noqa: E402
+from profiler.timing import NOISY, Measured, _EventClock, measure  # noqa: E402
 from profiler.trace import STEPS, record  # noqa: E402
 
 GPT = Model("gpt", 2, 128, 2, 2, 64, 256, 500, gated=False, activation="gelu", norm="layernorm",
@@ -105,7 +105,7 @@ def _groups(rank: int, port: int, results: Any) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=4)
     member = Member(find("cpu", 1, 4), rank, 4, 2, "gloo")
-    rows = collectives.sweep(member, suite.Budget(-1.0))
+    rows = collectives.sweep(member, suite.Allowance(-1.0))
     if rank == 0:
         results.put(rows)
     dist.barrier()
@@ -197,13 +197,13 @@ def test_events_are_read_in_milliseconds() -> None:
 
 
 def test_what_was_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [Timing(1.0, 0.5, 2.0, 5), Timing(1.1, 1.0, 1.2, 5), Timing(9.0, 1.0, 9.0, 5)]
+    made = [Measured(1.0, 0.5, 2.0, 5), Measured(1.1, 1.0, 1.2, 5), Measured(9.0, 1.0, 9.0, 5)]
     monkeypatch.setattr("profiler.timing._measure", lambda *arguments: made.pop(0))
     found = measure([lambda: None], find("cpu"), 0.1)
     assert found.median == 1.1
     assert not found.noisy
     assert len(made) == 1
-    assert Timing(1.0, 1.0, NOISY * 1.01, 5).noisy
+    assert Measured(1.0, 1.0, NOISY * 1.01, 5).noisy
 
 
 @pytest.mark.skipif(not huggingface.available(), reason="HuggingFace transformers is not installed")

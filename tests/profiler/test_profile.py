@@ -131,7 +131,7 @@ def test_cases_are_distinct_and_cover_every_kind() -> None:
     device = find("cpu")
     first = suite.cases(device)
     assert len({case.key for case in first}) == len(first) > 1000
-    rows = [suite.row(case, suite.Timing(1e-3, 1e-3, 1e-3, 5), device, "warm") for case in first]
+    rows = [suite.row(case, suite.Measured(1e-3, 1e-3, 1e-3, 5), device, "warm") for case in first]
     assert len({suite.identity(row) for row in rows}) == len(rows)
     found = set(kinds(check_kernels(pd.DataFrame(rows), "x")))
     wanted = "gemm attention_prefill attention_backward norm.fwd norm.bwd loss.fwd optimizer"
@@ -185,11 +185,11 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
 ) -> None:
     calls = []
 
-    def interrupted(*arguments: object) -> suite.Timing:
+    def interrupted(*arguments: object) -> suite.Measured:
         calls.append(1)
         if len(calls) > 20 + len(suite.COPY_BYTES):
             raise KeyboardInterrupt
-        return suite.Timing(2e-3, 1.9e-3, 2.1e-3, 5)
+        return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
 
     monkeypatch.setattr(suite, "measure", interrupted)
     found = profile(tmp_path / "out", "cpu", 600.0, quiet=True)
@@ -246,7 +246,7 @@ def test_a_resumed_profile_measures_only_what_is_not_there(folder: Path) -> None
     device = find("cpu")
     known = table[table["accelerator"] == device.name].to_dict("records")
     before = {suite.identity(row) for row in known}
-    rows = list(suite.run(device, suite.Budget(1.0), known))
+    rows = list(suite.run(device, suite.Allowance(1.0), known))
     assert rows
     assert not {suite.identity(row) for row in rows} & before
 
@@ -256,7 +256,7 @@ def test_resuming_keeps_what_the_folder_holds(
 ) -> None:
     """An interrupt before anything new leaves every row; a damaged table is refused."""
 
-    def interrupted(*arguments: object) -> suite.Timing:
+    def interrupted(*arguments: object) -> suite.Measured:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(suite, "measure", interrupted)
@@ -282,7 +282,7 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     """A device or PyTorch that cannot compile leaves them out; graphs need a GPU."""
     monkeypatch.setitem(suite.MODES, "compiled", lambda calls, device: calls)
     device = find("cpu")
-    found = list(suite.run(device, suite.Budget(0.0), [], modes=["eager", "compiled", "graph"]))
+    found = list(suite.run(device, suite.Allowance(0.0), [], modes=["eager", "compiled", "graph"]))
     assert [row["mode"] for row in found] == ["eager", "compiled"] * (len(found) // 2)
     assert len(found) >= 2 * suite.ALWAYS
     table = check_kernels(pd.DataFrame(found), "x")
@@ -291,7 +291,7 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
     device = find("cpu")
-    rows = list(suite.run(device, suite.Budget(0.0), []))
+    rows = list(suite.run(device, suite.Allowance(0.0), []))
     assert suite.ALWAYS <= len(rows) < suite.ALWAYS + len(device.dtypes)
     found = output.accelerator_mapping(pd.DataFrame(rows), device)
     assert all(found[output.rate_key(dtype)] > 0 for dtype in device.dtypes)
@@ -301,7 +301,7 @@ def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
 def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = find("cpu")
     case = suite.cases(device)[0]
-    rows = [suite.row(case, suite.Timing(1e-3, 1e-3, 1e-3, 5), device, "warm")]
+    rows = [suite.row(case, suite.Measured(1e-3, 1e-3, 1e-3, 5), device, "warm")]
     rows.append({**rows[0], "op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "layout": "fwd"})
     output.write(tmp_path, rows, [], [device], [])
     before = (tmp_path / "kernels.parquet").read_bytes()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from calibration.sources.kineto_calls import Calls
-from calibration.sources.kineto_file import CHUNK, load
+from calibration.sources.kineto_file import READ_AT_ONCE, load
 from calibration.sources.kineto_steps import Anatomy, anatomy, class_of
 from predictor.errors import InputError
 
@@ -160,7 +160,7 @@ def test_a_trace_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
         )
     path = tmp_path / "t.json.gz"
     text = json.dumps({"traceEvents": events, "traceName": "behind", "rank": 12})
-    assert len(text) > 2 * CHUNK
+    assert len(text) > 2 * READ_AT_ONCE
     path.write_bytes(gzip.compress(text.encode()))
     trace = load(path)
     assert [event["name"] for event in trace.events] == [event["name"] for event in events]

@@ -9,7 +9,8 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan, runnable
-from predictor.serving.passes import TERMS, body, decode_cores, matvec_time, prefill_cores, steps
+from predictor.serving.kernels import matvec_time
+from predictor.serving.passes import TERMS, body, decode_cores, prefill_cores, steps
 from predictor.work.serving import (
     decode_attention,
     kv_token_bytes,

@@ -15,7 +15,8 @@ from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart import transfer_time
 from predictor.serving.completion import complete_serving
-from predictor.serving.passes import BLOCK_RATE, decode_cores, prefill_cores
+from predictor.serving.kernels import BLOCK_RATE
+from predictor.serving.passes import decode_cores, prefill_cores
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import ServingParameters

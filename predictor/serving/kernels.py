@@ -1,0 +1,98 @@
+"""Kernels that an engine runs where a good library has better ones: attention head by head, one
+thread block that walks through its part in turn, matrices streamed for few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator
+from predictor.plans import KV_BYTES, ServingPlan
+from predictor.timing import empty_kernel
+from predictor.work import Operator
+
+STREAMED = 0.9
+"""Share of the memory's bandwidth that a kernel reaches which streams one matrix
+(te42kyfo/gpu-benches: 0.83 to 0.93 of GDDR6X, HBM2e and HBM3)."""
+
+IN_FLIGHT = 6.8
+"""Bytes per clock and processor that a plain matrix-vector kernel can have arrive: some 4 KB of its
+loads are under way in a processor at a time, over a latency of some 650 clocks (Little 1961). It
+binds where a processor's share of the bandwidth is large: HBM, not GDDR. Read off llama.cpp on A100
+and H100 PCIe (6.8 and 6.7); MLC-LLM's rows on A100 agree."""
+
+STEEPNESS = 4.0
+"""How sharply the slower of two limits decides. Between 4 and 8 llama.cpp's decoding changes by
+0.3 %; with 1, where both add up, it errs by 41 % instead of 6."""
+
+BLOCK_RATE = 32 * 1024 / 600e-9
+"""Rate at which one thread block reads and writes [bytes/s]: 256 threads with 128 bytes each
+in flight (16-byte loads, unrolled by 8) over a memory latency of 600 ns (Little 1961)."""
+
+HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
+"""Of the bandwidth of the memory, and of the last-level cache, what decoding attention reaches
+whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
+Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
+
+HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
+    "all": lambda group: group > 0,
+    "but8": lambda group: group != 8,
+    "single": lambda group: group == 1,
+    "copied": lambda group: group > 0,
+}
+"""Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
+
+FEW_ROWS = 8.0
+"""Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
+matrix-vector kernels)."""
+
+
+def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Time of an operator [s] as the plan's engine runs it, from that of a good kernel."""
+    if operator.op == "attention_decode" and plan.headwise != "none":
+        apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
+        each = np.where(apart, headwise_time(operator, plan, accelerator), each)
+    if plan.splitting == "none" and operator.op == "attention_decode":
+        one = 2.0 * operator.k * KV_BYTES[plan.kv] * operator.n
+        each = np.maximum(each, one / BLOCK_RATE)
+    if operator.variant == "recurrence":
+        # `batch` thread blocks side by side, each of which walks through its part in turn.
+        each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
+    if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
+        stream = matvec_time(operator.bytes, accelerator, plan.matvec)
+        plain = plan.matvec == "plain" and operator.op == "gemm"
+        stream = stream if plain else np.minimum(each, stream)
+        each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
+    return each
+
+
+def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Time of decoding attention with a thread block for every query head [s]: the cache comes from
+    memory once, and through the last-level cache once for each head that shares it."""
+    cache = KV_BYTES[plan.kv] * operator.batch * operator.n * 2.0 * operator.k
+    if plan.headwise == "copied":
+        # Read and written as it grows; read, and written for each head; read by the products.
+        moved = (3.0 + 2.0 * operator.m) * cache
+        return np.asarray(
+            empty_kernel(accelerator.year) + moved / (STREAMED * accelerator.bandwidth)
+        )
+    once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
+    every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
+    return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
+
+
+def matvec_time(moved: Numeric, accelerator: Accelerator, kernel: str) -> Array:
+    """Time of a kernel that multiplies a few rows by a matrix as it streams it [s].
+
+    moved    bytes
+    kernel   of `MATVECS`: 'plain' ones are limited by their loads in flight too
+    """
+    rate = STREAMED * np.asarray(accelerator.bandwidth, float)
+    if kernel == "plain":
+        loads = IN_FLIGHT * accelerator.sms * accelerator.clock
+        rate = (rate**-STEEPNESS + loads**-STEEPNESS) ** (-1.0 / STEEPNESS)
+    return np.asarray(empty_kernel(accelerator.year) + moved / rate)

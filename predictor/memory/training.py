@@ -278,8 +278,7 @@ def saved_at(operators: list[Operator], index: npt.NDArray[np.intp]) -> list[Ope
         return value[index] if isinstance(value, np.ndarray) and value.ndim else value
 
     return [
-        replace(o, saved=at(o.saved), count=at(o.count), m=at(o.m), n=at(o.n))
-        for o in operators
+        replace(o, saved=at(o.saved), count=at(o.count), m=at(o.m), n=at(o.n)) for o in operators
     ]
 
 

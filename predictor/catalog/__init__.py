@@ -26,6 +26,7 @@ from predictor.catalog.entries import (
     to_mapping,
 )
 from predictor.catalog.filling import (
+    STORED,
     Assumption,
     Filler,
     framework_settings,
@@ -61,6 +62,7 @@ __all__ = [
     "KINDS",
     "NAMES",
     "SCHEMA_VERSION",
+    "STORED",
     "AcceleratorSpec",
     "Assumption",
     "Budget",

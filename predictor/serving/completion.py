@@ -34,6 +34,7 @@ from predictor.plans import (
     runnable,
     serving_rules,
 )
+from predictor.serving.checkpoint import fill_stored
 from predictor.serving.offload import (
     HOST_BANDWIDTH,
     default_link,
@@ -129,6 +130,7 @@ def complete_serving(
             "multiply"
         )
     _load(filler)
+    fill_stored(filler, model, accelerator)
     best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     filler.fill("precision", best, "bf16 where the accelerator has it, else fp16, else fp32")
     if values["precision"] == "bf16" and "bf16" not in accelerator.peak:

@@ -18,6 +18,7 @@ import numpy as np
 
 from predictor import catalog
 from predictor.catalog import (
+    STORED,
     Assumption,
     Filler,
     TrainingPlanSpec,
@@ -64,9 +65,11 @@ class TrainingRequest:
     price: float | None = None
 
 
-def _precision(filler: Filler, accelerator: Accelerator) -> str:
+def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> str:
     best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     rule = "bf16 where the accelerator has it, else fp16, else fp32"
+    if model.quantization is not None:
+        rule = f"{STORED} ({model.quantization.method}): widened before it is trained, to {rule}"
     precision = filler.fill("precision", best, rule)
     recipe = PRECISIONS[precision]
     for dtype in (recipe.linear, recipe.core):
@@ -124,7 +127,7 @@ def complete_training(
     for field in ("seq_len", "global_batch"):
         if field not in values:
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
-    precision = _precision(filler, cluster.accelerator)
+    precision = _precision(filler, model, cluster.accelerator)
     recipe = PRECISIONS[precision]
 
     framework = filler.fill("framework", "neutral", "no framework was named")

@@ -14,7 +14,7 @@ from typing import Any
 
 from calibration.tables.runs import Skipped, cell, model_of
 from predictor import catalog
-from predictor.catalog import ServingPlanSpec, parse
+from predictor.catalog import ServingPlanSpec, parse, spelled
 from predictor.errors import InputError
 from predictor.serving import ServingRequest, complete_serving, engines
 from predictor.timing import RunParameters
@@ -212,7 +212,7 @@ def _point(
     model = model_of({**row, "model": MODELS.get(stated, stated)})
     given, made = _lengths(row, source, notes)
     framework = str(cell(row, "framework") or "neutral").lower()
-    framework = ENGINES.get(framework, framework)
+    framework = spelled(ENGINES.get(framework, framework))
     framework = framework if framework in engines() else "neutral"
     if framework == "vllm" and str(row["accelerator"]).startswith("MI"):
         framework = "vllm-rocm"

@@ -35,6 +35,7 @@ from predictor.catalog.filling import (
     period,
 )
 from predictor.catalog.given import Given, Range, read_given
+from predictor.catalog.names import aliases, spelled
 from predictor.catalog.specs import (
     AcceleratorSpec,
     ModelSpec,
@@ -78,6 +79,7 @@ __all__ = [
     "Spec",
     "TrainingPlanSpec",
     "accelerator",
+    "aliases",
     "assumptions",
     "budget",
     "calibration_dir",
@@ -107,6 +109,7 @@ __all__ = [
     "run_parameters",
     "scale_up",
     "spec_of",
+    "spelled",
     "stack",
     "system",
     "to_mapping",

@@ -2,7 +2,15 @@
 
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
-from predictor.plans.rules import Rule, check, enforce, feasible, pipeline_rules, training_rules
+from predictor.plans.rules import (
+    Rule,
+    any_broken,
+    check,
+    enforce,
+    feasible,
+    pipeline_rules,
+    training_rules,
+)
 from predictor.plans.schedules import LINE, SCHEDULES, Event, Passes, V, pipeline_time, timeline
 from predictor.plans.serving import (
     ACCUMULATIONS,
@@ -94,6 +102,7 @@ __all__ = [
     "Stages",
     "TrainingPlan",
     "V",
+    "any_broken",
     "blocks",
     "check",
     "enforce",

@@ -21,6 +21,7 @@ from predictor.catalog import (
     named_model,
     period,
     scale_up,
+    spelled,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
@@ -141,7 +142,8 @@ def complete_serving(
         rule = f"{accelerator.name} does not multiply {values['precision']}: widened when read"
         filler.assumed.append(Assumption("precision", own, rule))
         values["precision"] = own
-    framework = filler.fill("framework", "neutral", "no engine was named")
+    framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
+    values["framework"] = framework
     chosen, label = period(engines(), framework, values.get("era"))
     narrow = chosen.get("narrow_cache", ())
     if "fp4" in accelerator.peak:

@@ -26,6 +26,7 @@ from predictor.catalog import (
     framework_settings,
     named_model,
     scale_up,
+    spelled,
     with_host,
 )
 from predictor.errors import InputError
@@ -130,7 +131,8 @@ def complete_training(
     precision = _precision(filler, model, cluster.accelerator)
     recipe = PRECISIONS[precision]
 
-    framework = filler.fill("framework", "neutral", "no framework was named")
+    framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
+    values["framework"] = framework
     settings, label = framework_settings(framework, values.get("era"))
     filler.values.setdefault("era", "neutral")
     filler.fill("cp", 1, "no context parallelism unless asked for")

@@ -108,11 +108,18 @@ def predict_train_command(
         bool, typer.Option("--allow-oom", help="Exit 0 even if it does not fit.")
     ] = False,
     emit: Annotated[Text, flag("emit", "Launch line: megatron torchtitan ...", "NAME")] = None,
-    from_megatron: Annotated[Text, flag("from-megatron", "Read such a line.", "LINE|FILE")] = None,
+    from_megatron: Annotated[
+        Text,
+        typer.Option(
+            "--from-megatron", "--from-megatron-lm", metavar="LINE|FILE", help="Read such a line."
+        ),
+    ] = None,
     from_torchtitan: Annotated[
         Text, flag("from-torchtitan", "Or -nemo, -deepspeed.", "LINE|FILE")
     ] = None,
-    from_nemo: Annotated[Text, typer.Option("--from-nemo", hidden=True)] = None,
+    from_nemo: Annotated[
+        Text, typer.Option("--from-nemo", "--from-megatron-bridge", hidden=True)
+    ] = None,
     from_deepspeed: Annotated[Text, typer.Option("--from-deepspeed", hidden=True)] = None,
 ) -> None:
     """Step time, memory and bottlenecks of a training run. Comma lists give a row each."""
@@ -216,7 +223,12 @@ def predict_infer_command(
     emit: Annotated[Text, flag("emit", "Launch line: vllm sglang trtllm.", "NAME")] = None,
     from_vllm: Annotated[Text, flag("from-vllm", "Read such a line.", "LINE|FILE")] = None,
     from_sglang: Annotated[Text, flag("from-sglang", "Or of SGLang.", "LINE|FILE")] = None,
-    from_trtllm: Annotated[Text, flag("from-trtllm", "Or TensorRT-LLM.", "LINE|FILE")] = None,
+    from_trtllm: Annotated[
+        Text,
+        typer.Option(
+            "--from-trtllm", "--from-tensorrt-llm", metavar="LINE|FILE", help="Or TensorRT-LLM."
+        ),
+    ] = None,
 ) -> None:
     """Time to first token, time per token, throughput, memory. Comma lists give a row each."""
     given = locals()

@@ -185,7 +185,8 @@ def _finish(
     if json != "-" and not emit:
         _show(found, why)
     fits = any(result.fits for result in found.predictions)
-    return 0 if fits or allow_oom else 2
+    held = extra["emitted"]["read_back"]["holds"] if emit else True
+    return 0 if held and (fits or allow_oom) else 2
 
 
 def _show(found: Sweep[Any], why: Explanation | None) -> None:

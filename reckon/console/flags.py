@@ -43,3 +43,4 @@ EngineName = Annotated[Text, flag("framework", "Engine: vllm sglang ...", "NAME"
 EngineEra = Annotated[Text, flag("era", "Of the engine, YYYY-MM.", "DATE")]
 Report = Annotated[Text, flag("report", "Pictures, one HTML file.", "FILE")]
 Emit = Annotated[Text, flag("emit", "Launch line instead.", "NAME")]
+For = Annotated[Text, flag("for", "Only what its launch line can say.", "NAME")]

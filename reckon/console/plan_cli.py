@@ -17,6 +17,7 @@ from reckon.console.flags import (
     Emit,
     EngineEra,
     EngineName,
+    For,
     InputLen,
     Json,
     MicroBatch,
@@ -90,6 +91,7 @@ def plan_train_command(
     calibration: CalibrationName = "default",
     json: Json = None,
     emit: Emit = None,
+    target: For = None,
 ) -> None:
     """The fastest (or cheapest) layout of a training run, the Pareto front, and why."""
     given = locals()
@@ -99,7 +101,9 @@ def plan_train_command(
     fields = {n: given[n] for n in (*FIELDS, *LIMITS, "objective") if given[n] is not None}
     fields |= OFFLOADED if offload else {}
     raise typer.Exit(
-        plan_train(file, fields, settings or [], compare, top, report, calibration, json, emit)
+        plan_train(
+            file, fields, settings or [], compare, top, report, calibration, json, emit, target
+        )
     )
 
 
@@ -151,6 +155,7 @@ def plan_infer_command(
     calibration: CalibrationName = "default",
     json: Json = None,
     emit: Emit = None,
+    target: For = None,
 ) -> None:
     """The fewest GPUs, or the least money, for a load within promised latencies."""
     given = locals()
@@ -158,4 +163,6 @@ def plan_infer_command(
     from reckon.verbs.fleets import OPTIONS, STATED
 
     fields = {name: given[name] for name in (*STATED, *OPTIONS) if given[name] is not None}
-    raise typer.Exit(plan_infer(file, fields, settings or [], top, report, calibration, json, emit))
+    raise typer.Exit(
+        plan_infer(file, fields, settings or [], top, report, calibration, json, emit, target)
+    )

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from predictor import catalog
+from predictor.errors import InputError
 from reckon.console.commands import settings_of
+from reckon.launch import framework_of
 from reckon.verbs.fleets import InferenceSearch
 from reckon.verbs.fleets import asked as asked_fleet
 from reckon.verbs.plans import TrainingSearch, asked
@@ -40,7 +42,19 @@ def _told(
         show()
         if report:
             print(f"\npictures in {report}")
-    return 0
+    return 0 if not line or line["emitted"]["read_back"]["holds"] else 2
+
+
+def aim(emit: str | None, target: str | None) -> str | None:
+    """The target of a search: that of `--for`, else the one whose line is written.
+
+    Raises InputError where they are two.
+    """
+    if emit is None or target is None:
+        return target or emit
+    if framework_of(emit) != framework_of(target):
+        raise InputError(f"--for {target} and --emit {emit} are two targets; give one")
+    return target
 
 
 def plan_train(
@@ -53,6 +67,7 @@ def plan_train(
     calibration: str,
     json: str | None,
     emit: str | None = None,
+    target: str | None = None,
 ) -> int:
     """The verb `reckon plan train`."""
     from reckon.views.plans import show_training
@@ -60,7 +75,8 @@ def plan_train(
 
     own = read_plan(compare) if compare else None
     stated = _stated(file, fields, settings)
-    found = asked(stated, calibration, compare=own, keep=max(top, 100))
+    goal = aim(emit, target)
+    found = asked(stated, calibration, compare=own, keep=max(top, 100), target=goal)
     return _told(
         found,
         lambda: show_training(found, top),
@@ -78,12 +94,14 @@ def plan_infer(
     calibration: str,
     json: str | None,
     emit: str | None = None,
+    target: str | None = None,
 ) -> int:
     """The verb `reckon plan infer`."""
     from reckon.views.fleets import show_inference
     from reckon.views.report import write_inference
 
-    found = asked_fleet(_stated(file, fields, settings), calibration)
+    stated = _stated(file, fields, settings)
+    found = asked_fleet(stated, calibration, target=aim(emit, target))
     return _told(
         found,
         lambda: show_inference(found, top),

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from predictor.errors import InputError
-from predictor.plans import OFFLOADS
+from predictor.plans import OFFLOADS, SHARDINGS, Rule
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import choose
@@ -46,6 +48,16 @@ class Beside:
     def flags(self) -> tuple[str, ...]:
         """Flags of the entry."""
         return self.entry.flags
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """Nothing."""
@@ -165,6 +177,7 @@ ENTRIES: tuple[Entry, ...] = (
             if "tensor_parallel.autotp_size" in flags
             else {"tp": facts.get("tp", 1)}
         ),
+        fields=("tp",),
     ),
     Derived(
         ("pipeline.stages",),
@@ -174,6 +187,7 @@ ENTRIES: tuple[Entry, ...] = (
             if str(flags.get("pipeline.stages", "auto")) != "auto"
             else {"pp": facts.get("pp", 1)}
         ),
+        fields=("pp",),
     ),
     Derived(
         ("sequence_parallel_size",),
@@ -186,8 +200,15 @@ ENTRIES: tuple[Entry, ...] = (
             if "sequence_parallel_size" in flags
             else {"cp": facts.get("cp", 1)}
         ),
+        fields=("cp", "cp_kind"),
     ),
-    Derived((TOTAL, PART, STEPS), _batch_says, _batch_means),
+    Derived(
+        (TOTAL, PART, STEPS),
+        _batch_says,
+        _batch_means,
+        fields=("micro_batch",),
+        needs=("tp", "pp", "cp", "dp", "global_batch"),
+    ),
     Cases(
         ("precision",),
         (
@@ -201,14 +222,21 @@ ENTRIES: tuple[Entry, ...] = (
             ),
         ),
     ),
-    Derived((STAGE, OVERLAP, MICS), _zero_says, _zero_means),
-    Derived(OFFLOADED, _offload_says, _offload_means),
+    Derived(
+        (STAGE, OVERLAP, MICS),
+        _zero_says,
+        _zero_means,
+        fields=("sharding", "dp_shard", "grad_overlap"),
+        needs=("cp", "dp"),
+    ),
+    Derived(OFFLOADED, _offload_says, _offload_means, fields=("offload_optimizer", "offload_to")),
     _type("communication_data_type", "reduce_bytes"),
     _type("data_types.grad_accum_dtype", "gradient_bytes"),
     Derived(
         (CLIP,),
         lambda facts: {CLIP: 1.0 if facts["grad_clip"] else 0.0},
         lambda flags, facts: {"grad_clip": number(CLIP, flags.get(CLIP, 0)) > 0},
+        fields=("grad_clip",),
     ),
 )
 
@@ -261,6 +289,19 @@ def _named_config(config: str, folder: Path, files: dict[str, str], notes: list[
     return flags
 
 
+def _laws(plans: Any) -> list[Rule]:
+    """Whole layers run again or nothing does (`activation_checkpointing`). Pipelines keep gradients
+    until the last micro-batch, which ZeRO-2 and 3 do not (asserted by PipelineEngine)."""
+    found = []
+    if plans.recompute not in ("none", "full"):
+        told = f"DeepSpeed does not recompute {plans.recompute} (tp {{tp}})"
+        found.append(Rule(np.ones(plans.shape, dtype=bool), told, ("tp",)))
+    if SHARDINGS[plans.sharding].per_micro_batch:
+        told = f"DeepSpeed's pipelines (pp {{pp}}) do not take sharding {plans.sharding}"
+        found.append(Rule(np.asarray(plans.pp > 1), told, ("pp",)))
+    return found
+
+
 DEEPSPEED = Dialect(
     name="deepspeed",
     framework="deepspeed",
@@ -272,4 +313,6 @@ DEEPSPEED = Dialect(
     render=lambda flags, facts: _render(flags, facts) + "\n",
     parse=_parse,
     comment="",
+    beside=("ep", "etp", "recompute", "recompute_modules", "recompute_share"),
+    laws=_laws,
 )

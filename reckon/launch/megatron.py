@@ -176,6 +176,8 @@ PLAN: tuple[Entry, ...] = (
             {"--num-virtual-stages-per-pipeline-rank": facts["vpp"]} if facts["vpp"] > 1 else {}
         ),
         _interleaved_means,
+        fields=("vpp",),
+        needs=("pp",),
     ),
     Derived(
         SPLIT_FLAGS,
@@ -183,6 +185,8 @@ PLAN: tuple[Entry, ...] = (
         lambda flags, facts: (
             {"split": "slots"} if all(truth("", flags.get(f, False)) for f in SPLIT_FLAGS) else {}
         ),
+        fields=("split",),
+        needs=("pp", "vpp"),
     ),
     Number("--decoder-first-pipeline-num-layers", "first_layers"),
     Number("--decoder-last-pipeline-num-layers", "last_layers"),
@@ -198,6 +202,7 @@ PLAN: tuple[Entry, ...] = (
             ),
         ),
         lambda facts: facts["cp"] > 1,
+        needs=("cp",),
     ),
     Number("--expert-model-parallel-size", "ep", absent=1),
     Derived(
@@ -216,6 +221,8 @@ PLAN: tuple[Entry, ...] = (
             if "--expert-tensor-parallel-size" in flags
             else ({"etp": facts["tp"]} if facts.get("model.num_experts") else {})
         ),
+        fields=("etp",),
+        needs=("tp",),
     ),
     Switch("--sequence-parallel", "sequence_parallel"),
     Number("--seq-length", "seq_len", also=("--encoder-seq-length",)),
@@ -271,6 +278,7 @@ PLAN: tuple[Entry, ...] = (
                 for f in ("--attention-dropout", "--hidden-dropout")
             )
         },
+        fields=("dropout",),
     ),
     Where(
         Cases(
@@ -288,17 +296,25 @@ PLAN: tuple[Entry, ...] = (
     Derived(LOAD_FLAGS, _load_says, _load_means, off=((LOAD_FLAGS[0], False),)),
     OFFLOAD,
     Derived(GROUP_FLAGS, _groups_says, _groups_means),
-    Derived(("--mtp-num-layers",), _mtp_says, _mtp_means, off=(("--mtp-num-layers", 0),)),
+    Derived(
+        ("--mtp-num-layers",),
+        _mtp_says,
+        _mtp_means,
+        off=(("--mtp-num-layers", 0),),
+        fields=("mtp",),
+    ),
     Derived(
         ("--clip-grad",),
         lambda facts: {"--clip-grad": 1.0 if facts["grad_clip"] else 0.0},
         lambda flags, facts: {"grad_clip": number("--clip-grad", flags.get("--clip-grad", 1)) > 0},
+        fields=("grad_clip",),
     ),
     Derived(
         (*UNFUSED, "--no-rope-fusion"),
         _fusion_says,
         lambda flags, facts: {"fused": not any(truth(f, flags.get(f, False)) for f in UNFUSED)},
         off=((UNFUSED[0], False),),
+        fields=("fused",),
     ),
     Number("--make-vocab-size-divisible-by", "vocab_multiple", absent=128),
     Cases(

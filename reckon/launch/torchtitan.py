@@ -280,13 +280,41 @@ ENTRIES: tuple[Entry, ...] = (
     *(Number(flag, field, absent=1) for field, flag in DEGREES.items()),
     Number(f"{P}expert_parallel_degree", "ep", absent=1),
     Number(f"{P}expert_tensor_parallel_degree", "etp", absent=1),
-    Derived((REPLICATE, SHARD, NODES, PER_NODE, PROCESSES), _data_says, _data_means),
-    Derived((LOCAL, "training.batch_size", GLOBAL, PART), _batch_says, _batch_means),
+    Derived(
+        (REPLICATE, SHARD, NODES, PER_NODE, PROCESSES),
+        _data_says,
+        _data_means,
+        fields=("sharding", "dp_shard"),
+        needs=("tp", "pp", "cp", "dp"),
+    ),
+    Derived(
+        (LOCAL, "training.batch_size", GLOBAL, PART),
+        _batch_says,
+        _batch_means,
+        fields=("micro_batch",),
+        needs=("pp", "dp", "global_batch"),
+    ),
     Number("training.seq_len", "seq_len"),
-    Derived((SCHEDULE, LAYERS, *LESS), _stages_says, _stages_means),
-    Derived((PARAM, CONVERTERS, RECIPE8, RECIPEMX, GATHER8), _precision_says, _precision_means),
+    Derived(
+        (SCHEDULE, LAYERS, *LESS),
+        _stages_says,
+        _stages_means,
+        fields=("schedule", "vpp"),
+        needs=("pp",),
+    ),
+    Derived(
+        (PARAM, CONVERTERS, RECIPE8, RECIPEMX, GATHER8),
+        _precision_says,
+        _precision_means,
+        fields=("precision",),
+    ),
     Derived((DTYPE, REDUCE), _states_says, _states_means),
-    Derived((AC, ACS), _checkpoints_says, _checkpoints_means),
+    Derived(
+        (AC, ACS),
+        _checkpoints_says,
+        _checkpoints_means,
+        fields=("recompute", "recompute_share"),
+    ),
     Derived(
         (RESHARD,),
         lambda facts: {RESHARD: "always" if facts["reshard"] else "never"},
@@ -295,6 +323,8 @@ ENTRIES: tuple[Entry, ...] = (
                 str(flags.get(RESHARD, "default")), facts["pp"] == 1
             )
         },
+        fields=("reshard",),
+        needs=("pp",),
     ),
     Switch(f"{P}enable_async_tensor_parallel", "tp_overlap"),
     Where(
@@ -307,16 +337,19 @@ ENTRIES: tuple[Entry, ...] = (
             ),
         ),
         lambda facts: facts["cp"] > 1,
+        needs=("cp",),
     ),
     Derived(
         ("training.compile", "compile.enable", "compile.components"),
         lambda facts: {"compile.enable": facts["fused"]},
         _compiled_means,
+        fields=("fused",),
     ),
     Derived(
         ("training.max_norm",),
         lambda facts: {"training.max_norm": 1.0 if facts["grad_clip"] else 0.0},
         lambda flags, facts: {"grad_clip": number("", flags.get("training.max_norm", 1.0)) > 0},
+        fields=("grad_clip",),
     ),
     Derived(
         ("training.steps",),

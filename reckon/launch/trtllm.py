@@ -79,12 +79,13 @@ def _graphs_means(flags: Flags, facts: Facts) -> Facts:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Derived((TP, ATTENTION), _ranks_says, _ranks_means),
+    Derived((TP, ATTENTION), _ranks_says, _ranks_means, fields=("tp", "dp")),
     Number("--pp-size", "pp", absent=1),
     Derived(
         ("--ep-size",),
         lambda facts: {"--ep-size": facts["ep"]} if facts.get("model.num_experts") else {},
         lambda flags, facts: {"ep": whole_number("--ep-size", flags.get("--ep-size", 1))},
+        fields=("ep",),
     ),
     Cases(
         ("weights",),
@@ -98,7 +99,11 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
     Derived(
-        ("kv_cache_config.dtype", "quant_config.kv_cache_quant_algo"), _cache_says, _cache_means
+        ("kv_cache_config.dtype", "quant_config.kv_cache_quant_algo"),
+        _cache_says,
+        _cache_means,
+        fields=("kv",),
+        needs=("weights",),
     ),
     Number("--max-batch-size", "max_batch"),
     Number("--max-num-tokens", "chunk"),
@@ -106,6 +111,7 @@ ENTRIES: tuple[Entry, ...] = (
         (GRAPHS,),
         lambda facts: {GRAPHS: None} if facts["execution"] == "eager" else {},
         _graphs_means,
+        fields=("execution",),
     ),
     Cases(
         ("allreduce",),
@@ -143,6 +149,7 @@ ENTRIES: tuple[Entry, ...] = (
         lambda flags, facts: {
             "drafted": whole_number("", flags.get("speculative_config.max_draft_len", 0))
         },
+        fields=("drafted",),
     ),
     LOAD,
 )

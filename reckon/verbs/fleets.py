@@ -29,15 +29,17 @@ from predictor.search import (
     FIELDS,
     Engine,
     Engines,
+    Within,
     curve,
     engine_brief,
     interruption,
     replicas,
     search_engines,
 )
-from predictor.serving import Promise
+from predictor.serving import Promise, ServingRequest
 from predictor.timing import Calibration, RunParameters
 from predictor.units import GB
+from reckon.launch import framework_of, target_of
 from reckon.verbs.loads import Load, load_of, prices
 from reckon.verbs.plans import CLUSTER
 from reckon.verbs.results import SCHEMA_VERSION
@@ -124,6 +126,7 @@ class InferenceSearch:
     fleets: list[Fleet]
     contrast: Contrast | None = None
     simulated: dict[str, Any] | None = None
+    calibration: Calibration | None = None
 
     @property
     def reason(self) -> str:
@@ -158,16 +161,16 @@ class InferenceSearch:
     def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
         """Print the launch line of one engine of the best fleet, and of the load that it carries,
         as `reckon.launch` writes them."""
-        from reckon.verbs.launching import emitted_plan
+        from reckon.verbs.launching import emitted_request
 
         best = self.fleets[0]
         engine = best.engine
         plan = replace(engine.plan, batch=float("inf"), serving=1.0)
         what = f"one of {best.count} engines"
         rate = round(self.load.peak / best.count, 4)
-        return emitted_plan(
-            name, self.model, engine.cluster, plan, self.run, what, rate=rate, quiet=quiet
-        )
+        request = ServingRequest(self.model, engine.cluster, plan, (), rate)
+        assert self.calibration is not None
+        return emitted_request(name, request, self.calibration, what, quiet=quiet)
 
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
@@ -261,6 +264,7 @@ def search_infer(
     objective: str | None = None,
     simulate: int = 0,
     calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+    target: str | None = None,
 ) -> InferenceSearch:
     """Find the smallest (or cheapest) fleet for a load.
 
@@ -275,6 +279,8 @@ def search_infer(
     price      of an accelerator-hour: a number, or 'SYSTEM=X,SYSTEM=Y'
     objective  'gpus' or 'cost'; None: cost where there is a price
     simulate   requests to serve one by one with the best fleet, as a check
+    target     'vllm', 'sglang', 'trtllm': only engines that a launch line of it can say, with its
+               defaults unless another is stated
 
     Raises InputError for anything that cannot be.
     """
@@ -290,6 +296,13 @@ def search_infer(
         raise InputError("--objective cost needs a --price-per-gpu-hour")
     if headroom < 0 or spare < 0:
         raise InputError("--headroom and --spare cannot be below 0")
+    within = None
+    if target is not None:
+        plan = {"framework": framework_of(target), **plan}
+
+        def within(cluster: Cluster) -> Within:
+            return target_of(target, own_model, cluster, known.run, serving=True).rules
+
     given = read_given(plan, "request", ServingPlanSpec, FIELDS)
     for field in ("input_len", "output_len"):
         if field not in given:
@@ -299,7 +312,9 @@ def search_infer(
     wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
-    found = search_engines(own_model, systems, given, promise, known, parameters, most)
+    found = search_engines(
+        own_model, systems, given, promise, known, parameters, most, within=within
+    )
     fleets = [_fleet(e, wanted, headroom, spare, table) for e in found.engines]
     fleets.sort(
         key=lambda f: (f.cost if goal == "cost" else f.gpus, f.gpus, f.hours, f.tpot, f.ttft)
@@ -328,6 +343,7 @@ def search_infer(
         fleets,
         contrast,
         simulated,
+        known,
     )
 
 
@@ -381,7 +397,10 @@ def _simulated(
 
 
 def asked(
-    stated: Mapping[str, Any], calibration: str | Path | Calibration, where: str = "command line"
+    stated: Mapping[str, Any],
+    calibration: str | Path | Calibration,
+    where: str = "command line",
+    target: str | None = None,
 ) -> InferenceSearch:
     """Search what a flat request asks for: `model`, `system` (or `accelerator`), one or several;
     the load and the promise (`OPTIONS`); keys of a serving plan.
@@ -412,6 +431,7 @@ def asked(
         spare=int(numbers.pop("spare", 0)),
         simulate=int(numbers.pop("simulate", 0)),
         calibration=calibration,
+        target=target,
         **own,
     )
 

@@ -51,10 +51,10 @@ def predict_infer(
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    return _one(request, known, own)
+    return predicted(request, known, own)
 
 
-def _one(
+def predicted(
     request: ServingRequest, calibration: Calibration, parameters: ServingParameters
 ) -> ServingResult:
     """Predict one request: by closed forms, and request by request where that is asked for."""
@@ -134,7 +134,7 @@ def _together(
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, request in enumerate(requests):
         if len(requests) == 1 or request.rate is not None or request.simulate:
-            found[position] = _one(request, calibration, parameters)
+            found[position] = predicted(request, calibration, parameters)
             continue
         key = (
             request.model,

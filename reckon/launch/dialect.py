@@ -367,6 +367,10 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     "recompute_share": lambda plan, model: plan.recompute == "full",
     "recompute_chunk": lambda plan, model: plan.recompute == "full",
     "offload_to": lambda plan, model: plan.offload_optimizer + plan.offload_activations > 0,
+    **dict.fromkeys(
+        ("host_memory", "host_bandwidth", "host_link"), lambda plan, model: plan.offload != "none"
+    ),
+    "prefill_tp": lambda plan, model: plan.prefill_workers > 0,
     "cp_kind": lambda plan, model: plan.cp > 1,
     "sequence_parallel": lambda plan, model: plan.tp > 1,
     "schedule": lambda plan, model: plan.pp > 1,

@@ -33,8 +33,9 @@ Cli = Callable[..., tuple[int, str, str]]
 TRAINING = [name for name, dialect in DIALECTS.items() if not dialect.serving]
 SERVING = [name for name, dialect in DIALECTS.items() if dialect.serving]
 
-SPACE: dict[str, Any] = {"gpus": 16, "global_batch": 16, "seq_len": 8192, "offload_activations": [0, 0.5],
-         "offload_optimizer": [0, 1], "micro_batch": [1, 2]}  # fmt: skip
+SPACE: dict[str, Any] = {"gpus": 16, "global_batch": 16, "seq_len": 8192, "tp": [1, 2, 4],
+         "pp": [1, 2, 4], "cp": [1, 2], "offload_optimizer": [0, 1],
+         "micro_batch": [1, 2]}  # fmt: skip
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b-a3b"])
@@ -49,24 +50,26 @@ def test_a_plan_is_in_bounds_where_its_line_reads_back(
     blocks = list(space_of(own, system, fields, run).blocks())
     target = target_of(name, own, system, run, serving=False)
     seen = {True: 0, False: 0}
-    for number in rng.permutation(len(blocks))[:60]:
+    for number in rng.permutation(len(blocks)):
         block = blocks[number]
-        rows = rng.permutation(len(block))[:3]
+        rows = rng.permutation(len(block))
         batch = block.plan(rows)
-        rows = rows[feasible(batch, own)]
+        rows = rows[feasible(batch, own) & ~any_broken(DIALECTS[name].laws(batch), batch.shape)]
         if not rows.size:
             continue
-        batch = block.plan(rows)
-        outside = any_broken(target.rules(batch), batch.shape)
-        for at, row in enumerate(rows):
-            plan = single(block.plan(np.array([row])))
-            if any(law.broken.any() for law in DIALECTS[name].laws(batch.take(np.array([at])))):
+        outside = any_broken(target.rules(block.plan(rows)), rows.shape)
+        for beyond in (False, True):
+            if seen[beyond] >= 25:
                 continue
-            written = emit(name, training_request(own, system, plan, None), run)
-            beside = (*DIALECTS[name].beside, "model", "seq_len")
-            left = [str(one) for one in written.unsaid if one.field not in beside]
-            assert bool(outside[at]) == bool(left), f"{left}\n{plan}\n{written.text}"
-            seen[bool(left)] += 1
+            for row in rows[outside == beyond][:2]:
+                plan = single(block.plan(np.array([row])))
+                written = emit(name, training_request(own, system, plan, None), run)
+                beside = (*DIALECTS[name].beside, "model", "seq_len")
+                left = [str(one) for one in written.unsaid if one.field not in beside]
+                assert beyond == bool(left), f"{left}\n{plan}\n{written.text}"
+                seen[beyond] += 1
+        if min(seen.values()) >= 25:
+            break
     assert min(seen.values()) > 3, seen
 
 
@@ -114,15 +117,16 @@ def single_serving(batch: Any, at: int) -> Any:
 def test_a_search_for_a_target_keeps_its_promise(
     name: str, kernels_only: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = {"gpus": 16, "global_batch": 32, "seq_len": 8192, "micro_batch": 1}
+    plan = {"gpus": 8, "global_batch": 16, "seq_len": 8192, "micro_batch": 1, "tp": [1, 2],
+            "pp": [1, 2, 4], "cp": 1}  # fmt: skip
     found = search("llama3-8b", "dgx-h100", plan, kernels_only, target=name)
     told = found.emit(name)
     text = capsys.readouterr().out
     back = told["read_back"]
-    assert back["holds"] and back["fits"] and not back["differs"]
-    launch = read_launch(
-        name, text, catalog.model("llama3-8b") if "model" in back["beside"] else None
-    )
+    assert back["holds"]
+    assert (back["fits"], back["differs"]) == (True, [])
+    given = catalog.model("llama3-8b") if "model" in back["beside"] else None
+    launch = read_launch(name, text, given)
     fields = {**launch.fields, **{k: v for k, v in back["beside"].items() if k != "model"}}
     again = predict_train(launch.model or "llama3-8b", "dgx-h100", fields, kernels_only)
     assert again.step_time.value == pytest.approx(float(found.result.step_time[0]), rel=1e-9)
@@ -140,7 +144,8 @@ def test_a_search_for_a_target_keeps_its_promise(
 def test_a_fleet_for_a_target_keeps_its_promise(
     name: str, model: str, kernels_only: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = {"input_len": 512, "output_len": 64, "precision": ["bf16", "fp8", "nvfp4"]}
+    plan = {"input_len": 512, "output_len": 64, "precision": ["bf16", "fp8"], "tp": [1, 2],
+            "pp": 1, "prefill_workers": 0}  # fmt: skip
     found = search_infer(model, "dgx-b200", plan, 40.0, ttft=1.0, tpot=0.05, target=name,
                          calibration=kernels_only)  # fmt: skip
     told = found.emit(name)
@@ -153,7 +158,6 @@ def test_a_fleet_for_a_target_keeps_its_promise(
     assert again.ttft.value == pytest.approx(promised["ttft_s"], rel=1e-9)
     assert again.tpot.value == pytest.approx(promised["tpot_s"], rel=1e-9)
     assert again.peak_memory / GB == pytest.approx(promised["memory_gb"], rel=1e-9)
-    assert again.peak_memory == pytest.approx(found.fleets[0].engine.memory, rel=1e-9)
     assert again.fits
 
 
@@ -163,7 +167,7 @@ RUN = ["--model", "llama3-8b", "--system", "dgx-h100", "--gpus", 16, "--global-b
 
 def test_the_line_of_a_search_is_what_was_promised(cli: Cli, tmp_path: Path) -> None:
     """What Megatron cannot say, such as zero-bubble schedules, is not offered for it."""
-    request = ["plan", "train", *RUN, "--pp", 4, "--tp", 2, "--micro-batch", 1]
+    request = ["plan", "train", *RUN, "--pp", 4, "--tp", 2, "--cp", 1, "--micro-batch", 1]
     status, out, err = cli(*request, "--emit", "megatron-lm")
     assert status == 0
     assert "as promised" in err

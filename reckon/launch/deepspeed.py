@@ -18,12 +18,12 @@ from predictor.errors import InputError
 from predictor.plans import OFFLOADS, SHARDINGS, Rule
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
-from reckon.launch.launcher import choose
-from reckon.launch.megatron import FLAGS as MEGATRON_FLAGS
+from reckon.launch.launcher import command, named_text
 from reckon.launch.megatron import IGNORED as MEGATRON_IGNORED
-from reckon.launch.megatron import PLAN, canonical
+from reckon.launch.megatron import canonical
 from reckon.launch.megatron_model import MODEL
-from reckon.launch.shell import options, read_script
+from reckon.launch.megatron_plan import FLAGS as MEGATRON_FLAGS
+from reckon.launch.megatron_plan import PLAN
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import (
     Cases,
@@ -31,6 +31,7 @@ from reckon.launch.table import (
     Entry,
     Facts,
     Flags,
+    clipping,
     number,
     truth,
     whole_number,
@@ -232,12 +233,7 @@ ENTRIES: tuple[Entry, ...] = (
     Derived(OFFLOADED, _offload_says, _offload_means, fields=("offload_optimizer", "offload_to")),
     _type("communication_data_type", "reduce_bytes"),
     _type("data_types.grad_accum_dtype", "gradient_bytes"),
-    Derived(
-        (CLIP,),
-        lambda facts: {CLIP: 1.0 if facts["grad_clip"] else 0.0},
-        lambda flags, facts: {"grad_clip": number(CLIP, flags.get(CLIP, 0)) > 0},
-        fields=("grad_clip",),
-    ),
+    clipping(CLIP, absent=0.0),
 )
 
 IGNORED = ("optimizer.", "scheduler.", "steps_per_print", "wall_clock_breakdown", "tensorboard.",
@@ -265,28 +261,17 @@ def _config(text: str, where: str) -> tuple[Flags, list[str]]:
 def _parse(text: str, folder: Path) -> Source:
     if text.lstrip().startswith("{"):
         return Source(*_config(text, "the text"))
-    script = read_script(text)
     named = ("deepspeed-config", "deepspeed_config", "deepspeed")
-    launcher, words, notes = choose(script, (*MEGATRON_FLAGS, *named))
-    said: dict[str, Any] = canonical(options(words))
+    script, launcher, written, notes = command(text, (*MEGATRON_FLAGS, *named))
+    said: dict[str, Any] = canonical(written)
     found: Flags = {**launcher, **said}
     config = said.get("--deepspeed-config", said.get("--deepspeed"))
     if isinstance(config, str):
-        found |= _named_config(config, folder, script.files, notes)
+        what = "the configuration that the command names"
+        flags, own = _config(named_text(config, folder, script, what), config)
+        found |= flags
+        notes += own
     return Source(found, notes)
-
-
-def _named_config(config: str, folder: Path, files: dict[str, str], notes: list[str]) -> Flags:
-    """The configuration that a command names: of a here-document, or of a file."""
-    text = files.get(config.removeprefix("./"))
-    if text is None:
-        path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
-        if path is None:
-            raise InputError(f"cannot read {config}, the configuration that the command names")
-        text = path.read_text(encoding="utf-8")
-    flags, own = _config(text, config)
-    notes += own
-    return flags
 
 
 def _laws(plans: Any) -> list[Rule]:

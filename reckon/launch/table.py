@@ -304,6 +304,26 @@ class Derived:
         return self.means(flags, facts) if there or whole else {}
 
 
+def tokens_of_steps(flag: str, flags: Flags, facts: Facts) -> Facts:
+    """The budget of a line that counts steps, where the size of a step is known."""
+    if flag not in flags or not {"seq_len", "global_batch"} <= set(facts):
+        return {}
+    return {"tokens": number(flag, flags[flag]) * facts["seq_len"] * facts["global_batch"]}
+
+
+def clipping(flag: str, absent: float) -> Derived:
+    """Gradients are clipped by a norm, or by none where it is 0.
+
+    absent   the norm of a line that has no such flag
+    """
+    return Derived(
+        (flag,),
+        lambda facts: {flag: 1.0 if facts["grad_clip"] else 0.0},
+        lambda flags, facts: {"grad_clip": number(flag, flags.get(flag, absent)) > 0},
+        fields=("grad_clip",),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """An entry that is written only where it matters, and read everywhere.

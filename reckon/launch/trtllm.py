@@ -23,7 +23,7 @@ from reckon.launch.engines import (
     engine_flags,
     split_load,
 )
-from reckon.launch.launcher import quoted, rendered
+from reckon.launch.launcher import named_text, quoted, rendered
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
@@ -192,13 +192,8 @@ def _parse(text: str, folder: Path) -> Source:
     )
     config = found.pop(OPTIONS, found.pop("--config", None))
     if isinstance(config, str):
-        content = script.files.get(config.removeprefix("./"))
-        if content is None:
-            path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
-            if path is None:
-                raise InputError(f"cannot read {config}, the options that the command names")
-            content = path.read_text(encoding="utf-8")
-        mapping = read_mapping_text(content)
+        what = "the options that the command names"
+        mapping = read_mapping_text(named_text(config, folder, script, what))
         if mapping is None:
             raise InputError(f"{config} is not a YAML mapping")
         found |= flatten(mapping)

@@ -104,8 +104,7 @@ def emitted(name: str, found: Sweep | ServingSweep, quiet: bool) -> dict[str, An
             key=lambda result: result.output_tokens_per_s.value / result.gpus,
         )
         figure = f"{best.output_tokens_per_s.value:.4g} output tokens/s"
-    what = f"{best.batch.model.name} on {best.gpus} accelerators, {figure}"
-    return emitted_request(name, best.request, best.batch.calibration, what, quiet)
+    return emitted_request(name, best.request, best.batch.calibration, figure, quiet)
 
 
 def training_request(
@@ -128,7 +127,8 @@ def emitted_request(
     """
     written = emit(name, request, calibration.run)
     found = read_back(written, request, calibration)
-    report(written, what, quiet)
+    where = f"{request.model.name} on {float(request.plan.gpus):g} accelerators"
+    report(written, f"{where}, {what}", quiet)
     report_back(found)
     return {**written.to_dict(), "read_back": found}
 

@@ -8,7 +8,7 @@ those are kept that take the fewest accelerators for the load, and for a request
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan, serving_rules
+from predictor.search.bounds import Within, further
 from predictor.search.fleet_space import (
     DECODING,
     apart,
@@ -97,17 +98,19 @@ def search_engines(
     promise: Promise,
     calibration: Calibration,
     load: float = math.inf,
+    within: Callable[[Cluster], Within] | None = None,
 ) -> Engines:
     """Ways to serve on every system, with the most that each carries within the promise.
 
     load   requests per second to carry in all, by which engines are compared; inf: by accelerators
            per request
+    within  further laws on each system, asked of plans that obey the others
 
     Of the numbers of workers that read prompts apart beside one layout the best are kept, or those
     that are stated. Raises InputError: no plan is possible, none fits (with the least
     memory that would), or none keeps the promise (with the closest).
     """
-    found = _Search(model, fields, promise, calibration, load)
+    found = _Search(model, fields, promise, calibration, load, within)
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):
             found.both(cluster, batch)
@@ -141,6 +144,7 @@ class _Search:
     promise: Promise
     calibration: Calibration
     load: float
+    within: Callable[[Cluster], Within] | None
     engines: list[Engine] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     least: tuple[float, str] = (math.inf, "")
@@ -171,7 +175,10 @@ class _Search:
         model, run = self.model, self.calibration.run
         one = replace(batch, serving=1.0)
         allowed = np.ones(batch.shape, dtype=bool)
-        for rule in serving_rules(one, model):
+        laws = serving_rules(one, model)
+        if self.within is not None:
+            laws += further(self.within(cluster), one, laws)
+        for rule in laws:
             broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), batch.shape)
             if broken.all() and broken.size:
                 self.reason = rule.message.format(

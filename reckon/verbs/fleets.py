@@ -28,15 +28,17 @@ from predictor.search import (
     FIELDS,
     Engine,
     Engines,
+    Within,
     curve,
     engine_brief,
     interruption,
     replicas,
     search_engines,
 )
-from predictor.serving import Promise
-from predictor.timing import Calibration, RunParameters
+from predictor.serving import Promise, ServingRequest
+from predictor.timing import Calibration
 from predictor.units import GB
+from reckon.launch import framework_of, target_of
 from reckon.verbs.finalists import REQUESTS, Fleet, Trial, offered, trial
 from reckon.verbs.loads import Load, load_of, prices
 from reckon.verbs.plans import CLUSTER
@@ -88,7 +90,7 @@ class InferenceSearch:
     input_len: float
     headroom: float
     spare: int
-    run: RunParameters
+    calibration: Calibration
     found: Engines
     fleets: list[Fleet]
     trials: list[Trial]
@@ -132,16 +134,15 @@ class InferenceSearch:
     def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
         """Print the launch line of one engine of the best fleet, and of the load that it carries,
         as `reckon.launch` writes them."""
-        from reckon.verbs.launching import emitted_plan
+        from reckon.verbs.launching import emitted_request
 
         best = self.fleets[0]
         engine = best.engine
         plan = replace(engine.plan, batch=float("inf"), serving=1.0)
         what = f"one of {best.count} engines"
         rate = round(self.load.peak / best.count, 4)
-        return emitted_plan(
-            name, self.model, engine.cluster, plan, self.run, what, rate=rate, quiet=quiet
-        )
+        request = ServingRequest(self.model, engine.cluster, plan, (), rate)
+        return emitted_request(name, request, self.calibration, what, quiet=quiet)
 
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
@@ -236,6 +237,7 @@ def search_infer(
     objective: str | None = None,
     simulate: int = 0,
     calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+    target: str | None = None,
 ) -> InferenceSearch:
     """Find the smallest (or cheapest) fleet for a load.
 
@@ -266,6 +268,13 @@ def search_infer(
         raise InputError("--objective cost needs a --price-per-gpu-hour")
     if headroom < 0 or spare < 0:
         raise InputError("--headroom and --spare cannot be below 0")
+    within = None
+    if target is not None:
+        plan = {"framework": framework_of(target), **plan}
+
+        def within(cluster: Cluster) -> Within:
+            return target_of(target, own_model, cluster, known.run, serving=True).rules
+
     given = read_given(plan, "request", ServingPlanSpec, FIELDS)
     for field in ("input_len", "output_len"):
         if field not in given:
@@ -275,7 +284,7 @@ def search_infer(
     wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
-    found = search_engines(own_model, systems, given, promise, known, most)
+    found = search_engines(own_model, systems, given, promise, known, most, within)
     fleets, trials = offered(
         [_fleet(engine, wanted, headroom, spare, table) for engine in found.engines],
         lambda f: (
@@ -304,7 +313,7 @@ def search_infer(
         input_len=float(given["input_len"][0]),
         headroom=headroom,
         spare=spare,
-        run=known.run,
+        calibration=known,
         found=found,
         fleets=fleets,
         contrast=contrast,
@@ -336,7 +345,10 @@ def _fleet(
 
 
 def asked(
-    stated: Mapping[str, Any], calibration: str | Path | Calibration, where: str = "command line"
+    stated: Mapping[str, Any],
+    calibration: str | Path | Calibration,
+    where: str = "command line",
+    target: str | None = None,
 ) -> InferenceSearch:
     """Search what a flat request asks for: `model`, `system` (or `accelerator`), one or several;
     the load and the promise (`OPTIONS`); keys of a serving plan.
@@ -367,6 +379,7 @@ def asked(
         spare=int(numbers.pop("spare", 0)),
         simulate=int(numbers.pop("simulate", 0)),
         calibration=calibration,
+        target=target,
         **own,
     )
 

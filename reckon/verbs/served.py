@@ -117,6 +117,11 @@ class ServingResult:
         }
 
     @property
+    def peak_memory(self) -> float:
+        """Bytes of the fullest device."""
+        return self._at(self.batch.memory.total)
+
+    @property
     def fits(self) -> bool:
         """Whether weights, cache, activations and runtime fit what the engine may take."""
         reader = self.batch.reader

@@ -8,7 +8,16 @@ from predictor.serving import Served
 from predictor.units import GB, GIB
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep
-from reckon.views.terminal import bar, four, grid, seconds, short, strong, with_interval
+from reckon.views.terminal import (
+    bar,
+    four,
+    grid,
+    seconds,
+    short,
+    show_assumed,
+    strong,
+    with_interval,
+)
 
 TERM_NAMES = {
     "linear": "linear layers",
@@ -118,9 +127,7 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     ]
     columns = ["longest operators", "phase", "per pass", "bound", "compute/memory", "known"]
     print(grid(columns, longest, 2))
-    if result.request.assumed:
-        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
-        print("\n" + strong(f"assumed: {filled}", "2"))
+    show_assumed(result.request.assumed)
 
 
 def _show_served(served: Served) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from predictor.arrays import Array
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
@@ -71,28 +70,28 @@ def predict_rate(
     )
     latency = one.latencies
     if before is not None:
-        # Prompts wait for workers of their own, of which none is taken up by anything else.
+        # Workers take up nothing else: their own queue stands in place of the one at a concurrency.
         met = before.at(rate, float(plan.prefill_workers))
-        first = met.wait + met.read + table.request
-        return AtRate(_at_rate(one, rate, first, met.wait), most, False)
+        wait = float(met.wait - latency.queue)
+        slower = float(met.wait + met.read + table.request - latency.ttft) - wait
+        return AtRate(_at_rate(one, rate, wait, slower), most, False)
     used = min(rate / float(plan.dp) * float(latency.prompt), 0.999)
     wait = 0.5 * used / (1.0 - used) * float(latency.turn)
-    return AtRate(_at_rate(one, rate, latency.ttft + wait, latency.queue + wait), most, False)
+    return AtRate(_at_rate(one, rate, wait, 0.0), most, False)
 
 
 def _at_rate(
-    one: InferencePrediction, rate: float, ttft: Array, queue: Array
+    one: InferencePrediction, rate: float, wait: float, slower: float
 ) -> InferencePrediction:
-    """A prediction with the first token and the queue that a rate of arrivals leads to [s]."""
+    """A prediction at a concurrency as that of a rate of arrivals: so much more of waiting for a
+    turn, and of reading together with the prompts of others [s]."""
     old = one.latencies
-    more = ttft - old.ttft
     found = replace(
         old,
-        ttft=np.asarray(ttft),
-        e2e=np.asarray(old.e2e + more),
-        queue=np.asarray(queue),
+        ttft=old.ttft + wait + slower,
+        e2e=old.e2e + wait + slower,
+        queue=old.queue + wait,
         requests_per_s=np.asarray(rate / float(one.plan.dp)),
     )
-    others = one.breakdown["others"] + more - (queue - old.queue)
-    breakdown = {**one.breakdown, "queue": np.asarray(queue), "others": np.asarray(others)}
-    return replace(one, latencies=found, breakdown=breakdown)
+    parts = {"queue": one.breakdown["queue"] + wait, "others": one.breakdown["others"] + slower}
+    return replace(one, latencies=found, breakdown={**one.breakdown, **parts})

@@ -189,7 +189,7 @@ class ServingResult:
             "decode_pass_s": self._at(latencies.step),
             "running": self.running,
             "breakdown_s": self.breakdown,
-            "cache_sending_s": self.sending,
+            **({} if self.sending is None else {"cache_sending_s": self.sending}),
             "memory": self.memory,
             "operators": [
                 {

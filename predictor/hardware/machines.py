@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -167,14 +166,15 @@ class Cluster:
 
 M = TypeVar("M", Accelerator, Tier)
 
+NUMBERS: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(one.name for one in fields(kind) if str(one.type) == "Numeric")  # type: ignore[arg-type]
+    for kind in (Accelerator, Tier)
+}
+"""Fields of a machine that are numbers."""
+
 
 def _numbers(machine: Accelerator | Tier) -> tuple[str, ...]:
-    return _numbers_of(type(machine))
-
-
-@lru_cache(maxsize=2)
-def _numbers_of(kind: type[Accelerator] | type[Tier]) -> tuple[str, ...]:
-    return tuple(one.name for one in fields(kind) if str(one.type) == "Numeric")
+    return NUMBERS[type(machine)]
 
 
 def _each(machine: M, change: Any) -> M:

@@ -1,5 +1,5 @@
-"""What lies around the layers of the plans of a search, timed once for all blocks whose plans differ
-only inside their layers: the blocks are many and small, what lies around is much the same.
+"""What lies around the layers of the plans of a search, timed once for all blocks whose plans
+differ only inside their layers: the blocks are many and small, what lies around is much the same.
 """
 
 from __future__ import annotations

@@ -245,6 +245,7 @@ LAYER_FIELDS = (
     "expert_load",
     "routed_nodes",
     "lora_rank",
+    "vocab_multiple",
 )
-"""The numeric fields on which the operators of a layer depend; the others decide only how layers
-are put together."""
+"""The numeric fields on which the operators of a layer and of the ends depend; the others decide
+only how layers are put together, and how far apart the ranks of a group lie."""

@@ -52,7 +52,7 @@ from predictor.work import Operator, step_operators
 PLANS_AT_ONCE = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
 
-BESIDE_LAYERS = frozenset(("logit_bytes", "vocab_multiple"))
+BESIDE_LAYERS = frozenset(("logit_bytes",))
 """Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
 
 FIRST, LEADING = 512, 32
@@ -384,8 +384,9 @@ class _Search:
 
 def _kernels(block: Block) -> tuple[Any, ...]:
     """What blocks have in common that run the same kernels in the same layers: their categories,
-    those of collectives and of the rest of the step aside, and the numbers of distinct layers."""
-    apart = (*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES)
+    those of collectives and of the rest of the step aside, and the numbers of distinct layers. The
+    order of ranks counts: it says which layers are distinct."""
+    apart = {*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES} - {"rank_order"}
     categories = tuple(getattr(block.fixed, n) for n in CATEGORY_FIELDS if n not in apart)
     return *categories, block.base.shape
 

@@ -91,7 +91,8 @@ class Space:
         for number, categories in enumerate(_combinations(inner)):
             fixed = self._fixed(categories)
             axes = self._axes(fixed, inner=True)
-            key = tuple(axis.field for axis in axes)
+            # Which plans have distinct layers depends on the order of ranks too.
+            key = (*(axis.field for axis in axes), fixed.rank_order)
             if key not in varied:
                 whole, _ = self._varied(grid, axes)
                 varied[key] = (whole, *distinct(_batch(fixed, whole)))

@@ -32,6 +32,10 @@ KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "
 """Kind of communication of a group that does not name its own."""
 
 
+INSIDE = ("tp", "cp", "ep", "etp")
+"""Groups whose ranks talk inside a layer."""
+
+
 def weight_share(operator: Operator) -> float:
     """Share of a kernel's time that goes into gradients of weights."""
     return 1.0 if operator.variant in ("wgrad", "bias_grad") else 0.0
@@ -80,15 +84,17 @@ class Exchange:
 def distinct(
     plan: TrainingPlan, others: Sequence[Array] = ()
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
-    """Plans with distinct layer fields, and for every plan the index of its own among them.
+    """Plans with distinct layers, and for every plan the index of its own among them: they differ
+    in the fields of layers, or in how far apart the ranks lie that talk inside one.
 
     others   what else tells plans apart: numbers of their machines (`arrays.varying`)
     """
     shape = plan.shape
     if not shape:
         return plan, np.zeros((), dtype=np.intp)
+    apart = [groups(plan)[name].stride for name in INSIDE]
     # What is one number is the same for all.
-    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *others]
+    told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, *others]
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]
     first, inverse = distinct_rows(columns or [np.zeros(math.prod(shape))])
     return flat(plan, shape, first), inverse.reshape(shape)

@@ -1,0 +1,95 @@
+"""A batch of plans is the plans one by one, whatever they differ in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.arrays import stack, take
+from predictor.catalog import load
+from predictor.plans import NUMERIC_FIELDS, RANK_ORDERS, TrainingPlan
+from predictor.search import search_train
+from predictor.training import frame, predict
+
+OTHERS = {
+    "dp_shard": 2.0,
+    "first_layers": 20.0,
+    "last_layers": 10.0,
+    "loader_rate": 1e3,
+    "offload_activations": 0.5,
+    "offload_optimizer": 0.5,
+    "recompute_share": 0.25,
+    "routed_nodes": 1.0,
+    "sequence_parallel": 0.0,
+}
+"""Another value of a field of `PLAN` than twice its own."""
+
+PLAN = TrainingPlan(
+    tp=2.0,
+    pp=2.0,
+    dp=8.0,
+    cp=2.0,
+    ep=4.0,
+    micro_batch=1.0,
+    global_batch=64.0,
+    seq_len=4096.0,
+    sequence_parallel=1.0,
+    recompute="full",
+    recompute_share=0.5,
+    offload_activations=0.25,
+)
+
+
+def varied(plan: TrainingPlan) -> TrainingPlan:
+    """The plan, and for each of its numbers one with another value of it alone."""
+    changed = [{name: OTHERS.get(name, 2.0 * getattr(plan, name))} for name in NUMERIC_FIELDS]
+    return stack([plan, *(replace(plan, **change) for change in changed)])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("order", ["tp-cp-dp-pp", "tp-cp-pp-dp", "cp-pp-tp-dp", "pp-dp-tp-cp"])
+@pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v3"])
+def test_plans_that_differ_in_any_number_are_told_apart(model: str, order: str) -> None:
+    assert order in RANK_ORDERS
+    own, cluster, known = catalog.model(model), catalog.system("dgx-h100"), load("default")
+    batch = varied(replace(PLAN, rank_order=order, ep=4.0 if own.is_moe else 1.0))
+    found = predict(own, cluster, batch, known).step_time
+    for at, name in enumerate(("", *NUMERIC_FIELDS)):
+        one = take(batch, np.array([at]))
+        assert found[at] == pytest.approx(
+            float(predict(own, cluster, one, known).step_time[0]), rel=1e-12
+        ), name
+
+
+def test_what_lies_around_layers_is_of_each_plan() -> None:
+    model, cluster, known = catalog.model("mixtral-8x7b"), catalog.system("dgx-h100"), load("none")
+    batch = varied(replace(PLAN, offload_activations=0.0))
+    part = np.array([3, 0, 8])
+    taken = frame(model, cluster, batch, known).take(part)
+    alone = frame(model, cluster, take(batch, part), known)
+    assert np.array_equal(taken.update, alone.update)
+    assert np.array_equal(taken.modules["layer"], alone.modules["layer"])
+    for name in ("between", "gradients"):
+        ours, theirs = getattr(taken, name), getattr(alone, name)
+        assert ours.keys() == theirs.keys()
+        for key, one in ours.items():
+            assert np.array_equal(one.time, theirs[key].time)
+            assert np.array_equal(one.domains, theirs[key].domains)
+
+
+def test_a_search_ranks_plans_by_what_is_predicted_of_each_alone() -> None:
+    """Where pipelines lie between the ranks of an expert group, its distance depends on them."""
+    found = search_train(
+        catalog.model("mixtral-8x7b"),
+        catalog.system("dgx-h100"),
+        {"gpus": 64, "global_batch": 64, "seq_len": 4096, "tp": [1, 2], "cp": 1, "micro_batch": 1},
+        load("default"),
+    )
+    orders = found.column("rank_order")
+    for order in set(orders.tolist()):
+        for at in np.flatnonzero((orders == order) & (found.column("pp") > 1))[::400]:
+            alone = predict(found.model, found.cluster, found.plan(int(at)), found.calibration)
+            assert found.step_time[at] == pytest.approx(float(alone.step_time), rel=1e-9)

@@ -154,7 +154,8 @@ def predict_inference(
     """Predict a plan of serving, or every plan of a batch.
 
     listed   decode passes of a request up to which each is evaluated by itself; of more,
-             `STEPS_LISTED` stand for all (`passes.steps`): for large batches, whose memory many steps would fill
+             `STEPS_LISTED` stand for all (`passes.steps`): for large batches, whose memory many
+             steps would fill
 
     With pipeline stages the running sequences are cut into micro-batches, one for each stage:
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been

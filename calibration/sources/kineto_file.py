@@ -31,6 +31,9 @@ KEPT_ARGS = (
 )  # fmt: skip
 """What is kept of their arguments."""
 
+TELLING = ("correlation", "External id", "device", "stream")
+"""Arguments by which events are told apart."""
+
 READ_AT_ONCE = 1 << 20
 LONGEST_VALUE = 1 << 26
 """Characters read at a time; a value that does not end within the second number never will."""
@@ -121,6 +124,11 @@ def _events(text: _Text, path: Path) -> list[Event]:
         event = text.value()
         if not isinstance(event, dict) or (event.get("ph") == "X" and not is_timed(event)):
             raise InputError(f"{path}: event {number} of traceEvents has no name, ts, dur or args")
+        if event.get("ph") == "X" and (several := _several(event)):
+            raise InputError(
+                f"{path}: event {number} of traceEvents: its {several} is a list or a mapping, "
+                "where PyTorch's profiler writes one text or number"
+            )
         if event.get("ph") == "X" and event.get("cat") in KEPT:
             args = event.get("args", {})
             event["args"] = {key: args[key] for key in KEPT_ARGS if key in args}
@@ -138,6 +146,14 @@ def is_timed(event: Event) -> bool:
     numeric = all(isinstance(time, int | float) and time == time for time in times)
     named = isinstance(event.get("name"), str) and isinstance(event.get("args", {}), dict)
     return event.get("ph") == "X" and numeric and named
+
+
+def _several(event: Event) -> str | None:
+    """The first key of a complete event that holds several values where events are told apart by
+    one."""
+    named = [(key, event.get(key)) for key in ("cat", "pid", "tid")]
+    named += [(key, event.get("args", {}).get(key)) for key in TELLING]
+    return next((key for key, value in named if isinstance(value, list | dict)), None)
 
 
 class _Text:

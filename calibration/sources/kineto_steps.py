@@ -73,7 +73,8 @@ class Anatomy:
 
     steps        steps recorded; 1 if none was marked
     marked       whether the trace marks steps (ProfilerStep)
-    step_time    from the start of the first to the end of the last, over their number
+    step_time    from the start of the first to the end of the last, over their number; where the
+                 host marks steps faster than the device works them off, the device's `window`
     marks        start and end of each, microseconds as in the trace
     window       from the first kernel of a step to the end of the last one, over the steps
     kernel_time  sum over all kernels; by class in `classes`, their number in `counts`
@@ -272,11 +273,14 @@ def anatomy(trace: TraceFile, calls: Calls, where: str) -> Anatomy:
     for span in spans:
         streams[span.stream] += span.time
     each = MICRO / steps
-    whole_step = (marks[-1][1] - marks[0][0]) if marks else window
+    recorded = (marks[-1][1] - marks[0][0]) if marks else window
+    if not on_host:
+        # Marks are the host's: a queue that fills while they last leaves work behind the last one.
+        recorded = max(recorded, window)
     return Anatomy(
         steps=steps,
         marked=bool(marks),
-        step_time=float(whole_step) * each,
+        step_time=float(recorded) * each,
         marks=tuple(marks) or ((float(busy[0][0]), float(busy[1][-1])),),
         window=window * each,
         kernel_time=sum(classes.values()) * each,

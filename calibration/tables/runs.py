@@ -18,7 +18,7 @@ from typing import Any
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from predictor import catalog
-from predictor.catalog import TrainingPlanSpec, frameworks, parse
+from predictor.catalog import TrainingPlanSpec, frameworks, parse, spelled
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans import FIT, RECOMPUTE_MODULES
@@ -208,7 +208,7 @@ def _request(
     fields["recompute"] = FIT if recompute == "partial" else recompute
     fields["sharding"] = cell(row, "dp_sharding")
     framework = str(cell(row, "framework") or "neutral").lower()
-    framework = FRAMEWORKS.get(framework, framework)
+    framework = spelled(FRAMEWORKS.get(framework, framework))
     fields["framework"] = framework if framework in frameworks() else "neutral"
     for key in PLAN_COLUMNS:
         fields[key] = cell(row, key)

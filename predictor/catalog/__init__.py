@@ -27,6 +27,7 @@ from predictor.catalog.entries import (
     to_mapping,
 )
 from predictor.catalog.filling import (
+    STORED,
     Assumption,
     Default,
     Filler,
@@ -37,6 +38,7 @@ from predictor.catalog.filling import (
     period,
 )
 from predictor.catalog.given import Given, Range, read_given
+from predictor.catalog.names import aliases, spelled
 from predictor.catalog.specs import (
     AcceleratorSpec,
     ModelSpec,
@@ -66,6 +68,7 @@ __all__ = [
     "MANIFEST",
     "SCHEMA_VERSION",
     "SHAPES",
+    "STORED",
     "AcceleratorSpec",
     "Assumption",
     "Cost",
@@ -78,6 +81,7 @@ __all__ = [
     "Spec",
     "TrainingPlanSpec",
     "accelerator",
+    "aliases",
     "assumptions",
     "budget",
     "calibration_dir",
@@ -109,6 +113,7 @@ __all__ = [
     "run_parameters",
     "scale_up",
     "spec_of",
+    "spelled",
     "system",
     "to_mapping",
     "with_host",

@@ -20,7 +20,7 @@ from predictor.arrays import Numeric
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, Spec, SystemSpec, parse
 from predictor.errors import InputError, unknown
 from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
-from predictor.models import Model, from_config, is_config
+from predictor.models import Model, Quantization, from_config, is_config
 from predictor.units import to_si
 
 Ref = str | Path | Mapping[str, Any]
@@ -240,6 +240,8 @@ def _model(spec: ModelSpec, where: str) -> Model:
             f"{where}: kv_heads {given['kv_heads']} does not divide heads {spec.heads}"
         )
     _check_blocks(spec, where)
+    if spec.quantization is not None:
+        given["quantization"] = Quantization(**spec.quantization.model_dump())
     return Model(**given)
 
 

@@ -14,6 +14,9 @@ from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator
 from predictor.models import Model
 
+STORED = "config.json's quantization_config"
+"""How rules begin by which a model's own file decides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Assumption:

@@ -20,12 +20,14 @@ from pydantic import (
 
 from predictor.errors import InputError, nearest
 from predictor.plans import (
+    KV_BYTES,
     ORDER,
     RANK_ORDERS,
     SERVING_FIELDS,
     SWITCH,
     TEXT,
     TRAINING_FIELDS,
+    WEIGHTS,
     WORD,
     WORDS,
     PlanField,
@@ -104,6 +106,32 @@ class SystemSpec(Spec):
     notes: str = ""
 
 
+def _choice(value: Any, choices: tuple[str, ...]) -> str:
+    text = str(value).lower()
+    if text not in choices:
+        near = nearest(text, choices)
+        raise ValueError(
+            f"{value!r} is not one of {', '.join(choices)}"
+            + (f"; did you mean {near!r}?" if near else "")
+        )
+    return text
+
+
+def _one_of(choices: tuple[str, ...]) -> BeforeValidator:
+    return BeforeValidator(lambda value: _choice(value, choices))
+
+
+class QuantizationSpec(Spec):
+    """How a checkpoint stores its weights, as `models.Quantization` has it."""
+
+    method: str
+    precision: Annotated[str, _one_of(("", *WEIGHTS))] = ""
+    cache: Annotated[str, _one_of(("", *KV_BYTES))] = ""
+    exempt: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    remark: str = ""
+
+
 class ModelSpec(Spec):
     """Dimensions of a model; what may be left out follows from the rest."""
 
@@ -158,24 +186,10 @@ class ModelSpec(Spec):
     index_heads: Natural = 0
     index_head_dim: Natural = 0
     index_topk: Natural = 0
+    quantization: QuantizationSpec | None = None
     hf_id: str = ""
     source: str = ""
     notes: str = ""
-
-
-def _choice(value: Any, choices: tuple[str, ...]) -> str:
-    text = str(value).lower()
-    if text not in choices:
-        near = nearest(text, choices)
-        raise ValueError(
-            f"{value!r} is not one of {', '.join(choices)}"
-            + (f"; did you mean {near!r}?" if near else "")
-        )
-    return text
-
-
-def _one_of(choices: tuple[str, ...]) -> BeforeValidator:
-    return BeforeValidator(lambda value: _choice(value, choices))
 
 
 def _all_of(choices: tuple[str, ...]) -> BeforeValidator:

@@ -4,14 +4,18 @@ from predictor.models.counts import experts_hit, keys_seen
 from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
+from predictor.models.narrowing import narrowing
+from predictor.models.quantization import Quantization
 
 __all__ = [
     "CONVENTIONS",
     "Model",
+    "Quantization",
     "experts_hit",
     "from_config",
     "hardware_flop_per_token",
     "is_config",
     "keys_seen",
     "model_flop_per_token",
+    "narrowing",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
+from predictor.models.quantization import KEYS, read_quantization
 
 GPT2 = {
     "layers": "n_layer",
@@ -122,7 +124,7 @@ TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 
 
-SHARED = ("tie_word_embeddings", "_name_or_path")
+SHARED = ("tie_word_embeddings", "_name_or_path", *KEYS)
 """What a model that sees images too states beside its `text_config`."""
 
 
@@ -177,6 +179,25 @@ def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any
     return {"delta_layers": kinds.count("linear_attention")}
 
 
+def _experts(content: Mapping[str, Any], found: dict[str, Any]) -> None:
+    """Complete what was found by the experts of a mixture."""
+    experts = next((content[key] for key in EXPERTS if content.get(key)), 0)
+    if experts:
+        found["num_experts"] = experts
+        found.setdefault("expert_ffn_hidden", found.get("ffn_hidden", 0))
+        if found.get("shared_expert_ffn_hidden"):
+            found.setdefault("shared_experts", 1)
+    else:
+        found.pop("expert_ffn_hidden", None)
+
+
+def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
+    """How Falcon shares its keys, and its feed-forward width."""
+    multi = content.get("multi_query", True) and not content.get("new_decoder_architecture", False)
+    found["kv_heads"] = 1 if multi else content.get("num_kv_heads", found["heads"])
+    found.setdefault("ffn_hidden", 4 * found["hidden"])
+
+
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Translate a HuggingFace configuration into the keys of `specs.ModelSpec`.
 
@@ -203,14 +224,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
             raise InputError(f"{where}: key {keys[name]!r} is missing")
     if "vocab_size" not in content:
         raise InputError(f"{where}: key 'vocab_size' is missing")
-    experts = next((content[key] for key in EXPERTS if content.get(key)), 0)
-    if experts:
-        found["num_experts"] = experts
-        found.setdefault("expert_ffn_hidden", found.get("ffn_hidden", 0))
-    elif "expert_ffn_hidden" in found:
-        del found["expert_ffn_hidden"]
-    if found.get("shared_expert_ffn_hidden") and experts:
-        found.setdefault("shared_experts", 1)
+    _experts(content, found)
     if kind == "nemotron_h":
         found |= _hybrid(content, where)
     if keys is DELTA:
@@ -220,14 +234,13 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "sliding_window" in found:
         found |= _windows(kind, content)
     if kind == "falcon":
-        new = content.get("new_decoder_architecture", False)
-        multi = content.get("multi_query", True) and not new
-        found["kv_heads"] = 1 if multi else content.get("num_kv_heads", found["heads"])
-        found.setdefault("ffn_hidden", 4 * found["hidden"])
+        _falcon(content, found)
     if content.get("attention_bias") and kind == "llama":
         found["qkv_bias"] = True
     tied = content.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)
     name = str(content.get("_name_or_path") or "") or where
+    if quantization := read_quantization(content, where):
+        found["quantization"] = asdict(quantization)
     return {
         "name": name,
         "family": kind,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.models.quantization import Quantization
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Model:
     attention_layers  of a hybrid; 0: every layer
     mamba_state       size of the state per channel; heads x head_dim channels, states shared
                       within each of `mamba_groups`
+    quantization      how the checkpoint stores its weights, where its file says so
     """
 
     name: str
@@ -82,6 +84,7 @@ class Model:
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
+    quantization: Quantization | None = None
 
     @property
     def is_moe(self) -> bool:

@@ -17,7 +17,15 @@ from predictor.plans.fields import (
 )
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
-from predictor.plans.rules import Rule, check, enforce, feasible, pipeline_rules, training_rules
+from predictor.plans.rules import (
+    Rule,
+    any_broken,
+    check,
+    enforce,
+    feasible,
+    pipeline_rules,
+    training_rules,
+)
 from predictor.plans.schedules import LINE, SCHEDULES, Passes, V, pipeline_time
 from predictor.plans.serving import (
     ACCUMULATIONS,
@@ -125,7 +133,7 @@ __all__ = [
     "Table",
     "TrainingPlan",
     "V",
-    "",
+    "any_broken",
     "batches",
     "blocks",
     "check",

@@ -199,12 +199,17 @@ def _expert_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     ]
 
 
+def any_broken(laws: list[Rule], shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """Which plans of a batch of a shape break one of the laws."""
+    mask = np.zeros(shape, dtype=bool)
+    for law in laws:
+        mask |= np.asarray(law.broken, dtype=bool)
+    return mask
+
+
 def feasible(plan: TrainingPlan, model: Model) -> npt.NDArray[np.bool_]:
     """Which plans of a batch obey every law; shape of the batch."""
-    mask = np.ones(plan.shape, dtype=bool)
-    for rule in training_rules(plan, model):
-        mask &= ~np.asarray(rule.broken, dtype=bool)
-    return mask
+    return ~any_broken(training_rules(plan, model), plan.shape)
 
 
 def check(plan: TrainingPlan, model: Model) -> None:

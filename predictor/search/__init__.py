@@ -1,5 +1,6 @@
 """Spaces of plans, what is feasible, ranking with ties, fronts."""
 
+from predictor.search.bounds import Within
 from predictor.search.comparison import (
     Alternative,
     Ratio,
@@ -45,6 +46,7 @@ __all__ = [
     "Ratio",
     "SearchResult",
     "Timed",
+    "Within",
     "alternatives",
     "brief",
     "curve",

@@ -8,17 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Index
 from predictor.catalog import Given, Range, scale_up
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
 
 Columns = dict[str, Array]
-
-Index = npt.NDArray[np.intp]
 
 LEAST_TOKENS = 2048
 """A rank keeps at least so many tokens of a sequence that context parallelism splits: with fewer,

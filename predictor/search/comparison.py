@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from predictor.arrays import Index
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
-from predictor.search.axes import Index
 from predictor.search.contenders import varied
 from predictor.search.ranking import SearchResult
 from predictor.timing import Calibration

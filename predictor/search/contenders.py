@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Index
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
-from predictor.search.axes import AXES, Index
+from predictor.search.axes import AXES
 from predictor.search.space import Block
 
 

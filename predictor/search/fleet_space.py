@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, take
+from predictor.arrays import Array, Index, take
 from predictor.catalog import Range, ServingPlanSpec, parse, scale_up
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, node_memory, serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.search.axes import Index
-from predictor.serving import Capacity, Promise, complete_serving, holding, waiting_quantile
+from predictor.serving import complete_serving, holding
 from predictor.timing import Calibration, RunParameters
 
 DECODING = ("tp", "pp", "dp", "ep")
@@ -37,11 +36,15 @@ BEYOND = 8.0
 """Workers may have so many times the accelerators of a scale-up network where none inside holds
 the weights."""
 
-PLENTY = 4096.0
-"""Workers per replica of an engine that never waits for a prompt."""
+SPARE = 1.5
+"""Numbers of workers that are looked at: up to so many times those that are busy all the time while
+the engine decodes the most that it can, and a few."""
 
-LADDER = 17
-"""Numbers of workers whose wait is looked at."""
+FEW = 8
+"""Numbers of workers that are looked at in any case, from one on."""
+
+STEPS = 24
+"""Numbers of workers between those and the most."""
 
 
 def _bounded(values: list[float], wanted: Any) -> list[float]:
@@ -134,8 +137,8 @@ def apart(
     fields: Mapping[str, Any],
     run: RunParameters,
 ) -> ServingPlan:
-    """The plans of a batch once for each tensor parallel of the workers that read their prompts;
-    plenty of workers.
+    """The plans of a batch once for each tensor parallel of the workers that read their prompts,
+    with one worker, which stands for any number.
 
     Inside the scale-up network; beyond it only as far as the weights need, where it is not stated.
     """
@@ -153,9 +156,7 @@ def apart(
         sizes = sizes[inside]
     count = plan.shape[0]
     rows = take(plan, np.repeat(np.arange(count), len(sizes)))
-    return replace(
-        rows, prefill_tp=np.tile(sizes, count), prefill_workers=PLENTY * np.asarray(rows.dp)
-    )
+    return replace(rows, prefill_tp=np.tile(sizes, count), prefill_workers=np.ones(rows.shape))
 
 
 def reader(model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters) -> ServingMemory:
@@ -163,32 +164,22 @@ def reader(model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
     return serving_memory(model, cluster, holding(plan), run)
 
 
-def workers(
-    plan: ServingPlan, found: Capacity, promise: Promise, wanted: Any
-) -> tuple[Index, Array]:
+def workers(busiest: Array, wanted: Any) -> tuple[Index, Array]:
     """Numbers of workers worth evaluating: positions in a batch, and how many for each.
 
-    found    capacity of the batch with plenty of workers
+    busiest  workers that are busy all the time while each plan decodes the most that it can
     wanted   what the request states of them
-
-    The least number whose wait keeps the promise while the engine decodes the most that it can; one
-    less and half of it, which leave the engine some idle; and one more.
     """
-    every = np.arange(plan.shape[0])
+    every = np.arange(len(busiest))
     if isinstance(wanted, tuple):
         counts = np.array([v for v in wanted if v > 0], dtype=float)
         return np.repeat(every, len(counts)), np.tile(counts, len(every))
-    best = found.best(promise)
-    read, rate, first = (c[every, best] for c in (found.read, found.rate, found.ttft))
-    busy = rate * read
-    # As many as are busy, and up to twice as many: the first with which the wait is short enough.
-    floor = np.maximum(np.ceil(busy), 1.0)[:, None]
-    ladder = floor + np.ceil(floor * np.linspace(0.0, 1.0, LADDER))
-    wait = waiting_quantile(busy[:, None] / ladder, read[:, None] / ladder, promise.ttft_share)
-    enough = first[:, None] + wait <= promise.ttft
-    least = ladder[every, np.where(enough.any(axis=1), np.argmax(enough, axis=1), LADDER - 1)]
-    some = np.stack([np.ceil(least / 2.0), least - 1.0, least, least + 1.0], axis=1)
-    bounds = (wanted.low, wanted.high) if isinstance(wanted, Range) else (1.0, np.inf)
-    some = np.sort(np.clip(some, *bounds), axis=1)
+    most = np.ceil(SPARE * busiest) + 2.0
+    few = np.minimum(np.arange(1.0, FEW + 1.0), most[:, None])
+    more = np.round(FEW + np.maximum(most - FEW, 0.0)[:, None] * np.linspace(0.0, 1.0, STEPS))
+    some = np.concatenate([few, np.minimum(more, most[:, None])], axis=1)
+    if isinstance(wanted, Range):
+        some = np.clip(some, max(wanted.low, 1.0), wanted.high)
+    some = np.sort(some, axis=1)
     fresh = np.diff(some, axis=1, prepend=-1.0) > 0
     return np.repeat(every, fresh.sum(axis=1)), some[fresh]

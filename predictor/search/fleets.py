@@ -1,26 +1,26 @@
 """Engines that carry the most of a load within promised latencies, and how many it takes: every
 layout of every system as arrays through the functions that predict a single one.
 
-Engines that read their own prompts are all evaluated. Of those whose prompts are read apart, first
-with plenty of workers: what they decode then bounds the accelerators that a load takes, and only
-those that may take fewer than the best so far get their workers counted.
+Of engines whose prompts are read apart every number of workers is evaluated, and of each layout
+those are kept that take the fewest accelerators for the load, and for a request.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, take
+from predictor.arrays import Array, Index, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan, serving_rules
+from predictor.search.bounds import Within, further
 from predictor.search.fleet_space import (
     DECODING,
     apart,
@@ -30,12 +30,16 @@ from predictor.search.fleet_space import (
     together_too,
     workers,
 )
-from predictor.serving import EXACT_STEPS, Capacity, Promise, capacity, predict_inference
+from predictor.serving import (
+    EXACT_STEPS,
+    Capacity,
+    Promise,
+    capacity,
+    predict_inference,
+    read_apart,
+)
 from predictor.timing import Calibration
 from predictor.units import GIB
-
-SLAB = 24
-"""Layouts with prompts read apart whose workers are counted together, most promising first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,17 +98,19 @@ def search_engines(
     promise: Promise,
     calibration: Calibration,
     load: float = math.inf,
+    within: Callable[[Cluster], Within] | None = None,
 ) -> Engines:
     """Ways to serve on every system, with the most that each carries within the promise.
 
     load   requests per second to carry in all, by which engines are compared; inf: by accelerators
            per request
+    within  further laws on each system, asked of plans that obey the others
 
-    Engines with prompts read apart that cannot take fewer accelerators of their system for the load
-    than another one are left out. Raises InputError: no plan is possible, none fits (with the least
+    Of the numbers of workers that read prompts apart beside one layout the best are kept, or those
+    that are stated. Raises InputError: no plan is possible, none fits (with the least
     memory that would), or none keeps the promise (with the closest).
     """
-    found = _Search(model, fields, promise, calibration, load)
+    found = _Search(model, fields, promise, calibration, load, within)
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):
             found.both(cluster, batch)
@@ -131,7 +137,6 @@ class _Search:
     counts    plans enumerated, possible, fitting, keeping the promise
     least     smallest memory of a plan [bytes], and which
     closest   smallest miss of the promise, and what it takes
-    fewest    accelerators for the load of the best engine of each system
     """
 
     model: Model
@@ -139,20 +144,20 @@ class _Search:
     promise: Promise
     calibration: Calibration
     load: float
+    within: Callable[[Cluster], Within] | None
     engines: list[Engine] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     least: tuple[float, str] = (math.inf, "")
     closest: tuple[float, str] = (math.inf, "")
     reason: str = ""
     unsearched: str | None = None
-    fewest: dict[str, float] = field(default_factory=dict)
 
     def both(self, cluster: Cluster, batch: ServingPlan) -> None:
         """Engines that read their own prompts, then those whose prompts are read apart."""
         if together_too(self.fields):
             rows, memory = self._fitting(cluster, batch)
             if rows.shape[0]:
-                found = self._capacity(cluster, rows)
+                found = capacity(self.model, cluster, rows, self.calibration, self.promise)
                 self.counts[3] += int(found.kept(self.promise).any(axis=1).sum())
                 self._keep(cluster, rows, found, memory)
         why = not_apart(batch, self.fields)
@@ -168,10 +173,12 @@ class _Search:
         """Plans that obey every law and hold a request, and bytes of the fullest device."""
         self.counts[0] += batch.shape[0]
         model, run = self.model, self.calibration.run
-        # One worker a replica stands for any number of them.
-        one = replace(batch, serving=1.0, prefill_workers=np.minimum(batch.prefill_workers, 1.0))
+        one = replace(batch, serving=1.0)
         allowed = np.ones(batch.shape, dtype=bool)
-        for rule in serving_rules(one, model):
+        laws = serving_rules(one, model)
+        if self.within is not None:
+            laws += further(self.within(cluster), one, laws)
+        for rule in laws:
             broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), batch.shape)
             if broken.all() and broken.size:
                 self.reason = rule.message.format(
@@ -199,47 +206,35 @@ class _Search:
         self.counts[2] += there.size
         return take(batch, there), held[there]
 
-    def _capacity(self, cluster: Cluster, batch: ServingPlan) -> Capacity:
-        return capacity(self.model, cluster, batch, self.calibration, self.promise)
-
     def _apart(self, cluster: Cluster, batch: ServingPlan, memory: Array) -> None:
-        """Count the workers of the layouts that may take fewest accelerators."""
-        # A lower bound: caches travel at the fastest network's rate.
-        near = np.where(np.isfinite(batch.kv_rate), batch.kv_rate, cluster.tiers[0].rate)
-        plenty = self._capacity(cluster, replace(batch, kv_rate=near))
-        every, best = np.arange(batch.shape[0]), plenty.best(self.promise)
-        rate, read = plenty.rate[every, best], plenty.read[every, best]
-        decoding = np.asarray(batch.tp * batch.pp * batch.dp)
-        size = np.asarray(batch.prefill_tp)
-        bound = np.maximum(
-            self._needed(rate, decoding + size), self._share(decoding / rate + size * read)
-        )
-        keeps = plenty.kept(self.promise).any(axis=1)
-        self.counts[3] += int(keeps.sum())
-        bound = np.where(keeps, bound, np.inf)
-        at, counts = workers(batch, plenty, self.promise, self.fields.get("prefill_workers"))
-        order = np.argsort(bound, kind="stable")
-        for start in range(0, len(order), SLAB):
-            slab = order[start : start + SLAB]
-            if start and bound[slab[0]] > self.fewest.get(cluster.name, math.inf):
-                return
-            own = np.flatnonzero(np.isin(at, slab))
-            rows = replace(take(batch, at[own]), prefill_workers=counts[own])
-            reach = np.flatnonzero(np.asarray(rows.gpus) <= cluster.tiers[-1].size)
-            if reach.size:
-                rows = take(rows, reach)
-                found = self._capacity(cluster, rows)
-                self._keep(cluster, rows, found, memory[at[own]][reach])
+        """Every number of workers beside every layout: of each the best, or what is stated."""
+        promise, stated = self.promise, self.fields.get("prefill_workers")
+        engines = read_apart(self.model, cluster, batch, self.calibration)
+        at, counts = workers(engines.busiest(), stated)
+        reach = np.asarray(replace(take(batch, at), prefill_workers=counts).gpus)
+        own = np.flatnonzero(reach <= cluster.tiers[-1].size)
+        if not own.size:
+            return
+        at, counts = at[own], counts[own]
+        found = engines.capacity(at, counts, promise)
+        keeps = found.kept(promise).any(axis=1)
+        self.counts[3] += len(np.unique(at[keeps]))
+        kept = np.arange(len(at))
+        if not isinstance(stated, tuple):
+            rate = np.where(keeps, found.rate[kept, found.best(promise)], 0.0)
+            kept = np.union1d(
+                _least(at, self._needed(rate, reach[own]), reach[own]),
+                _least(at, reach[own] / np.maximum(rate, 1e-300), reach[own]),
+            )
+        rows = replace(take(batch, at[kept]), prefill_workers=counts[kept])
+        self._keep(cluster, rows, found.take(kept), memory[at[kept]])
 
     def _needed(self, rate: Array, gpus: Array) -> Array:
         """Accelerators of whole engines for the load, or for a request per second."""
+        rate = np.maximum(rate, 1e-300)
         if not math.isfinite(self.load):
             return np.asarray(gpus / rate)
         return np.asarray(np.ceil(self.load / rate - 1e-9) * gpus)
-
-    def _share(self, each: Array) -> Array:
-        """Accelerators for the load if engines came in parts; `each` [accelerators x s/request]."""
-        return each * self.load if math.isfinite(self.load) else each
 
     def _keep(self, cluster: Cluster, batch: ServingPlan, found: Capacity, memory: Array) -> None:
         """Keep the plans that keep the promise, each at its best load; note the closest of all."""
@@ -274,8 +269,12 @@ class _Search:
                 curve=(found.rate[row], found.ttft[row], found.tpot[row]),
             )
             self.engines.append(engine)
-            needed = float(self._needed(np.array(engine.rate), np.array(engine.gpus)))
-            self.fewest[cluster.name] = min(needed, self.fewest.get(cluster.name, math.inf))
+
+
+def _least(group: Index, first: Array, second: Array) -> Index:
+    """Position of the least of each group, of equals that of the least second number."""
+    order = np.lexsort((second, first, group))
+    return np.asarray(order[np.unique(group[order], return_index=True)[1]], np.intp)
 
 
 def engine_brief(plan: ServingPlan) -> str:

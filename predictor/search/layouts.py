@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, take
+from predictor.arrays import Array, Index, take
 from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import host_room, memory, saved_at, savers
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, training_rules
-from predictor.search.axes import Index
+from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, any_broken, training_rules
+from predictor.search.bounds import Within, further
 from predictor.search.conflict import Conflict
 from predictor.search.contenders import Contenders, frontier
 from predictor.search.ranking import (
@@ -70,6 +70,7 @@ def search_train(
     keep: int = 100,
     prune: bool = True,
     around: TrainingPlan | None = None,
+    within: Within | None = None,
 ) -> SearchResult:
     """Find the best plans of a space.
 
@@ -80,6 +81,7 @@ def search_train(
     keep       how many of the best plans are certain to be timed
     prune      leave out what the bound rules out; else every plan that fits is timed
     around     a single plan from which everything is taken that is neither searched nor stated
+    within     further laws, asked of plans that obey the others
 
     Raises InputError: a value cannot be; conditions that exclude each other, named; nothing fits,
     with the least memory that would.
@@ -88,7 +90,7 @@ def search_train(
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     space = space_of(model, cluster, fields, calibration.run, around)
-    found = _Search(space, calibration, limits, objective, keep)
+    found = _Search(space, calibration, limits, objective, keep, within)
     found.narrow()
     return found.time(prune)
 
@@ -97,8 +99,15 @@ class _Search:
     """One search on its way: blocks, and of each the rows that are left."""
 
     def __init__(
-        self, space: Space, calibration: Calibration, limits: Limits, objective: str, keep: int
+        self,
+        space: Space,
+        calibration: Calibration,
+        limits: Limits,
+        objective: str,
+        keep: int,
+        within: Within | None,
     ) -> None:
+        self.within = within
         self.space, self.calibration, self.limits = space, calibration, limits
         self.objective, self.power, self.keep = objective, OBJECTIVES[objective], keep
         self.model, self.cluster = space.setting.model, space.setting.cluster
@@ -121,9 +130,8 @@ class _Search:
             for part in _chunks(np.arange(len(block))):
                 plan = block.plan(part)
                 laws = [*self._conditions(plan, block, part), *training_rules(plan, self.model)]
-                broken = np.zeros(len(part), dtype=bool)
-                for law in laws:
-                    broken |= np.asarray(law.broken, dtype=bool)
+                laws += further(self.within, plan, laws)
+                broken = any_broken(laws, plan.shape)
                 lawful.append(part[~broken])
                 if not self.possible and broken.all():
                     conflict.note(laws, plan)

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, filled
+from predictor.arrays import Array, Index, filled
 from predictor.catalog import Assumption
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
-from predictor.search.axes import Index
 from predictor.search.space import Block
 from predictor.timing import Calibration
 from predictor.training import Frame, LayerParts

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from predictor.arrays import Index
 from predictor.catalog import Assumption, Given, Range, TrainingPlanSpec, parse, read_given
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
-from predictor.search.axes import AXES, Axis, Columns, Index, Setting, extend
+from predictor.search.axes import AXES, Axis, Columns, Setting, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.timing import RunParameters
 from predictor.training import STEP_CATEGORIES, complete_training, distinct

@@ -1,10 +1,11 @@
 """Serving: completion of a request, passes, latencies, the event engine, fleets read apart."""
 
-from predictor.serving.apart import holding, worker
+from predictor.serving.apart import holding, sending_time, worker
+from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
 from predictor.serving.completion import ServingRequest, complete_serving, engines
-from predictor.serving.events import Served, pass_table, poisson, serve, spread_lengths
+from predictor.serving.events import Served, poisson, serve, spread_lengths
 from predictor.serving.latency import Device, Latencies, Work, latencies
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
 from predictor.serving.prediction import (
@@ -17,11 +18,15 @@ from predictor.serving.prediction import (
     spreads,
 )
 from predictor.serving.rates import predict_rate
+from predictor.serving.reading import VARIATION, read_table
+from predictor.serving.tables import pass_table
 
 __all__ = [
     "BREAKDOWN",
     "EXACT_STEPS",
     "STEPS_LISTED",
+    "VARIATION",
+    "Apart",
     "Capacity",
     "Device",
     "InferencePrediction",
@@ -43,6 +48,9 @@ __all__ = [
     "predict_inference",
     "predict_rate",
     "prompt_pass",
+    "read_apart",
+    "read_table",
+    "sending_time",
     "serve",
     "serve_apart",
     "spread_lengths",

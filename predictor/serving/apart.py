@@ -15,6 +15,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
+from predictor.memory import ServingMemory
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.work import kv_token_bytes, state_bytes
@@ -65,6 +66,28 @@ def link_rate(plan: ServingPlan, cluster: Cluster) -> Array:
     return np.broadcast_to(np.where(np.isfinite(stated), stated, rate), plan.shape)
 
 
+def most_together(plan: ServingPlan, held: ServingMemory) -> Array:
+    """Prompts that a worker reads in one pass: as many as fill it, and no more than it holds twice,
+    once being read and once being sent.
+
+    held   memory of the plan that `holding` gives
+    """
+    room = np.floor(np.asarray(held.sequences) / HELD)
+    return np.asarray(np.maximum(np.minimum(np.floor(plan.chunk / plan.new_tokens), room), 1.0))
+
+
+def sending_time(model: Model, plan: ServingPlan, cluster: Cluster) -> Array:
+    """Time for which the cache of one prompt occupies the link of the worker that read it, every
+    accelerator of which sends its own part [s]."""
+    rank = worker(plan)
+    share = model.windowed_share
+    kept = np.minimum(plan.new_tokens, float(model.sliding_window or 1))
+    tokens = (1.0 - share) * np.asarray(plan.new_tokens) + share * kept
+    layers = float(model.attention_blocks)
+    moved = tokens * kv_token_bytes(model, rank) * layers + state_bytes(model, rank)
+    return np.asarray(moved / link_rate(plan, cluster))
+
+
 def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Numeric) -> Array:
     """Time from the end of a prompt's reading to the arrival of its whole cache [s]; 0 where
     prompts are not read apart.
@@ -73,12 +96,6 @@ def transfer_time(model: Model, plan: ServingPlan, cluster: Cluster, prompt: Num
 
     max(T / L, T - prompt (L - 1) / L) of a transfer that takes T for L layers.
     """
-    rank = worker(plan)
-    layers = float(model.attention_blocks)
-    share = model.windowed_share
-    kept = np.minimum(plan.new_tokens, float(model.sliding_window or 1))
-    tokens = (1.0 - share) * np.asarray(plan.new_tokens) + share * kept
-    moved = tokens * kv_token_bytes(model, rank) * layers + state_bytes(model, rank)
-    whole = moved / link_rate(plan, cluster)
+    layers, whole = float(model.attention_blocks), sending_time(model, plan, cluster)
     left = np.maximum(whole / layers, whole - np.asarray(prompt) * (layers - 1.0) / layers)
     return np.asarray(np.where(apart(plan), left, 0.0))

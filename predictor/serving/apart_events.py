@@ -9,30 +9,102 @@ of all, in turn, and clients have as many workers as are each replica's.
 from __future__ import annotations
 
 import heapq
-from collections import deque
-
-import numpy as np
+import math
 
 from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.plans import NATIVE
-from predictor.serving.events import PassTable, Served, enforce_load
+from predictor.serving.events import Engine, Served, enforce_load
+from predictor.serving.reading import ReadTable
+from predictor.serving.tables import PassTable
+
+
+class _Workers:
+    """Workers that read prompts, and what they have in hand.
+
+    sent    heap of prompts yet to be read: (arrival, request)
+    ready   heap of caches on their way: (arrival at the engine that decodes, request)
+    first   end of the pass that read each request's prompt [s]
+    """
+
+    __slots__ = ("_each", "_free", "_given", "_table", "first", "ready", "replicas", "sent")
+
+    def __init__(self, table: ReadTable, given: list[float], workers: int, replicas: int) -> None:
+        self._table, self._given, self.replicas = table, given, replicas
+        # Of each worker: when it may start, when its link has sent all that was read.
+        self._free = [(0.0, 0.0)] * workers
+        self._each = table.sending / float(table.plan.input_len)
+        self.sent: list[tuple[float, int]] = []
+        self.ready: list[tuple[float, int]] = []
+        self.first = [0.0] * len(given)
+
+    def send(self, time: float, request: int) -> None:
+        heapq.heappush(self.sent, (time, request))
+
+    def starts(self) -> float:
+        """When the next pass starts; of prompts that have been sent."""
+        return max(self._free[0][0], self.sent[0][0])
+
+    def read_until(self, time: float) -> None:
+        """Start every pass that can start by then."""
+        while self.sent:
+            start = self.starts()
+            if start > time:
+                return
+            self._pass(start)
+
+    def _pass(self, start: float) -> None:
+        """One pass: as many of the prompts that have come as it has room for.
+
+        Its caches are sent layer by layer, behind those of the worker's pass before it; a worker
+        that still sends those when it has read the next ones waits until they are gone.
+        """
+        table, given, layers = self._table, self._given, self._table.layers
+        _, link = heapq.heappop(self._free)
+        chunk, fresh = float(table.plan.chunk), 1.0 - float(table.plan.cached)
+        batch: list[int] = []
+        tokens = length = 0.0
+        while self.sent and self.sent[0][0] <= start and len(batch) < table.most:
+            own = given[self.sent[0][1]]
+            new = max(own * fresh, 1.0)
+            if batch and tokens + new > chunk:
+                break
+            tokens, length = tokens + new, length + own
+            batch.append(heapq.heappop(self.sent)[1])
+        spent = table.reading(len(batch), length / len(batch))
+        end, moving = start + spent, self._each * length
+        gone = max(end + moving / layers, max(start + spent / layers, link) + moving)
+        heapq.heappush(self._free, (max(end, link), gone))
+        for one in batch:
+            self.first[one] = end
+            if one % self.replicas == 0:
+                heapq.heappush(self.ready, (gone, one))
+
+
+def _shared(plan_dp: float, plan_workers: float, clients: bool) -> tuple[int, int]:
+    """Replicas whose prompts are followed, and the workers that they share."""
+    replicas, workers = round(plan_dp), round(plan_workers)
+    if not clients:
+        return replicas, workers
+    if workers % replicas:
+        raise InputError(
+            f"clients' requests one by one need as many prefill workers for each of {replicas} "
+            f"replicas, which {workers} cannot be; state a rate"
+        )
+    return 1, workers // replicas
 
 
 def serve_apart(
-    reading: PassTable,
+    reading: ReadTable,
     decoding: PassTable,
     input_len: Array,
     output_len: Array,
-    transfer: float,
     arrivals: Array | None = None,
     clients: int = 0,
 ) -> Served:
     """Serve requests one by one on workers that read prompts and one engine that decodes.
 
-    reading, decoding       tables of a worker and of the engine; as many workers as its plan has
+    reading, decoding       tables of the workers and of the engine; as many as the plan has
     input_len, output_len   tokens of each request, with `arrivals` of all replicas
-    transfer                time that a cache of the plan's prompt travels, in proportion [s]
     arrivals                when each arrives [s], rising; None: `clients` send the next request
                             when they have the answer to the last
 
@@ -40,100 +112,71 @@ def serve_apart(
     cache, neither load is stated, or clients' replicas share a worker.
     """
     enforce_load(decoding, input_len, output_len, arrivals, clients)
-    count = len(input_len)
-    plan, own = decoding.plan, decoding.own
-    native = NATIVE if plan.execution == "native" else 1.0
-    overhead, fresh = native * float(own.request), 1.0 - float(plan.cached)
-    chunk, most = float(plan.chunk), int(decoding.running[-1])
-    given, wanted = input_len.tolist(), output_len.tolist()
-    scale = transfer / float(plan.input_len)
-    came = [0.0] * count if arrivals is None else arrivals.tolist()
-    first, last = [0.0] * count, [0.0] * count
-    replicas, workers = round(float(plan.dp)), round(float(plan.prefill_workers))
-    if arrivals is None:
-        if workers % replicas:
-            raise InputError(
-                f"clients' requests one by one need as many prefill workers for each of {replicas} "
-                f"replicas, which {workers} cannot be; state a rate"
-            )
-        replicas, workers = 1, workers // replicas
-    free = [0.0] * workers
-    heapq.heapify(free)
-    sent: list[tuple[float, int]] = []  # requests yet to be read, by arrival
-    for one in range(min(clients, count) if arrivals is None else count):
-        heapq.heappush(sent, (came[one], one))
-    started = len(sent)
-    ready: list[tuple[float, int]] = []  # caches on their way, by arrival
-    waiting: deque[int] = deque()
-    ending: list[tuple[int, int]] = []  # pass in which a running request ends, request
-    held, now, step, finished = 0.0, 0.0, 0, 0
-
-    def read_until(time: float) -> None:
-        """Start every pass over prompts that can start by then: as many prompts as it has room
-        for, of those that have come."""
-        while sent:
-            start = max(free[0], sent[0][0])
-            if start > time:
-                return
-            heapq.heappop(free)
-            batch: list[int] = []
-            tokens = 0.0
-            while sent and sent[0][0] <= start:
-                new = max(given[sent[0][1]] * fresh, 1.0)
-                if batch and tokens + new > chunk:
-                    break
-                tokens += new
-                batch.append(heapq.heappop(sent)[1])
-            each = [max(given[one] * fresh, 1.0) for one in batch]
-            spent = max(
-                sum(reading.prompts(n, False) for n in each), reading.prompts(each[0], True)
-            )
-            heapq.heappush(free, start + spent)
-            for one in batch:
-                first[one] = start + spent
-                if one % replicas == 0:
-                    heapq.heappush(ready, (start + spent + scale * given[one], one))
-
-    own_requests = range(0, count, replicas)
-    while finished < len(own_requests):
-        read_until(now)
-        while ready and ready[0][0] <= now:
-            waiting.append(heapq.heappop(ready)[1])
-        while waiting and len(ending) < most:
-            one = waiting[0]
-            if held + given[one] + wanted[one] > decoding.pool:
-                break
-            waiting.popleft()
-            held += given[one] + wanted[one]
-            heapq.heappush(ending, (step + max(int(wanted[one]) - 1, 1), one))
-        if not ending:
+    plan, given = decoding.plan, input_len.tolist()
+    replicas, own = _shared(float(plan.dp), float(plan.prefill_workers), arrivals is None)
+    workers = _Workers(reading, given, own, replicas)
+    came = None if arrivals is None else arrivals.tolist()
+    engine = _Decoder(decoding, given, output_len.tolist(), came, clients, workers)
+    expected = len(range(0, engine.count, replicas))
+    while engine.finished < expected:
+        engine.arrive()
+        engine.admit()
+        if engine.live:
+            engine.leap()
+            engine.finish()
+        else:
             # Nothing decodes: on to the next cache, or the next prompt.
-            times = [queue[0][0] for queue in (ready,) if queue]
-            if sent:
-                times.append(max(free[0], sent[0][0]))
-            now = max(now, min(times))
-            continue
-        many = len(ending)
-        each = decoding.decoding(many, held / many)
-        leap = ending[0][0] - step
-        soon = [ready[0][0]] if ready else []
-        if sent:
-            # No pass over prompts that starts now or later ends sooner than it takes.
-            soon.append(max(free[0], sent[0][0]))
-        if soon and many < most:
-            leap = max(min(leap, int((min(soon) - now) / each) + 1), 1)
-        now += leap * each
-        step += leap
-        while ending and ending[0][0] <= step:
-            _, one = heapq.heappop(ending)
-            last[one] = now
-            held -= given[one] + wanted[one]
-            finished += 1
-            if arrivals is None and started < count:
-                came[started] = now
-                heapq.heappush(sent, (now, started))
-                started += 1
-    start, head, tail, tokens = (
-        np.asarray(values, float)[::replicas] for values in (came, first, last, output_len)
-    )
-    return Served(start, head + overhead, tail + overhead, tokens, 0)
+            engine.now = max(engine.now, engine.until)
+    return engine.served(replicas)
+
+
+class _Decoder(Engine):
+    """An engine that decodes what workers have read; it lets requests in at their full length."""
+
+    __slots__ = ("workers",)
+
+    def __init__(
+        self,
+        table: PassTable,
+        given: list[float],
+        wanted: list[float],
+        arrivals: list[float] | None,
+        clients: int,
+        workers: _Workers,
+    ) -> None:
+        super().__init__(table, given, wanted, arrivals, clients)
+        self.workers, self.first, self.whole = workers, workers.first, True
+        self.waiting.clear()
+        for one in range(self.count if self.open else self.arrived):
+            workers.send(self.came[one], one)
+
+    def send(self, one: int) -> None:
+        """A client's request goes to the workers."""
+        self.workers.send(self.now, one)
+
+    def arrive(self) -> None:
+        """Prompts that can be read by now are; caches that have come by now wait."""
+        workers = self.workers
+        workers.read_until(self.now)
+        while workers.ready and workers.ready[0][0] <= self.now:
+            self.waiting.append(heapq.heappop(workers.ready)[1])
+        # No pass over prompts that starts now or later ends sooner than it takes.
+        self.until = min(
+            workers.ready[0][0] if workers.ready else math.inf,
+            workers.starts() if workers.sent else math.inf,
+        )
+
+    def admit(self) -> None:
+        """Let requests in that have their first token, in their order, as long as there is room."""
+        waiting = self.waiting
+        while waiting and len(self.live) < self.most:
+            one = waiting[0]
+            given, wanted = self.given[one], self.wanted[one]
+            if self.reserved + given + wanted > self.pool:
+                return
+            waiting.popleft()
+            left = max(int(wanted) - 1, 1)
+            self.reserved += given + wanted
+            self.cached += given + wanted - left
+            self.live.add(one)
+            heapq.heappush(self.ending, (self.step + left, one))

@@ -3,20 +3,21 @@
 Requests arrive at random. As many run at a time as Little's law says; their number is close to
 Poisson's, so that a share q of requests meets no more than its q-quantile running, and latencies
 are those of so many. A prompt that finds others being read waits: not at all with probability
-1 - u, else exponentially with a mean of 1 / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930
-for the mean; Kingman 1961 for the tail); a turn is a prompt, or a Wth of one with W workers.
+1 - u, else exponentially with a mean of 1 / (2 (1 - u)) prompts, u = rate x prompt (Pollaczek 1930
+for the mean; Kingman 1961 for the tail). `apart_capacities` has engines whose prompts are read
+apart.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric, mapped
+from predictor.arrays import Array, Index, Numeric, mapped
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -54,7 +55,6 @@ class Capacity:
     ttft, tpot  at the promised shares of the requests [s]
     running   requests at a time, of the engine
     used      share of the time in which prompts are read, by all workers where they are read apart
-    read      time of reading a prompt, of one worker or the engine [s]
     """
 
     rate: Array
@@ -62,7 +62,10 @@ class Capacity:
     tpot: Array
     running: Array
     used: Array
-    read: Array
+
+    def take(self, rows: Index) -> Capacity:
+        """Those of some plans."""
+        return Capacity(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def kept(self, promise: Promise) -> Any:
         """Mask of loads at which the promise is kept."""
@@ -85,7 +88,7 @@ def waiting_quantile(used: Numeric, turn: Numeric, share: float) -> Array:
     """Wait for the prompts of others that a share of the requests does not exceed [s].
 
     used   share of the time in which prompts are read, below 1
-    turn   between two prompts that are taken up [s]
+    turn   of reading a prompt [s]
     """
     u = np.clip(used, 1e-9, 0.999)
     mean = turn / (2.0 * (1.0 - u))
@@ -101,7 +104,8 @@ def capacity(
 ) -> Capacity:
     """Rate and latencies of every plan at `NODES` loads.
 
-    plan   a batch of one dimension, each of which fits; its `batch` is replaced
+    plan   a batch of one dimension, each of which fits and reads its own prompts; its `batch` is
+           replaced
     """
     count = plan.shape[0]
     column = mapped(plan, lambda value: np.broadcast_to(value, (count,))[:, None])
@@ -127,5 +131,4 @@ def capacity(
         tpot=slow_token.tpot,
         running=nodes * column.dp,
         used=used,
-        read=mean.turn * np.maximum(column.prefill_workers, 1.0),
     )

@@ -22,6 +22,7 @@ from predictor.catalog import (
     default_precision,
     named_model,
     period,
+    spelled,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
@@ -32,8 +33,10 @@ from predictor.plans import (
     runnable,
     serving_rules,
 )
+from predictor.serving.checkpoint import fill_stored
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
+from predictor.serving.reading import VARIATION
 from predictor.timing import RunParameters
 from predictor.units import GB
 from predictor.work import SCORED
@@ -94,8 +97,10 @@ def complete_serving(
     filler.need("input_len", "output_len")
     _scores(model, accelerator)
     _load(filler)
+    fill_stored(filler, model, accelerator)
     stated = _precision(filler, accelerator)
-    framework = filler.fill("framework", "neutral", "no engine was named")
+    framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
+    values["framework"] = framework
     chosen, label = period(engines(), framework, values.get("era"))
     filler.run(_cache(values["precision"], stated, (chosen, label), model, accelerator))
     values.setdefault("era", "neutral")
@@ -128,7 +133,7 @@ def complete_serving(
         assumed=tuple(filler.assumed),
         rate=values.get("rate"),
         simulate=int(values.get("simulate", 0)),
-        variation=float(values.get("variation", 0.1)),
+        variation=float(values.get("variation", VARIATION)),
     )
 
 

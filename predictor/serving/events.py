@@ -12,179 +12,16 @@ parts of prompts); Kwon et al. 2023 (vLLM: preemption by recomputation).
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.hardware import Cluster
-from predictor.memory import serving_memory
-from predictor.models import Model
-from predictor.plans import NATIVE, ServingPlan
-from predictor.serving.latency import Device, Work, decode_time, prompt_time
-from predictor.serving.offload import with_decoding
-from predictor.serving.passes import Pass, adapted, body, decode_cores
-from predictor.serving.prediction import prompt_pass
-from predictor.timing import Calibration, EngineParameters
-
-NODES = 9
-"""Contexts, and lengths of prompts, at which the tables are filled."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PassTable:
-    """Times of passes of one plan, per attention replica [s].
-
-    running, contexts   nodes of `decode`: sequences, mean cached tokens of each
-    decode              (running, contexts): wall time of decoding one token of each
-    lengths             nodes of prompts: new tokens
-    prompt, alone       what one more prompt of that length costs; a pass over it alone
-    pool                cached tokens that there is room for
-    """
-
-    running: list[float]
-    contexts: list[float]
-    decode: list[list[float]]
-    lengths: list[float]
-    prompt: list[float]
-    alone: list[float]
-    pool: float
-    plan: ServingPlan
-    own: EngineParameters
-
-    def decoding(self, sequences: int, context: float) -> float:
-        """Wall time of decoding one token of each, between the nodes linear [s]."""
-        row, right = _between(self.running, float(sequences))
-        column, up = _between(self.contexts, context)
-        low, high = self.decode[row], self.decode[min(row + 1, len(self.decode) - 1)]
-        last = min(column + 1, len(low) - 1)
-        below = low[column] + up * (low[last] - low[column])
-        above = high[column] + up * (high[last] - high[column])
-        return below + right * (above - below)
-
-    def prompts(self, tokens: float, alone: bool) -> float:
-        """What reading a prompt, or a part of one, costs [s]."""
-        table = self.alone if alone else self.prompt
-        at, right = _between(self.lengths, tokens)
-        last = min(at + 1, len(table) - 1)
-        if tokens < self.lengths[0] and not alone:
-            return table[0] * tokens / self.lengths[0]
-        return table[at] + right * (table[last] - table[at])
-
-
-def _between(nodes: list[float], value: float) -> tuple[int, float]:
-    """Node below a value, and how far the value is on the way to the next, 0..1."""
-    at = min(max(bisect_right(nodes, value) - 1, 0), len(nodes) - 1)
-    if at == len(nodes) - 1:
-        return at, 0.0
-    return at, min(max((value - nodes[at]) / (nodes[at + 1] - nodes[at]), 0.0), 1.0)
-
-
-def pass_table(
-    model: Model,
-    cluster: Cluster,
-    plan: ServingPlan,
-    calibration: Calibration,
-    longest: tuple[float, float] | None = None,
-) -> PassTable:
-    """Tables of one plan.
-
-    longest   longest prompt and longest output [tokens]; those of the plan unless stated
-
-    Raises InputError where the cache holds no sequence.
-    """
-    plan = adapted(plan, cluster.accelerator)
-    own = calibration.serving.of(plan.framework, plan.era)
-    given, made = longest or (float(plan.input_len), float(plan.output_len))
-    most = float(np.minimum(plan.max_batch, plan.sequences))
-    memory = serving_memory(model, cluster, plan, calibration.run)
-    pool = float(memory.sequences / plan.dp) * float(plan.input_len + plan.output_len)
-    if pool < given + made:
-        raise InputError(
-            f"the cache has room for {pool:.0f} tokens, less than one request of {given:.0f} + "
-            f"{made:.0f}"
-        )
-    running = np.unique(np.append(2.0 ** np.arange(0, np.ceil(np.log2(max(most, 2.0)))), most))
-    contexts = np.linspace(0.0, given + made, NODES) + 1.0
-    # Stages hold their own micro-batches of the running sequences.
-    split = np.maximum(np.minimum(plan.working, running), 1.0)
-    sequences = running / split
-    wide = replace(plan, batch=running * plan.dp)
-    captured = plan.execution == "graph"
-    tokens = sequences * (1.0 + plan.drafted)
-    linear = body(
-        model,
-        cluster,
-        wide,
-        tokens,
-        tokens,
-        calibration,
-        captured=captured,
-        sustained=False,
-    )
-    decode = np.empty((len(running), NODES))
-    for column, context in enumerate(contexts):
-        shape = (1, len(running))
-        cores = decode_cores(
-            model,
-            cluster,
-            wide,
-            sequences,
-            np.full(shape, context),
-            np.ones(shape),
-            calibration,
-        )
-        # A pass that adds several tokens counts as so many passes.
-        both = with_decoding(linear.plus(cores), model, wide, sequences, context)
-        passes = decode_time(_work(both, sequences, plan), own)
-        decode[:, column] = passes / plan.tokens_per_pass
-    lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), NODES)))
-    each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
-    together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
-    costs = []
-    for many in (together, np.ones_like(lengths)):
-        found, passes = prompt_pass(model, cluster, each, many, calibration)
-        work = Device(found.compute, found.communication, found.kernels, passes)
-        whole = prompt_time(replace(_work(found, many, plan), prompts=work), own)
-        costs.append((whole / many / np.minimum(plan.working, many)).tolist())
-    return PassTable(
-        running.tolist(),
-        contexts.tolist(),
-        decode.tolist(),
-        lengths.tolist(),
-        costs[0],
-        costs[1],
-        pool,
-        plan,
-        own,
-    )
-
-
-def _work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
-    """A pass as the arithmetic of latencies takes it."""
-    device = Device(found.compute, found.communication, found.kernels)
-    return Work(
-        prompts=device,
-        together=1.0,
-        decoding=device,
-        captured=float(plan.execution == "graph"),
-        sequences=sequences,
-        fill=0.0,
-        running=sequences,
-        clients=sequences,
-        static=0.0,
-        new_tokens=plan.new_tokens,
-        output_len=plan.output_len,
-        chunk=plan.chunk,
-        synchrony=plan.synchrony,
-        per_pass=plan.tokens_per_pass,
-        drafting=plan.drafted * plan.draft_cost,
-        launching=NATIVE if plan.execution == "native" else 1.0,
-        overlapped=float(plan.scheduling == "overlapped"),
-    )
+from predictor.plans import NATIVE
+from predictor.serving.tables import PassTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,107 +108,190 @@ def serve(
     Raises InputError where a request is longer than the cache, or neither load is stated.
     """
     enforce_load(table, input_len, output_len, arrivals, clients)
-    count = len(input_len)
-    plan, own = table.plan, table.own
-    chunk, most = float(plan.chunk), int(table.running[-1])
-    whole, mixing = plan.admission == "whole", float(own.mixing)
-    native = NATIVE if plan.execution == "native" else 1.0
-    fresh, overhead = 1.0 - float(plan.cached), native * float(own.request)
-    given, wanted = input_len.tolist(), output_len.tolist()
-    came = [0.0] * count if arrivals is None else arrivals.tolist()
-    first, last = [0.0] * count, [0.0] * count
-    waiting: deque[int] = deque()
-    reading: deque[list[float]] = deque()  # request, tokens of its prompt that are left
-    ending: list[tuple[int, int]] = []  # pass in which a running request ends, request
-    done = [0] * count  # tokens that a request has
-    started = [0] * count  # pass in which its running began
-    order: list[int] = []  # running requests, oldest first, some of them gone
-    live: set[int] = set()
-    now, step, cached, reserved = 0.0, 0, 0.0, 0.0
-    arrived = min(clients, count) if arrivals is None else 0
-    waiting.extend(range(arrived))
-    finished = preempted = 0
-    while finished < count:
-        if arrivals is not None:
-            while arrived < count and came[arrived] <= now:
-                waiting.append(arrived)
-                arrived += 1
-        while waiting and len(live) + len(reading) < most:
-            one = waiting[0]
-            need = given[one] + (wanted[one] if whole else done[one])
-            if (reserved if whole else cached) + need > table.pool:
-                break
-            waiting.popleft()
-            tokens = max(given[one] * fresh, 1.0) + done[one]
-            reading.append([one, tokens])
-            reserved += given[one] + wanted[one]
-            cached += given[one] + done[one]
-        if reading:
-            budget, work, alone = chunk, 0.0, not live
-            read: list[int] = []
-            while reading and budget > 0:
-                piece = min(reading[0][1], budget)
-                work += table.prompts(piece, False)
-                if alone and not read:
-                    work = max(work, table.prompts(piece, True))
-                budget -= piece
-                reading[0][1] -= piece
-                if reading[0][1] <= 0:
-                    read.append(int(reading.popleft()[0]))
-                elif piece == 0:
-                    break
-            decoding = table.decoding(len(live), cached / len(live)) if live else 0.0
-            now += decoding + (work if alone else mixing * work)
-            step += 1
-            cached += len(live)
-            for one in read:
-                if done[one] == 0:
-                    first[one] = now
-                done[one] += 1
-                started[one] = step - done[one]
-                cached += 1
-                live.add(one)
-                order.append(one)
-                heapq.heappush(ending, (started[one] + int(wanted[one]), one))
-        elif live:
-            many = len(live)
-            leap = ending[0][0] - step
-            if not whole:
-                leap = min(leap, int((table.pool - cached) // many))
-            if leap < 1:
-                # No room for another token of everyone: the youngest gives way and is read again.
-                while order[-1] not in live:
-                    order.pop()
-                one = order.pop()
-                live.discard(one)
-                done[one] = step - started[one]
-                cached -= given[one] + done[one]
-                reserved -= given[one] + wanted[one]
-                ending.remove((started[one] + int(wanted[one]), one))
-                heapq.heapify(ending)
-                waiting.appendleft(one)
-                preempted += 1
+    came = None if arrivals is None else arrivals.tolist()
+    engine = Engine(table, input_len.tolist(), output_len.tolist(), came, clients)
+    while engine.finished < engine.count:
+        engine.arrive()
+        engine.admit()
+        if engine.reading:
+            engine.read()
+        elif engine.live:
+            if not engine.leap():
                 continue
-            if arrivals is not None and arrived < count and many + len(waiting) < most:
-                each = table.decoding(many, cached / many)
-                leap = max(min(leap, int((came[arrived] - now) / each) + 1), 1)
-            now += leap * table.decoding(many, cached / many + 0.5 * leap)
-            step += leap
-            cached += many * leap
-        elif arrivals is not None and arrived < count:
-            now = came[arrived]
+        else:
+            engine.now = engine.until
+        engine.finish()
+    return engine.served(1)
+
+
+class Engine:
+    """One engine that reads and decodes, and its requests, by position.
+
+    came, first, last   times of arrival, first and last token [s]
+    waiting    requests without room yet
+    reading    those whose prompts are being read: request, tokens that are left
+    live       those that decode; `order` has them oldest first, with some that are gone
+    ending     heap: pass in which a running request ends, request
+    done       tokens that a request has; `started`: pass in which its running began
+    cached     tokens in the cache; `reserved`: of requests of full length
+    until      when the next one arrives [s]; inf: none, as far as is known
+    """
+
+    __slots__ = (
+        "arrived", "cached", "came", "chunk", "clients", "count", "done", "ending", "finished",
+        "first", "fresh", "given", "last", "live", "mixing", "most", "now", "open", "order", "pool",
+        "preempted", "reading", "reserved", "started", "step", "table", "until", "waiting",
+        "wanted", "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        table: PassTable,
+        given: list[float],
+        wanted: list[float],
+        arrivals: list[float] | None,
+        clients: int,
+    ) -> None:
+        plan = table.plan
+        self.table, self.pool, self.most = table, table.pool, int(table.running[-1])
+        self.chunk, self.fresh = float(plan.chunk), 1.0 - float(plan.cached)
+        self.whole, self.mixing = plan.admission == "whole", float(table.own.mixing)
+        self.given, self.wanted, self.count = given, wanted, len(given)
+        self.open = arrivals is not None
+        self.came = arrivals or [0.0] * self.count
+        self.first, self.last = [0.0] * self.count, [0.0] * self.count
+        self.done, self.started = [0] * self.count, [0] * self.count
+        self.arrived = 0 if self.open else min(clients, self.count)
+        self.waiting: deque[int] = deque(range(self.arrived))
+        self.reading: deque[list[float]] = deque()
+        self.ending: list[tuple[int, int]] = []
+        self.order: list[int] = []
+        self.live: set[int] = set()
+        self.now, self.cached, self.reserved = 0.0, 0.0, 0.0
+        self.until = math.inf
+        self.step = self.finished = self.preempted = 0
+
+    def arrive(self) -> None:
+        """Requests that have come by now wait."""
+        if not self.open:
+            return
+        came, now, arrived = self.came, self.now, self.arrived
+        while arrived < self.count and came[arrived] <= now:
+            self.waiting.append(arrived)
+            arrived += 1
+        self.arrived = arrived
+        self.until = came[arrived] if arrived < self.count else math.inf
+
+    def admit(self) -> None:
+        """Let requests in, in their order, as long as there is room."""
+        waiting, reading, given = self.waiting, self.reading, self.given
+        while waiting and len(self.live) + len(reading) < self.most:
+            one = waiting[0]
+            length, done = given[one], self.done[one]
+            need = length + (self.wanted[one] if self.whole else done)
+            if (self.reserved if self.whole else self.cached) + need > self.pool:
+                return
+            waiting.popleft()
+            reading.append([one, max(length * self.fresh, 1.0) + done])
+            self.reserved += length + self.wanted[one]
+            self.cached += length + done
+
+    def read(self) -> None:
+        """One pass over parts of prompts, with one token of every request that decodes."""
+        table, reading, many = self.table, self.reading, len(self.live)
+        budget, work = self.chunk, 0.0
+        read: list[int] = []
+        while reading and budget > 0:
+            head = reading[0]
+            piece = min(head[1], budget)
+            work += table.prompts(piece, False)
+            if not many and not read:
+                work = max(work, table.prompts(piece, True))
+            budget -= piece
+            head[1] -= piece
+            if head[1] <= 0:
+                read.append(int(reading.popleft()[0]))
+            elif piece == 0:
+                break
+        decoding = table.decoding(many, self.cached / many) if many else 0.0
+        self.now += decoding + (self.mixing * work if many else work)
+        self.step += 1
+        self.cached += many
+        for one in read:
+            self._start(one)
+
+    def _start(self, one: int) -> None:
+        """A request whose prompt has been read has a token, and decodes."""
+        if self.done[one] == 0:
+            self.first[one] = self.now
+        self.done[one] += 1
+        self.started[one] = self.step - self.done[one]
+        self.cached += 1
+        self.live.add(one)
+        self.order.append(one)
+        heapq.heappush(self.ending, (self.started[one] + int(self.wanted[one]), one))
+
+    def leap(self) -> bool:
+        """Passes that only decode, up to the next event; False where one request had to give way
+        instead."""
+        many, until = len(self.live), self.until
+        leap = self.ending[0][0] - self.step
+        if not self.whole:
+            leap = min(leap, int((self.pool - self.cached) // many))
+        if leap < 1:
+            self._preempt()
+            return False
+        if until < math.inf and many + len(self.waiting) < self.most:
+            each = self.table.decoding(many, self.cached / many)
+            leap = max(min(leap, int((until - self.now) / each) + 1), 1)
+        self.now += leap * self.table.decoding(many, self.cached / many + 0.5 * leap)
+        self.step += leap
+        self.cached += many * leap
+        return True
+
+    def _preempt(self) -> None:
+        """No room for another token of everyone: the youngest gives way and is read again."""
+        order = self.order
+        while order[-1] not in self.live:
+            order.pop()
+        one = order.pop()
+        self.live.discard(one)
+        self.done[one] = self.step - self.started[one]
+        self.cached -= self.given[one] + self.done[one]
+        self.reserved -= self.given[one] + self.wanted[one]
+        self.ending.remove((self.started[one] + int(self.wanted[one]), one))
+        heapq.heapify(self.ending)
+        self.waiting.appendleft(one)
+        self.preempted += 1
+
+    def finish(self) -> None:
+        """Requests that have their last token go; a client then sends the next one."""
+        ending, step = self.ending, self.step
         while ending and ending[0][0] <= step:
-            _, one = heapq.heappop(ending)
-            live.discard(one)
-            last[one] = now
-            cached -= given[one] + wanted[one]
-            reserved -= given[one] + wanted[one]
-            finished += 1
-            if arrivals is None and arrived < count:
-                came[arrived] = now
-                waiting.append(arrived)
-                arrived += 1
-        if len(order) > 4 * most:
-            order = [one for one in order if one in live]
-    start, head, tail = (np.array(values) for values in (came, first, last))
-    return Served(start, head + overhead, tail + overhead, np.asarray(output_len, float), preempted)
+            one = heapq.heappop(ending)[1]
+            self.live.discard(one)
+            self.last[one] = self.now
+            length = self.given[one] + self.wanted[one]
+            self.cached -= length
+            self.reserved -= length
+            self.finished += 1
+            if not self.open and self.arrived < self.count:
+                self.came[self.arrived] = self.now
+                self.send(self.arrived)
+                self.arrived += 1
+        if len(self.order) > 4 * self.most:
+            self.order = [one for one in self.order if one in self.live]
+
+    def send(self, one: int) -> None:
+        """A client's request comes."""
+        self.waiting.append(one)
+
+    def served(self, every: int) -> Served:
+        """What became of every so many-th request."""
+        native = NATIVE if self.table.plan.execution == "native" else 1.0
+        overhead = native * float(self.table.own.request)
+        start, head, tail, tokens = (
+            np.array(values, float)[::every]
+            for values in (self.came, self.first, self.last, self.wanted)
+        )
+        return Served(start, head + overhead, tail + overhead, tokens, self.preempted)

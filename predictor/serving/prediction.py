@@ -15,7 +15,7 @@ from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
-from predictor.serving.apart import apart, holding, transfer_time, worker
+from predictor.serving.apart import apart, holding, most_together, transfer_time, worker
 from predictor.serving.latency import Device, Latencies, Work, latencies, prompt_time
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
@@ -169,9 +169,13 @@ def predict_inference(
     load = _load(plan, memory)
     static, running, sequences = load.static, load.running, load.sequences
     # While serving, prompts come as many as fill a pass.
-    there = np.where(apart(plan), running, sequences)
-    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, there)
+    together = np.clip(np.floor(plan.chunk / plan.new_tokens), 1.0, sequences)
     together = np.where(static > 0, sequences, together)
+    held = None
+    if apart(plan).any():
+        held = serving_memory(model, cluster, holding(plan), calibration.run)
+        most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
+        together = np.where(apart(plan), most_read, together)
     prompts, passes = prompt_pass(model, cluster, worker(plan), together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     prompts = riding_along(
@@ -181,9 +185,6 @@ def predict_inference(
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     found = latencies(work, own)
-    held = None
-    if apart(plan).any():
-        held = serving_memory(model, cluster, holding(plan), calibration.run)
     told = spread_of(prompts), spread_of(decoding)
     sigma = {
         metric: spreads(*told, work, found, own, metric, calibration.serving)

@@ -3,7 +3,7 @@
 Requests run in such a number R that as many end as arrive: R = rate x life(R) (Little 1961), where
 the life of a request is that of a concurrency of R. Random arrivals find the prompts of others
 being read: a mean wait of u / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930, for a service
-of constant length). A turn is a prompt, or of W workers that read nothing else a Wth of it.
+of constant length), a turn being a prompt; before workers that read nothing else that of `reading`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictor.arrays import Array
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.serving.reading import VARIATION, read_table
 from predictor.timing import Calibration
 
 NODES = 40
@@ -43,12 +45,19 @@ def predict_rate(
     plan: ServingPlan,
     rate: float,
     calibration: Calibration,
+    variation: float = VARIATION,
 ) -> AtRate:
-    """Predict one plan at a mean rate of Poisson arrivals [1/s]."""
+    """Predict one plan at a mean rate of Poisson arrivals [1/s], their lengths uniform within
+    `variation` of the mean (which matters where prompts are read apart, one by one)."""
     full = predict_inference(
         model, cluster, replace(plan, batch=np.inf, synchrony=0.0), calibration, EXACT_STEPS
     )
     most, top = float(full.requests_per_s), float(full.work.running * full.plan.dp)
+    before = None
+    if float(plan.prefill_workers) > 0:
+        table = read_table(model, cluster, plan, calibration, variation)
+        before = table.queue()
+        most = min(most, float(plan.prefill_workers) * before.most)
     if rate >= most:
         return AtRate(full, most, True)
     nodes = np.unique(np.geomspace(1.0, max(top, 1.0), NODES))
@@ -61,14 +70,29 @@ def predict_rate(
         model, cluster, replace(plan, batch=running, synchrony=0.0), calibration, EXACT_STEPS
     )
     latency = one.latencies
+    if before is not None:
+        # Prompts wait for workers of their own, of which none is taken up by anything else.
+        met = before.at(rate, float(plan.prefill_workers))
+        first = met.wait + met.read + table.request
+        return AtRate(_at_rate(one, rate, first, met.wait), most, False)
     used = min(rate / float(plan.dp) * float(latency.prompt), 0.999)
     wait = 0.5 * used / (1.0 - used) * float(latency.turn)
-    found_latencies = replace(
-        latency,
-        ttft=latency.ttft + wait,
-        e2e=latency.e2e + wait,
-        queue=latency.queue + wait,
-        requests_per_s=np.asarray(rate / float(plan.dp)),
+    return AtRate(_at_rate(one, rate, latency.ttft + wait, latency.queue + wait), most, False)
+
+
+def _at_rate(
+    one: InferencePrediction, rate: float, ttft: Array, queue: Array
+) -> InferencePrediction:
+    """A prediction with the first token and the queue that a rate of arrivals leads to [s]."""
+    old = one.latencies
+    more = ttft - old.ttft
+    found = replace(
+        old,
+        ttft=np.asarray(ttft),
+        e2e=np.asarray(old.e2e + more),
+        queue=np.asarray(queue),
+        requests_per_s=np.asarray(rate / float(one.plan.dp)),
     )
-    breakdown = {**one.breakdown, "queue": one.breakdown["queue"] + wait}
-    return AtRate(replace(one, latencies=found_latencies, breakdown=breakdown), most, False)
+    others = one.breakdown["others"] + more - (queue - old.queue)
+    breakdown = {**one.breakdown, "queue": np.asarray(queue), "others": np.asarray(others)}
+    return replace(one, latencies=found, breakdown=breakdown)

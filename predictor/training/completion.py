@@ -8,7 +8,7 @@ recomputation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from predictor import catalog
 from predictor.catalog import (
+    STORED,
     Assumption,
     Default,
     Filler,
@@ -24,6 +25,7 @@ from predictor.catalog import (
     default_precision,
     framework_settings,
     named_model,
+    spelled,
     with_host,
 )
 from predictor.errors import InputError
@@ -87,7 +89,7 @@ def complete_training(
     cluster = cluster if cluster is not None else complete_cluster(filler)
     cluster = with_host(cluster, values)
     filler.need("seq_len", "global_batch")
-    _precision(filler, cluster.accelerator)
+    _precision(filler, model, cluster.accelerator)
     habits = _habits(filler)
     filler.run(_shape(values, model))
     _stated_recompute(values, habits)
@@ -127,8 +129,12 @@ def complete_training(
     )
 
 
-def _precision(filler: Filler, accelerator: Accelerator) -> None:
-    filler.run([default_precision(accelerator)])
+def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:
+    usual = default_precision(accelerator)
+    if model.quantization is not None:
+        stored = f"{STORED} ({model.quantization.method}): widened before it is trained, to "
+        usual = replace(usual, rule=stored + usual.rule)
+    filler.run([usual])
     recipe = PRECISIONS[filler.values["precision"]]
     for dtype in (recipe.linear, recipe.core):
         accelerator.peak_for(PEAK.get(dtype, dtype))
@@ -153,7 +159,8 @@ class Habits:
 
 
 def _habits(filler: Filler) -> Habits:
-    framework = filler.fill("framework", "neutral", "no framework was named")
+    framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
+    filler.values["framework"] = framework
     settings, label = framework_settings(framework, filler.values.get("era"))
     filler.values.setdefault("era", "neutral")
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")

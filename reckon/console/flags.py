@@ -20,15 +20,22 @@ WIDEST = 44
 
 
 def option(
-    name: str, text: str, metavar: str | None = "N", kind: Any = str, key: str = "", **more: Any
+    name: str,
+    text: str,
+    metavar: str | None = "N",
+    kind: Any = str,
+    key: str = "",
+    also: tuple[str, ...] = (),
+    **more: Any,
 ) -> click.Option:
     """A flag with a value.
 
     kind   type of the value
     key    name of the value, where it is not the flag's
+    also   further spellings of the flag
     more   further settings of `click.Option`
     """
-    names = [f"--{name}", *([key] if key else [])]
+    names = [f"--{name}", *(f"--{other}" for other in also), *([key] if key else [])]
     shown = more.get("default") is not None
     return click.Option(names, metavar=metavar, help=text, type=kind, show_default=shown, **more)
 

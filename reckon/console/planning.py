@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from predictor import catalog
+from predictor.errors import InputError
 from predictor.plans import PLAN, SERVING_FIELDS, TRAINING_FIELDS
 from reckon.console.flags import (
     Invocation,
@@ -67,7 +68,7 @@ def _serving_promise() -> list[click.Option]:
         option("spare", "Engines beyond those needed.", "N", int),
         option("price-per-gpu-hour", "X, or SYSTEM=X,...", "X", key="price"),
         option("objective", "gpus or cost.", "O"),
-        option("simulate", "Check the best with N requests.", "N", int),
+        option("simulate", "Requests that finalists serve one by one.", "N", int),
     ]
 
 
@@ -80,6 +81,7 @@ def _telling(what: str) -> list[click.Option]:
         calibration_option(),
         json_option(),
         option("emit", "Launch line instead.", "NAME"),
+        option("for", "Only what its launch line can say.", "NAME", key="target"),
     ]
 
 
@@ -88,14 +90,21 @@ def train_command() -> click.Command:
     bounds = _training_bounds()
     flags = field_options(TRAINING_FIELDS, PLAN)
 
-    def run(compare: str | None, offload: bool, top: int, **given: Any) -> int:
+    def run(compare: str | None, offload: bool, top: int, target: str | None, **given: Any) -> int:
         from reckon.verbs.plans import asked
         from reckon.views.plans import show_training
         from reckon.views.report import write_training
 
         said = invocation(given, [*flags, *bounds], also=OFFLOADED if offload else {})
         own = read_plan(compare) if compare else None
-        found = asked(said.fields, said.calibration, said.where, compare=own, keep=max(top, 100))
+        found = asked(
+            said.fields,
+            said.calibration,
+            said.where,
+            compare=own,
+            keep=max(top, 100),
+            target=aim(given["emit"], target),
+        )
         return _told(
             said,
             found,
@@ -127,13 +136,13 @@ def infer_command() -> click.Command:
     promise = _serving_promise()
     flags = field_options(SERVING_FIELDS, PLAN)
 
-    def run(top: int, **given: Any) -> int:
+    def run(top: int, target: str | None, **given: Any) -> int:
         from reckon.verbs.fleets import asked
         from reckon.views.fleets import show_inference
         from reckon.views.report import write_inference
 
         said = invocation(given, [*flags, *promise])
-        found = asked(said.fields, said.calibration, said.where)
+        found = asked(said.fields, said.calibration, said.where, target=aim(given["emit"], target))
         return _told(
             said,
             found,
@@ -178,7 +187,21 @@ def _told(
         show()
         if report:
             print(f"\npictures in {report}")
-    return 0
+    return 0 if not line or line["emitted"]["read_back"]["holds"] else 2
+
+
+def aim(emit: str | None, target: str | None) -> str | None:
+    """The target of a search: that of `--for`, else the one whose line is written.
+
+    Raises InputError where they are two.
+    """
+    from reckon.launch import framework_of
+
+    if emit is None or target is None:
+        return target or emit
+    if framework_of(emit) != framework_of(target):
+        raise InputError(f"--for {target} and --emit {emit} are two targets; give one")
+    return target
 
 
 def read_plan(text: str) -> dict[str, Any]:

@@ -44,8 +44,13 @@ EXPLAIN_EXAMPLE = (
 TIMELINE = ("timeline", "Schedule as a trace (Perfetto).", "FILE")
 
 
-def _line_option(dialect: str, text: str = "", hidden: bool = False) -> click.Option:
-    return option(f"from-{dialect}", text, "LINE|FILE", hidden=hidden)
+def _line_option(
+    dialect: str, text: str = "", hidden: bool = False, also: tuple[str, ...] = ()
+) -> click.Option:
+    """A launch line to read, under every spelling of its dialect."""
+    names = tuple(f"from-{name}" for name in also)
+    key = f"from_{dialect}"
+    return option(f"from-{dialect}", text, "LINE|FILE", key=key, also=names, hidden=hidden)
 
 
 def train_command() -> click.Command:
@@ -69,9 +74,9 @@ def train_command() -> click.Command:
             option(*TIMELINE),
             allow_oom_option(),
             option("emit", "Launch line: megatron torchtitan ...", "NAME"),
-            _line_option("megatron", "Read such a line."),
+            _line_option("megatron", "Read such a line.", also=("megatron-lm",)),
             _line_option("torchtitan", "Or -nemo, -deepspeed."),
-            _line_option("nemo", hidden=True),
+            _line_option("nemo", hidden=True, also=("megatron-bridge",)),
             _line_option("deepspeed", hidden=True),
         ],
         help="Step time, memory and bottlenecks of a training run. Comma lists give a row each; "
@@ -101,7 +106,7 @@ def infer_command() -> click.Command:
             option("emit", "Launch line: vllm sglang trtllm.", "NAME"),
             _line_option("vllm", "Read such a line."),
             _line_option("sglang", "Or of SGLang."),
-            _line_option("trtllm", "Or TensorRT-LLM."),
+            _line_option("trtllm", "Or TensorRT-LLM.", also=("tensorrt-llm",)),
         ],
         help="Time to first token, time per token, throughput, memory. Comma lists give a row "
         "each; RUN.yaml has keys as the flags.",
@@ -185,10 +190,10 @@ def predict_train(
     why = found.predictions[0].explain() if explain else None
     if why:
         told["explain"] = why.to_dict()
-    _finish(asked, found, "training-sweep", emit, told)
+    held = _finish(asked, found, "training-sweep", emit, told)
     if not asked.quiet and not emit:
         _show_training(found, why)
-    return _status(found, allow_oom)
+    return _status(found, allow_oom, held)
 
 
 def predict_infer(
@@ -201,7 +206,7 @@ def predict_infer(
 
     fields, told = _launched(lines, asked)
     found = sweep_serving(fields, load(asked.calibration), asked.where)
-    _finish(asked, found, "inference-sweep", emit, told)
+    held = _finish(asked, found, "inference-sweep", emit, told)
     if not asked.quiet and not emit:
         from reckon.views.serving import show_serving, show_serving_sweep
 
@@ -209,7 +214,7 @@ def predict_infer(
             show_serving_sweep(found)
         else:
             show_serving(found.predictions[0])
-    return _status(found, allow_oom)
+    return _status(found, allow_oom, held)
 
 
 def _finish(
@@ -218,18 +223,21 @@ def _finish(
     kind: str,
     emit: str | None,
     told: Mapping[str, Any],
-) -> None:
+) -> bool:
     """Print the launch line and write the JSON, where they were asked for.
 
     told   what the JSON says beside the predictions
+
+    Returns whether the line, read back, holds what was predicted; True where none was asked for.
     """
     extra = dict(told)
     if emit:
         from reckon.verbs.launching import emitted
 
         extra["emitted"] = emitted(emit, found, quiet=asked.quiet)
+    held = bool(extra["emitted"]["read_back"]["holds"]) if emit else True
     if not asked.json:
-        return
+        return held
     if len(found.predictions) == 1 and not found.varying:
         content = found.predictions[0].to_dict()
     else:
@@ -240,6 +248,7 @@ def _finish(
             "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
         }
     asked.write({**content, **extra})
+    return held
 
 
 def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
@@ -255,6 +264,7 @@ def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
         show_explanation(why)
 
 
-def _status(found: Sweep[Any] | ServingSweep, allow_oom: bool) -> int:
-    """0, or 2 where nothing that was predicted fits."""
-    return 0 if allow_oom or any(result.fits for result in found.predictions) else 2
+def _status(found: Sweep[Any] | ServingSweep, allow_oom: bool, held: bool) -> int:
+    """0, or 2 where nothing that was predicted fits, or a launch line holds something else."""
+    fits = any(result.fits for result in found.predictions)
+    return 0 if held and (allow_oom or fits) else 2

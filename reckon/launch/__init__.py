@@ -2,6 +2,7 @@
 
 emit(name, request, run)        a complete request as a launch line, and what it cannot say
 read_launch(name, text, model)  what a launch line, a script or a configuration says
+target_of(name, ...)            what plans a launch line can say
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from predictor.catalog import spelled
 from predictor.errors import unknown
+from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.timing import RunParameters
 from reckon.launch import dialect
 from reckon.launch.deepspeed import DEEPSPEED
-from reckon.launch.dialect import Dialect, Difference, Emitted, Launch, Request
+from reckon.launch.dialect import Dialect, Difference, Emitted, Launch, Request, check_kind
 from reckon.launch.megatron import MEGATRON
 from reckon.launch.nemo import NEMO
 from reckon.launch.sglang import SGLANG
+from reckon.launch.target import Target
 from reckon.launch.torchtitan import TORCHTITAN
 from reckon.launch.trtllm import TRTLLM
 from reckon.launch.vllm import VLLM
@@ -51,10 +55,48 @@ def read_launch(
     return dialect.read(_known(name), given, model, beside)
 
 
+def target_of(
+    name: str, model: Model, cluster: Cluster, run: RunParameters, serving: bool
+) -> Target:
+    """What plans are bounded to that a launch line is sought for.
+
+    run      memory parameters, by which what a line leaves open is completed
+    serving  whether fleets are sought
+
+    Raises InputError for an unknown dialect, and for one of the other kind of run.
+    """
+    dialect = _known(name)
+    check_kind(dialect, serving, "for", "plan")
+    return Target(dialect, model, cluster, run)
+
+
+def framework_of(name: str) -> str:
+    """The framework whose defaults hold where a launch line says nothing.
+
+    Raises InputError for an unknown dialect.
+    """
+    return _known(name).framework
+
+
 def _known(name: str) -> Dialect:
-    if name not in DIALECTS:
+    """A dialect by its name, that of its framework, or another spelling of either."""
+    one = spelled(name)
+    found = (d for d in DIALECTS.values() if one in (d.name, spelled(d.name), d.framework))
+    dialect = next(found, None)
+    if dialect is None:
         raise unknown("launch line", name, DIALECTS)
-    return DIALECTS[name]
+    return dialect
 
 
-__all__ = ["DIALECTS", "Difference", "Emitted", "Launch", "emit", "read_launch"]
+__all__ = [
+    "DIALECTS",
+    "Difference",
+    "Emitted",
+    "Launch",
+    "Request",
+    "Target",
+    "emit",
+    "framework_of",
+    "read_launch",
+    "target_of",
+]

@@ -33,7 +33,7 @@ def _means(flags: Flags, facts: Facts) -> Facts:
     }
 
 
-APART = Derived((WORKERS, SIZE), _says, _means)
+APART = Derived((WORKERS, SIZE), _says, _means, fields=("prefill_workers", "prefill_tp"))
 """How many workers read prompts, and their tensor parallel."""
 
 

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from predictor.errors import InputError
-from predictor.plans import OFFLOADS
+from predictor.plans import OFFLOADS, SHARDINGS, Rule
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
-from reckon.launch.launcher import choose
-from reckon.launch.megatron import FLAGS as MEGATRON_FLAGS
+from reckon.launch.launcher import command, named_text
 from reckon.launch.megatron import IGNORED as MEGATRON_IGNORED
-from reckon.launch.megatron import PLAN, canonical
+from reckon.launch.megatron import canonical
 from reckon.launch.megatron_model import MODEL
-from reckon.launch.shell import options, read_script
+from reckon.launch.megatron_plan import FLAGS as MEGATRON_FLAGS
+from reckon.launch.megatron_plan import PLAN
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import (
     Cases,
@@ -29,6 +31,7 @@ from reckon.launch.table import (
     Entry,
     Facts,
     Flags,
+    clipping,
     number,
     truth,
     whole_number,
@@ -46,6 +49,16 @@ class Beside:
     def flags(self) -> tuple[str, ...]:
         """Flags of the entry."""
         return self.entry.flags
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """Nothing."""
@@ -165,6 +178,7 @@ ENTRIES: tuple[Entry, ...] = (
             if "tensor_parallel.autotp_size" in flags
             else {"tp": facts.get("tp", 1)}
         ),
+        fields=("tp",),
     ),
     Derived(
         ("pipeline.stages",),
@@ -174,6 +188,7 @@ ENTRIES: tuple[Entry, ...] = (
             if str(flags.get("pipeline.stages", "auto")) != "auto"
             else {"pp": facts.get("pp", 1)}
         ),
+        fields=("pp",),
     ),
     Derived(
         ("sequence_parallel_size",),
@@ -186,8 +201,15 @@ ENTRIES: tuple[Entry, ...] = (
             if "sequence_parallel_size" in flags
             else {"cp": facts.get("cp", 1)}
         ),
+        fields=("cp", "cp_kind"),
     ),
-    Derived((TOTAL, PART, STEPS), _batch_says, _batch_means),
+    Derived(
+        (TOTAL, PART, STEPS),
+        _batch_says,
+        _batch_means,
+        fields=("micro_batch",),
+        needs=("tp", "pp", "cp", "dp", "global_batch"),
+    ),
     Cases(
         ("precision",),
         (
@@ -201,15 +223,17 @@ ENTRIES: tuple[Entry, ...] = (
             ),
         ),
     ),
-    Derived((STAGE, OVERLAP, MICS), _zero_says, _zero_means),
-    Derived(OFFLOADED, _offload_says, _offload_means),
+    Derived(
+        (STAGE, OVERLAP, MICS),
+        _zero_says,
+        _zero_means,
+        fields=("sharding", "dp_shard", "grad_overlap"),
+        needs=("cp", "dp"),
+    ),
+    Derived(OFFLOADED, _offload_says, _offload_means, fields=("offload_optimizer", "offload_to")),
     _type("communication_data_type", "reduce_bytes"),
     _type("data_types.grad_accum_dtype", "gradient_bytes"),
-    Derived(
-        (CLIP,),
-        lambda facts: {CLIP: 1.0 if facts["grad_clip"] else 0.0},
-        lambda flags, facts: {"grad_clip": number(CLIP, flags.get(CLIP, 0)) > 0},
-    ),
+    clipping(CLIP, absent=0.0),
 )
 
 IGNORED = ("optimizer.", "scheduler.", "steps_per_print", "wall_clock_breakdown", "tensorboard.",
@@ -237,28 +261,30 @@ def _config(text: str, where: str) -> tuple[Flags, list[str]]:
 def _parse(text: str, folder: Path) -> Source:
     if text.lstrip().startswith("{"):
         return Source(*_config(text, "the text"))
-    script = read_script(text)
     named = ("deepspeed-config", "deepspeed_config", "deepspeed")
-    launcher, words, notes = choose(script, (*MEGATRON_FLAGS, *named))
-    said: dict[str, Any] = canonical(options(words))
+    script, launcher, written, notes = command(text, (*MEGATRON_FLAGS, *named))
+    said: dict[str, Any] = canonical(written)
     found: Flags = {**launcher, **said}
     config = said.get("--deepspeed-config", said.get("--deepspeed"))
     if isinstance(config, str):
-        found |= _named_config(config, folder, script.files, notes)
+        what = "the configuration that the command names"
+        flags, own = _config(named_text(config, folder, script, what), config)
+        found |= flags
+        notes += own
     return Source(found, notes)
 
 
-def _named_config(config: str, folder: Path, files: dict[str, str], notes: list[str]) -> Flags:
-    """The configuration that a command names: of a here-document, or of a file."""
-    text = files.get(config.removeprefix("./"))
-    if text is None:
-        path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
-        if path is None:
-            raise InputError(f"cannot read {config}, the configuration that the command names")
-        text = path.read_text(encoding="utf-8")
-    flags, own = _config(text, config)
-    notes += own
-    return flags
+def _laws(plans: Any) -> list[Rule]:
+    """Whole layers run again or nothing does (`activation_checkpointing`). Pipelines keep gradients
+    until the last micro-batch, which ZeRO-2 and 3 do not (asserted by PipelineEngine)."""
+    found = []
+    if plans.recompute not in ("none", "full"):
+        told = f"DeepSpeed does not recompute {plans.recompute} (tp {{tp}})"
+        found.append(Rule(np.ones(plans.shape, dtype=bool), told, ("tp",)))
+    if SHARDINGS[plans.sharding].per_micro_batch:
+        told = f"DeepSpeed's pipelines (pp {{pp}}) do not take sharding {plans.sharding}"
+        found.append(Rule(np.asarray(plans.pp > 1), told, ("pp",)))
+    return found
 
 
 DEEPSPEED = Dialect(
@@ -272,4 +298,6 @@ DEEPSPEED = Dialect(
     render=lambda flags, facts: _render(flags, facts) + "\n",
     parse=_parse,
     comment="",
+    beside=("ep", "etp", "recompute", "recompute_modules", "recompute_share"),
+    laws=_laws,
 )

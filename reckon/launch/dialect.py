@@ -11,8 +11,17 @@ from typing import Any
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
+from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    NUMERIC_FIELDS,
+    SERVING_CATEGORIES,
+    SERVING_NUMBERS,
+    Rule,
+    ServingPlan,
+    TrainingPlan,
+)
 from predictor.serving import ServingRequest, complete_serving
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
@@ -44,6 +53,9 @@ class Dialect:
     render     flags and facts -> text
     parse      text, folder of the file it is from -> flags
     comment    what begins a comment in the text; empty where there are none
+    beside     fields that the program states in any case, so that they are given beside the line
+               when it is read
+    laws       what the framework refuses of plans that its line can say
     """
 
     name: str
@@ -56,6 +68,8 @@ class Dialect:
     render: Callable[[Flags, Facts], str]
     parse: Callable[[str, Path], Source]
     comment: str = "#"
+    beside: tuple[str, ...] = ()
+    laws: Callable[[Any], list[Rule]] = lambda plans: []
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +125,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A launch line, and what it could not say."""
+    """A launch line, and what it could not say.
+
+    again   the request that the line says when it is read
+    beside  what is given beside it then, but for the cluster
+    """
 
     dialect: str
     text: str
     unsaid: list[Difference]
+    again: Request
+    beside: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """As `--json` writes it."""
@@ -239,20 +259,24 @@ def _plain(value: Any) -> Any:
     return int(found) if found == int(found) else found
 
 
+def facts_of_plan(plan: TrainingPlan | ServingPlan, cluster: Cluster) -> Facts:
+    """Every field of a single plan."""
+    training = isinstance(plan, TrainingPlan)
+    names = (NUMERIC_FIELDS, CATEGORY_FIELDS) if training else (SERVING_NUMBERS, SERVING_CATEGORIES)
+    found = {name: _plain(getattr(plan, name)) for own in names for name in own}
+    found["gpus"] = int(plan.gpus)
+    found["@per_node"] = int(cluster.accelerators_per_node)
+    return {k: v for k, v in found.items() if v is not None}
+
+
 def facts_of_request(request: Request) -> Facts:
     """Every field of a complete request, and its model's dimensions."""
-    plan = request.plan
+    found = {**facts_of_plan(request.plan, request.cluster), **facts_of(request.model)}
     if isinstance(request, TrainingRequest):
-        names = (*NUMERIC_FIELDS, *CATEGORY_FIELDS)
-        extra: Facts = {"tokens": request.tokens}
+        name, value = "tokens", request.tokens
     else:
-        names = (*SERVING_NUMBERS, *SERVING_CATEGORIES)
-        extra = {"rate": request.rate}
-    found = {name: _plain(getattr(plan, name)) for name in names}
-    found |= {name: _plain(value) for name, value in extra.items() if value is not None}
-    found["gpus"] = int(plan.gpus)
-    found["@per_node"] = int(request.cluster.accelerators_per_node)
-    return {**{k: v for k, v in found.items() if v is not None}, **facts_of(request.model)}
+        name, value = "rate", request.rate
+    return found if value is None else {**found, name: _plain(value)}
 
 
 def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
@@ -260,25 +284,31 @@ def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
 
     run   memory parameters, by which what the line leaves open is completed
     """
-    if isinstance(request, ServingRequest) != dialect.serving:
-        verb = "infer" if dialect.serving else "train"
-        raise InputError(f"--emit {dialect.name} is for predict {verb}")
+    check_kind(dialect, isinstance(request, ServingRequest), "emit", "predict")
     facts = facts_of_request(request)
     flags: Flags = {}
     hybrid = facts["model.mamba_layers"] and not dialect.serving
     for entry in (*(() if hybrid else dialect.model), *dialect.entries):
         flags |= entry.write(facts, dialect.whole)
     text = dialect.render(flags, facts)
-    unsaid = differences(dialect, text, request, run)
+    again, beside, unsaid = _read_back(dialect, text, request, run)
     if dialect.comment and unsaid:
         text += "".join(f"{dialect.comment} not said here: {one}\n" for one in unsaid)
-    return Emitted(dialect.name, text, unsaid)
+    return Emitted(dialect.name, text, unsaid, again, beside)
 
 
-def differences(
+def check_kind(dialect: Dialect, serving: bool, flag: str, verb: str) -> None:
+    """Raise InputError for a dialect of the other kind of run."""
+    if serving != dialect.serving:
+        kind = "infer" if dialect.serving else "train"
+        raise InputError(f"--{flag} {dialect.name} is for {verb} {kind}")
+
+
+def _read_back(
     dialect: Dialect, text: str, request: Request, run: RunParameters
-) -> list[Difference]:
-    """Fields of a request that are others when its launch line is read and completed.
+) -> tuple[Request, dict[str, Any], list[Difference]]:
+    """The request that a line says when it is read and completed; what had to be given beside it;
+    and the fields that are others than those of the request it was written for.
 
     What every request must state and the line does not (lengths, accelerators) is taken from the
     request, and counted as not said. The system is given beside the line in any case.
@@ -288,34 +318,46 @@ def differences(
     except InputError:
         launch = read(dialect, text, request.model)
     plan, model = request.plan, launch.model or request.model
-    found = []
+    found: list[Difference] = []
+    beside: dict[str, Any] = {}
     if launch.model is None or dimensions(launch.model) != dimensions(request.model):
         said = launch.model.name if launch.model else "none"
         found.append(Difference("model", request.model.name, said))
+        beside = {} if launch.model else {"model": request.model.name}
     fields = dict(launch.fields)
-    fields["era"] = plan.era if fields.get("framework") == plan.framework else None
-    needed = ["gpus", "seq_len", "global_batch"]
-    if dialect.serving:
-        needed = ["input_len", "output_len"]
+    if plan.framework != dialect.framework:
+        fields["framework"] = beside["framework"] = plan.framework
+    if plan.era != "neutral":
+        fields["era"] = beside["era"] = plan.era
+    needed = ["input_len", "output_len"] if dialect.serving else ["gpus", "seq_len", "global_batch"]
     for name in needed:
         if name not in fields and not (name == "gpus" and "dp" in fields):
-            fields[name] = int(getattr(plan, name))
+            fields[name] = beside[name] = int(getattr(plan, name))
             found.append(Difference(name, fields[name], "nothing"))
-    with_cluster: dict[str, Any] = {"strict": False, "model": model, "cluster": request.cluster}
-    names: tuple[str, ...]
-    if dialect.serving:
-        spec = parse(ServingPlanSpec, fields, dialect.name)
-        other: Request = complete_serving(spec, run, **with_cluster)
-        names = (*SERVING_NUMBERS, *SERVING_CATEGORIES)
-    else:
-        training = parse(TrainingPlanSpec, fields, dialect.name)
-        other = complete_training(training, run, **with_cluster)
+    other = _completed(dialect, fields, model, request.cluster, run)
+    names = (*SERVING_NUMBERS, *SERVING_CATEGORIES)
+    if not dialect.serving:
         names = (*NUMERIC_FIELDS, *CATEGORY_FIELDS)
     for name in names:
         one, two = getattr(plan, name), getattr(other.plan, name)
         if name not in ("framework", "era") and not alike(name, plan, other.plan, model):
             found.append(Difference(name, _plain(one), _plain(two)))
-    return found
+    programs = [one.field for one in found if one.field in dialect.beside]
+    if programs:
+        own = facts_of_plan(plan, request.cluster)
+        beside |= {name: own[name] for name in programs if name in own}
+        other = _completed(dialect, {**fields, **beside}, model, request.cluster, run)
+    return other, beside, found
+
+
+def _completed(
+    dialect: Dialect, fields: dict[str, Any], model: Model, cluster: Cluster, run: RunParameters
+) -> Request:
+    stated = {name: value for name, value in fields.items() if name != "model"}
+    given: dict[str, Any] = {"strict": False, "model": model, "cluster": cluster}
+    if dialect.serving:
+        return complete_serving(parse(ServingPlanSpec, stated, dialect.name), run, **given)
+    return complete_training(parse(TrainingPlanSpec, stated, dialect.name), run, **given)
 
 
 MATTERS: dict[str, Callable[[Any, Model], bool]] = {
@@ -325,6 +367,10 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     "recompute_share": lambda plan, model: plan.recompute == "full",
     "recompute_chunk": lambda plan, model: plan.recompute == "full",
     "offload_to": lambda plan, model: plan.offload_optimizer + plan.offload_activations > 0,
+    **dict.fromkeys(
+        ("host_memory", "host_bandwidth", "host_link"), lambda plan, model: plan.offload != "none"
+    ),
+    "prefill_tp": lambda plan, model: plan.prefill_workers > 0,
     "cp_kind": lambda plan, model: plan.cp > 1,
     "sequence_parallel": lambda plan, model: plan.tp > 1,
     "schedule": lambda plan, model: plan.pp > 1,

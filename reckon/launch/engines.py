@@ -92,7 +92,7 @@ def cache(eight: tuple[str, ...], sixteen: str) -> Derived:
             return {"kv": "bf16"}
         raise InputError(f"{CACHE} {said}: known are auto, {sixteen}, {', '.join(eight)}")
 
-    return Derived((CACHE,), says, means)
+    return Derived((CACHE,), says, means, fields=("kv",), needs=("weights",))
 
 
 CLIENTS, RATE = "--max-concurrency", "--request-rate"

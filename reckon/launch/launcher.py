@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
-from reckon.launch.shell import Script, options
+from predictor.errors import InputError
+from reckon.launch.shell import Script, options, read_script
 from reckon.launch.table import Derived, Facts, Flags, whole_number
 
 NODES, PER_NODE, PROCESSES = "@nodes", "@per-node", "@processes"
@@ -63,6 +65,36 @@ def choose(script: Script, known: tuple[str, ...]) -> tuple[Flags, list[str], li
             best, most = words, score
     before, behind = program(best)
     return {**launched(script.batch), **launched(before)}, behind, list(script.notes)
+
+
+def command(
+    text: str, known: tuple[str, ...]
+) -> tuple[Script, Flags, dict[str, str | bool], list[str]]:
+    """A script, or one command of a launcher and a program: what was read; the launcher's numbers;
+    the program's options as written; notes.
+
+    known  flags by which the program's command is told from others
+    """
+    script = read_script(text)
+    launcher, words, notes = choose(script, known)
+    return script, launcher, options(words), notes
+
+
+def named_text(config: str, folder: Path, script: Script, what: str) -> str:
+    """The text of a configuration that a command names: of a here-document, or of a file.
+
+    folder  that the command is from
+    what    it is, for the error
+
+    Raises InputError where there is none.
+    """
+    text = script.files.get(config.removeprefix("./"))
+    if text is not None:
+        return text
+    path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
+    if path is None:
+        raise InputError(f"cannot read {config}, {what}")
+    return path.read_text(encoding="utf-8")
 
 
 def quoted(value: Any) -> str:

@@ -191,6 +191,8 @@ RECOMPUTE = Derived(
     _recompute_says,
     _recompute_means,
     off=(("--recompute-granularity", "null"),),
+    fields=("recompute", "recompute_modules", "recompute_share"),
+    needs=("pp", "vpp"),
 )
 """What runs twice."""
 
@@ -201,12 +203,24 @@ STATE: tuple[Entry, ...] = (
         (((1, 1), {"--fp8-param-gather": True}), ((None, None), {})),
     ),
     SHARDING,
-    Derived((REPLICAS,), _replicas_says, _replicas_means),
+    Derived(
+        (REPLICAS,),
+        _replicas_says,
+        _replicas_means,
+        fields=("sharding", "dp_shard"),
+        needs=("tp", "pp", "cp", "dp"),
+    ),
     Derived(GRADIENT_FLAGS, _gradients_says, _gradients_means, off=((GRADIENT_FLAGS[0], False),)),
     Derived(("--use-precision-aware-optimizer", *STATE_FLAGS), _states_says, _states_means),
 )
 """What is stored of weights, gradients and optimizer, and what the replicas divide among them."""
 
 
-OFFLOAD = Derived(OFFLOAD_FLAGS, _offload_says, _offload_means, off=((OFFLOAD_FLAGS[0], False),))
+OFFLOAD = Derived(
+    OFFLOAD_FLAGS,
+    _offload_says,
+    _offload_means,
+    off=((OFFLOAD_FLAGS[0], False),),
+    fields=("offload_optimizer", "offload_to"),
+)
 """Optimizer states that the host keeps."""

@@ -83,7 +83,12 @@ def _guesses_means(flags: Flags, facts: Facts) -> Facts:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Derived((TP, DP, EP, SHARED, "--enable-ep-moe"), _ranks_says, _ranks_means),
+    Derived(
+        (TP, DP, EP, SHARED, "--enable-ep-moe"),
+        _ranks_says,
+        _ranks_means,
+        fields=("tp", "dp", "ep"),
+    ),
     Number("--pp-size", "pp", absent=1),
     weights(QUANTIZED),
     cache(("fp8_e4m3", "fp8_e5m2"), "bf16"),
@@ -102,6 +107,7 @@ ENTRIES: tuple[Entry, ...] = (
         ("--speculative-algorithm", STEPS, "--speculative-eagle-topk", TOKENS),
         _guesses_says,
         _guesses_means,
+        fields=("drafted",),
     ),
     APART,
     LOAD,

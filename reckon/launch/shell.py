@@ -79,80 +79,79 @@ def _here_documents(text: str, script: Script) -> str:
     return "\n".join(kept)
 
 
+LEXEME = re.compile(
+    r"""(?P<joined>\\\n)|\\(?P<escaped>.?)|'(?P<single>[^']*)'|"(?P<double>(?:\\.|[^"\\])*)"
+    |(?P<open>['"])|(?P<nested>\$[{(])|(?P<ticks>`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<blank>[ \t\r]+)
+    |(?P<mark>&&|\|\||[\n;&|()])|(?P<redirected>[<>][<>&\ ]*[^ \t\r\n;|]*)|(?P<plain>.)""",
+    re.S | re.X,
+)
+"""What a script is made of, the first that fits. A comment or a redirection is one only where a
+word may begin; `${` and `$(` go on to the bracket that closes them."""
+
+
+@dataclass(slots=True)
+class _Words:
+    """Words and separators found so far, and the pieces of the word that is being read."""
+
+    found: list[Word | str] = field(default_factory=list)
+    pieces: list[tuple[str, str]] = field(default_factory=list)
+    plain: str = ""
+
+    def quote(self, text: str, mark: str) -> None:
+        """Add a piece with its quote."""
+        self.settle()
+        self.pieces.append((text, mark))
+
+    def settle(self) -> None:
+        """Make what was read without quotes a piece."""
+        if self.plain:
+            self.pieces.append((self.plain, ""))
+            self.plain = ""
+
+    def end(self) -> None:
+        """End the word."""
+        self.settle()
+        if self.pieces:
+            self.found.append(Word(tuple(self.pieces)))
+            self.pieces = []
+
+    def begins(self, kind: str) -> bool:
+        """Whether a comment, or a redirection with its number, may begin here."""
+        before = self.plain.strip("0123456789") if kind == "redirected" else self.plain
+        return not before and not self.pieces
+
+
 def _tokens(text: str) -> list[Word | str]:
-    """Words and separators."""
-    found: list[Word | str] = []
-    pieces: list[tuple[str, str]] = []
-    plain = ""
-    i, n = 0, len(text)
+    """Words and separators.
 
-    def flush_plain() -> None:
-        nonlocal plain
-        if plain:
-            pieces.append((plain, ""))
-            plain = ""
-
-    def flush() -> None:
-        flush_plain()
-        if pieces:
-            found.append(Word(tuple(pieces)))
-            pieces.clear()
-
-    while i < n:
-        c = text[i]
-        if c == "\\":
-            if text[i + 1 : i + 2] == "\n":
-                i += 2
-                continue
-            flush_plain()
-            pieces.append((text[i + 1 : i + 2], "'"))
-            i += 2
-        elif c in "'\"":
-            end = i + 1
-            while end < n and text[end] != c:
-                end += 2 if text[end] == "\\" and c == '"' else 1
-            if end >= n:
-                line = text.count("\n", 0, i) + 1
-                raise InputError(f"launch line: the quote {c} of line {line} is not closed")
-            flush_plain()
-            inner = text[i + 1 : end]
-            if c == '"':
-                inner = re.sub(r'\\(["\\$`])', r"\1", inner.replace("\\\n", ""))
-            pieces.append((inner, c))
-            i = end + 1
-        elif text.startswith("${", i) or text.startswith("$(", i):
-            end = _closing(text, i + 1)
-            plain += text[i:end]
-            i = end
-        elif c == "`":
-            end = text.find("`", i + 1)
-            end = n if end < 0 else end + 1
-            plain += text[i:end]
-            i = end
-        elif c == "#" and not plain and not pieces:
-            while i < n and text[i] != "\n":
-                i += 1
-        elif c in " \t\r":
-            flush()
-            i += 1
-        elif c in "\n;&|()":
-            flush()
-            pair = text[i : i + 2]
-            mark = pair if pair in ("&&", "||") else c
-            found.append(mark)
-            i += len(mark)
-        elif c in "<>" and not pieces and not plain.strip("0123456789"):
-            plain, end = "", i + 1  # a redirection and its target
-            while end < n and text[end] in "<>& ":
-                end += 1
-            while end < n and text[end] not in " \t\r\n;|":
-                end += 1
-            i = end
-        else:
-            plain += c
-            i += 1
-    flush()
-    return found
+    Raises InputError for a quote that is not closed.
+    """
+    words, at = _Words(), 0
+    while match := LEXEME.match(text, at):
+        kind, start, at = str(match.lastgroup), at, match.end()
+        own = match[kind]
+        if kind == "open":
+            line = text.count("\n", 0, start) + 1
+            raise InputError(f"launch line: the quote {own} of line {line} is not closed")
+        if kind in ("comment", "redirected") and not words.begins(kind):
+            kind, own, at = "plain", text[start], start + 1
+        if kind == "nested":
+            at = _closing(text, start + 1)
+            words.plain += text[start:at]
+        elif kind in ("plain", "ticks"):
+            words.plain += own
+        elif kind in ("escaped", "single"):
+            words.quote(own, "'")
+        elif kind == "double":
+            joined = own.replace("\\\n", "")
+            words.quote(re.sub(r'\\(["\\$`])', r"\1", joined), '"')
+        elif kind == "redirected":
+            words.plain = ""
+        elif kind in ("blank", "mark"):
+            words.end()
+            words.found += [own] if kind == "mark" else []
+    words.end()
+    return words.found
 
 
 def _closing(text: str, start: int) -> int:
@@ -201,6 +200,7 @@ def _statements(tokens: list[Word | str]) -> list[list[Word | _Array]]:
 
 
 PREFIXES = ("export", "local", "declare", "readonly", "typeset", "set", "exec", "time", "nohup")
+LOOPS = ("for", "while", "until", "case")
 KEYWORDS = ("then", "do", "done", "{", "}", "else", "fi", "!")
 
 
@@ -217,39 +217,45 @@ class _Reader:
         return all(running for running, _ in self.taken)
 
     def statement(self, parts: list[Word | _Array]) -> None:
-        while parts and isinstance(parts[0], Word):
-            word = parts[0].raw
-            if word in ("if", "elif"):
-                self._condition(word, parts[1:])
-                return
-            if word == "else":
-                if self.taken:
-                    self.taken[-1] = [not self.taken[-1][1], True]
-            elif word == "fi":
-                if self.taken:
-                    self.taken.pop()
-            elif word in ("for", "while", "until", "case"):
-                self.script.notes.append(f"'{word}' is not followed; its body is read once")
-                return
-            elif word not in KEYWORDS and word not in PREFIXES:
-                break
-            parts = parts[1:]
-        if not parts or not self.active:
+        """Follow one statement."""
+        rest = self._behind_keywords(parts)
+        if not rest or not self.active:
             return
-        rest: list[Word] = []
-        for part in parts:
+        words: list[Word] = []
+        for part in rest:
             if isinstance(part, _Array):
-                words = [text for word in part.words for text in self.expand(word)]
-                self.values[part.name] = (
-                    self.values.get(part.name, []) + words if part.more else words
-                )
-            elif not rest and (match := re.match(r"([A-Za-z_]\w*)(\+?)=", part.pieces[0][0])):
+                self._fill(part)
+            elif not words and (match := re.match(r"([A-Za-z_]\w*)(\+?)=", part.pieces[0][0])):
                 self._assign(part, match)
             else:
-                rest.append(part)
-        words = [text for word in rest for text in self.expand(word)]
-        if words:
-            self.script.commands.append(words)
+                words.append(part)
+        command = [text for word in words for text in self.expand(word)]
+        if command:
+            self.script.commands.append(command)
+
+    def _behind_keywords(self, parts: list[Word | _Array]) -> list[Word | _Array]:
+        """What of a statement is left behind its keywords, which are followed; none of one that is
+        a condition, or the head of a loop."""
+        for place, part in enumerate(parts):
+            word = part.raw if isinstance(part, Word) else ""
+            if word in ("if", "elif"):
+                self._condition(word, parts[place + 1 :])
+                return []
+            if word in LOOPS:
+                self.script.notes.append(f"'{word}' is not followed; its body is read once")
+                return []
+            if word == "else" and self.taken:
+                self.taken[-1] = [not self.taken[-1][1], True]
+            elif word == "fi" and self.taken:
+                self.taken.pop()
+            elif word not in (*KEYWORDS, *PREFIXES):
+                return parts[place:]
+        return []
+
+    def _fill(self, array: _Array) -> None:
+        """Take in an array."""
+        words = [text for word in array.words for text in self.expand(word)]
+        self.values[array.name] = self.values.get(array.name, []) + words if array.more else words
 
     def _assign(self, part: Word, match: re.Match[str]) -> None:
         first, quote = part.pieces[0]

@@ -27,6 +27,16 @@ class Entry(Protocol):
         """Flags that the entry understands."""
         ...
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of a plan that the flags can say, as far as they can."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Other fields of a plan on which that depends."""
+        ...
+
     def write(self, facts: Facts, whole: bool) -> Flags:
         """Flags that say what the fields are."""
         ...
@@ -93,6 +103,16 @@ class Number:
         """The flag, and its other names."""
         return (self.flag, *self.also)
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field."""
+        return (self.field,)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flag, unless its absence says the same."""
         value = facts.get(self.field)
@@ -120,6 +140,16 @@ class Switch:
     def flags(self) -> tuple[str, ...]:
         """The flag."""
         return (self.flag,)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field."""
+        return (self.field,)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flag where the field is so; the contrary only where absence would say nothing."""
@@ -166,6 +196,11 @@ class Cases:
     def flags(self) -> tuple[str, ...]:
         """Flags of all rows."""
         return tuple(dict.fromkeys(flag for _, given in self.rows for flag in given))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flags of the first row with these values; none where there is no such row."""
@@ -247,12 +282,16 @@ class Derived:
     says    facts -> flags
     means   (flags, facts read before) -> facts; asked only where one of the flags is there, or
             where absence means something
+    fields  of a plan, that the flags can say
+    needs   other fields of a plan on which that depends
     """
 
     flags: tuple[str, ...]
     says: Callable[[Facts], Flags]
     means: Callable[[Flags, Facts], Facts]
     off: tuple[tuple[str, Any], ...] = ()
+    fields: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flags."""
@@ -265,17 +304,46 @@ class Derived:
         return self.means(flags, facts) if there or whole else {}
 
 
+def tokens_of_steps(flag: str, flags: Flags, facts: Facts) -> Facts:
+    """The budget of a line that counts steps, where the size of a step is known."""
+    if flag not in flags or not {"seq_len", "global_batch"} <= set(facts):
+        return {}
+    return {"tokens": number(flag, flags[flag]) * facts["seq_len"] * facts["global_batch"]}
+
+
+def clipping(flag: str, absent: float) -> Derived:
+    """Gradients are clipped by a norm, or by none where it is 0.
+
+    absent   the norm of a line that has no such flag
+    """
+    return Derived(
+        (flag,),
+        lambda facts: {flag: 1.0 if facts["grad_clip"] else 0.0},
+        lambda flags, facts: {"grad_clip": number(flag, flags.get(flag, absent)) > 0},
+        fields=("grad_clip",),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
-    """An entry that is written only where it matters, and read everywhere."""
+    """An entry that is written only where it matters, and read everywhere.
+
+    needs   fields of a plan by which it matters
+    """
 
     entry: Entry
     holds: Callable[[Facts], bool]
+    needs: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The entry's flags."""
         return self.entry.flags
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The entry's fields."""
+        return self.entry.fields
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The entry's flags, or none."""

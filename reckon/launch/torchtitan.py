@@ -11,8 +11,14 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
-from reckon.launch.launcher import NODES, PER_NODE, PROCESSES, choose, processes
-from reckon.launch.shell import options, read_script
+from reckon.launch.launcher import (
+    NODES,
+    PER_NODE,
+    PROCESSES,
+    command,
+    named_text,
+    processes,
+)
 from reckon.launch.structured import flatten, read_toml, scalar, toml
 from reckon.launch.table import (
     Cases,
@@ -23,7 +29,8 @@ from reckon.launch.table import (
     Number,
     Switch,
     Where,
-    number,
+    clipping,
+    tokens_of_steps,
     truth,
     whole_number,
 )
@@ -272,6 +279,7 @@ def _checkpoints_means(flags: Flags, facts: Facts) -> Facts:
     return {"recompute": "full", "recompute_share": 1 / every}
 
 
+STEPS = "training.steps"
 RESHARD = f"{P}fsdp_reshard_after_forward"
 
 MODEL: tuple[Entry, ...] = (Derived(("model.name", "model.flavor"), _model_says, _model_means),)
@@ -280,13 +288,41 @@ ENTRIES: tuple[Entry, ...] = (
     *(Number(flag, field, absent=1) for field, flag in DEGREES.items()),
     Number(f"{P}expert_parallel_degree", "ep", absent=1),
     Number(f"{P}expert_tensor_parallel_degree", "etp", absent=1),
-    Derived((REPLICATE, SHARD, NODES, PER_NODE, PROCESSES), _data_says, _data_means),
-    Derived((LOCAL, "training.batch_size", GLOBAL, PART), _batch_says, _batch_means),
+    Derived(
+        (REPLICATE, SHARD, NODES, PER_NODE, PROCESSES),
+        _data_says,
+        _data_means,
+        fields=("sharding", "dp_shard"),
+        needs=("tp", "pp", "cp", "dp"),
+    ),
+    Derived(
+        (LOCAL, "training.batch_size", GLOBAL, PART),
+        _batch_says,
+        _batch_means,
+        fields=("micro_batch",),
+        needs=("pp", "dp", "global_batch"),
+    ),
     Number("training.seq_len", "seq_len"),
-    Derived((SCHEDULE, LAYERS, *LESS), _stages_says, _stages_means),
-    Derived((PARAM, CONVERTERS, RECIPE8, RECIPEMX, GATHER8), _precision_says, _precision_means),
+    Derived(
+        (SCHEDULE, LAYERS, *LESS),
+        _stages_says,
+        _stages_means,
+        fields=("schedule", "vpp"),
+        needs=("pp",),
+    ),
+    Derived(
+        (PARAM, CONVERTERS, RECIPE8, RECIPEMX, GATHER8),
+        _precision_says,
+        _precision_means,
+        fields=("precision",),
+    ),
     Derived((DTYPE, REDUCE), _states_says, _states_means),
-    Derived((AC, ACS), _checkpoints_says, _checkpoints_means),
+    Derived(
+        (AC, ACS),
+        _checkpoints_says,
+        _checkpoints_means,
+        fields=("recompute", "recompute_share"),
+    ),
     Derived(
         (RESHARD,),
         lambda facts: {RESHARD: "always" if facts["reshard"] else "never"},
@@ -295,6 +331,8 @@ ENTRIES: tuple[Entry, ...] = (
                 str(flags.get(RESHARD, "default")), facts["pp"] == 1
             )
         },
+        fields=("reshard",),
+        needs=("pp",),
     ),
     Switch(f"{P}enable_async_tensor_parallel", "tp_overlap"),
     Where(
@@ -307,37 +345,23 @@ ENTRIES: tuple[Entry, ...] = (
             ),
         ),
         lambda facts: facts["cp"] > 1,
+        needs=("cp",),
     ),
     Derived(
         ("training.compile", "compile.enable", "compile.components"),
         lambda facts: {"compile.enable": facts["fused"]},
         _compiled_means,
+        fields=("fused",),
     ),
+    clipping("training.max_norm", absent=1.0),
     Derived(
-        ("training.max_norm",),
-        lambda facts: {"training.max_norm": 1.0 if facts["grad_clip"] else 0.0},
-        lambda flags, facts: {"grad_clip": number("", flags.get("training.max_norm", 1.0)) > 0},
-    ),
-    Derived(
-        ("training.steps",),
+        (STEPS,),
         lambda facts: (
-            {
-                "training.steps": math.ceil(
-                    facts["tokens"] / facts["seq_len"] / facts["global_batch"]
-                )
-            }
+            {STEPS: math.ceil(facts["tokens"] / facts["seq_len"] / facts["global_batch"])}
             if "tokens" in facts
             else {}
         ),
-        lambda flags, facts: (
-            {
-                "tokens": number("training.steps", flags["training.steps"])
-                * facts["seq_len"]
-                * facts["global_batch"]
-            }
-            if "training.steps" in flags and {"seq_len", "global_batch"} <= set(facts)
-            else {}
-        ),
+        lambda flags, facts: tokens_of_steps(STEPS, flags, facts),
     ),
 )
 
@@ -377,20 +401,17 @@ def _parse(text: str, folder: Path) -> Source:
     if re.search(r"^\s*\[[\w.]+\]\s*(#.*)?$", text, re.M):
         flat = flatten(read_toml(text, "the job"))
         return Source({_current(name): value for name, value in flat.items()})
-    script = read_script(text)
     keys = tuple(flag for entry in (*MODEL, *ENTRIES) for flag in entry.flags)
-    launcher, words, notes = choose(script, (*keys, "job.config_file"))
+    script, launcher, written, notes = command(text, (*keys, "job.config_file"))
     said: dict[str, Any] = {
         name.lstrip("-").replace("-", "_"): scalar(v) if isinstance(v, str) else v
-        for name, v in options(words).items()
+        for name, v in written.items()
     }
     config = said.pop("job.config_file", None)
     found: Flags = dict(launcher)
     if config is not None:
-        path = next((p for p in (folder / str(config), Path(str(config))) if p.is_file()), None)
-        if path is None:
-            raise InputError(f"cannot read {config}, which --job.config_file names")
-        found |= flatten(read_toml(path.read_text(encoding="utf-8"), str(path)))
+        job = named_text(str(config), folder, script, "which --job.config_file names")
+        found |= flatten(read_toml(job, str(config)))
     found |= {k: v for k, v in said.items() if v is not None}
     return Source({_current(name): value for name, value in found.items()}, notes)
 

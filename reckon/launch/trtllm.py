@@ -23,7 +23,7 @@ from reckon.launch.engines import (
     engine_flags,
     split_load,
 )
-from reckon.launch.launcher import quoted, rendered
+from reckon.launch.launcher import named_text, quoted, rendered
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
@@ -79,12 +79,13 @@ def _graphs_means(flags: Flags, facts: Facts) -> Facts:
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Derived((TP, ATTENTION), _ranks_says, _ranks_means),
+    Derived((TP, ATTENTION), _ranks_says, _ranks_means, fields=("tp", "dp")),
     Number("--pp-size", "pp", absent=1),
     Derived(
         ("--ep-size",),
         lambda facts: {"--ep-size": facts["ep"]} if facts.get("model.num_experts") else {},
         lambda flags, facts: {"ep": whole_number("--ep-size", flags.get("--ep-size", 1))},
+        fields=("ep",),
     ),
     Cases(
         ("weights",),
@@ -98,7 +99,11 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
     Derived(
-        ("kv_cache_config.dtype", "quant_config.kv_cache_quant_algo"), _cache_says, _cache_means
+        ("kv_cache_config.dtype", "quant_config.kv_cache_quant_algo"),
+        _cache_says,
+        _cache_means,
+        fields=("kv",),
+        needs=("weights",),
     ),
     Number("--max-batch-size", "max_batch"),
     Number("--max-num-tokens", "chunk"),
@@ -106,6 +111,7 @@ ENTRIES: tuple[Entry, ...] = (
         (GRAPHS,),
         lambda facts: {GRAPHS: None} if facts["execution"] == "eager" else {},
         _graphs_means,
+        fields=("execution",),
     ),
     Cases(
         ("allreduce",),
@@ -143,6 +149,7 @@ ENTRIES: tuple[Entry, ...] = (
         lambda flags, facts: {
             "drafted": whole_number("", flags.get("speculative_config.max_draft_len", 0))
         },
+        fields=("drafted",),
     ),
     LOAD,
 )
@@ -185,13 +192,8 @@ def _parse(text: str, folder: Path) -> Source:
     )
     config = found.pop(OPTIONS, found.pop("--config", None))
     if isinstance(config, str):
-        content = script.files.get(config.removeprefix("./"))
-        if content is None:
-            path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
-            if path is None:
-                raise InputError(f"cannot read {config}, the options that the command names")
-            content = path.read_text(encoding="utf-8")
-        mapping = read_mapping_text(content)
+        what = "the options that the command names"
+        mapping = read_mapping_text(named_text(config, folder, script, what))
         if mapping is None:
             raise InputError(f"{config} is not a YAML mapping")
         found |= flatten(mapping)

@@ -68,7 +68,7 @@ ENTRIES: tuple[Entry, ...] = (
     Number("--tensor-parallel-size", "tp", absent=1, also=("--tp", "--tensor-parallel")),
     Number("--pipeline-parallel-size", "pp", absent=1, also=("--pp",)),
     Number("--data-parallel-size", "dp", absent=1, also=("--dp",)),
-    Derived((EXPERTS,), _experts_says, _experts_means),
+    Derived((EXPERTS,), _experts_says, _experts_means, fields=("ep",), needs=("tp", "dp")),
     weights(QUANTIZED),
     cache(("fp8", "fp8_e4m3", "fp8_e5m2"), "bfloat16"),
     Number("--max-num-seqs", "max_batch"),
@@ -94,6 +94,7 @@ ENTRIES: tuple[Entry, ...] = (
             else {}
         ),
         _guesses_means,
+        fields=("drafted",),
     ),
     APART,
     LOAD,

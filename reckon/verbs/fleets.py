@@ -28,19 +28,21 @@ from predictor.search import (
     FIELDS,
     Engine,
     Engines,
+    Within,
     curve,
     engine_brief,
     interruption,
     replicas,
     search_engines,
 )
-from predictor.serving import Promise
-from predictor.timing import Calibration, RunParameters
+from predictor.serving import Promise, ServingRequest
+from predictor.timing import Calibration
 from predictor.units import GB
+from reckon.launch import framework_of, target_of
+from reckon.verbs.finalists import REQUESTS, Fleet, Trial, offered, trial
 from reckon.verbs.loads import Load, load_of, prices
 from reckon.verbs.plans import CLUSTER
 from reckon.verbs.results import SCHEMA_VERSION
-from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
 OBJECTIVES = ("gpus", "cost")
@@ -55,30 +57,6 @@ NUMBERS = (
     "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom", "spare", "simulate",
 )  # fmt: skip
 """Those of them that are numbers in any case."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
-    """Engines of one kind that carry the load.
-
-    count     at the peak
-    gpus      accelerators at the peak
-    used      share of the time in which prompts are read at the peak, by all workers where they are
-              read apart
-    hours     accelerator-hours over the load's hours if engines come and go with it
-    cost      money per hour of the load: of the fleet at its peak, and as it follows the load
-    ttft, tpot  at the peak, at the promised shares of the requests [s]
-    """
-
-    engine: Engine
-    count: int
-    gpus: int
-    hours: float
-    cost: float | None
-    cost_scaled: float | None
-    ttft: float
-    tpot: float
-    used: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +78,8 @@ class InferenceSearch:
     """A search as a user sees it: fleets, best first.
 
     contrast    the best fleet that reads prompts the other way; None where there is none
-    simulated   figures of requests served one by one by the best fleet at the peak, if asked for
+    trials      fleets whose requests were served one by one, in turn: the best of each kind, and
+                those before it, which broke the promise
     """
 
     model: Model
@@ -111,11 +90,11 @@ class InferenceSearch:
     input_len: float
     headroom: float
     spare: int
-    run: RunParameters
+    calibration: Calibration
     found: Engines
     fleets: list[Fleet]
+    trials: list[Trial]
     contrast: Contrast | None = None
-    simulated: dict[str, Any] | None = None
 
     @property
     def reason(self) -> str:
@@ -141,6 +120,11 @@ class InferenceSearch:
         )
 
     @property
+    def simulated(self) -> Trial:
+        """What came of the best fleet's requests one by one."""
+        return next(trial for trial in self.trials if trial.fleet is self.fleets[0])
+
+    @property
     def front(self) -> list[tuple[float, float, Engine]]:
         """Pareto front of the engines that keep the promise: output tokens per second and
         accelerator, time per token [s], engine."""
@@ -150,16 +134,15 @@ class InferenceSearch:
     def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
         """Print the launch line of one engine of the best fleet, and of the load that it carries,
         as `reckon.launch` writes them."""
-        from reckon.verbs.launching import emitted_plan
+        from reckon.verbs.launching import emitted_request
 
         best = self.fleets[0]
         engine = best.engine
         plan = replace(engine.plan, batch=float("inf"), serving=1.0)
         what = f"one of {best.count} engines"
         rate = round(self.load.peak / best.count, 4)
-        return emitted_plan(
-            name, self.model, engine.cluster, plan, self.run, what, rate=rate, quiet=quiet
-        )
+        request = ServingRequest(self.model, engine.cluster, plan, (), rate)
+        return emitted_request(name, request, self.calibration, what, quiet=quiet)
 
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
@@ -201,7 +184,8 @@ class InferenceSearch:
                 }
                 for gain, slow, engine in self.front
             ],
-            "simulated": self.simulated,
+            "simulated": {"requests": self.simulated.requests, **self.simulated.figures},
+            "finalists": [one.to_dict() for one in self.trials],
         }
 
     def entry(self, fleet: Fleet) -> dict[str, Any]:
@@ -253,6 +237,7 @@ def search_infer(
     objective: str | None = None,
     simulate: int = 0,
     calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
+    target: str | None = None,
 ) -> InferenceSearch:
     """Find the smallest (or cheapest) fleet for a load.
 
@@ -266,7 +251,8 @@ def search_infer(
     spare      engines beyond those that the load needs
     price      of an accelerator-hour: a number, or 'SYSTEM=X,SYSTEM=Y'
     objective  'gpus' or 'cost'; None: cost where there is a price
-    simulate   requests to serve one by one with the best fleet, as a check
+    simulate   requests that each finalist serves one by one, until one keeps the promise; 0:
+               `REQUESTS`
 
     Raises InputError for anything that cannot be.
     """
@@ -282,6 +268,13 @@ def search_infer(
         raise InputError("--objective cost needs a --price-per-gpu-hour")
     if headroom < 0 or spare < 0:
         raise InputError("--headroom and --spare cannot be below 0")
+    within = None
+    if target is not None:
+        plan = {"framework": framework_of(target), **plan}
+
+        def within(cluster: Cluster) -> Within:
+            return target_of(target, own_model, cluster, known.run, serving=True).rules
+
     given = read_given(plan, "request", ServingPlanSpec, FIELDS)
     for field in ("input_len", "output_len"):
         if field not in given:
@@ -291,10 +284,18 @@ def search_infer(
     wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
-    found = search_engines(own_model, systems, given, promise, known, most)
-    fleets = [_fleet(e, wanted, headroom, spare, table) for e in found.engines]
-    fleets.sort(
-        key=lambda f: (f.cost if goal == "cost" else f.gpus, f.gpus, f.hours, f.tpot, f.ttft)
+    found = search_engines(own_model, systems, given, promise, known, most, within)
+    fleets, trials = offered(
+        [_fleet(engine, wanted, headroom, spare, table) for engine in found.engines],
+        lambda f: (
+            (f.cost or 0.0) if goal == "cost" else float(f.gpus),
+            float(f.gpus),
+            f.hours,
+            f.tpot,
+            f.ttft,
+        ),
+        lambda fleet, more: _fleet(fleet.engine, wanted, headroom, spare + more, table),
+        lambda fleet: trial(own_model, fleet, wanted.peak, promise, known, simulate or REQUESTS),
     )
     best = fleets[0]
     contrast = None
@@ -303,9 +304,6 @@ def search_infer(
         own = other.engine if best.engine.apart else best.engine
         delay = interruption(own_model, own, known)
         contrast = Contrast(other, delay, delay / own.tpot)
-    simulated = None
-    if simulate:
-        simulated = _simulated(own_model, best, wanted.peak, promise, known, simulate)
     return InferenceSearch(
         model=own_model,
         load=wanted,
@@ -315,11 +313,11 @@ def search_infer(
         input_len=float(given["input_len"][0]),
         headroom=headroom,
         spare=spare,
-        run=known.run,
+        calibration=known,
         found=found,
         fleets=fleets,
         contrast=contrast,
-        simulated=simulated,
+        trials=trials,
     )
 
 
@@ -346,31 +344,11 @@ def _fleet(
     )
 
 
-def _simulated(
-    model: Model,
-    fleet: Fleet,
-    peak: float,
-    promise: Promise,
-    calibration: Calibration,
-    requests: int,
-) -> dict[str, Any]:
-    """Figures of requests served one by one by one engine of a fleet at the peak, or why an engine
-    that holds requests of mean length does not serve those that are longer."""
-    engine, rate = fleet.engine, peak / fleet.count
-    try:
-        served = one_by_one(model, engine.cluster, engine.plan, calibration, requests, rate=rate)
-    except InputError as error:
-        return {"requests": requests, "refused": str(error)}
-    return {
-        "requests": requests,
-        "ttft_s_at_share": float(np.quantile(served.ttft, promise.ttft_share)),
-        "tpot_s_at_share": float(np.quantile(served.tpot, promise.tpot_share)),
-        **{f"{name}_s": own for name, own in served.summary().items()},
-    }
-
-
 def asked(
-    stated: Mapping[str, Any], calibration: str | Path | Calibration, where: str = "command line"
+    stated: Mapping[str, Any],
+    calibration: str | Path | Calibration,
+    where: str = "command line",
+    target: str | None = None,
 ) -> InferenceSearch:
     """Search what a flat request asks for: `model`, `system` (or `accelerator`), one or several;
     the load and the promise (`OPTIONS`); keys of a serving plan.
@@ -401,6 +379,7 @@ def asked(
         spare=int(numbers.pop("spare", 0)),
         simulate=int(numbers.pop("simulate", 0)),
         calibration=calibration,
+        target=target,
         **own,
     )
 

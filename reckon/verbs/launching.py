@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,13 +11,15 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import ServingPlan, TrainingPlan
+from predictor.plans import TrainingPlan
 from predictor.serving import ServingRequest
-from predictor.timing import RunParameters
-from predictor.training import TrainingRequest, reliability_defaults, reliability_of
-from reckon.launch import Emitted, Launch, emit, read_launch
+from predictor.timing import Calibration
+from predictor.training import TrainingRequest, predict, reliability_defaults, reliability_of
+from predictor.units import GB
+from reckon.launch import Emitted, Launch, Request, emit, read_launch
 from reckon.verbs.results import Prediction
-from reckon.verbs.serving import ServingSweep
+from reckon.verbs.served import ServingResult
+from reckon.verbs.serving import ServingSweep, predicted
 from reckon.verbs.training import Sweep
 
 LISTED = 12
@@ -101,38 +104,92 @@ def emitted(name: str, found: Sweep | ServingSweep, quiet: bool) -> dict[str, An
             key=lambda result: result.output_tokens_per_s.value / result.gpus,
         )
         figure = f"{best.output_tokens_per_s.value:.4g} output tokens/s"
-    written = emit(name, best.request, best.batch.calibration.run)
-    report(written, f"{best.batch.model.name} on {best.gpus} accelerators, {figure}", quiet)
-    return written.to_dict()
+    return emitted_request(name, best.request, best.batch.calibration, figure, quiet)
 
 
-def emitted_plan(
-    name: str,
-    model: Model,
-    cluster: Cluster,
-    plan: TrainingPlan | ServingPlan,
-    run: RunParameters,
-    what: str,
-    tokens: float | None = None,
-    rate: float | None = None,
-    quiet: bool = False,
+def training_request(
+    model: Model, cluster: Cluster, plan: TrainingPlan, tokens: float | None
+) -> TrainingRequest:
+    """The request that a plan of a search answers, with its budget if there is one."""
+    return TrainingRequest(model, cluster, plan, tokens, (), reliability_of(reliability_defaults()))
+
+
+def emitted_request(
+    name: str, request: Request, calibration: Calibration, what: str, quiet: bool = False
 ) -> dict[str, Any]:
-    """Print the launch line of a plan that a search chose.
+    """Print the launch line of a complete request, and what is predicted when it is read back.
 
-    run     memory parameters of the calibration it was searched with
-    what    what the plan promises, for the terminal
-    tokens  the budget, if there is one
-    rate    requests per second that one engine is to carry
-    quiet   print nothing on stdout
+    calibration   that the request was predicted with
+    what          what it promises, for the terminal
+    quiet         print nothing on stdout
+
+    Returns what `--json` writes; its `read_back` says whether the line holds what was promised.
     """
-    request = (
-        TrainingRequest(model, cluster, plan, tokens, (), reliability_of(reliability_defaults()))
-        if isinstance(plan, TrainingPlan)
-        else ServingRequest(model, cluster, plan, (), rate)
+    written = emit(name, request, calibration.run)
+    found = read_back(written, request, calibration)
+    where = f"{request.model.name} on {float(request.plan.gpus):g} accelerators"
+    report(written, f"{where}, {what}", quiet)
+    report_back(found)
+    return {**written.to_dict(), "read_back": found}
+
+
+SAME = 1e-9
+"""Relative difference up to which two predictions are the same."""
+
+
+def read_back(written: Emitted, request: Request, calibration: Calibration) -> dict[str, Any]:
+    """What is predicted of a launch line that is read back, beside the request it was written for.
+
+    Returns figures with their unit of both, names of those that differ, whether the line's fits,
+    and what has to be given beside it.
+    """
+    one, two = (_predicted(each, calibration) for each in (request, written.again))
+    promised, figures = _figures(one), _figures(two)
+    differs = [n for n, own in promised.items() if abs(figures[n] - own) > SAME * abs(own)]
+    return {
+        "figures": figures,
+        "promised": promised,
+        "differs": differs,
+        "fits": two.fits,
+        "holds": two.fits and not differs,
+        "beside": written.beside,
+    }
+
+
+def _predicted(request: Request, calibration: Calibration) -> Prediction | ServingResult:
+    if isinstance(request, ServingRequest):
+        return predicted(request, calibration)
+    batch = predict(request.model, request.cluster, request.plan, calibration)
+    return Prediction(request, batch)
+
+
+def _figures(found: Prediction | ServingResult) -> dict[str, float]:
+    """What a launch line has to hold."""
+    if isinstance(found, Prediction):
+        return {"step_time_s": found.step_time.value, "memory_gb": found.peak_memory / GB}
+    return {
+        "ttft_s": found.ttft.value,
+        "tpot_s": found.tpot.value,
+        "output_tokens_per_s": found.output_tokens_per_s.value,
+        "memory_gb": found.peak_memory / GB,
+    }
+
+
+def report_back(found: Mapping[str, Any]) -> None:
+    """Say on stderr what is predicted of the line that was read back."""
+    told = ", ".join(f"{name} {value:.6g}" for name, value in found["figures"].items())
+    beside = " ".join(
+        f"--model {value}" if name == "model" else f"--set {name}={value}"
+        for name, value in found["beside"].items()
     )
-    written = emit(name, request, run)
-    report(written, f"{model.name} on {float(plan.gpus):g} accelerators, {what}", quiet)
-    return written.to_dict()
+    said = f"read back{f' with {beside}' if beside else ''}: {told}"
+    if found["differs"]:
+        other = ", ".join(f"{name} {found['promised'][name]:.6g}" for name in found["differs"])
+        print(f"reckon: {said}; the plan it was written for has {other}", file=sys.stderr)
+    else:
+        print(f"{said}, as promised", file=sys.stderr)
+    if not found["fits"]:
+        print("reckon: what the line starts does not fit the memory", file=sys.stderr)
 
 
 def report(written: Emitted, what: str, quiet: bool = False) -> None:

@@ -211,13 +211,12 @@ class TrainingSearch:
 
     def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
         """Print the winner's launch line, as `reckon.launch` writes it for a framework."""
-        from reckon.verbs.launching import emitted_plan
+        from reckon.verbs.launching import emitted_request, training_request
 
         found = self.result
         what = f"{float(found.step_time[0]):.4g} s per step, the best of {len(found):,} timed"
-        model, cluster, run = found.model, found.cluster, found.calibration.run
-        plan, tokens = found.plan(0), found.limits.tokens
-        return emitted_plan(name, model, cluster, plan, run, what, tokens, quiet=quiet)
+        request = training_request(found.model, found.cluster, found.plan(0), found.limits.tokens)
+        return emitted_request(name, request, found.calibration, what, quiet=quiet)
 
     def to_frame(self, top: int = 100) -> pd.DataFrame:
         """A row for each of the best plans."""
@@ -241,6 +240,7 @@ def search(
     compare: Mapping[str, Any] | None = None,
     keep: int = 100,
     prune: bool = True,
+    target: str | None = None,
     **limits: Any,
 ) -> TrainingSearch:
     """Find the best plans of training.
@@ -250,6 +250,8 @@ def search(
                  is stated, as a value, a list or a text 'LOW..HIGH', bounds the search
     objective    'time' or 'cost'; None: cost where days are bounded, else time
     compare      a plan of one's own to hold against the best
+    target       'megatron', 'torchtitan', ...: only plans that a launch line of it can say, with
+                 its framework's defaults unless another is stated
     limits       fields of `predictor.search.Limits`: memory_fraction, tp_in_node, tokens, days,
                  money, price
 
@@ -259,6 +261,13 @@ def search(
     own_model, own_cluster = catalog.model(model), catalog.system(cluster)
     stated = _batch_of(plan)
     own_cluster = with_host(own_cluster, stated)
+    within = None
+    if target is not None:
+        from reckon.launch import target_of
+
+        aim = target_of(target, own_model, own_cluster, known.run, serving=False)
+        stated.setdefault("framework", aim.dialect.framework)
+        within = aim.rules
     bounds = Limits(**limits)
     goal = objective or ("cost" if bounds.days is not None else "time")
     result = search_train(
@@ -270,6 +279,7 @@ def search(
         objective=goal,
         keep=keep,
         prune=prune,
+        within=within,
     )
     own = None if compare is None else hold_against(result, stated, compare)
     return TrainingSearch(result, own)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.serving import InferencePrediction, Line, Served, ServingRequest
+from predictor.serving import InferencePrediction, Line, Served, ServingRequest, sending_time
 from predictor.units import GB
 from reckon.verbs.results import Interval, plain
 
@@ -83,6 +83,15 @@ class ServingResult:
         return {term: self._at(value) for term, value in self.batch.breakdown.items()}
 
     @property
+    def sending(self) -> float | None:
+        """Seconds for which a prompt's cache is on its way to the engine that decodes, most of them
+        while the prompt is read; None where the engine reads it."""
+        batch = self.batch
+        if not self._reads_apart:
+            return None
+        return self._at(sending_time(batch.model, batch.plan, batch.cluster))
+
+    @property
     def memory(self) -> dict[str, Any]:
         """Gigabytes on the fullest device by class, and how many sequences of full length fit."""
         memory = self.batch.memory
@@ -106,6 +115,11 @@ class ServingResult:
             "prefill_worker_gb": self._at(reader.total) / GB,
             "prefill_worker_shortfall_gb": self._at(reader.shortfall) / GB,
         }
+
+    @property
+    def peak_memory(self) -> float:
+        """Bytes of the fullest device."""
+        return self._at(self.batch.memory.total)
 
     @property
     def fits(self) -> bool:
@@ -175,6 +189,7 @@ class ServingResult:
             "decode_pass_s": self._at(latencies.step),
             "running": self.running,
             "breakdown_s": self.breakdown,
+            "cache_sending_s": self.sending,
             "memory": self.memory,
             "operators": [
                 {

@@ -56,15 +56,22 @@ def predict_infer(
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    return _one(request, known)
+    return predicted(request, known)
 
 
-def _one(request: ServingRequest, calibration: Calibration) -> ServingResult:
+def predicted(request: ServingRequest, calibration: Calibration) -> ServingResult:
     """Predict one request: by closed forms, and request by request where that is asked for."""
     model, cluster, plan = request.model, request.cluster, request.plan
     most, saturated = None, False
     if request.rate is not None:
-        found = predict_rate(model, cluster, plan, request.rate, calibration)
+        found = predict_rate(
+            model,
+            cluster,
+            plan,
+            request.rate,
+            calibration,
+            variation=request.variation,
+        )
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
         batch = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
@@ -96,7 +103,7 @@ def sweep_serving(fields: Mapping[str, Any], calibration: Calibration, where: st
     combinations, varying = expand(fields)
     if len(combinations) == 1:  # its operators are listed, too
         (request,) = _requests(combinations, calibration, where)
-        found = [request if isinstance(request, InputError) else _one(request, calibration)]
+        found = [request if isinstance(request, InputError) else predicted(request, calibration)]
     else:
         found = predict_each_serving(combinations, calibration, where)
     predictions, refused = sorted_out(combinations, found, varying)
@@ -134,7 +141,7 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
     """Evaluate requests in batches, those at a rate of arrivals and one by one each for itself."""
     alone = [bool(request.rate is not None or request.simulate) for request in requests]
     found = {
-        position: _one(request, calibration)
+        position: predicted(request, calibration)
         for position, request in enumerate(requests)
         if alone[position]
     }

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving import (
-    EXACT_STEPS,
+    VARIATION,
     Served,
     pass_table,
     poisson,
-    predict_inference,
+    read_table,
     serve,
     serve_apart,
     spread_lengths,
-    worker,
 )
 from predictor.timing import Calibration
-
-VARIATION = 0.1
-"""Of the lengths of requests, unless stated: uniform within so much of their mean."""
 
 
 def one_by_one(
@@ -57,8 +51,5 @@ def one_by_one(
         arrivals = poisson(rate if own else rate / replicas, count)
     if not own:
         return serve(table, given, made, arrivals, clients)
-    alone = replace(worker(plan), batch=1.0, prefill_workers=0.0)
-    reading = pass_table(model, cluster, alone, calibration, longest)
-    whole = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
-    moved = float(whole.work.transfer)
-    return serve_apart(reading, table, given, made, moved, arrivals, clients)
+    reading = read_table(model, cluster, plan, calibration, variation)
+    return serve_apart(reading, table, given, made, arrivals, clients)

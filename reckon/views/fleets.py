@@ -76,13 +76,21 @@ def show_inference(found: InferenceSearch, top: int) -> None:
         for gain, slow, engine in front[::step]
     ]
     print(grid(["output tok/s/GPU", "TPOT", "accelerator", "engine"], table, left=0))
-    if found.simulated is not None:
-        own = found.simulated
-        if "refused" in own:
-            print(f"\nnot served one by one, as lengths vary: {own['refused']}")
-            return
-        print(
-            f"\n{own['requests']:,} requests served one by one by an engine of the first: "
-            f"first token {seconds(own['ttft_s_at_share'])}, time per token "
-            f"{seconds(own['tpot_s_at_share'])} at the same shares"
-        )
+    print(f"\n{_served(found)}")
+
+
+def _served(found: InferenceSearch) -> str:
+    """What came of requests served one by one: by the first fleet, and by those dropped for it."""
+    best = found.simulated
+    lines = [
+        f"{best.requests:,} requests served one by one by an engine of the first: "
+        f"first token {seconds(best.figures['ttft_s_at_share'])}, time per token "
+        f"{seconds(best.figures['tpot_s_at_share'])} at the same shares (the rest are not "
+        "simulated, but the best of the other kind)"
+    ]
+    for one in found.trials:
+        if one.broken:
+            engine = one.fleet.engine
+            where = f"{engine_brief(engine.plan)} on {engine.cluster.accelerator.name}"
+            lines.append(f"dropped, served so: {one.fleet.count} x {where} {one.broken}")
+    return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import Any
 from predictor.search import Ratio, brief
 from predictor.units import GIB
 from reckon.verbs.plans import MOST_TIES, TrainingSearch
-from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, strong
+from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, show_assumed, strong
 
 SIZES = ("gpus", "global_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch")
 NAMES = {"micro_batch": "mb", "global_batch": "batch", "sequence_parallel": "sp"}
@@ -115,9 +115,7 @@ def show_training(found: TrainingSearch, top: int) -> None:
         print(table(found, front))
     if found.own is not None:
         _own(found)
-    if result.assumed:
-        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.assumed)
-        print("\n" + strong(f"assumed: {filled}", "2"))
+    show_assumed(result.assumed)
 
 
 def _why(found: TrainingSearch) -> None:

@@ -181,7 +181,7 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10) -> None:
     held = []
     for fleet in fleets:
         engine = fleet.engine
-        memory = serving_memory(found.model, engine.cluster, engine.plan, found.run)
+        memory = serving_memory(found.model, engine.cluster, engine.plan, found.calibration.run)
         held.append({name: float(value) / GB for name, value in memory.classes.items()})
     stacks = {name: [one[name] for one in held] for name in held[0]}
     what = "Memory of a GPU that decodes" if any(f.engine.apart for f in fleets) else "Memory"

@@ -8,7 +8,16 @@ from predictor.serving import Served
 from predictor.units import GB, GIB
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep
-from reckon.views.terminal import bar, four, grid, seconds, short, strong, with_interval
+from reckon.views.terminal import (
+    bar,
+    four,
+    grid,
+    seconds,
+    short,
+    show_assumed,
+    strong,
+    with_interval,
+)
 
 TERM_NAMES = {
     "linear": "linear layers",
@@ -22,7 +31,7 @@ TERM_NAMES = {
     "host_transfer": "weights and cache at the host",
     "host": "host and gaps",
     "queue": "queue",
-    "transfer": "transfer of the cache",
+    "transfer": "end of the cache's transfer",
     "others": "prompts of others",
 }
 
@@ -98,6 +107,11 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         if abs(value) > 1e-9
     ]
     print(grid(["time of a request", "", "share", ""], terms), end="\n\n")
+    if result.sending is not None:
+        print(
+            f"a prompt's cache is sent for {seconds(result.sending)}, layer by layer while the "
+            f"prompt is read; the end is waited for\n"
+        )
     longest = [
         [
             line.name,
@@ -113,9 +127,7 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     ]
     columns = ["longest operators", "phase", "per pass", "bound", "compute/memory", "known"]
     print(grid(columns, longest, 2))
-    if result.request.assumed:
-        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
-        print("\n" + strong(f"assumed: {filled}", "2"))
+    show_assumed(result.request.assumed)
 
 
 def _show_served(served: Served) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from predictor.catalog import STORED, Assumption
 from predictor.units import GB, GIB
 from reckon.verbs.results import Interval, Prediction
 from reckon.verbs.training import Sweep
@@ -144,9 +145,18 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     ]
     if longest:
         print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
-    if result.request.assumed:
-        filled = ", ".join(f"{a.field}={short(a.value)}" for a in result.request.assumed)
-        print("\n" + strong(f"assumed: {filled}", "2"))
+    show_assumed(result.request.assumed)
+
+
+def show_assumed(assumed: Sequence[Assumption]) -> None:
+    """What was filled in; with its rule where that is a file of the model's own."""
+    if not assumed:
+        return
+    filled = ", ".join(f"{a.field}={short(a.value)}" for a in assumed)
+    print("\n" + strong(f"assumed: {filled}", "2"))
+    for one in assumed:
+        if one.rule.startswith(STORED):
+            print(strong(f"{one.field} {one.value}: {one.rule}", "2"))
 
 
 def _run_rows(result: Prediction) -> list[list[str]]:

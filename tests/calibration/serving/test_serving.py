@@ -10,7 +10,16 @@ import pytest
 
 from calibration.checks.scoreboard import refold, score
 from calibration.checks.scored import summary
-from calibration.serving.engines import fit_engines, held_out, lineage, parameters_of, weights
+from calibration.serving.engines import (
+    KNEE,
+    PRIORS,
+    SCALE,
+    fit_engines,
+    held_out,
+    lineage,
+    parameters_of,
+    weights,
+)
 from calibration.serving.fit import fit, main
 from calibration.serving.spreads import class_of, fit_spreads
 from calibration.serving.timed import published, timed, values
@@ -308,3 +317,31 @@ def test_validation_uses_the_engines_of_the_calibration_s_folder(tmp_path):
             # Every token waits for the host: 50 ms a pass, elsewhere less than half of that.
             longer = slow["predicted"] - quick["predicted"]
             assert longer > 25e-3 * (BASE["output_len"] - 1)
+
+
+def loss_of(found, fitted):
+    """The objective as documented: Cauchy's loss of log errors, and squares of what each engine's
+    logarithms are from those of the one before, in units of the priors."""
+    error = np.log(values(found, parameters_of(found, fitted))[0] / published(found)) / SCALE
+    total = float(np.sum(weights(found) * KNEE**2 * np.log1p((error / KNEE) ** 2)))
+    for name, own in fitted.items():
+        above = EngineParameters() if name == "neutral" else fitted.get(lineage(name)[-2:][0])
+        if above is None:  # built on a period of another that has no rows: stays as it is
+            continue
+        level = "mean" if name == "neutral" else "period" if " until " in name else "engine"
+        for key, prior in PRIORS.items():
+            off = np.log(getattr(own, key) / getattr(above, key)) / getattr(prior, level)
+            total += float(off**2)
+    return total
+
+
+def test_no_step_from_the_fit_lowers_its_objective():
+    found, _ = timed(rows(EngineParameters(decode=1.3, step=3e-3)), CALIBRATION)
+    fitted = fit_engines(found)
+    least = loss_of(found, fitted)
+    assert least < loss_of(found, {name: EngineParameters() for name in fitted})
+    for name in ("neutral", "vllm", "vllm until 2025-01"):
+        for key in ("decode", "step", "sequence", "gap"):
+            for by in (0.97, 1.03):
+                moved = replace(fitted[name], **{key: by * getattr(fitted[name], key)})
+                assert loss_of(found, {**fitted, name: moved}) > least - 1e-4

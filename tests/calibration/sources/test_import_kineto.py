@@ -317,6 +317,15 @@ def test_what_becomes_no_row_is_counted(tmp_path: Path) -> None:
         (b'{"traceEvents": [{"ph": "X", "name": "a"', "is no whole JSON file"),
         (b'{"traceEvents": [1, 2]}', "event 0 of"),
         (b'{"schemaVersion": 1}', "it has no traceEvents"),
+        (
+            b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1, "cat": ["kernel"]}]}',
+            "event 0 of traceEvents: its cat is a list",
+        ),
+        (
+            b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1, "cat": "kernel",'
+            b' "args": {"correlation": [1]}}]}',
+            "event 0 of traceEvents: its correlation is a list",
+        ),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -76,7 +76,7 @@ def test_only_what_was_launched_within_the_steps_counts(tmp_path: Path) -> None:
         step(1, 10.0, 10.0),
         step(2, 20.0, 30.0),
         *launched(2, "gemm", 12.0, 15.0, 4.0, 7),
-        *launched(3, "gemm", 45.0, 60.0, 8.0, 7),
+        *launched(3, "gemm", 45.0, 47.0, 8.0, 7),
         *launched(4, "gemm", 55.0, 70.0, 8.0, 7),
     ]
     found = steps_of(tmp_path, events)
@@ -151,6 +151,18 @@ def test_classes(names: list[str], label: str) -> None:
     assert class_of(names) == label
 
 
+def test_no_step_is_shorter_than_what_the_device_did_in_it(tmp_path: Path) -> None:
+    """The host marks three steps in 30, while the device works 60 on what they launched: it fills
+    a queue. A step lasts what the device takes, 20."""
+    events = [step(n, 10.0 * n, 10.0) for n in range(3)]
+    for n in range(3):
+        events += launched(n, "gemm", 10.0 * n + 1.0, 5.0 + 20.0 * n, 20.0, 7)
+    found = steps_of(tmp_path, events)
+    assert found.compute == pytest.approx(20e-6)
+    assert found.step_time == pytest.approx(20e-6)
+    assert found.to_dict()["step_times_s"] == pytest.approx([10e-6] * 3)
+
+
 def test_a_trace_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
     """Events that lie across the borders of what is read are read whole."""
     events = []
@@ -195,7 +207,8 @@ def test_totals_of_real_traces_are_their_own(shared: Path, name: str) -> None:
         if e["name"].startswith("ProfilerStep") and e.get("cat") == "user_annotation"
     )
     assert found.steps == len(marks)
-    assert found.step_time == pytest.approx((marks[-1][1] - marks[0][0]) * 1e-6 / len(marks))
+    marked = (marks[-1][1] - marks[0][0]) * 1e-6 / len(marks)
+    assert found.step_time == pytest.approx(max(marked, found.window))
     assert found.to_dict()["step_times_s"] == pytest.approx([(b - a) * 1e-6 for a, b in marks])
     runtime = {e["args"]["correlation"]: e["ts"] for e in raw if e.get("cat") == "cuda_runtime"}
     inside = [
@@ -207,5 +220,6 @@ def test_totals_of_real_traces_are_their_own(shared: Path, name: str) -> None:
     assert found.classes.get("communication", 0.0) == pytest.approx(nccl * 1e-6 / found.steps)
     parts = found.compute + found.exposed + found.host_idle + found.other_idle
     assert parts == pytest.approx(found.window, rel=1e-6)
+    assert found.window <= found.step_time * (1 + 1e-12)
     assert found.exposed <= found.communication
     assert found.compute <= found.kernel_time * (1 + 1e-4)  # stamps of 0.25 us

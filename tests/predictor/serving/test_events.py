@@ -9,9 +9,10 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
-from predictor.serving.events import PassTable, pass_table, poisson, serve, spread_lengths
+from predictor.serving.events import poisson, serve, spread_lengths
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
+from predictor.serving.tables import PassTable, pass_table
 from predictor.timing.engines import EngineParameters, ServingParameters
 
 CALIBRATION = replace(load("default"), serving=ServingParameters())

@@ -13,9 +13,9 @@ from predictor.errors import InputError
 from predictor.memory.serving import weight_bytes
 from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
-from predictor.serving.events import pass_table
 from predictor.serving.offload import attention_time, default_link, hosts_memory
 from predictor.serving.prediction import BREAKDOWN, predict_inference
+from predictor.serving.tables import pass_table
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
 

@@ -114,14 +114,13 @@ def test_bad_use_is_one_line_and_status_2(cli: Cli, arguments: list[str], told: 
 def test_a_searched_plan_is_emitted(
     kernels_only: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from reckon.verbs.launching import emitted_plan
+    from reckon.verbs.launching import emitted_request, training_request
 
     spec = parse(TrainingPlanSpec, {"gpus": 64, "global_batch": 64, "seq_len": 4096}, "test")
     llama, system = catalog.model("llama3-8b"), catalog.system("dgx-h100")
     request = complete_training(spec, kernels_only.run, model=llama, cluster=system)
-    found = emitted_plan(
-        "megatron", llama, system, request.plan, kernels_only.run, "the best", tokens=1e12
-    )
+    asked = training_request(llama, system, request.plan, tokens=1e12)
+    found = emitted_request("megatron", asked, kernels_only, "the best")
     told = capsys.readouterr()
     assert told.out == found["text"]
     assert "megatron: llama3-8b on 64 accelerators, the best" in told.err

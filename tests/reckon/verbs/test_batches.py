@@ -18,12 +18,11 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from reckon.sweeping import sweep
-from reckon.verbs.serving import engine_parameters, predict_each_serving
+from reckon.verbs.serving import predict_each_serving
 from reckon.verbs.training import predict_each
 
 Cli = Callable[..., tuple[int, str, str]]
 CALIBRATION = load("default")
-ENGINES = engine_parameters("default")
 
 TRAINED: dict[str, Any] = {"model": "gpt3-13b", "gpus": 32, "tp": 8, "pp": 1, "global_batch": 64,
                            "seq_len": 2048, "precision": "bf16"}  # fmt: skip
@@ -59,7 +58,7 @@ def training(requests: list[dict[str, Any]]) -> list[Any]:
 
 
 def serving(requests: list[dict[str, Any]]) -> list[Any]:
-    found = predict_each_serving(requests, CALIBRATION, ENGINES, "request")
+    found = predict_each_serving(requests, CALIBRATION, "request")
     return [str(one) if isinstance(one, InputError) else one.to_dict() for one in found]
 
 

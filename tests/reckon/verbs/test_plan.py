@@ -8,7 +8,6 @@ import pytest
 
 import reckon
 from predictor import catalog
-from predictor.errors import InputError
 from predictor.plans.rules import check
 from predictor.plans.training import TrainingPlan
 
@@ -119,19 +118,6 @@ def test_a_fleet_is_printed_and_checked_by_simulation(cli: Cli) -> None:
     for text in ("ways to serve", "keep the promise", "GPUs", "TTFT", "TPOT", "throughput against",
                  "served one by one"):  # fmt: skip
         assert text in out
-
-
-def test_a_fleet_whose_check_is_refused_is_still_printed(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise InputError("the cache has room for 4096 tokens, less than one request of 4505 + 282")
-
-    monkeypatch.setattr("reckon.verbs.fleets.one_by_one", full)
-    status, out, err = cli(*INFER, "--rate", "30", "--simulate", "500", "--top", "3")
-    assert (status, err) == (0, "")
-    assert "keep the promise" in out
-    assert "not served one by one, as lengths vary: the cache has room for 4096 tokens" in out
 
 
 LONG = ["plan", "infer", "--model", "llama3-70b", "--system", "dgx-h100", "--rate", "20",

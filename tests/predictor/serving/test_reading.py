@@ -1,0 +1,127 @@
+"""Workers that read prompts: their queue against theory and against passes one by one; by hand."""
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.catalog.engines import EngineParameters
+from predictor.plans.serving import ServingPlan
+from predictor.serving.apart_events import serve_apart
+from predictor.serving.events import poisson
+from predictor.serving.reading import ReadTable, erlang, queue
+from predictor.serving.tables import PassTable
+
+LINEAR = 0.02 + 0.08 * np.arange(1.0, 9.0)
+"""Passes over prompts that fill the device by themselves."""
+
+SHORT = 0.02 + 0.01 * np.arange(1.0, 33.0)
+"""Passes over prompts that do not."""
+
+
+def one_by_one(times, workers, rate, count=200000):
+    """Mean and P90 of the time from arrival to the end of the pass."""
+    came = poisson(rate, count).tolist()
+    free, at, spent = [0.0] * workers, 0, []
+    while at < count:
+        start = max(heapq.heappop(free), came[at])
+        end = at
+        while end < count and came[end] <= start and end - at < len(times):
+            end += 1
+        done = start + times[end - at - 1]
+        heapq.heappush(free, done)
+        spent += [done - came[i] for i in range(at, end)]
+        at = end
+    return np.mean(spent), np.quantile(spent, 0.9)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.85, 0.95, 0.99])
+def test_room_for_one_prompt_is_pollaczeks_queue(share):
+    met = queue(np.array([2.0])).at(share / 2.0, 1.0)
+    assert float(met.wait) == pytest.approx(share * 2.0 / (2.0 * (1.0 - share)), rel=2e-3)
+    assert (float(met.read), float(met.busy)) == pytest.approx((2.0, share))
+
+
+def test_all_workers_are_busy_as_often_as_erlang_says():
+    assert erlang(np.array([1.0, 2.0]), np.array([0.4, 0.5])) == pytest.approx([0.4, 1 / 3])
+    # Ten lines, eight erlangs: 0.409 in the tables.
+    assert float(erlang(np.array(10.0), np.array(0.8))) == pytest.approx(0.409, abs=1e-3)
+
+
+@pytest.mark.parametrize("times", [LINEAR, SHORT, np.array([0.3])], ids=["long", "short", "one"])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.7, 0.85])
+def test_a_workers_queue_is_that_of_passes_one_by_one(times, share):
+    own = queue(times)
+    met = own.at(share * own.most, 1.0)
+    mean, slow = one_by_one(times, 1, share * own.most)
+    assert float(met.wait + met.read) == pytest.approx(mean, rel=0.03)
+    # What is promised to nine of ten is kept, and not twice as good.
+    assert slow * 0.88 < float(met.quantile(0.9)) < slow * 1.3
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.85])
+def test_several_workers_with_room_for_one_prompt(workers, share):
+    own = queue(np.array([0.3]))
+    met = own.at(share * own.most * workers, float(workers))
+    mean, _ = one_by_one([0.3], workers, share * own.most * workers)
+    assert float(met.wait + met.read) == pytest.approx(mean, rel=0.02)
+
+
+def test_waits_grow_with_the_rate_and_shrink_with_workers():
+    own = queue(LINEAR)
+    rates = np.linspace(0.05, 0.999, 60) * own.most
+    met = own.at(rates, 1.0)
+    assert np.all(np.diff(met.wait) > 0)
+    assert np.all(np.diff(met.quantile(0.9)) > -1e-12)
+    many = own.at(0.9 * own.most, np.arange(1.0, 9.0))
+    assert np.all(np.diff(many.wait) < 0)
+
+
+def test_a_slow_link_bounds_what_a_worker_reads():
+    fast, slow = queue(LINEAR), queue(LINEAR, sending=0.2)
+    assert fast.most == pytest.approx(8.0 / LINEAR[-1])
+    assert slow.most == pytest.approx(1.0 / 0.2)
+
+
+PLAN = ServingPlan(
+    batch=8.0, input_len=100.0, output_len=11.0, chunk=1000.0, prefill_workers=1.0, prefill_tp=1.0
+)
+DECODING = PassTable(
+    [1.0, 8.0], [0.0, 1e6], [[1.0, 1.0]] * 2, [1.0, 1e4], [0.0] * 2, [0.0] * 2, 1e9, PLAN,
+    EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5),
+)  # fmt: skip
+
+
+def served(arrivals, sending=0.0, plan=PLAN, sizes=(1.0, 2.0, 3.0)):
+    """A pass over one prompt takes 2 s, over two 3 s, over three 4 s; decoding 1 s per token."""
+    times = [[1.0 + size] * 2 for size in sizes]
+    table = ReadTable(list(sizes), [0.0, 1e4], times, sending, 2.0, plan, 0.0, 0.0)
+    count = len(arrivals)
+    lengths = np.full(count, 100.0), np.full(count, 11.0)
+    return serve_apart(table, replace(DECODING, plan=plan), *lengths, np.array(arrivals))
+
+
+def test_prompts_that_wait_are_read_together_by_hand():
+    # The first is read alone until 2; the three that came meanwhile until 6, the last after it.
+    found = served([0.0, 0.5, 1.0, 1.5, 1.9])
+    assert found.first.tolist() == [2.0, 6.0, 6.0, 6.0, 8.0]
+    assert found.last[0] == pytest.approx(12.0)
+
+
+def test_two_workers_and_room_for_the_tokens_of_two_prompts_by_hand():
+    plan = replace(PLAN, prefill_workers=2.0, chunk=200.0)
+    found = served([0.0, 0.1, 0.5, 1.0, 1.5], plan=plan)
+    assert found.first.tolist() == pytest.approx([2.0, 2.1, 5.0, 5.0, 4.1])
+
+
+def test_caches_leave_layer_by_layer_one_pass_after_the_other_by_hand():
+    """A cache of two layers takes 5.5 s, a prompt 2 s: the first layer leaves 1 s after the start,
+    all has arrived at 6.5 s. The second prompt is read at 4 s, its cache leaves behind the first:
+    at 12 s. The third prompt is read when the first cache is gone."""
+    found = served([0.0, 0.1, 2.5], sending=5.5, sizes=(1.0,))
+    assert found.first.tolist() == [2.0, 4.0, 8.5]
+    assert found.last[0] == pytest.approx(6.5 + 10.0)
+    # It joins the first pass that starts after 12 s, half a second later.
+    assert found.last[1] == pytest.approx(12.5 + 10.0)

@@ -6,7 +6,7 @@ from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
 from predictor.serving.completion import ServingRequest, complete_serving, engines
 from predictor.serving.events import Served, poisson, serve, spread_lengths
-from predictor.serving.latency import Device, Latencies, Work, latencies
+from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
 from predictor.serving.prediction import (
     BREAKDOWN,
@@ -28,7 +28,7 @@ __all__ = [
     "VARIATION",
     "Apart",
     "Capacity",
-    "Device",
+    "DeviceTime",
     "InferencePrediction",
     "Latencies",
     "Line",

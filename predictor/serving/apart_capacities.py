@@ -18,7 +18,7 @@ from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan
 from predictor.serving.apart import transfer_time
-from predictor.serving.capacities import NODES, Capacity, Promise, poisson_quantile
+from predictor.serving.capacities import LOADS, Capacity, Promise, poisson_quantile
 from predictor.serving.latency import decode_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import decode_pass
@@ -76,17 +76,17 @@ class Apart:
             return after * _between(step, place) + moved
 
         def decoded(place: Array) -> Any:
-            return np.exp(place / (NODES - 1.0) * np.log(most))
+            return np.exp(place / (LOADS - 1.0) * np.log(most))
 
-        every = np.broadcast_to(np.arange(float(NODES)), step.shape)
+        every = np.broadcast_to(np.arange(float(LOADS)), step.shape)
         each = np.array([queue.most for queue in self.queues])[kind][:, None]
         bound = FULL * workers[:, None] * each
         top = _reaches(dp * decoded(every) / spent(every), bound)
-        place = top * np.linspace(0.0, 1.0, NODES)
+        place = top * np.linspace(0.0, 1.0, LOADS)
         number = decoded(place)
         rate = np.minimum(dp * number / spent(place), bound)
         slow = np.minimum(poisson_quantile(number, promise.tpot_share), most)
-        slow_place = np.log(slow) / np.maximum(np.log(most), 1e-12) * (NODES - 1.0)
+        slow_place = np.log(slow) / np.maximum(np.log(most), 1e-12) * (LOADS - 1.0)
         met = self._waiting(kind, rate, workers)
         return Capacity(
             rate=rate,
@@ -122,7 +122,7 @@ def read_apart(
     most = np.maximum(np.minimum(room / few.dp, few.max_batch), 1.0)
     columns: dict[str, Any] = {name: _column(few, name) for name in SERVING_NUMBERS}
     wide = replace(few, **columns)
-    nodes = np.exp(np.linspace(0.0, 1.0, NODES) * np.log(most)[:, None])
+    nodes = np.exp(np.linspace(0.0, 1.0, LOADS) * np.log(most)[:, None])
     wide = replace(wide, batch=nodes * wide.dp, serving=1.0, synchrony=0.0)
     sequences = nodes / np.maximum(np.minimum(wide.working, nodes), 1.0)
     passes = decode_pass(model, cluster, wide, sequences, calibration)

@@ -25,7 +25,7 @@ from predictor.plans import ServingPlan
 from predictor.serving.prediction import predict_inference
 from predictor.timing import Calibration
 
-NODES = 40
+LOADS = 40
 """Loads at which every plan is evaluated, from one running request to as many as it admits."""
 
 
@@ -102,7 +102,7 @@ def capacity(
     calibration: Calibration,
     promise: Promise,
 ) -> Capacity:
-    """Rate and latencies of every plan at `NODES` loads.
+    """Rate and latencies of every plan at `LOADS` loads.
 
     plan   a batch of one dimension, each of which fits and reads its own prompts; its `batch` is
            replaced
@@ -112,7 +112,7 @@ def capacity(
     column = replace(column, serving=1.0, synchrony=0.0)
     full = replace(column, batch=np.inf)
     top = predict_inference(model, cluster, full, calibration).work.running
-    nodes = np.exp(np.linspace(0.0, 1.0, NODES) * np.log(np.maximum(top, 1.0)))
+    nodes = np.exp(np.linspace(0.0, 1.0, LOADS) * np.log(np.maximum(top, 1.0)))
 
     def at(running: Array) -> Any:
         batch = replace(column, batch=running * column.dp)

@@ -107,7 +107,7 @@ def complete_serving(
     filler.run(
         Default(field, value, f"default of {label}") for field, value in chosen["settings"].items()
     )
-    filler.run(LOADS)
+    filler.run(REQUEST_DEFAULTS)
     _offload(filler, accelerator)
     if "kv_gbs" in values:
         values["kv_rate"] = values.pop("kv_gbs") * GB
@@ -196,7 +196,7 @@ def _cache(
     ]
 
 
-LOADS = (
+REQUEST_DEFAULTS = (
     Default("synchrony", SYNCHRONY, "lengths vary, and ten requests of a client are averaged"),
     Default("cached", 0.0, "no prefix is cached unless stated"),
     Default("expert_load", 1.0, "tokens spread evenly over experts unless stated"),

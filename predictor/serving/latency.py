@@ -19,7 +19,7 @@ from predictor.timing import EngineParameters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Device:
+class DeviceTime:
     """Passes of one kind on the device: kernels of the model and collectives [s], launches, and
     how many passes those are."""
 
@@ -55,9 +55,9 @@ class Work:
     overlapped  1 where the host prepares a pass while the one before it runs, else 0
     """
 
-    prompts: Device
+    prompts: DeviceTime
     together: Numeric
-    decoding: Device
+    decoding: DeviceTime
     captured: Numeric
     sequences: Numeric
     fill: Numeric

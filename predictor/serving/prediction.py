@@ -16,7 +16,7 @@ from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
 from predictor.serving.apart import apart, holding, most_together, transfer_time, worker
-from predictor.serving.latency import Device, Latencies, Work, latencies, prompt_time
+from predictor.serving.latency import DeviceTime, Latencies, Work, latencies, prompt_time
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
     COMMUNICATION,
@@ -275,8 +275,8 @@ def _load(plan: ServingPlan, memory: ServingMemory) -> _Load:
     )
 
 
-def _device(one: Pass) -> Device:
-    return Device(one.compute, one.communication, one.kernels)
+def _device(one: Pass) -> DeviceTime:
+    return DeviceTime(one.compute, one.communication, one.kernels)
 
 
 def _work(
@@ -294,7 +294,7 @@ def _work(
     shape, static, m = plan.shape, load.static, load.batches
     following = np.minimum(passes, plan.window)
     return Work(
-        prompts=Device(prompts.compute, prompts.communication, prompts.kernels, passes),
+        prompts=DeviceTime(prompts.compute, prompts.communication, prompts.kernels, passes),
         together=together,
         decoding=_device(decoding),
         captured=float(plan.execution == "graph"),

@@ -20,7 +20,7 @@ from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.serving.reading import VARIATION, read_table
 from predictor.timing import Calibration
 
-NODES = 40
+CONCURRENCIES = 40
 """Concurrencies at which the life of a request is evaluated to find the one of a rate."""
 
 
@@ -59,7 +59,7 @@ def predict_rate(
         most = min(most, float(plan.prefill_workers) * before.most)
     if rate >= most:
         return AtRate(full, most, True)
-    nodes = np.unique(np.geomspace(1.0, max(top, 1.0), NODES))
+    nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
     grid = replace(plan, batch=nodes * plan.dp, synchrony=0.0)
     found = predict_inference(model, cluster, grid, calibration, EXACT_STEPS // len(nodes))
     # A rate below that of one request at a time still keeps one running while it is there.

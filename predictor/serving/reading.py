@@ -25,7 +25,7 @@ from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.apart import holding, most_together, sending_time, worker
-from predictor.serving.latency import Device, prompt_time
+from predictor.serving.latency import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import prompt_pass
 from predictor.serving.tables import between, pass_work
@@ -120,7 +120,7 @@ def read_table(
     many, each = (axis.ravel() for axis in np.meshgrid(sizes, lengths, indexing="ij"))
     reader = replace(worker(plan), input_len=each, batch=many)
     found, passes = prompt_pass(model, cluster, reader, many, calibration)
-    device = Device(found.compute, found.communication, found.kernels, passes)
+    device = DeviceTime(found.compute, found.communication, found.kernels, passes)
     work = replace(pass_work(found, many, reader), prompts=device)
     return ReadTable(
         sizes.tolist(),

@@ -14,13 +14,13 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
-from predictor.serving.latency import Device, Work, decode_time, prompt_time
+from predictor.serving.latency import DeviceTime, Work, decode_time, prompt_time
 from predictor.serving.offload import with_decoding
 from predictor.serving.passes import Pass, adapted, body, decode_cores
 from predictor.serving.prediction import prompt_pass
 from predictor.timing import Calibration, EngineParameters
 
-NODES = 9
+ENTRIES = 9
 """Contexts, and lengths of prompts, at which the tables are filled."""
 
 
@@ -104,7 +104,7 @@ def pass_table(
             f"{made:.0f}"
         )
     running = np.unique(np.append(2.0 ** np.arange(0, np.ceil(np.log2(max(most, 2.0)))), most))
-    contexts = np.linspace(0.0, given + made, NODES) + 1.0
+    contexts = np.linspace(0.0, given + made, ENTRIES) + 1.0
     # Stages hold their own micro-batches of the running sequences.
     split = np.maximum(np.minimum(plan.working, running), 1.0)
     sequences = running / split
@@ -121,7 +121,7 @@ def pass_table(
         captured=captured,
         sustained=False,
     )
-    decode = np.empty((len(running), NODES))
+    decode = np.empty((len(running), ENTRIES))
     for column, context in enumerate(contexts):
         shape = (1, len(running))
         cores = decode_cores(
@@ -137,13 +137,13 @@ def pass_table(
         both = with_decoding(linear.plus(cores), model, wide, sequences, context)
         passes = decode_time(pass_work(both, sequences, plan), own)
         decode[:, column] = passes / plan.tokens_per_pass
-    lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), NODES)))
+    lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
     together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
     costs = []
     for many in (together, np.ones_like(lengths)):
         found, passes = prompt_pass(model, cluster, each, many, calibration)
-        work = Device(found.compute, found.communication, found.kernels, passes)
+        work = DeviceTime(found.compute, found.communication, found.kernels, passes)
         whole = prompt_time(replace(pass_work(found, many, plan), prompts=work), own)
         costs.append((whole / many / np.minimum(plan.working, many)).tolist())
     return PassTable(
@@ -161,7 +161,7 @@ def pass_table(
 
 def pass_work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
     """A pass as the arithmetic of latencies takes it."""
-    device = Device(found.compute, found.communication, found.kernels)
+    device = DeviceTime(found.compute, found.communication, found.kernels)
     return Work(
         prompts=device,
         together=1.0,

@@ -14,7 +14,7 @@ from predictor.serving.apart import link_rate, sending_time, transfer_time, work
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.completion import complete_serving
 from predictor.serving.events import poisson, spread_lengths
-from predictor.serving.latency import Device, Work, latencies
+from predictor.serving.latency import DeviceTime, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.serving.rates import predict_rate
 from predictor.serving.reading import read_table
@@ -48,9 +48,9 @@ def predict(**fields):
 
 def work(**fields):
     base = {
-        "prompts": Device(2.0, 0.0, 10.0),
+        "prompts": DeviceTime(2.0, 0.0, 10.0),
         "together": 1.0,
-        "decoding": Device(0.1, 0.0, 10.0),
+        "decoding": DeviceTime(0.1, 0.0, 10.0),
         "captured": 1.0,
         "sequences": 1.0,
         "fill": 0.0,

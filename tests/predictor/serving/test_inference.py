@@ -15,7 +15,7 @@ from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving, engines
-from predictor.serving.latency import Device, Work, latencies
+from predictor.serving.latency import DeviceTime, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
@@ -27,9 +27,9 @@ BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
 
 def work(**fields):
     base = {
-        "prompts": Device(2.0, 0.0, 10.0),
+        "prompts": DeviceTime(2.0, 0.0, 10.0),
         "together": 1.0,
-        "decoding": Device(0.1, 0.0, 10.0),
+        "decoding": DeviceTime(0.1, 0.0, 10.0),
         "captured": 1.0,
         "sequences": 1.0,
         "fill": 0.0,

@@ -105,7 +105,7 @@ class _Search:
         limits: Limits,
         objective: str,
         keep: int,
-        within: Within | None,
+        within: Within | None = None,
     ) -> None:
         self.within = within
         self.space, self.calibration, self.limits = space, calibration, limits

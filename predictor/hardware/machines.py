@@ -167,7 +167,7 @@ class Cluster:
 M = TypeVar("M", Accelerator, Tier)
 
 NUMBERS: dict[type[Any], tuple[str, ...]] = {
-    kind: tuple(one.name for one in fields(kind) if str(one.type) == "Numeric")  # type: ignore[arg-type]
+    kind: tuple(one.name for one in fields(kind) if str(one.type) == "Numeric")
     for kind in (Accelerator, Tier)
 }
 """Fields of a machine that are numbers."""

@@ -84,8 +84,8 @@ class Exchange:
 def distinct(
     plan: TrainingPlan, others: Sequence[Array] = ()
 ) -> tuple[TrainingPlan, npt.NDArray[np.intp]]:
-    """Plans with distinct layers, and for every plan the index of its own among them: they differ in
-    the fields of layers, or in how far apart the ranks lie that talk inside one.
+    """Plans with distinct layers, and for every plan the index of its own among them: they differ
+    in the fields of layers, or in how far apart the ranks lie that talk inside one.
 
     others   what else tells plans apart: numbers of their machines (`Cluster.varying`)
     """

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.arrays import take
 from predictor.plans import Rule, any_broken
 
 Within = Callable[[Any], list[Rule]]
@@ -26,7 +27,7 @@ def further(within: Within | None, batch: Any, laws: list[Rule]) -> list[Rule]:
     if not lawful.size:
         return []
     found = []
-    for law in within(batch.take(lawful)):
+    for law in within(take(batch, lawful)):
         broken = np.zeros(batch.shape, dtype=bool)
         broken[lawful] = law.broken
         found.append(replace(law, broken=broken))

@@ -122,10 +122,7 @@ def complete_serving(
         enforce(serving_rules(plan, model), plan)
         enforce_host(model, plan)
         _reachable(plan, cluster)
-    if values.get("simulate") and not float(plan.serving):
-        raise InputError(
-            "--simulate needs requests that follow each other: --concurrency or --rate"
-        )
+    _simulable(plan, values)
     return ServingRequest(
         model=model,
         cluster=cluster,
@@ -135,6 +132,13 @@ def complete_serving(
         simulate=int(values.get("simulate", 0)),
         variation=float(values.get("variation", VARIATION)),
     )
+
+
+def _simulable(plan: ServingPlan, values: Mapping[str, Any]) -> None:
+    if values.get("simulate") and not float(plan.serving):
+        raise InputError(
+            "--simulate needs requests that follow each other: --concurrency or --rate"
+        )
 
 
 def _scores(model: Model, accelerator: Accelerator) -> None:

@@ -186,10 +186,8 @@ def predict_inference(
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     found = latencies(work, own)
     told = spread_of(prompts), spread_of(decoding)
-    sigma = {
-        metric: spreads(*told, work, found, own, metric, calibration.serving)
-        for metric in ("ttft", "tpot", "e2e", "throughput")
-    }
+    metrics = ("ttft", "tpot", "e2e", "throughput")
+    sigma = {m: spreads(*told, work, found, own, m, calibration.serving) for m in metrics}
     return InferencePrediction(
         model=model,
         cluster=cluster,

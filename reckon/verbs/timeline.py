@@ -64,7 +64,7 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
     total = prediction.step_time.value - breakdown["data_loading"]
     scale = total / (total - breakdown["framework"])
     plan = prediction.request.plan
-    events = prediction.batch.timeline()
+    events = prediction.timeline()
     # The closed form of a plan with unequal stages may differ from the schedule played by 2 %.
     end = total - scale * (breakdown["dp_communication"] + breakdown["optimizer"])
     stretch = end / max(event.end for event in events)

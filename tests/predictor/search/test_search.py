@@ -127,7 +127,7 @@ def test_the_bound_drops_nothing_that_is_kept(objective: str) -> None:
 def test_no_plan_is_faster_than_its_bound(model: Any) -> None:
     fields = {"gpus": 16, "global_batch": 64, "seq_len": 4096, "tp": [1, 2], "cp": 1}
     space = space_of(model, DGX, fields, KERNELS.run)
-    search_ = _Search(space, KERNELS, Limits(), "time", 10)
+    search_ = _Search(space, KERNELS, Limits(), "time", 10, None)
     search_.narrow()
     found = search_.time(prune=False)
     assert {"1f1b", "zb-h1", "dualpipe", "dualpipev", "zb-v"} <= set(found.column("schedule"))

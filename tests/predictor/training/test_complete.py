@@ -142,7 +142,7 @@ def test_a_mixture_gets_the_least_recomputation_that_fits() -> None:
         ({"system": None}, r"give --system or --accelerator"),
         ({"model": None}, r"give --model"),
         ({"seq_len": None}, r"give --seq-len"),
-        ({"framework": "megatron"}, r"unknown framework 'megatron'; did you mean"),
+        ({"framework": "megatrom"}, r"unknown framework 'megatrom'; did you mean"),
         ({"framework": "megatron-lm", "era": "lately"}, r"era 'lately' is not a date"),
         ({"gpus": 0}, r"gpus: .*greater than or equal to 1"),
         ({"gpus": "many"}, r"gpus: .*got 'many'"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
+from predictor.arrays import take
 from predictor.catalog import aliases, frameworks, spelled
 from predictor.errors import InputError
 from predictor.plans import SERVING_NUMBERS, feasible, serving_rules
@@ -88,7 +89,7 @@ def test_an_engine_is_in_bounds_where_its_line_reads_back(
         for batch in (together, apart(own, system, together, fields, run)):
             batch = one_worker(batch)
             lawful = np.flatnonzero(~any_broken(serving_rules(batch, own), batch.shape))
-            batch = batch.take(lawful[::7])
+            batch = take(batch, lawful[::7])
             outside = any_broken(target.rules(batch), batch.shape)
             for at in range(batch.shape[0]):
                 plan = single_serving(batch, at)
@@ -109,7 +110,7 @@ def one_worker(batch: Any) -> Any:
 def single_serving(batch: Any, at: int) -> Any:
     from dataclasses import replace
 
-    row = batch.take(np.array([at]))
+    row = take(batch, np.array([at]))
     return replace(row, **{n: float(np.ravel(getattr(row, n))[0]) for n in SERVING_NUMBERS})
 
 

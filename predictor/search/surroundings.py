@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import distinct_rows
+from predictor.arrays import Index, distinct_rows
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
-from predictor.search.axes import Index
 from predictor.search.ranking import Surroundings
 from predictor.search.space import Block
 from predictor.timing import Calibration

@@ -17,6 +17,7 @@ $(VENV)/$(STAMP): pyproject.toml constraints.txt
 	$(PIP) --constraint constraints.txt "torch==2.13.0"
 	$(PIP) --constraint constraints.txt hatchling editables
 	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,report,test,dev]"
+	$(BIN)/python -m compileall -q predictor profiler calibration reckon
 	touch $@
 
 demo: setup              ## profile this machine, calibrate, check, predict clusters

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections.abc
 import types
 import typing
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -54,31 +54,30 @@ def _holds_numbers(hint: Any) -> bool:
     return origin is np.ndarray
 
 
-def numbers(batch: object) -> Iterator[Any]:
-    """Every number of a batch, however deep, in a fixed order."""
+def varying(batch: object) -> list[Array]:
+    """Numbers of a batch that are arrays, however deep, in a fixed order; none for a single one."""
+    found: list[Array] = []
     own: Any = type(batch)
     for name in numeric_fields(own):
-        yield from _leaves(getattr(batch, name))
+        _gather(getattr(batch, name), found)
+    return found
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, float | np.ndarray):
-        yield value
+def _gather(value: Any, found: list[Array]) -> None:
+    """Add the arrays of a value; asked of every piece of every prediction, so in plain loops."""
+    if type(value) is float or value is None:
+        return
+    if isinstance(value, np.ndarray):
+        if value.ndim:
+            found.append(value)
     elif isinstance(value, Mapping):
         for one in value.values():
-            yield from _leaves(one)
+            _gather(one, found)
     elif isinstance(value, tuple):
         for one in value:
-            yield from _leaves(one)
+            _gather(one, found)
     elif is_dataclass(value):
-        yield from numbers(value)
-    elif value is not None:
-        yield value
-
-
-def varying(batch: object) -> list[Array]:
-    """Numbers of a batch that are arrays; none for a single one."""
-    return [value for value in numbers(batch) if getattr(value, "ndim", 0)]
+        found += varying(value)
 
 
 def shape_of(batch: object) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.errors import InputError
+from predictor.plans import batches
 from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
 from predictor.timing import (
     Calibration,
@@ -35,7 +36,7 @@ from predictor.timing import (
     RunParameters,
     ServingParameters,
 )
-from predictor.training import predict
+from predictor.training import TrainingPrediction, predict
 
 FOLDS = ("source", "model", "accelerator")
 
@@ -76,16 +77,20 @@ def score(
             table = check_runs(table, str(path))
         if kind == "training":
             devices = device_systems(path.parent)
+            runs: list[Point] = []
             for record in table.to_dict("records"):
                 found = point_of(record, calibration.run, devices)
                 if isinstance(found, Skipped):
                     skipped.append(found)
                 else:
-                    before = len(rows)
-                    _score_run(found, calibration, rows, skipped, memory)
-                    points += [found] * (len(rows) - before)
+                    runs.append(found)
                 done += 1
                 progress(done, total)
+            for point, result, at in _predicted(runs, calibration, skipped):
+                memory += _memory_rows(point, result, at)
+                scored = _run_rows(point, result, at, calibration, skipped)
+                rows += scored
+                points += [point] * len(scored)
         elif kind == "inference":
             for record in table.to_dict("records"):
                 made = inference_point(record, calibration.run)
@@ -180,52 +185,65 @@ def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Score
     return rows
 
 
-def _score_run(
+def _predicted(
+    points: list[Point], calibration: Calibration, skipped: list[Skipped]
+) -> list[tuple[Point, TrainingPrediction, int]]:
+    """Every point with the prediction of the batch that it is in and its position there, in the
+    points' order; those that the predictor refuses are added to `skipped` with its reason."""
+    found: dict[int, tuple[Point, TrainingPrediction, int]] = {}
+    for batch in batches([point.request for point in points]):
+        try:
+            result = predict(batch.model, batch.cluster, batch.plan, calibration)
+        except InputError as error:
+            refused = (points[position] for position in batch.positions)
+            skipped += [Skipped(one.point_id, one.source, str(error)) for one in refused]
+            continue
+        for at, position in enumerate(batch.positions):
+            found[position] = points[position], result, at
+    return [found[position] for position in sorted(found)]
+
+
+def _memory_rows(point: Point, result: TrainingPrediction, at: int) -> list[MemoryRow]:
+    """What a point says of memory, if anything, beside what is predicted."""
+    if not (np.isfinite(point.memory) or point.status in ("OOM", "Success")):
+        return []
+    reserved, probability = (float(v[at]) for v in (result.memory.reserved, result.p_oom))
+    return [MemoryRow(reserved, point.memory, probability, point.status)]
+
+
+def _run_rows(
     point: Point,
+    result: TrainingPrediction,
+    at: int,
     calibration: Calibration,
-    rows: list[Scored],
     skipped: list[Skipped],
-    memory: list[MemoryRow],
-) -> None:
-    request = point.request
-    try:
-        result = predict(request.model, request.cluster, request.plan, calibration)
-    except InputError as error:
-        skipped.append(Skipped(point.point_id, point.source, str(error)))
-        return
-    if np.isfinite(point.memory) or point.status in ("OOM", "Success"):
-        memory.append(
-            MemoryRow(
-                float(result.memory.reserved), point.memory, float(result.p_oom), point.status
-            )
-        )
+) -> list[Scored]:
+    """A point's time beside what is predicted; nothing where it states none."""
     if point.status == "OOM":
-        return
+        return []
     if not point.measured > 0:
         if not np.isfinite(point.memory):
             skipped.append(Skipped(point.point_id, point.source, "no step time is stated"))
-        return
-    value = float(result.layer_time if point.one_layer else result.step_time)
-    reach = float(result.high / result.step_time)
-    operators = max(
-        float(result.sigma) ** 2 - calibration.run.spread(request.model.is_moe) ** 2, 0.0
+        return []
+    request = point.request
+    value = float((result.layer_time if point.one_layer else result.step_time)[at])
+    reach = float(result.high[at] / result.step_time[at])
+    run = calibration.run.spread(request.model.is_moe)
+    row = Scored(
+        point_id=point.point_id,
+        source=point.source,
+        metric="step_time_s",
+        published=point.measured,
+        predicted=value,
+        low=value / reach,
+        high=value * reach,
+        in_sample=point.point_id in calibration.fitted_points,
+        model=request.model.name,
+        accelerator=request.cluster.accelerator.name,
+        sigma_operators=float(np.sqrt(max(result.sigma[at] ** 2 - run**2, 0.0))),
+        moe=request.model.is_moe,
     )
-    rows.append(
-        Scored(
-            point_id=point.point_id,
-            source=point.source,
-            metric="step_time_s",
-            published=point.measured,
-            predicted=value,
-            low=value / reach,
-            high=value * reach,
-            in_sample=point.point_id in calibration.fitted_points,
-            model=request.model.name,
-            accelerator=request.cluster.accelerator.name,
-            sigma_operators=float(np.sqrt(operators)),
-            moe=request.model.is_moe,
-        )
-    )
+    return [row]
 
 
 def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:

@@ -69,11 +69,12 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 _GPT = {"gated": False, "norm": "layernorm", "bias": True, "activation": "gelu"}
 _LLAMA: dict[str, Any] = {}
+_COHERE = {"norm": "layernorm", "parallel": "shared_norm"}
 
 TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "gpt2": (GPT2, {**_GPT, "positions": "learned"}),
     "gpt_neox": (STANDARD, {**_GPT}),
-    "gptj": (GPT2, {**_GPT}),
+    "gptj": (GPT2, {**_GPT, "parallel": "shared_norm"}),
     "opt": ({**STANDARD, "ffn_hidden": "ffn_dim"}, {**_GPT, "positions": "learned"}),
     "bloom": ({**GPT2, "hidden": "hidden_size"}, {**_GPT, "positions": "alibi"}),
     "falcon": (STANDARD, {**_GPT, "bias": False}),
@@ -87,7 +88,9 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         {**_GPT, "bias": False, "positions": "alibi"},
     ),
     "nemotron": (STANDARD, {**_GPT, "bias": False, "activation": "squared_relu"}),
-    "phi": (STANDARD, {**_GPT}),
+    "phi": (STANDARD, {**_GPT, "parallel": "shared_norm"}),
+    "cohere": (STANDARD, _COHERE),
+    "cohere2": (STANDARD, _COHERE),
     "starcoder2": (STANDARD, {**_GPT}),
     "llama": (STANDARD, _LLAMA),
     "mistral": (STANDARD, _LLAMA),
@@ -120,7 +123,9 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 }
 """By `model_type`: which keys hold the dimensions, and what the architecture implies."""
 
-TIED_BY_DEFAULT = ("gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text")
+TIED_BY_DEFAULT = (
+    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
+)  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 
 
@@ -192,10 +197,14 @@ def _experts(content: Mapping[str, Any], found: dict[str, Any]) -> None:
 
 
 def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
-    """How Falcon shares its keys, and its feed-forward width."""
+    """How Falcon shares its keys, its feed-forward width, and its norms."""
     multi = content.get("multi_query", True) and not content.get("new_decoder_architecture", False)
     found["kv_heads"] = 1 if multi else content.get("num_kv_heads", found["heads"])
     found.setdefault("ffn_hidden", 4 * found["hidden"])
+    newer = content.get("new_decoder_architecture", False)
+    norms = content.get("num_ln_in_parallel_attn") or (2 if newer else 1)
+    if newer or content.get("parallel_attn", True):
+        found["parallel"] = "own_norms" if norms > 1 else "shared_norm"
 
 
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -233,6 +242,8 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
     if "sliding_window" in found:
         found |= _windows(kind, content)
+    if kind == "gpt_neox" and content.get("use_parallel_residual", True):
+        found["parallel"] = "own_norms"
     if kind == "falcon":
         _falcon(content, found)
     if content.get("attention_bias") and kind == "llama":

@@ -51,6 +51,7 @@ class Model:
     tied_embeddings: bool = False
     bias: bool = False  # biases in the linear layers
     qkv_bias: bool = False
+    parallel: str = ""  # attention and MLP side by side, behind a 'shared_norm' or 'own_norms'
     family: str = ""
     num_experts: int = 0
     top_k: int = 0
@@ -330,9 +331,10 @@ class Model:
     @property
     def ffn_vectors(self) -> tuple[int, int]:
         """The same of a dense feed-forward block."""
+        norm = 0 if self.parallel == "shared_norm" else self.norm_parameters
         if self.bias:
-            return self.ffn_in_width, self.norm_parameters + self.hidden
-        return 0, self.norm_parameters
+            return self.ffn_in_width, norm + self.hidden
+        return 0, norm
 
     @property
     def vector_parameters(self) -> int:

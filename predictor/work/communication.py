@@ -114,7 +114,8 @@ def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
     if model.is_hybrid:
         share = model.mamba_share
         found.append(Region("layer", share, "mamba.in", "mamba.out", whole))
-    if model.dense_share or not model.is_moe:
+    # Side by side, what both blocks put out is added up by the ranks once.
+    if (model.dense_share or not model.is_moe) and not model.parallel:
         found.append(Region("dense", 1.0, "mlp.up", "mlp.down", whole))
     if model.is_moe and model.shared_width:
         found.append(Region("moe", 1.0, "shared.up", "shared.down", whole))

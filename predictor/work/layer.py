@@ -57,7 +57,11 @@ def mean_layer(model: Model) -> Blocks:
 
 
 def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
-    """All blocks; what attends and scans only where sequences are read."""
+    """All blocks; what attends and scans only where sequences are read.
+
+    Attention and MLP may stand side by side, x + attention(norm(x)) + mlp(norm(x)), behind one norm
+    or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2).
+    """
     model = at.model
     attention_block(at.on("layer", held.attention), reading)
     if model.is_hybrid:
@@ -66,8 +70,10 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
         delta_rule.delta_block(at.on("layer", held.delta), reading)
     if held.dense:
         dense = at.on("dense", held.dense)
-        dense.norm("mlp.norm")
-        saved = dense.size * dense.kept_rows * dense.hidden
+        own = model.parallel != "shared_norm"  # else attention's norm serves both, and is kept
+        if own:
+            dense.norm("mlp.norm")
+        saved = dense.size * dense.kept_rows * dense.hidden * own
         inner = model.ffn_hidden / dense.portion.tp
         dense.feed_forward("mlp", inner, saved=saved, bias=model.bias)
         dense.residual("mlp.residual")

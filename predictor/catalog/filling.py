@@ -33,13 +33,22 @@ def frameworks() -> Mapping[str, Any]:
     return entries.read_mapping(entries.data_dir() / "defaults" / "frameworks.yaml")
 
 
-def framework_settings(name: str, era: str | None) -> tuple[dict[str, Any], str]:
+def framework_settings(
+    name: str, era: str | None, model: Model | None = None
+) -> tuple[dict[str, Any], str]:
     """Defaults of a framework in an era ('YYYY' or 'YYYY-MM'; None: its latest), and a label.
+
+    model   whose recipes may differ: those of its name, or of all mixtures of experts
 
     Raises InputError for an unknown framework or an era that is no date.
     """
     chosen, label = period(frameworks(), name, era)
-    return {**chosen["settings"], "means": chosen.get("means", {})}, label
+    settings = {**chosen["settings"], "means": chosen.get("means", {})}
+    for recipe in chosen.get("recipes", ()):
+        named = model is not None and model.name.startswith(tuple(recipe.get("models", ())))
+        if named or (model is not None and model.is_moe and recipe.get("mixtures")):
+            settings |= recipe["settings"]
+    return settings, label
 
 
 def period(table: Mapping[str, Any], name: str, era: str | None) -> tuple[dict[str, Any], str]:

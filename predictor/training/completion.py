@@ -7,6 +7,7 @@ recomputation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -90,12 +91,13 @@ def complete_training(
     cluster = with_host(cluster, values)
     filler.need("seq_len", "global_batch")
     _precision(filler, model, cluster.accelerator)
-    habits = _habits(filler)
-    filler.run(_shape(values, model))
+    habits = _habits(filler, model)
+    filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     _stated_recompute(values, habits)
     filler.run(
         Default(field, value, f"default of {habits.label}")
         for field, value in habits.settings.items()
+        if value != WHOLE
     )
     if not model.is_moe:
         values.pop("expert_load", None)
@@ -158,14 +160,16 @@ class Habits:
     means: Mapping[str, str]
 
 
-def _habits(filler: Filler) -> Habits:
+def _habits(filler: Filler, model: Model) -> Habits:
     framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
     filler.values["framework"] = framework
-    settings, label = framework_settings(framework, filler.values.get("era"))
+    settings, label = framework_settings(framework, filler.values.get("era"), model)
     filler.values.setdefault("era", "neutral")
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")
     usual = settings.pop("recompute", FIT)
     asked = filler.values.get("recompute") == FIT
+    if settings.get("reshard") == WITHOUT_PP:
+        settings["reshard"] = int(filler.values.get("pp") or 1) == 1
     return Habits(
         label=label,
         settings=settings,
@@ -175,7 +179,19 @@ def _habits(filler: Filler) -> Habits:
     )
 
 
-def _shape(values: Mapping[str, Any], model: Model) -> list[Default]:
+WITHOUT_PP, WHOLE = "without_pp", "whole"
+"""Habits of dropping gathered weights where there is no pipeline, and of taking all of a rank's
+sequences of a step at once."""
+
+
+def _whole_share(values: Mapping[str, Any]) -> int:
+    """Sequences of a step on one data-parallel rank, at least one."""
+    ranks = math.prod(int(values.get(name) or 1) for name in ("tp", "pp", "cp"))
+    replicas = int(values.get("dp") or max(int(values.get("gpus") or ranks) // ranks, 1))
+    return max(int(values["global_batch"]) // replicas, 1)
+
+
+def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Default]:
     schedule = values.get("schedule", "1f1b")
     return [
         Default("cp", 1, "no context parallelism unless asked for"),
@@ -192,6 +208,7 @@ def _shape(values: Mapping[str, Any], model: Model) -> list[Default]:
             "forward and backward chunks that run together",
             when=model.is_moe and schedule in ("dualpipe", "dualpipev"),
         ),
+        Default("micro_batch", _whole_share(values), "a rank's sequences at once", when=at_once),
         Default("micro_batch", 1, "one sequence unless stated"),
     ]
 

@@ -24,6 +24,9 @@ from predictor.timing import RunParameters
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""
 
+LATENTS = "latents"
+"""Habit of recomputing nothing but the up-projections of latent attention."""
+
 LAID_OUT = ("tp", "pp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
 """Numbers of a plan that its layout gives."""
 
@@ -110,6 +113,9 @@ def recomputations(draft: Draft, habit: str) -> list[Recomputation]:
     latents, the attention core, then more and more whole layers."""
     values = draft.values
     stated = values.get("recompute", habit)
+    if stated == LATENTS:
+        kind = "selective" if draft.model.is_latent else "none"
+        return [Recomputation(kind, 1.0, values.get("recompute_modules", "mla_up_proj"))]
     modules = values.get("recompute_modules", "core_attn")
     if stated != FIT:
         return [Recomputation(str(stated), float(values.get("recompute_share", 1.0)), modules)]

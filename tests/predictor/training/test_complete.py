@@ -188,3 +188,33 @@ def test_an_accelerator_without_a_catalog_system_gets_a_node_of_pcie() -> None:
     assert inside.bandwidth in (pytest.approx(15.75e9), pytest.approx(32e9))
     assert outside.bandwidth == pytest.approx(12.5e9 / 8)
     assert any(a.field == "system" and "PCIe node" in str(a.value) for a in request.assumed)
+
+
+@pytest.mark.parametrize("framework", ["nemo", "megatron-bridge"])
+def test_nvidias_recipes_recompute_nothing_but_latents(framework: str) -> None:
+    """Whatever fits: their dense recipes buy memory with layouts (recipe files, 23.03 to 26.08)."""
+    dense = complete(framework=framework, model="llama3-70b", tp=4, pp=4)
+    assert dense.plan.recompute == "none"
+    latent = complete(
+        framework=framework, model="deepseek-v3", system="dgx-h100", gpus=512, tp=1, pp=16,
+        global_batch=4096, seq_len=4096,
+    )  # fmt: skip
+    assert (latent.plan.recompute, latent.plan.recompute_modules) == ("selective", "mla_up_proj")
+    stated = complete(framework=framework, recompute="full")
+    assert stated.plan.recompute == "full"
+
+
+def test_weights_stay_gathered_under_a_pipeline() -> None:
+    own = {"framework": "torchtitan", "tp": 2}
+    assert complete(**own, pp=1).plan.reshard is True
+    assert complete(**own, pp=2).plan.reshard is False
+    assert complete(**own, pp=2, reshard=True).plan.reshard is True
+
+
+def test_programs_without_accumulation_take_a_ranks_sequences_at_once() -> None:
+    """MaxText's gradient_accumulation_steps is 1: 256 sequences on 64 chips are 4 each."""
+    own = {"framework": "maxtext", "global_batch": 256}
+    assert complete(**own).plan.micro_batch == 4
+    assert complete(**own, micro_batch=2).plan.micro_batch == 2
+    assert complete(**{**own, "global_batch": 64}).plan.micro_batch == 1
+    assert complete(framework="nemo", global_batch=256).plan.micro_batch == 1

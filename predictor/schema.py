@@ -111,6 +111,7 @@ RUN_NUMBERS = (
     "dp",
     "batch",
     "concurrency",
+    "request_rate",
     "input_len",
     "output_len",
     "value",
@@ -119,6 +120,9 @@ RUN_NUMBERS = (
     "memory_reserved_gb",
 )
 """Columns of tables of runs, of training and of inference, that hold numbers from 0 up."""
+
+ENDLESS = ("request_rate",)
+"""Those of which a number may be infinite: all requests at once."""
 
 TRAINING_KEY = "global_batch"
 INFERENCE_KEY = "input_len"

@@ -18,6 +18,7 @@ from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
+from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of
 from calibration.serving.spreads import class_of, fit_spreads, operator_sigma
 from calibration.serving.timed import Timed, published, select, timed, values
@@ -104,13 +105,22 @@ def score(
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = None
-    if served:
-        inference, refused = timed(served, calibration)
+    closed = [point for point in served if point.rate is None]
+    if closed:
+        inference, refused = timed(closed, calibration)
         skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
         parameters = calibration.serving
         own = parameters_of(inference, parameters.engines)
         found_values = values(inference, own)[0]
         rows += served_rows(inference, found_values, own, parameters, calibration)
+    opened, arrived, refused = open_loops.predicted(
+        [point for point in served if point.rate is not None], calibration
+    )
+    skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
+    rows += [
+        _served_row(point, value, 0.0, calibration.serving, calibration)
+        for point, value in zip(opened, arrived, strict=True)
+    ]
     kind = named[0] if len(set(named)) == 1 else "mixed"
     return Scores(kind, rows, skipped, memory, total, points, inference)
 
@@ -128,32 +138,40 @@ def served_rows(
     own         parameters of the engines, for the operators' part of the spread
     parameters  spreads of runs, and the points that they were fitted on
     """
-    operators = operator_sigma(found, own)
-    rows = []
-    for point, value, sigma in zip(found.points, predicted, operators, strict=True):
-        metric, kind = class_of(point).split(".")
-        reach = float(
-            np.exp(calibration.interval_q * np.hypot(sigma, parameters.spread(metric, kind)))
+    return [
+        _served_row(point, value, sigma, parameters, calibration)
+        for point, value, sigma in zip(
+            found.points, predicted, operator_sigma(found, own), strict=True
         )
-        rows.append(
-            Scored(
-                point_id=point.point_id,
-                source=point.source,
-                metric=point.metric,
-                published=point.value,
-                predicted=float(value),
-                low=float(value) / reach,
-                high=float(value) * reach,
-                in_sample=point.point_id in parameters.points,
-                model=point.request.model.name,
-                accelerator=point.request.cluster.accelerator.name,
-                sigma_operators=float(sigma),
-                kind=kind,
-                tp=int(point.request.plan.tp),
-                flagged=point.flagged,
-            )
-        )
-    return rows
+    ]
+
+
+def _served_row(
+    point: InferencePoint,
+    value: float,
+    sigma: float,
+    parameters: ServingParameters,
+    calibration: Calibration,
+) -> Scored:
+    """A run of inference with its interval; `sigma` is the operators' part of its spread."""
+    metric, kind = class_of(point).split(".")
+    reach = float(np.exp(calibration.interval_q * np.hypot(sigma, parameters.spread(metric, kind))))
+    return Scored(
+        point_id=point.point_id,
+        source=point.source,
+        metric=point.metric,
+        published=point.value,
+        predicted=float(value),
+        low=float(value) / reach,
+        high=float(value) * reach,
+        in_sample=point.point_id in parameters.points,
+        model=point.request.model.name,
+        accelerator=point.request.cluster.accelerator.name,
+        sigma_operators=float(sigma),
+        kind=kind,
+        tp=int(point.request.plan.tp),
+        flagged=point.flagged,
+    )
 
 
 def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Scored]:
@@ -272,6 +290,7 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
         spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
     if scores.inference is not None:
         spread += refold_served(scores.inference, calibration, by)
+    spread += [row for row in scores.rows if row.kind == "open"]  # no engine was fitted to them
     return replace(scores, rows=spread)
 
 

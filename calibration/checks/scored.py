@@ -145,12 +145,18 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
 
 
 TARGETS: dict[str, Callable[[Scored], bool]] = {
-    "tpot": lambda row: row.metric == "tpot_s",
+    "tpot": lambda row: row.metric == "tpot_s" and row.kind != "open",
     "static e2e": lambda row: row.metric == "e2e_s" and row.kind == "static",
-    "prefill or batch-1 ttft": lambda row: row.metric == "ttft_s" and row.kind != "serving",
+    "prefill or batch-1 ttft": lambda row: (
+        row.metric == "ttft_s" and row.kind not in ("serving", "open")
+    ),
     "ttft under concurrency": lambda row: row.metric == "ttft_s" and row.kind == "serving",
     "max throughput": lambda row: row.kind == "saturated",
-    "throughput, other": lambda row: row.metric.endswith("per_s") and row.kind != "saturated",
+    "throughput, other": lambda row: (
+        row.metric.endswith("per_s") and row.kind not in ("saturated", "open")
+    ),
+    "open loop, ttft": lambda row: row.metric == "ttft_s" and row.kind == "open",
+    "open loop, other": lambda row: row.metric != "ttft_s" and row.kind == "open",
 }
 """What inference is judged by."""
 

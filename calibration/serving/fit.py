@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of
 from calibration.serving.spreads import fit_spreads, operator_sigma
 from calibration.serving.timed import published, timed
@@ -40,10 +42,15 @@ def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingPa
     found, _ = timed(points, calibration)
     engines_ = fit_engines(found)
     errors = np.log(held_out(found, [p.source for p in found.points]) / published(found))
+    fitted = replace(calibration, serving=ServingParameters(engines_))
+    opened, arrived, _ = open_loops.predicted([p for p in points if p.rate is not None], fitted)
+    missed = np.log(arrived / np.array([point.value for point in opened]))
     sigma = fit_spreads(
-        found.points,
-        errors,
-        operator_sigma(found, parameters_of(found, engines_)),
+        [*found.points, *opened],
+        np.concatenate([errors, missed]),
+        np.concatenate(
+            [operator_sigma(found, parameters_of(found, engines_)), np.zeros(len(opened))]
+        ),
         calibration.interval_q,
         calibration.interval_level,
     )

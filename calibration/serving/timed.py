@@ -61,12 +61,14 @@ def timed(
     points: Sequence[InferencePoint], calibration: Calibration
 ) -> tuple[Timed, list[tuple[InferencePoint, str]]]:
     """Time the work of points, those of one model, cluster and category as one batch; points that
-    the predictor refuses are returned with its reason."""
+    the predictor refuses are returned with its reason. Open loops are no work of a batch
+    (`open_loops`): they are left out."""
     refused: list[tuple[InferencePoint, str]] = []
     kept: list[int] = []
     pieces: list[Work] = []
     columns: dict[str, list[Array]] = {"dp": [], "batch": [], "prompts": [], "decoding": []}
     neutral = replace(calibration, serving=ServingParameters())
+    points = [point for point in points if point.rate is None]
     for batch in batches([point.request for point in points], most=TOGETHER):
         count = len(batch.positions)
         try:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from predictor.errors import InputError
-from predictor.schema import RUN_NUMBERS
+from predictor.schema import ENDLESS, RUN_NUMBERS
 
 
 def cell(row: Mapping[str, Any], key: str) -> Any:
@@ -34,7 +34,8 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
         given = table[column]
         given = given.where(given.notna() & (given.astype(str).str.strip() != ""))
         values = pd.to_numeric(given, errors="coerce").astype(float)
-        bad = given.notna() & ~((values >= 0) & np.isfinite(values))
+        finite = np.isfinite(values) | (column in ENDLESS)
+        bad = given.notna() & ~((values >= 0) & finite)
         if bad.any():
             row = int(np.argmax(bad.to_numpy()))
             value = given.iloc[row]

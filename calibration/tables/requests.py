@@ -123,14 +123,20 @@ TASK_INPUT = {"gpqa": 250, "lm-arena-chat": 150, "sourcegraph-fim": 500}
 their four answers, first turns of chats, code around a gap. Decoding depends on it little."""
 
 
+REQUESTS = 500
+"""Requests of an open loop that does not say how many."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InferencePoint:
     """A published point of inference.
 
-    kind     'prefill' (first token or prompts alone), 'static', 'serving' (at a concurrency) or
-             'saturated' (no concurrency stated)
+    kind     'prefill' (first token or prompts alone), 'static', 'serving' (at a concurrency),
+             'saturated' (no concurrency stated) or 'open' (arrivals at a rate)
     metric   'ttft_s', 'tpot_s', 'e2e_s', 'output_tokens_per_s', 'requests_per_s'; one of the
              whole engine, in SI
+    rate     at which requests arrive at random [1/s], inf: all at once; None: a closed loop
+    requests that arrive in all
     pure     the median time between tokens, which passes with prompts do not move
     flagged  the notes advise care
     tentative  the source calls its own figures experimental
@@ -145,6 +151,8 @@ class InferencePoint:
     pure: bool
     flagged: bool
     tentative: bool = False
+    rate: float | None = None
+    requests: int = REQUESTS
 
 
 def _precision(row: Mapping[str, Any], notes: str) -> str | None:
@@ -220,7 +228,8 @@ def _point(
         concurrency = batch
     if batch is None and concurrency is None and cell(row, "tp") is None:
         return Skipped(point_id, source, "neither layout nor batch is stated")
-    prefill = made < 1 or (metric == "ttft_ms" and concurrency is None)
+    rate = cell(row, "request_rate")
+    prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
     serving = concurrency is not None and framework != "lmdeploy"
     fields: dict[str, Any] = {
         "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
@@ -237,7 +246,10 @@ def _point(
     spec = parse(ServingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     request = complete_serving(spec, run, strict=False, model=model)
     request = replace(request, assumed=(*assumed, *request.assumed))
-    kind = "serving" if serving else ("saturated" if batch is None else "static")
+    if rate is not None:
+        kind = "open"
+    else:
+        kind = "serving" if serving else ("saturated" if batch is None else "static")
     found = _metric(metric, float(value), request, framework, source, prefill)
     if isinstance(found, str):
         return Skipped(point_id, source, found)
@@ -251,13 +263,17 @@ def _point(
         pure="median ITL" in notes,
         flagged="FLAG" in notes,
         tentative="experimental" in notes,
+        rate=None if rate is None else float(rate),
+        requests=int(told[1])
+        if (told := re.search(r"(\d+) (?:requests|prompts)", notes))
+        else REQUESTS,
     )
 
 
 def _framework(row: Mapping[Any, Any]) -> str:
     """Name of a row's engine in `engines.yaml`; 'neutral' where it is not there."""
     stated = str(cell(row, "framework") or "neutral").lower()
-    name = ENGINES.get(stated, stated)
+    name = ENGINES.get(stated, stated.partition(" (")[0])
     if name == "vllm" and str(row["accelerator"]).startswith("MI"):
         return "vllm-rocm"
     return name if name in engines() else "neutral"
@@ -327,8 +343,11 @@ def _metric(
         return "e2e_s", value
     if metric == "output_tokens_per_s_per_gpu":
         return "output_tokens_per_s", value * float(plan.gpus)
-    if metric == "total_tokens_per_s" and prefill:
-        return "ttft_s", float(plan.batch * plan.input_len) / value
+    if metric == "total_tokens_per_s":
+        if prefill:
+            return "ttft_s", float(plan.batch * plan.input_len) / value
+        made = float(plan.output_len) / float(plan.input_len + plan.output_len)
+        return "output_tokens_per_s", value * made
     if metric == "output_tokens_per_s":
         if framework in DECODE_ONLY or source in SOURCES_DECODE_ONLY:
             return "tpot_s", float(plan.batch) / value

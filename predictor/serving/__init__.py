@@ -19,6 +19,7 @@ from predictor.serving.prediction import (
 )
 from predictor.serving.rates import predict_rate
 from predictor.serving.reading import VARIATION, read_table
+from predictor.serving.simulation import one_by_one
 from predictor.serving.tables import pass_table
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "engines",
     "holding",
     "latencies",
+    "one_by_one",
     "pass_table",
     "poisson",
     "predict_inference",

@@ -5,16 +5,10 @@ from __future__ import annotations
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.serving import (
-    VARIATION,
-    Served,
-    pass_table,
-    poisson,
-    read_table,
-    serve,
-    serve_apart,
-    spread_lengths,
-)
+from predictor.serving.apart_events import serve_apart
+from predictor.serving.events import Served, poisson, serve, spread_lengths
+from predictor.serving.reading import VARIATION, read_table
+from predictor.serving.tables import pass_table
 from predictor.timing import Calibration
 
 

@@ -79,7 +79,7 @@ class ServingParameters:
 
     def spread(self, metric: str, kind: str) -> float:
         """Log-standard-deviation of a metric ('ttft', 'tpot', 'e2e', 'throughput') in runs of a
-        kind: 'prefill', 'static', 'serving' (at a concurrency) or 'saturated'."""
+        kind: 'prefill', 'static', 'serving' (at a concurrency), 'saturated' or 'open'."""
         for name in (f"{metric}.{kind}", metric, "all"):
             if name in self.sigma:
                 return self.sigma[name]

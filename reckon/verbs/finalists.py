@@ -16,9 +16,8 @@ import numpy as np
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.search import Engine, engine_brief
-from predictor.serving import Promise
+from predictor.serving import Promise, one_by_one
 from predictor.timing import Calibration
-from reckon.verbs.simulating import one_by_one
 
 REQUESTS = 2000
 """Served by each finalist, unless stated."""

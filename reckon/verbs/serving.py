@@ -19,12 +19,12 @@ from predictor.serving import (
     InferencePrediction,
     ServingRequest,
     complete_serving,
+    one_by_one,
     predict_inference,
     predict_rate,
 )
 from predictor.timing import Calibration
 from reckon.verbs.served import ServingResult
-from reckon.verbs.simulating import one_by_one
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
 
 TOGETHER = 128

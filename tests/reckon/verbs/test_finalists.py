@@ -14,8 +14,8 @@ import reckon
 from predictor import catalog
 from predictor.catalog import load
 from predictor.errors import InputError
+from predictor.serving import one_by_one
 from reckon.verbs import finalists
-from reckon.verbs.simulating import one_by_one
 
 Cli = Callable[..., tuple[int, str, str]]
 

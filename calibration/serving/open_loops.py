@@ -1,0 +1,79 @@
+"""Open loops of published tables: requests arrive at a rate, whether the engine keeps up or not.
+
+Every point is served one by one (`predictor.serving.one_by_one`): with as many requests as the
+source sent, so that a queue that grows has grown as far as theirs. A rate without end is all of
+them at once. Engines are fitted to closed loops alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from calibration.tables.requests import InferencePoint
+from predictor.arrays import Array, identity
+from predictor.errors import InputError
+from predictor.serving import Served, one_by_one
+from predictor.timing import Calibration
+
+
+def _served(point: InferencePoint, calibration: Calibration) -> Served:
+    """The point's requests, of one replica."""
+    request, rate = point.request, point.rate
+    plan = request.plan
+    endless = rate is None or np.isinf(rate)
+    count = max(round(point.requests / float(plan.dp)), 1) if endless else point.requests
+    return one_by_one(
+        model=request.model,
+        cluster=request.cluster,
+        plan=replace(plan, batch=np.inf, serving=1.0),
+        calibration=calibration,
+        requests=count,
+        variation=0.0,
+        rate=None if endless else rate,
+        clients=count if endless else 0,
+    )
+
+
+def _value(point: InferencePoint, served: Served) -> float:
+    """What the point states, in SI: means over requests, rates of all replicas."""
+    replicas = float(point.request.plan.dp)
+    rate = served.requests_per_s * replicas
+    return {
+        "ttft_s": float(served.ttft.mean()),
+        "tpot_s": float(served.tpot.mean()),
+        "e2e_s": float(served.e2e.mean()),
+        "requests_per_s": rate,
+        "output_tokens_per_s": rate * float(served.output_len.mean()),
+    }[point.metric]
+
+
+def predicted(
+    points: Sequence[InferencePoint], calibration: Calibration
+) -> tuple[list[InferencePoint], Array, list[tuple[InferencePoint, str]]]:
+    """Points of open loops that can be predicted, what each states as predicted, and the others
+    with the reason. Metrics of one run are read from one simulation."""
+    known: dict[object, Served | str] = {}
+    kept: list[InferencePoint] = []
+    values: list[float] = []
+    refused: list[tuple[InferencePoint, str]] = []
+    for point in points:
+        request = point.request
+        key = (
+            request.model, identity(request.cluster), identity(request.plan), point.rate,
+            point.requests,
+        )  # fmt: skip
+        if key not in known:
+            try:
+                known[key] = _served(point, calibration)
+            except InputError as error:
+                known[key] = str(error)
+        found = known[key]
+        if isinstance(found, str):
+            refused.append((point, found))
+        else:
+            kept.append(point)
+            values.append(_value(point, found))
+    return kept, np.array(values), refused

@@ -60,6 +60,11 @@ def _entry(
             if model.lags
             else {}
         ),
+        **(
+            {"casts_us": {name: _number(cast * 1e6) for name, cast in sorted(model.casts.items())}}
+            if model.casts
+            else {}
+        ),
         "bent": bool(model.tilt.size),
         **(
             {}
@@ -71,6 +76,16 @@ def _entry(
                     "reach": _number(model.near.reach),
                     "kinship": _number(model.near.kinship),
                 }
+            }
+        ),
+        **(
+            {}
+            if model.kin is None
+            else {
+                "vendor": model.kin.vendor,
+                "traits": [
+                    None if math.isnan(trait) else _number(trait) for trait in model.kin.traits
+                ],
             }
         ),
         "offset": int(offset),

@@ -1,6 +1,6 @@
 """Builds the calibrations that ship with reckon from the shared measurement sets.
 
-    python -m calibration.build ../shared [--out data/calibrations]
+    python -m calibration.build ../shared [--out data/calibrations] [--ops gemm ...]
 
 `kernels-only` is fitted to kernels and collectives alone. `default` adds run parameters fitted to
 published runs (`calibration.runs`), and shares its kernels.
@@ -9,15 +9,20 @@ published runs (`calibration.runs`), and shares its kernels.
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from calibration.artifact import heldout_table, rounded, write
+from calibration.checks.kernel_rows import KNOWN, STRANGE
 from calibration.checks.kernels import families, libraries_left_out
-from calibration.kernels.models import fit_kernels
+from calibration.checks.strangers import between_sources
+from calibration.kernels.models import KernelFit, fit_kernels
 from calibration.kernels.power import power_left_out
 from calibration.kernels.throttle import fit_throttle
 from calibration.network.fit import fit_links
@@ -25,6 +30,8 @@ from calibration.runs.fit import default_run, fit_shared
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
+from predictor.catalog import MANIFEST, load
+from predictor.schema import COMPUTE_OPS
 from predictor.timing import Calibration, Throttle
 
 THROTTLED = {
@@ -34,24 +41,37 @@ THROTTLED = {
 """By architecture: accelerator and library that measured the same shapes burst and sustained."""
 
 
-def kernel_table(shared: Path) -> pd.DataFrame:
-    """All kernel measurements, checked."""
+def kernel_table(shared: Path, ops: Collection[str] = ()) -> pd.DataFrame:
+    """All kernel measurements of those operators (all, if none are named), checked."""
     tables = shared / "bulk" / "kernels" / "aiconfigurator"
     tidy_table = shared / "bulk" / "kernels" / "ops.parquet"
-    parts = [
-        aiconfigurator.gemm(tables / "gemm_perf.parquet"),
-        aiconfigurator.attention(tables / "context_attention_perf.parquet"),
-        aiconfigurator.latent_attention(tables / "context_mla_perf.parquet"),
-        aiconfigurator.decode(tables / "generation_attention_perf.parquet"),
-        aiconfigurator.latent_decode(tables / "generation_mla_perf.parquet"),
-        aiconfigurator.experts(tables / "moe_perf.parquet"),
-        aiconfigurator.latent_products(tables / "mla_bmm_perf.parquet"),
-        fgpm.operators(shared / "bulk" / "seeds" / "fgpm_ops_a100_gh200.csv.gz"),
-        tidy.streaming(tidy_table),
-        tidy.training_gemms(tidy_table),
-        tidy.products(tidy_table),
-    ]
-    return check_kernels(pd.concat(parts, ignore_index=True), "shared kernel tables")
+    fgpm_table = shared / "bulk" / "seeds" / "fgpm_ops_a100_gh200.csv.gz"
+    attention = ("attention_prefill", "attention_backward")
+    others = ("norm", "elementwise", "softmax", "loss", "embedding", "optimizer")
+    readers: list[tuple[tuple[str, ...], Callable[[Path], pd.DataFrame], Path]] = [
+        (("gemm",), aiconfigurator.gemm, tables / "gemm_perf.parquet"),
+        (attention, aiconfigurator.attention, tables / "context_attention_perf.parquet"),
+        (attention, aiconfigurator.latent_attention, tables / "context_mla_perf.parquet"),
+        (("attention_decode",), aiconfigurator.decode,
+         tables / "generation_attention_perf.parquet"),
+        (("attention_decode",), aiconfigurator.latent_decode,
+         tables / "generation_mla_perf.parquet"),
+        (("moe_gemm",), aiconfigurator.experts, tables / "moe_perf.parquet"),
+        (("gemm",), aiconfigurator.latent_products, tables / "mla_bmm_perf.parquet"),
+        (("gemm", *attention, *others), fgpm.operators, fgpm_table),
+        (others, tidy.streaming, tidy_table),
+        (("gemm",), tidy.training_gemms, tidy_table),
+        (("gemm",), tidy.products, tidy_table),
+        (("moe_gemm",), tidy.experts, tidy_table),
+        (
+            ("gemm", "attention_prefill", "attention_decode"),
+            tidy.tensor_processors,
+            tidy_table,
+        ),
+    ]  # fmt: skip
+    parts = [read(path) for of, read, path in readers if not ops or set(of) & set(ops)]
+    table = check_kernels(pd.concat(parts, ignore_index=True), "shared kernel tables")
+    return table[table["op"].isin(ops)] if ops else table
 
 
 def collective_table(shared: Path) -> pd.DataFrame:
@@ -94,8 +114,8 @@ SOURCES: list[dict[str, Any]] = [
         "licence": fgpm.LICENCE,
     },
     {
-        "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, "
-        "awsome-distributed-training, dstack, dgxc-benchmarking, github-issue",
+        "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, llmservingsim "
+        "(TPU), awsome-distributed-training, dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },
@@ -107,39 +127,96 @@ def bursts(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["source"] == "aiconfigurator"]
 
 
-def build(shared: Path, out: Path, jobs: int) -> None:
-    """Fit and write `kernels-only` and `default`."""
-    table = kernel_table(shared)
-    known = set(catalog.rows("accelerators"))
-    table = table[table["accelerator"].isin(known)]
-    collectives = collective_table(shared)
-    print(f"{len(table)} kernel rows, {len(collectives)} collective rows", flush=True)
+def op_of(kind: str) -> str:
+    """The operator that a kind of the calibration is fitted to: batched products are products."""
+    name = kind.split(".")[0].split("/")[0]
+    return "gemm" if name == "bmm" else name
+
+
+def _kind_at(position: int, key: str) -> str:
+    """The kind that a row of held-out errors names at a position."""
+    return key.split("/")[position]
+
+
+def partly(
+    folder: Path, ops: Collection[str], kernels: KernelFit, heldout: Mapping[str, Any]
+) -> tuple[Calibration, dict[str, Any]]:
+    """A calibration of which some operators' kernels, and their held-out errors, are new.
+
+    heldout   sections of the new ones
+    """
+    before = load(folder)
+    written = json.loads((folder / MANIFEST).read_text("utf-8"))["heldout"]
+
+    def others(table: Mapping[Any, Any], at: Callable[[Any], str]) -> dict[Any, Any]:
+        return {key: value for key, value in table.items() if op_of(at(key)) not in ops}
+
+    kept = others(before.kernels, lambda key: str(key[0]))
+    sigma = others(before.transfer_sigma, str) | kernels.transfer_sigma
+    sections = {
+        name: table
+        if name not in heldout
+        else others(table, partial(_kind_at, int(name == "families"))) | heldout[name]
+        for name, table in written.items()
+    }
+    return replace(before, kernels={**kept, **kernels.models}, transfer_sigma=sigma), sections
+
+
+def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) -> Calibration:
+    """A calibration that knows whose kernels it was fitted to, and what those of others add to its
+    spreads.
+
+    table   the kernel rows that it was fitted to
+    """
+    known = {*calibration.provenance.get(KNOWN, ()), *table["source"].unique().tolist()}
+    provenance = {**calibration.provenance, KNOWN: sorted(known)}
+    bare = replace(calibration, provenance=provenance)
+    others = check_kernels(tidy.strangers(shared / "bulk" / "kernels" / "ops.parquet"), "strangers")
+    more = between_sources(others, bare, calibration.interval_level)
+    return replace(bare, transfer_sigma={**calibration.transfer_sigma, STRANGE: more})
+
+
+def build(shared: Path, out: Path, jobs: int, ops: Collection[str] = ()) -> None:
+    """Fit and write `kernels-only` and `default`.
+
+    ops   operators to fit; what is known of others, of links and of power stays. All, if none
+    """
+    table = kernel_table(shared, ops)
+    table = table[table["accelerator"].isin(set(catalog.rows("accelerators")))]
+    print(f"{len(table)} kernel rows", flush=True)
     kernels = fit_kernels(table, jobs=jobs, progress=lambda text: print(text, flush=True))
-    links = fit_links(collectives)
     heldout = {
         "kernels": heldout_table(kernels.heldout),
         "accelerator_left_out": heldout_table(kernels.transfer),
         "sixty_points": heldout_table(kernels.fewshot),
         "coverage_left_out": kernels.transfer_coverage,
-        "links": heldout_table(links.heldout),
-        "library_left_out": rounded(libraries_left_out(table)),
-        "power_ceiling": rounded({n: asdict(c) for n, c in power_left_out(bursts(table)).items()}),
+        **{name: rounded(found) for name, found in libraries_left_out(table).items()},
         "families": rounded(families(table, "fgpm")),
     }
-    calibration = Calibration(
-        name="kernels-only",
-        kernels=kernels.models,
-        links=links.links,
-        throttles=throttles(shared),
-        run=default_run(),
-        transfer_sigma=kernels.transfer_sigma,
-        fitted_files=frozenset(str(source["files"]) for source in SOURCES),
-        provenance={
-            "fitted_to": "kernels and collectives only; run parameters are documented defaults",
-            "rows": {"kernels": len(table), "collectives": len(collectives)},
-            "sources": SOURCES,
-        },
-    )
+    if ops:
+        calibration, heldout = partly(out / "kernels-only", ops, kernels, heldout)
+    else:
+        collectives = collective_table(shared)
+        links = fit_links(collectives)
+        heldout["links"] = heldout_table(links.heldout)
+        heldout["power_ceiling"] = rounded(
+            {name: asdict(one) for name, one in power_left_out(bursts(table)).items()}
+        )
+        calibration = Calibration(
+            name="kernels-only",
+            kernels=kernels.models,
+            links=links.links,
+            throttles=throttles(shared),
+            run=default_run(),
+            transfer_sigma=kernels.transfer_sigma,
+            fitted_files=frozenset(str(source["files"]) for source in SOURCES),
+            provenance={
+                "fitted_to": "kernels and collectives only; run parameters are documented defaults",
+                "rows": {"kernels": len(table), "collectives": len(collectives)},
+                "sources": SOURCES,
+            },
+        )
+    calibration = with_strangers(calibration, shared, table)
     write(calibration, out / "kernels-only", heldout)
     fitted = fit_shared(replace(calibration, name="default"), shared)
     write(fitted, out / "default", heldout, kernels="kernels-only")
@@ -152,8 +229,9 @@ def main() -> None:
     parser.add_argument("shared", type=Path)
     parser.add_argument("--out", type=Path, default=Path("data/calibrations"))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--ops", nargs="*", default=[], choices=COMPUTE_OPS, help="only these")
     arguments = parser.parse_args()
-    build(arguments.shared, arguments.out, arguments.jobs)
+    build(arguments.shared, arguments.out, arguments.jobs, arguments.ops)
 
 
 if __name__ == "__main__":

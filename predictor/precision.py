@@ -103,3 +103,22 @@ WEIGHT_BYTES: dict[str, float] = {
     "w4a8_mxfp4_mxfp8": 0.53125,
 }
 """Bytes of one weight element of a product in this data type."""
+
+SPELLINGS: dict[str, str] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+    "fp8-blockscale": "fp8_block",
+    "bfloat16/bfloat16": "bf16",
+    "float8_e4m3fn": "fp8",
+    "float8_e4m3fn/float8_e4m3fn": "fp8",
+    "float8_e4m3fnuz/float8_e4m3fnuz": "fp8",
+    "float4_e2m1fn_x2/float4_e2m1fn_x2": "mxfp4",
+    "bfloat16/float4_e2m1fn_x2": "w4a16_mxfp4",
+    "float8_e4m3fn/float4_e2m1fn_x2": "w4a8_mxfp4_mxfp8",
+    "bfloat16/int4": "int4_wo",
+    "int8/int8": "int8",
+}
+"""Names of PyTorch and of other tables (of activations/weights) for the data types of reckon."""

@@ -307,6 +307,18 @@ def systems(shared: Path, out: Path) -> None:
     write(out / "systems.csv", rows, SYSTEM_COLUMNS)
 
 
+PARALLEL = {
+    "gpt-j": "shared_norm",
+    "gpt-neox": "own_norms",
+    "palm": "shared_norm",
+    "falcon-7b": "shared_norm",
+    "falcon": "own_norms",
+    "phi-2": "shared_norm",
+}
+"""Attention and MLP side by side, by model or family: Wang & Komatsuzaki 2021; arXiv 2204.06745 and
+2204.02311; HuggingFace configurations of Falcon (num_ln_in_parallel_attn) and Phi."""
+
+
 def models(shared: Path, out: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "models.csv")
     rows = []
@@ -323,6 +335,7 @@ def models(shared: Path, out: Path) -> None:
         biased = norm == "layernorm" and row["family"] in ("gpt", "opt", "bloom", "gpt-neox", "phi")
         row["bias"] = int(biased)
         row["qkv_bias"] = int(str(row["family"]).startswith("qwen2"))
+        row["parallel"] = PARALLEL.get(row["name"], PARALLEL.get(row["family"], ""))
         row["aliases"] = MODEL_ALIASES.get(row["name"], "")
         rows.append(row)
     rows += derived(rows, facts("models"))
@@ -335,6 +348,7 @@ def models(shared: Path, out: Path) -> None:
         "tied_embeddings",
         "bias",
         "qkv_bias",
+        "parallel",
     ]
     write(out / "models.csv", rows, columns)
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from calibration.checks.scored import Scored
 from calibration.network.fit import op_of, wire, wire_spread, wire_times
+from calibration.tables.implied import implied
 from calibration.tables.kernel_table import check_kernels, gaps, is_collective, kinds, shapes_of
 from calibration.tables.libraries import library
 from calibration.tables.profiles import device_accelerators
@@ -19,6 +20,10 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.timing import Calibration, shape_times
+
+KNOWN, STRANGE = "kernel_sources", "source"
+"""Where a provenance lists the sources of its kernels, and where spreads have what other people's
+harnesses add."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +42,11 @@ class _Table:
         )
 
     def add(self, own: pd.DataFrame, predicted: np.ndarray, sigma: np.ndarray) -> None:
-        """Add rows with their predicted latencies [s] and log-standard-deviations."""
+        """Add rows with their predicted latencies [s] and log-standard-deviations; of sources that
+        no fit has seen, with what harnesses differ by."""
+        known = set(self.calibration.provenance.get(KNOWN, ()))
+        strange = self.calibration.transfer_sigma.get(STRANGE, 0.0)
+        sigma = np.where(own["source"].isin(known), sigma, np.hypot(sigma, strange))
         reach = np.exp(self.calibration.interval_q * sigma)
         columns = (own["name"], own["source"], own["latency_us"], predicted * 1e6, reach, sigma)
         for name, source, stated, value, r, s, device in zip(
@@ -94,6 +103,17 @@ def _accelerator(name: str, devices: Mapping[str, Accelerator]) -> Accelerator |
         return None
 
 
+def predicted_rows(table: pd.DataFrame, calibration: Calibration) -> list[Scored]:
+    """Checked rows of kernels with their predictions; those that cannot be predicted are left out.
+    Rows are named by their position."""
+    rows: list[Scored] = []
+    table = implied(table).reset_index(drop=True)
+    table = table.assign(kind=kinds(table), name=table.index.astype(str))
+    table = table[(gaps(table) == "") & ~is_collective(table)]
+    _Table(rows, [], calibration, False).kernels(table, {})
+    return rows
+
+
 def score_kernels(
     path: Path,
     table: pd.DataFrame,
@@ -106,7 +126,7 @@ def score_kernels(
 
     known_devices   accelerators by name that neither the catalog nor the folder of the table has
     """
-    table = check_kernels(table, str(path)).reset_index(drop=True)
+    table = implied(check_kernels(table, str(path)).reset_index(drop=True))
     ids = table["point_id"].astype(str) if "point_id" in table else pd.Series("", table.index)
     names = [own or f"{path.name}:{line + 2}" for line, own in enumerate(ids)]
     devices = {**device_accelerators(path.parent), **(known_devices or {})}

@@ -24,6 +24,7 @@ FOLDS = {
     "accelerator_left_out": "accelerator left out",
     "links": "unseen sizes",
     "library_left_out": "library left out",
+    "library_alone": "library that no relative has",
 }
 """Sections of an artifact's held-out errors, and what was left out for each."""
 
@@ -79,19 +80,24 @@ def summary(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def libraries_left_out(table: pd.DataFrame) -> dict[str, dict[str, float]]:
+def libraries_left_out(table: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
     """`library_left_out` of every kind and data type of a checked kernel table, by
-    'kind/dtype/accelerator'; means over the libraries of an accelerator."""
+    'kind/dtype/accelerator', means over the libraries of an accelerator: of those that a relative
+    knows, and of the others, by section of the held-out errors."""
     table = table.assign(framework=table["framework"].map(library))
-    found = {}
+    found: dict[str, dict[str, dict[str, float]]] = {"library_left_out": {}, "library_alone": {}}
     for kind, _, dtype, rows in split(table[table["framework"] != ""]):
         tables = {str(name): own for name, own in rows.groupby("accelerator", observed=True)}
-        errors = library_left_out(tables)
+        family = {
+            name: catalog.accelerator(name).architecture.removesuffix("-ultra") for name in tables
+        }
+        errors = library_left_out(tables, family)
         if not len(errors):
             continue
-        for name, own in errors.groupby("accelerator"):
+        for (name, alone), own in errors.groupby(["accelerator", errors["relatives"] == 0]):
             figures = {column: float(own[column].mean()) for column in ("mape", "median", "bias")}
-            found[f"{kind}/{dtype}/{name}"] = {**figures, "points": float(own["points"].sum())}
+            section = found["library_alone" if alone else "library_left_out"]
+            section[f"{kind}/{dtype}/{name}"] = {**figures, "points": float(own["points"].sum())}
     return found
 
 
@@ -128,28 +134,50 @@ def families(table: pd.DataFrame, source: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def library_left_out(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def library_left_out(
+    tables: Mapping[str, pd.DataFrame], architectures: Mapping[str, str]
+) -> pd.DataFrame:
     """Errors of a library's times taken from those of the other libraries on the same accelerator,
-    with the constants that hold on other accelerators; a row per accelerator and library.
+    with what it adds to them on relatives of its architecture that know it (`relatives`, how
+    many), else with the constants that hold on other accelerators; a row per accelerator and
+    library.
 
-    tables   checked rows of one kind and data type by accelerator
+    tables         checked rows of one kind and data type by accelerator
+    architectures  of each, a mid-life revision ('-ultra') counting as the one before
     """
+    every = pd.concat(tables, names=["place"]).reset_index("place")
+    wide = log_times(every[every["framework"] != ""], ["place"])
+    known = {str(name): own.dropna(axis=1, how="all") for name, own in wide.groupby("place")}
+    known = {name: own.droplevel("place") for name, own in known.items()}
     rows = []
-    for name, own in tables.items():
+    for name, own in known.items():
+        near = [n for n in known if n != name and architectures[n] == architectures[name]]
         usual = typical({other: table for other, table in tables.items() if other != name})
-        wide = log_times(own[own["framework"] != ""])
-        for left in wide.columns:
-            rest = [other for other in wide.columns if other != left]
-            if left not in usual or not rest:
+        for left in own.columns:
+            rest = [other for other in own.columns if other != left]
+            steps = [
+                own[both].mean(axis=1, skipna=False)
+                + known[n][left]
+                - known[n][both].mean(axis=1, skipna=False)
+                for n in near
+                if left in known[n] and (both := [r for r in rest if r in known[n]])
+            ]
+            if steps:
+                guess = pd.concat(steps, axis=1).mean(axis=1)
+            elif left in usual and rest:
+                constants = np.array([usual.get(str(other), 0.0) for other in rest])
+                guess = (own[rest] - constants).mean(axis=1) + usual[str(left)]
+            else:
                 continue
-            constants = np.array([usual.get(str(other), 0.0) for other in rest])
-            guess = (wide[rest] - constants).mean(axis=1) + usual[str(left)]
-            ratio = (guess - wide[left]).dropna().to_numpy()
+            ratio = (guess - own[left]).dropna().to_numpy()
+            if not len(ratio):
+                continue
             share = np.abs(np.expm1(ratio))
             rows.append(
                 {
                     "accelerator": name,
                     "library": str(left),
+                    "relatives": len(steps),
                     "points": len(ratio),
                     "mape": float(share.mean()),
                     "median": float(np.median(share)),

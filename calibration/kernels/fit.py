@@ -8,7 +8,7 @@ on products of two features. Errors that are reported are those of shapes held o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from sklearn.neural_network import MLPRegressor
 from calibration.heldout import Z80, HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
+from predictor.arrays import weighted_median
 from predictor.hardware import Accelerator
 from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, ideal, shape_keys
 
@@ -49,7 +50,7 @@ KEEP_SHAPES = 5000
 MOST_POINTS = 32_000
 """A fit takes at most this many points; a pooled one spreads them evenly over accelerators."""
 
-TRAINED_POINTS = 3.0e6
+TRAINED_POINTS = 2.4e6
 """Points that a network sees in all its epochs."""
 
 LEAST_POINTS = 4
@@ -160,7 +161,7 @@ def join(parts: list[Points]) -> Points:
 def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0) -> EfficiencyModel:
     """Fit one model to points.
 
-    place   accelerator name, '*ARCHITECTURE' or '*'
+    place   accelerator name, or '*ARCHITECTURE'
     """
     low, high = points.features.min(axis=0), points.features.max(axis=0)
     mean, spread = points.features.mean(axis=0), points.features.std(axis=0)
@@ -302,7 +303,9 @@ def _network(
     )
     center = float(np.average(y, weights=weight))
     epochs = int(np.clip(TRAINED_POINTS / len(y), 10, 200))
-    inputs = np.concatenate([z, codes], axis=1)
+    # Weights are kept in single precision (`calibration.artifact`).
+    inputs = np.concatenate([z, codes], axis=1).astype(np.float32)
+    target, weight = (y - center).astype(np.float32), weight.astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for rate, share in ((4e-3, 0.5), (1e-3, 0.3), (2e-4, 0.2)):
@@ -311,10 +314,10 @@ def _network(
                 max_iter=max(int(epochs * share), 1),
                 n_iter_no_change=10_000,
             )
-            estimator.fit(inputs, y - center, sample_weight=weight)
-    biases = [bias.copy() for bias in estimator.intercepts_]
+            estimator.fit(inputs, target, sample_weight=weight)
+    biases = [bias.astype(float) for bias in estimator.intercepts_]
     biases[-1] = biases[-1] + center
-    return tuple(estimator.coefs_), tuple(biases)
+    return tuple(weight.astype(float) for weight in estimator.coefs_), tuple(biases)
 
 
 def inefficiency(model: EfficiencyModel, points: Points) -> np.ndarray:
@@ -333,6 +336,21 @@ def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     lag = np.array([model.lags.get(str(name), 0.0) for name in points.variant])
     y = np.maximum(inefficiency(model, points) + offset, 0.0)
     return np.asarray(model.latency + lag + points.ideal * np.exp(y))
+
+
+def predict_among(relatives: Sequence[tuple[EfficiencyModel, float]], points: Points) -> np.ndarray:
+    """Times that other architectures' models answer for points [s], as `timing.shape_times` has
+    them: the median, each counting by its likeness."""
+    weights = np.array([weight for _, weight in relatives])
+    weights = np.maximum(weights / weights.max(), 1e-9)
+    every = [
+        inefficiency(model, points)
+        + np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
+        for model, _ in relatives
+    ]
+    latency = np.average([model.latency for model, _ in relatives], weights=weights)
+    y = np.maximum(weighted_median(np.stack(every), weights), 0.0)
+    return np.asarray(latency + points.ideal * np.exp(y))
 
 
 def spread(predicted: np.ndarray, measured: np.ndarray) -> float:

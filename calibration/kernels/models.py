@@ -1,8 +1,8 @@
 """Fits efficiencies of kernels to measured tables.
 
 For each kind of operator and data type: one model per accelerator, one pooled over each
-architecture, one pooled over everything, so that an accelerator without data still gets its
-relatives' efficiency; and what each is worth on accelerators that it never saw.
+architecture, so that an accelerator without data still gets its relatives' efficiency; and what
+each is worth on accelerators that it never saw.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from calibration.heldout import Z80, HeldOut, errors
+from calibration.kernels.casts import casts, with_casts
 from calibration.kernels.fewshot import FewShot, bend, few_shot_trial
 from calibration.kernels.fit import (
     LEAST_POINTS,
@@ -27,20 +28,19 @@ from calibration.kernels.fit import (
     folds_of,
     join,
     points_of,
+    predict_among,
     predict_points,
     sample,
     spread,
 )
-from calibration.tables.kernel_table import kinds, variants
+from calibration.tables.kernel_table import STREAMED, kinds, variants
 from calibration.tables.libraries import library, neutral, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, Calibration, EfficiencyModel
+from predictor.timing import ANY, Calibration, EfficiencyModel, Kin, traits
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
 """Kinds on which bending to a few points is tried out."""
-
-STREAMING = ("norm", "elementwise", "softmax", "loss", "embedding", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +61,7 @@ def split(table: pd.DataFrame) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
     table = table[table["kind"] != ""]
     for (kind, op, dtype), rows in table.groupby(["kind", "op", "dtype"], observed=True):
         yield str(kind), str(op), str(dtype), rows
-    for (op, dtype), rows in table[table["op"].isin(STREAMING)].groupby(["op", "dtype"]):
+    for (op, dtype), rows in table[table["op"].isin(STREAMED)].groupby(["op", "dtype"]):
         if rows["kind"].nunique() > 1:
             yield str(op), str(op), str(dtype), rows
 
@@ -78,8 +78,8 @@ def fit_kernels(
 
     table     rows of `predictor.schema`
     known     accelerators by name; those not given are looked up in the catalog
-    pool      also fit over architectures and over everything, and measure what that is worth on
-              each accelerator when it is left out
+    pool      also fit over architectures, and measure what that is worth on each accelerator when
+              it is left out
     jobs      processes
     progress  called with a line of text as the work advances
     base      what was known before: where few points are at hand and bending its model to them
@@ -120,6 +120,8 @@ def fit_kernels(
         result.heldout[(*key, name)] = found
     if pool:
         _fit_pools(result, parts, accelerators, run, progress)
+        architectures = {name: one.architecture for name, one in accelerators.items()}
+        result.models.update(with_casts(result.models, casts(table), architectures))
         derive_backward(result)
         derive_layouts(result)
     return result
@@ -184,95 +186,114 @@ def part_of(
     return Part(own, everything.take(np.flatnonzero(~is_neutral)))
 
 
-Pool = tuple[tuple[str, str], str, list[str]]
-"""Kind and data type, place of a pooled model, accelerators in it."""
-
-Trial = tuple[tuple[str, str], str, str, list[str]]
-"""Kind and data type, accelerator left out, place of the model without it, accelerators in that."""
+Group = Mapping[str, "Part"]
+"""The accelerators on which one kind and data type was measured."""
 
 
-def _pools(
-    parts: Mapping[tuple[str, str], Mapping[str, Part]], accelerators: Mapping[str, Accelerator]
-) -> tuple[list[Pool], list[Trial]]:
-    """What is pooled, and which pools without one accelerator try what they are worth on it."""
-    pools: list[Pool] = []
-    trials: list[Trial] = []
-    for key, group in parts.items():
-        architectures: dict[str, list[str]] = {}
-        for name in group:
-            architectures.setdefault(accelerators[name].architecture, []).append(name)
-        pools += [(key, f"{ANY}{arch}", names) for arch, names in architectures.items()]
-        vendors: dict[str, list[str]] = {}
-        for name in group:
-            vendors.setdefault(accelerators[name].vendor, []).append(name)
-        if len(vendors) > 1:  # their libraries have nothing in common
-            pools += [(key, f"{ANY}{v}", names) for v, names in vendors.items() if v]
-        pools.append((key, ANY, list(group)))
-        for name in group:
-            near = _relatives(name, group, accelerators)
-            if sum(len(group[n].points.time) for n in near) < SMALL_TABLE:
-                near = []  # too little to stand for an architecture
-            far = [n for n in vendors[accelerators[name].vendor] if n != name]
-            far = far or [n for n in group if n != name]
-            if len(group) > 1:
-                place = f"{ANY}{accelerators[name].architecture}" if near else ANY
-                trials.append((key, name, place, near or far))
-    return pools, trials
+def _architectures(group: Group, accelerators: Mapping[str, Accelerator]) -> dict[str, list[str]]:
+    """Accelerators of a group by architecture."""
+    found: dict[str, list[str]] = {}
+    for name in group:
+        found.setdefault(accelerators[name].architecture, []).append(name)
+    return found
+
+
+def _kin(names: list[str], accelerators: Mapping[str, Accelerator]) -> Kin:
+    """Whose measurements a model pooled over accelerators of one architecture is of."""
+    every = [traits(accelerators[name]) for name in names]
+    return Kin(accelerators[names[0]].vendor, tuple(float(x) for x in np.mean(every, axis=0)))
 
 
 def _fit_pools(
     result: KernelFit,
-    parts: Mapping[tuple[str, str], Mapping[str, Part]],
+    parts: Mapping[tuple[str, str], Group],
     accelerators: Mapping[str, Accelerator],
     run: Parallel,
     progress: Callable[[str], None],
 ) -> None:
-    """Add the models pooled over architectures and over everything to `result`, and what they are
-    worth on each accelerator that is left out of them."""
-    pools, trials = _pools(parts, accelerators)
-
-    def years(names: list[str]) -> float:
-        return float(np.mean([accelerators[name].year for name in names]))
-
+    """Add the models pooled over architectures to `result`, and what relatives are worth on each
+    accelerator that is left out of them: those of its architecture, or where there is none, those
+    of the architectures most alike."""
+    pools = [
+        (key, arch, names)
+        for key, group in parts.items()
+        for arch, names in _architectures(group, accelerators).items()
+    ]
     joint = [pool for pool in pools if len(pool[2]) > 1]
     progress(f"{len(joint)} pooled fits")
     fitted = run(
-        delayed(fit_points)(_join_sample(parts[key], names), *key, place)
-        for key, place, names in joint
+        delayed(fit_points)(_join_sample(parts[key], names), *key, f"{ANY}{arch}")
+        for key, arch, names in joint
     )
-    models = {(key, place): model for (key, place, _), model in zip(joint, fitted, strict=True)}
-    for key, place, names in pools:
-        model = models.get((key, place), result.models[(*key, names[0])])
-        alike = place == f"{ANY}{accelerators[names[0]].architecture}"
-        year = np.nan if alike else years(names)
+    models = {(key, arch): model for (key, arch, _), model in zip(joint, fitted, strict=True)}
+    for key, arch, names in pools:
+        place = f"{ANY}{arch}"
+        model = models.get((key, arch), result.models[(*key, names[0])])
         result.models[(*key, place)] = replace(
-            model, accelerator=place, keys=np.empty(0), year=year
+            model, accelerator=place, keys=np.empty(0), kin=_kin(names, accelerators)
         )
-
-    progress(f"{len(trials)} fits with an accelerator left out")
+    near = {
+        (key, name): found
+        for key, group in parts.items()
+        for name in group
+        if (found := _near(name, group, accelerators))
+    }
+    progress(f"{len(near)} fits with an accelerator left out")
     left = run(
-        delayed(fit_points)(_join_sample(parts[key], names), *key, place)
-        for key, _, place, names in trials
+        delayed(fit_points)(_join_sample(parts[key], names), *key, name)
+        for (key, name), names in near.items()
     )
+    trials = dict(zip(near, left, strict=True))
     ratios: dict[str, dict[str, np.ndarray]] = {}
-    for (key, name, place, names), trial in zip(trials, left, strict=True):
-        part = parts[key][name]
-        year = years(names) if place == ANY else np.nan
-        base = replace(trial, accelerator=place, year=year)
-        own = replace(base, latency=float(base.latency_on(accelerators[name])), year=np.nan)
-        rows = part.rows
-        predicted = predict_points(own, rows)
-        result.transfer[(*key, name)] = errors(predicted, rows.time)
-        kind = key[0].split(".")[0] + ("" if place == ANY else "/architecture")
-        ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
-        if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
-            result.fewshot[(*key, name)] = few_shot_trial(
-                own, result.models[(*key, name)], part.neutral
-            )
+    for key, group in parts.items():
+        for name in group:
+            _try_without(result, key, name, group[name], accelerators[name], trials, ratios)
     for kind, groups in ratios.items():
         result.transfer_sigma[kind] = _balanced_quantile(list(groups.values())) / Z80
         if len(groups) > 2:
             result.transfer_coverage[kind] = _coverage(groups)
+
+
+def _try_without(
+    result: KernelFit,
+    key: tuple[str, str],
+    name: str,
+    part: Part,
+    accelerator: Accelerator,
+    trials: Mapping[tuple[tuple[str, str], str], EfficiencyModel],
+    ratios: dict[str, dict[str, np.ndarray]],
+) -> None:
+    """What relatives are worth on an accelerator: errors into `result`, ratios by how near they
+    are into `ratios`."""
+    own, rows = trials.get((key, name)), part.rows
+    kind = key[0].split(".")[0]
+    if own is not None:
+        own, kind = (
+            replace(own, accelerator=f"{ANY}{accelerator.architecture}"),
+            f"{kind}/architecture",
+        )
+        predicted = predict_points(own, rows)
+    else:
+        home = f"{ANY}{accelerator.architecture}"
+        others = {k: m for k, m in result.models.items() if k[:2] == key and k[2] != home}
+        found = Calibration("", kernels=others).resolve(*key, replace(accelerator, name=""))
+        if not found.relatives:
+            return
+        own = found.relatives[0][0]
+        predicted = predict_among(found.relatives, rows)
+    result.transfer[(*key, name)] = errors(predicted, rows.time)
+    ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
+    if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
+        result.fewshot[(*key, name)] = few_shot_trial(
+            own, result.models[(*key, name)], part.neutral
+        )
+
+
+def _near(name: str, group: Group, accelerators: Mapping[str, Accelerator]) -> list[str]:
+    """Those of `_relatives` where they were measured enough to stand for an architecture."""
+    found = _relatives(name, group, accelerators)
+    enough = sum(len(group[n].points.time) for n in found) >= SMALL_TABLE
+    return found if enough else []
 
 
 def _coverage(groups: Mapping[str, np.ndarray]) -> float:
@@ -284,9 +305,7 @@ def _coverage(groups: Mapping[str, np.ndarray]) -> float:
     return float(np.mean(covered))
 
 
-def _relatives(
-    name: str, group: Mapping[str, Part], accelerators: Mapping[str, Accelerator]
-) -> list[str]:
+def _relatives(name: str, group: Group, accelerators: Mapping[str, Accelerator]) -> list[str]:
     """Accelerators of the same architecture; where none of them was timed with one of the
     libraries in question, also those of which it is a mid-life revision ('-ultra')."""
     own = accelerators[name].architecture
@@ -305,7 +324,7 @@ def _balanced_quantile(groups: list[np.ndarray]) -> float:
     return float(np.quantile(np.concatenate(spread), 0.8))
 
 
-def _join_sample(group: Mapping[str, Part], names: list[str]) -> Points:
+def _join_sample(group: Group, names: list[str]) -> Points:
     """Points of several accelerators, as many of each; neutral ones, and as many measurements."""
     plain = sample(join([group[name].neutral for name in names]), MOST_POINTS)
     named = [group[name].rows for name in names if group[name].rows is not group[name].neutral]
@@ -318,7 +337,7 @@ def merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.Da
     hosts = {name for name, device in known.items() if device.is_host}
     gpu = ~table["accelerator"].isin(hosts)
     merged = table["dtype"].where(~(gpu & (table["dtype"] == "fp16")), "bf16")
-    streaming = gpu & table["op"].isin(STREAMING)
+    streaming = gpu & table["op"].isin(STREAMED)
     return table.assign(dtype=merged.where(~streaming, ANY))
 
 
@@ -329,7 +348,11 @@ def derive_backward(result: KernelFit) -> None:
     difference of y; that difference shifts the other forward models.
     """
     name, other_name = "attention_prefill", "attention_backward"
-    forward = {k: m for k, m in result.models.items() if k[0].startswith(name)}
+    forward = {
+        key: model
+        for key, model in result.models.items()
+        if key[0].startswith(name) and not key[0].endswith(".kv8")  # training has no such cache
+    }
     both = [
         (model, result.models[(key[0].replace(name, other_name), *key[1:])])
         for key, model in forward.items()

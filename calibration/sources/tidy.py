@@ -8,7 +8,8 @@ import pandas as pd
 
 from calibration.sources.aiconfigurator import LINKS
 from predictor import catalog
-from predictor.schema import COLLECTIVE_OPS
+from predictor.precision import SPELLINGS
+from predictor.schema import COLLECTIVE_OPS, COMPUTE_OPS
 
 LICENCE = "facts from the repositories named in `source`"
 
@@ -70,8 +71,36 @@ def products(path: Path) -> pd.DataFrame:
     table = _load(path)
     table = table[(table["op"] == "gemm") & table["source"].isin(["aiter", "infersim", "neusight"])]
     columns = ["source", "accelerator", "op", "dtype", "m", "n", "k", "batch", "latency_us"]
-    dtype = table["dtype"].replace({"fp8-blockscale": "fp8_block"})
+    dtype = table["dtype"].replace(SPELLINGS)
     return table[columns].assign(dtype=dtype, layout="fwd").reset_index(drop=True)
+
+
+def experts(path: Path) -> pd.DataFrame:
+    """aiter's tuned experts on AMD accelerators, gated, both products in one call."""
+    table = _load(path)
+    table = table[(table["op"] == "moe_gemm") & (table["source"] == "aiter")]
+    sizes = ["m", "n", "k", "experts", "topk"]
+    table = table.assign(
+        dtype=table["dtype"].replace(SPELLINGS),
+        **{name: table[name].astype(float) for name in sizes},
+    )
+    return table[["source", "accelerator", "op", "dtype", *sizes, "latency_us"]].reset_index(
+        drop=True
+    )
+
+
+TPU = ("llmservingsim", "TPUv6e")
+"""Source and accelerator of the only operators that were timed on a TPU."""
+
+
+def tensor_processors(path: Path) -> pd.DataFrame:
+    """Products and attention of vLLM on a TPU, prompts behind cached keys among them."""
+    table = _load(path)
+    table = table[(table["source"] == TPU[0]) & (table["accelerator"] == TPU[1])]
+    sizes = ["m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal"]
+    table = table.assign(**{name: table[name].astype(float) for name in sizes})
+    columns = ["source", "accelerator", "op", "dtype", *sizes, "latency_us"]
+    return table[columns].assign(layout="fwd").reset_index(drop=True)
 
 
 def streaming(path: Path) -> pd.DataFrame:
@@ -99,6 +128,21 @@ def streaming(path: Path) -> pd.DataFrame:
         "latency_us",
     ]
     return table[columns].reset_index(drop=True)
+
+
+STRANGERS = ("vidur", "llmservingsim", "infersim", "ml-engineering")
+"""Sources that no fit takes, apart from what is known from them alone (`tensor_processors`,
+DeepGEMM's products in `products`): they tell what other people's harnesses differ by."""
+
+
+def strangers(path: Path) -> pd.DataFrame:
+    """Kernels of `STRANGERS` on accelerators that others measured too."""
+    table = _load(path)
+    fitted = (table["accelerator"] == TPU[1]) | (
+        (table["source"] == "infersim") & (table["op"] == "gemm")
+    )
+    own = table["source"].isin(STRANGERS) & table["op"].isin(COMPUTE_OPS) & ~fitted
+    return table[own].reset_index(drop=True)
 
 
 def multi_node(path: Path) -> pd.DataFrame:

@@ -111,18 +111,28 @@ def gaps(table: pd.DataFrame) -> pd.Series:
     return why
 
 
+PROMPT = "attention_prefill"
+
+STREAMED = ("norm", "elementwise", "softmax", "loss", "embedding", "optimizer")
+"""Operators that stream their operands through the processor."""
+
+
 def variants(table: pd.DataFrame) -> pd.Series:
     """Variant of each row, as `predictor.work.Operator.variant` spells it."""
     layout = table["layout"].where(table["layout"] != "", "fwd")
     batched = (table["op"] == "gemm") & (table["batch"].fillna(1) > 1)
     layout = layout.where(~(batched & (layout == "fwd")), "bmm")
-    named = table["op"].isin(["norm", "elementwise", "softmax", "loss", "embedding", "optimizer"])
+    named = table["op"].isin(STREAMED)
     attention = table["op"].str.startswith("attention")
     found = layout.where(~named, table["kernel"].where(table["kernel"] != "", "fwd"))
     fused = table["kernel"].where(table["kernel"].isin(["flash2", "mla"]), "flash")
-    small = (table["op"] == "attention_decode") & table["kv_dtype"].isin(["fp8", "int8"])
+    narrow = table["kv_dtype"].isin(["fp8", "int8"])
+    wide = table["dtype"].map(ELEMENT_BYTES) > 1
+    small = narrow & (table["op"].eq("attention_decode") | (table["op"].eq(PROMPT) & wide))
     latent = fused == "mla"
-    fused = fused.mask(small & latent, "mla_kv8").mask(small & ~latent, "kv8")
+    reads_prompt = table["op"] == PROMPT
+    fused = fused.mask(small & latent & ~reads_prompt, "mla_kv8")
+    fused = fused.mask(small & (fused == "flash"), "kv8")
     return found.where(~attention, fused)
 
 
@@ -165,13 +175,15 @@ def shapes_of(table: pd.DataFrame, op: str, dtype: str) -> Shapes:
     cold = (table["cache"] == "cold").to_numpy().astype(float)
     sizes = (found.m, found.n, found.k, found.batch, found.flop, found.moved)
     made = Shapes(op, dtype, tuple(names), codes.astype(float), *sizes, cold=cold)
-    return made if found.idle is None else replace(made, idle=found.idle)
+    more = {name: getattr(found, name) for name in ("idle", "windowed", "sharing")}
+    return replace(made, **{name: value for name, value in more.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sizes:
-    """Sizes of rows, FLOPs and bytes moved, each an array over them; work that is left out, as a
-    multiple of what is done, where there is such."""
+    """Sizes of rows, FLOPs and bytes moved, each an array over them; where there is such, work
+    that is left out, as a multiple of what is done, whether the kernel is one for windows, and how
+    many query heads share a key head."""
 
     m: np.ndarray
     n: np.ndarray
@@ -180,6 +192,8 @@ class _Sizes:
     flop: np.ndarray
     moved: np.ndarray
     idle: np.ndarray | None = None
+    windowed: np.ndarray | None = None
+    sharing: np.ndarray | None = None
 
 
 def _column(table: pd.DataFrame, name: str, default: float = 1.0) -> np.ndarray:
@@ -207,7 +221,8 @@ def _decoding(table: pd.DataFrame, size: float, latent: np.ndarray) -> _Sizes:
     moved = sequences * (cache * kv_heads * key * np.where(latent, d, 2.0 * d))
     moved = moved + sequences * 2.0 * size * heads * d
     flop = 2.0 * sequences * heads * key * np.where(latent, d + LATENT_VALUES, 2.0 * d)
-    return _Sizes(heads / kv_heads, key, d, sequences * kv_heads, flop, moved, idle)
+    rows, windowed = heads / kv_heads, np.isfinite(window).astype(float)
+    return _Sizes(rows, key, d, sequences * kv_heads, flop, moved, idle, windowed)
 
 
 def _attention(table: pd.DataFrame, size: float, latent: np.ndarray, backward: bool) -> _Sizes:
@@ -218,10 +233,14 @@ def _attention(table: pd.DataFrame, size: float, latent: np.ndarray, backward: b
     batch, window = sequences * heads, _window(table)
     seen = keys_seen(query, key, _column(table, "causal"), window)
     forward = 4.0 * batch * query * seen * d
-    moved = size * sequences * d * (2 * query * heads + 2 * key * _kv_heads(table))
+    stored = table["kv_dtype"].map(ELEMENT_BYTES).fillna(size).to_numpy(dtype=float)
+    kv_heads = _kv_heads(table)
+    moved = sequences * d * (2 * size * query * heads + 2 * stored * key * kv_heads)
     flop, moved = (forward * 2.5, moved * 2.0) if backward else (forward, moved)
     idle = np.maximum(key / window - 1.0, 0.0)
-    return _Sizes(query, np.minimum(key, window), d, batch, flop, moved, idle)
+    windowed = np.isfinite(window).astype(float)
+    sharing = np.where(latent, 1.0, heads / kv_heads)
+    return _Sizes(query, np.minimum(key, window), d, batch, flop, moved, idle, windowed, sharing)
 
 
 def _experts(table: pd.DataFrame, size: float, weight: float) -> _Sizes:
@@ -230,7 +249,9 @@ def _experts(table: pd.DataFrame, size: float, weight: float) -> _Sizes:
     # Benchmarks spread tokens evenly: no expert has a second one while another has none.
     routed = np.maximum(m * topk / _column(table, "moe_ep"), 1.0)
     hit = np.minimum(np.ceil(routed), _column(table, "experts") / _column(table, "moe_ep"))
-    weights = 3.0 * weight * inner * k * hit
-    moved = weights + routed * (2.0 * size * k + 6.0 * inner)
+    matrices = np.where(table["kernel"] == "nongated", 2.0, 3.0)
+    weights = matrices * weight * inner * k * hit
+    moved = weights + routed * (2.0 * size * k + 2.0 * matrices * inner)
     idle = np.maximum(m * topk / routed - 1.0, 0.0)
-    return _Sizes(routed / hit, inner, k, hit, 6.0 * routed * inner * k, moved, idle)
+    flop = 2.0 * matrices * routed * inner * k
+    return _Sizes(routed / hit, inner, k, hit, flop, moved, idle)

@@ -8,7 +8,7 @@ time is taken with the constants that hold elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -22,11 +22,15 @@ LEAST_COMMON = 20
 """Shapes that libraries must share before their difference is believed."""
 
 
-def log_times(rows: pd.DataFrame) -> pd.DataFrame:
-    """log latency by shape (rows) and library (columns)."""
-    shape = rows.groupby(SHAPE, dropna=False, observed=True).ngroup()
+def log_times(rows: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
+    """log latency by shape (rows) and library (columns).
+
+    more   columns that part rows beside their shape
+    """
+    shape = rows.groupby(SHAPE, dropna=False, observed=True).ngroup().rename("shape")
     logs = np.log(rows["latency_us"])
-    return logs.groupby([shape, rows["framework"]]).mean().unstack()
+    parting = [rows[name] for name in more]
+    return logs.groupby([shape, *parting, rows["framework"]]).mean().unstack()
 
 
 def typical(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:

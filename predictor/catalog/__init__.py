@@ -10,7 +10,7 @@ from predictor.catalog.artifacts import (
     load,
     run_parameters,
 )
-from predictor.catalog.clusters import complete_cluster, scale_up, with_host
+from predictor.catalog.clusters import complete_cluster, default_system, scale_up, with_host
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
 from predictor.catalog.engines import ENGINES, FILE, engines_mapping, read_parameters
 from predictor.catalog.entries import (
@@ -91,6 +91,7 @@ __all__ = [
     "cost_assumptions",
     "data_dir",
     "default_precision",
+    "default_system",
     "engines_mapping",
     "files_read",
     "find",

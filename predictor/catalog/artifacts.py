@@ -24,6 +24,7 @@ from predictor.hardware import Curve, LinkModel
 from predictor.timing import (
     Calibration,
     EfficiencyModel,
+    Kin,
     Neighbours,
     RunParameters,
     ServingParameters,
@@ -34,7 +35,7 @@ FILES = MANIFEST, ARRAYS, SHAPES = "calibration.json", "arrays.npy", "shapes.npy
 """Files of a calibration. Where `kernels` of the manifest is the name of a folder beside it, models
 of kernels and both arrays are that folder's: what has the same kernels keeps them once."""
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Of the files, and of the features that their models were fitted to (`timing/features.py`): a
 change to either makes older calibrations unreadable."""
 
@@ -231,7 +232,17 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         near=_neighbours(entry.get("near"), features, cut),
         year=entry["year"] if entry["year"] is not None else math.nan,
         keys=keys[first : first + count],
+        casts={name: value * 1e-6 for name, value in entry.get("casts_us", {}).items()},
+        kin=_kin(entry),
     )
+
+
+def _kin(entry: Mapping[str, Any]) -> Kin | None:
+    """Whose measurements a pooled model is of, None where it is an accelerator's own."""
+    if "traits" not in entry:
+        return None
+    found = (math.nan if trait is None else float(trait) for trait in entry["traits"])
+    return Kin(entry["vendor"], tuple(found))
 
 
 def _neighbours(

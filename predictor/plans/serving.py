@@ -54,6 +54,7 @@ ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""
 
 FUSIONS = ("fused", "unfused")
+CASTS = ("apart", "joined")
 """Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
 memory and activations between kernels are 32 bits wide (ggml, eager PyTorch)."""
 
@@ -144,6 +145,7 @@ class ServingPlan:
     matvec: str = "gemm"
     accumulation: str = "fp32"
     fusion: str = "fused"
+    casts: str = "apart"
     splitting: str = "keys"
     headwise: str = "none"
     pipelining: str = "sequences"

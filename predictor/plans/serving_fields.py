@@ -26,6 +26,7 @@ from predictor.plans.serving import (
     ACCUMULATIONS,
     ADMISSIONS,
     ALLREDUCES,
+    CASTS,
     EXECUTIONS,
     FUSIONS,
     HEADWISE,
@@ -207,6 +208,12 @@ _ENGINE = (
         default=ENGINE,
         more="And small kernels are joined; else scores go through memory and activations between "
         "kernels are 32 bits wide (ggml, eager PyTorch).",
+    ),
+    PlanField(
+        "casts", WORD, "What narrows the inputs of fp8 and fp4 products.", BOTH, choices=CASTS,
+        default=ENGINE,
+        more="A kernel of its own before each product, as tables of kernels time it; or the norm "
+        "or activation before.",
     ),
     PlanField(
         "splitting", WORD, "How attention is cut while decoding.", ("decode",), choices=SPLITTINGS,

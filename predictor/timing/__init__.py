@@ -15,6 +15,7 @@ from predictor.timing.collectives import Span, collective_time, hops, latency, s
 from predictor.timing.engines import ENGINE_FIELDS, EngineParameters, ServingParameters
 from predictor.timing.features import CLOCK, Shapes, columns, energy_of, ideal, kind_of, peak_of
 from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
+from predictor.timing.likeness import Kin, traits
 from predictor.timing.roofline import hierarchy
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Calibration",
     "EfficiencyModel",
     "EngineParameters",
+    "Kin",
     "Neighbours",
     "RunParameters",
     "ServingParameters",
@@ -48,5 +50,6 @@ __all__ = [
     "shape_times",
     "span",
     "traffic",
+    "traits",
     "volume",
 ]

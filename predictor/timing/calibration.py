@@ -21,6 +21,7 @@ from predictor.arrays import Array, Numeric, in_blocks, rowwise
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
 from predictor.precision import PACKED
 from predictor.timing.engines import ServingParameters
+from predictor.timing.likeness import Kin, likeness, traits
 
 ANY = "*"
 
@@ -89,7 +90,7 @@ class EfficiencyModel:
     A chain of affine maps with rectifiers between them on standardised features (clipped to the
     box `low`..`high` of the training points), after an optional expansion to all products of two.
 
-    accelerator  its name, '*ARCHITECTURE' or '*VENDOR' for one pooled over those, '*' over all
+    accelerator  its name, or '*ARCHITECTURE' for one pooled over those
     latency   time of an empty kernel [s]
     limit     y never exceeds this: the least efficient of the training points
     offsets   added to y for a variant (layout, direction) that shares the model
@@ -104,6 +105,9 @@ class EfficiencyModel:
               single kernel, another several
     near      what measured points add nearby; None where there are so many that the chain follows
               them by itself
+    casts     what tables of a narrow data type's products add for narrowing their input [s], by
+              kernel library, '' for the neutral one: what the smallest take over those in 16 bits
+    kin       whose measurements a pooled model is of; None where an accelerator's own
     """
 
     kind: str
@@ -127,6 +131,8 @@ class EfficiencyModel:
     tilt: Array = field(default_factory=lambda: np.empty(0))
     lags: Mapping[str, float] = field(default_factory=dict)
     near: Neighbours | None = None
+    casts: Mapping[str, float] = field(default_factory=dict)
+    kin: Kin | None = None
 
     def inefficiency(
         self, features: Array, library: str = "", variant: npt.NDArray[np.str_] | None = None
@@ -265,6 +271,8 @@ class Resolved:
     relative         of an accelerator's own model that was measured in part of the range only, the
                      model of its architecture that was measured further out; None if there is none
     relative_sigma   log-standard-deviation of that one
+    relatives        where no accelerator of its architecture was measured: models of other
+                     architectures, the most alike first, with their likeness
     """
 
     model: EfficiencyModel | None
@@ -273,6 +281,7 @@ class Resolved:
     sigma: float
     relative: EfficiencyModel | None = None
     relative_sigma: float = 0.0
+    relatives: tuple[tuple[EfficiencyModel, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,10 +300,19 @@ class Calibration:
     fitted_files: frozenset[str] = frozenset()
     fitted_points: frozenset[str] = frozenset()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    pools: Mapping[tuple[str, str], tuple[EfficiencyModel, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found: dict[tuple[str, str], tuple[EfficiencyModel, ...]] = {}
+        for (kind, dtype, _), model in self.kernels.items():
+            if model.kin is not None:
+                found[kind, dtype] = (*found.get((kind, dtype), ()), model)
+        object.__setattr__(self, "pools", found)
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
-        architecture's, else its vendor's, else the one pooled over all, else the constant default.
+        architecture's, else those of the architectures most alike (its vendor's, if there are any),
+        else the constant default.
         At each step the exact data type comes before a related one. A kernel by name
         ('attention_prefill.flash2') comes before its generic kind wherever one was measured on
         this architecture: kernels written for an older one do not gain what newer kernels do.
@@ -302,12 +320,8 @@ class Calibration:
         kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
         dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
         near = (accelerator.name, f"{ANY}{accelerator.architecture}")
-        order = [(name, place) for name in kinds for place in near]
-        if not accelerator.is_host:
-            far = (f"{ANY}{accelerator.vendor}", ANY) if accelerator.vendor else (ANY,)
-            order += [(name, place) for place in far for name in kinds]
         own: EfficiencyModel | None = None
-        for name, place in order:
+        for name, place in ((name, place) for name in kinds for place in near):
             for candidate in dtypes:
                 model = self.kernels.get((name, candidate, place))
                 if model is None:
@@ -315,15 +329,45 @@ class Calibration:
                 if place == accelerator.name:
                     own = own or model
                     continue
-                sigma = max(model.sigma, self._transfer(kinds[-1], place in near))
+                sigma = max(model.sigma, self._transfer(kinds[-1], True))
                 if own is None:
                     return Resolved(model, None, "transferred", sigma)
-                if place in near and model.kind == own.kind and model.reaches_beyond(own):
+                if model.kind == own.kind and model.reaches_beyond(own):
                     return Resolved(own, None, "interpolated", own.sigma, model, sigma)
         if own is not None:
             return Resolved(own, None, "interpolated", own.sigma)
+        alike = () if accelerator.is_host else self._alike(kinds, dtypes, accelerator)
+        if alike:
+            sigma = max(alike[0][0].sigma, self._transfer(kinds[-1], False))
+            return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
+
+    def _alike(
+        self, kinds: tuple[str, ...], dtypes: tuple[str, ...], accelerator: Accelerator
+    ) -> tuple[tuple[EfficiencyModel, float], ...]:
+        """Models pooled over other architectures with their likeness, the most alike first; of the
+        accelerator's vendor, if there are any."""
+        own = traits(accelerator)
+        for name, dtype in ((name, dtype) for name in kinds for dtype in dtypes):
+            pools = self.pools.get((name, dtype), ())
+            mine = [one for one in pools if one.kin and one.kin.vendor == accelerator.vendor]
+            found = [(one, likeness(own, one.kin.traits)) for one in mine or pools if one.kin]
+            if found:
+                return tuple(sorted(found, key=lambda pair: -pair[1]))
+        return ()
+
+    def sibling(
+        self, model: EfficiencyModel, accelerator: Accelerator, library: str
+    ) -> EfficiencyModel | None:
+        """The model of an accelerator's architecture, or of that before or after its mid-life
+        revision, that knows a library which its own model does not; None if there is none."""
+        first = accelerator.architecture.removesuffix("-ultra")
+        for place in dict.fromkeys((accelerator.architecture, first, f"{first}-ultra")):
+            found = self.kernels.get((model.kind, model.dtype, f"{ANY}{place}"))
+            if found is not None and library in found.stacks:
+                return found
+        return None
 
     def _transfer(self, kind: str, near: bool) -> float:
         """Spread of models that serve an accelerator without data: relatives of its architecture

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Mask, Numeric
 from predictor.hardware import Accelerator, matrix_energy
 from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
 from predictor.work import Operator
@@ -31,8 +31,9 @@ WHOLE_TILES = ((256, 128), (128, 128), (64, 128))
 SPLITS = (1, 2, 4, 8)
 """Into how many parts the depth k of a product may be divided among blocks (split-K)."""
 
-ATTENTION_TILE = 128
-"""Query rows of one thread block of FlashAttention-2 and -3."""
+ATTENTION_TILE, LEAST_TILE = 128, 64
+"""Query rows of one thread block of FlashAttention-2 and -3: usually, and at least (no measured
+prompt of the shared tables is faster than whole tiles of the least)."""
 
 COPIES = 5.0
 """Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real
@@ -78,6 +79,9 @@ class Shapes:
     flop: Array
     bytes: Array
     idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
+    windowed: Numeric = 0.0  # 1 where a kernel for windows runs, whether the window binds or not
+    sharing: Numeric = 1.0  # query heads of a prompt that share a key and value head
+    joined: Numeric = 0.0  # 1 where a product's input comes as narrow as it is multiplied
     cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
 
 
@@ -106,6 +110,10 @@ def kind_of(op: str, variant: str) -> str:
     return op
 
 
+COLUMNS = ("m", "n", "k", "batch", "flop", "bytes", "idle", "windowed", "sharing", "joined")
+"""Numbers of an operator that its time depends on."""
+
+
 def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     """Stack operators of one kind and data type; each contributes one row per plan of `shape`."""
     names = tuple(dict.fromkeys(operator.variant for operator in operators))
@@ -116,9 +124,8 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
             found[row] = value
         return found.reshape(-1)
 
-    m, n, k, batch, flop, moved, idle = (
-        column([getattr(operator, name) for operator in operators])
-        for name in ("m", "n", "k", "batch", "flop", "bytes", "idle")
+    m, n, k, batch, flop, moved, idle, windowed, sharing, joined = (
+        column([getattr(operator, name) for operator in operators]) for name in COLUMNS
     )
     variant = column([float(names.index(operator.variant)) for operator in operators])
     op, dtype = operators[0].op, operators[0].dtype
@@ -134,6 +141,9 @@ def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
         flop=flop,
         bytes=moved,
         idle=idle,
+        windowed=windowed,
+        sharing=sharing,
+        joined=joined,
         cold=1.0,
     )
 
@@ -252,6 +262,19 @@ def _tilings(
     return np.stack([*found, *(price[at].min(axis=0) for at in _TYPICAL)])
 
 
+def _aligned(size: Array) -> Mask:
+    """Whether rows of so many elements start on a boundary of 16 bytes in 16 bits; means of several
+    sizes (fractions) count as if they did."""
+    return np.asarray((size % 8 == 0) | (size % 1 != 0))
+
+
+def _deep(shapes: Shapes) -> Mask:
+    """Products whose depth is no row of either operand: gradients of weights add up over tokens,
+    whose rows are as wide as the layer."""
+    names = np.array([name == "wgrad" for name in shapes.variants])
+    return np.asarray(names[shapes.variant.astype(int)])
+
+
 def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """Product, over `TILES` x `SPLITS`.
 
@@ -293,8 +316,8 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             _log(k),
             np.clip(_log(size * k * n * batch / accelerator.l2), -8, 6),
             np.clip(_log(shapes.bytes / accelerator.l2), -8, 6),
-            np.asarray((n % 8 == 0) & (k % 8 == 0), float),
-            np.asarray(m % 8 == 0, float),
+            np.asarray(_aligned(n) & (_aligned(k) | _deep(shapes)), float),
+            np.asarray(_aligned(m), float),
             *(np.clip(_log(price / time), -2, 4) for price in prices),
             # Libraries choose among kernels by the power of two that holds the rows.
             np.ceil(np.log2(np.clip(m, 8, 1024))),
@@ -305,19 +328,50 @@ def _gemm(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
 
+def _walks(
+    shapes: Shapes, seen: Array, sms: Numeric, rate: Numeric
+) -> tuple[Array, Array, Array, Array]:
+    """Whole waves of blocks of query rows, each of which walks over the keys that it sees.
+
+    seen   keys of a query on average
+    rate   of one processor [FLOP/s]
+
+    A block has the rows of one head, or (packed) those of all heads that share keys.
+
+    Returns for blocks of `LEAST_TILE` rows and of `ATTENTION_TILE`, not packed, the time of the
+    walks [s], then that of the least tile packed and of the usual tile packed.
+    """
+    rows, heads = shapes.m * shapes.sharing, shapes.batch / shapes.sharing
+    found = []
+    for m, batch in ((shapes.m, shapes.batch), (rows, heads)):
+        for tile in (LEAST_TILE, ATTENTION_TILE):
+            waves = np.ceil(np.ceil(m / tile) * batch / sms)
+            found.append(waves * tile * seen * 4.0 * shapes.k / rate)
+    return found[0], found[1], found[2], found[3]
+
+
 def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
-    """Fused attention: waves of blocks of query rows, each walking over the keys."""
+    """Fused attention: waves of blocks of query rows, each walking over the keys that they see.
+
+    The features speak of the keys that a query sees and of blocks, not of the length of a prompt,
+    so that a prompt behind cached keys looks like one without of as many blocks and keys.
+    """
     peak = peak_of(shapes.dtype, accelerator)
     sms = accelerator.sms
     floor = memory_time(shapes.bytes, accelerator)
-    blocks = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch
-    waves = np.ceil(blocks / sms)
     compute = shapes.flop / peak
-    time = np.maximum(compute, floor)
-    # The softmax takes an exponential per score; a score costs 4 k FLOP, backward 2.5 times that.
-    work = shapes.flop / (2.5 if shapes.op == "attention_backward" else 1.0)
+    # A score costs 4 k FLOP, backward 2.5 times that; the softmax takes an exponential per score.
+    steps = 2.5 if shapes.op == "attention_backward" else 1.0
+    work = shapes.flop / steps
+    seen = work / (4.0 * shapes.k * shapes.m * shapes.batch)
+    walks = [steps * walk for walk in _walks(shapes, seen, sms, peak / sms)]
+    time = np.maximum(np.maximum(compute, floor), np.minimum.reduce(walks))
     rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
     exponentials = shapes.flop / (4.0 * shapes.k) / (rate * sms * accelerator.clock)
+    blocks = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch
+    packed = np.ceil(shapes.m * shapes.sharing / ATTENTION_TILE) * shapes.batch / shapes.sharing
+    waves, fewer = np.ceil(blocks / sms), np.ceil(packed / sms)
+    heads = shapes.batch / shapes.sharing
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
@@ -325,17 +379,22 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             np.clip(_log(exponentials / time), -4, 2),
             np.clip(_log(waves), 0, 4),
             blocks / (waves * sms),
-            _log(np.minimum(shapes.m, STEADY)),
-            _log(np.minimum(shapes.n, STEADY)),
+            np.clip(_log(fewer), 0, 4),
+            packed / (fewer * sms),
+            _log(np.minimum(seen, STEADY)),
             _log(shapes.k / 128.0),
             # Kernels exist for head sizes in steps of 32; others are padded.
             _log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
             np.asarray(shapes.k % 8 == 0, float),
             # Keys outside the window are skipped in whole tiles, which takes time too.
             np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
-            # Share of the score matrix that is computed: 1/2 when causal.
-            work / (shapes.m * shapes.n * shapes.k * shapes.batch),
+            np.broadcast_to(shapes.windowed, shapes.m.shape),
+            # Tiles on the diagonal are half empty.
+            np.log1p(0.5 * np.minimum(shapes.m, ATTENTION_TILE) / seen),
             np.clip(_log(shapes.batch / sms), -6, 4),
+            np.clip(_log(heads / sms), -6, 4),
+            np.broadcast_to(_log(np.asarray(shapes.sharing, float)), shapes.m.shape),
+            *(np.clip(_log(walk / time), -2, 4) for walk in walks),
         ],
         axis=1,
     )
@@ -362,6 +421,8 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     stay = np.clip(2.0 - SPILL * shapes.bytes / accelerator.l2, 0.0, 1.0)
     apart = np.maximum(1.0 / accelerator.bandwidth - 1.0 / accelerator.l2_bandwidth, 0.0)
     fetch = cold * stay * shapes.bytes * apart
+    windowed = np.broadcast_to(np.asarray(shapes.windowed, float), shapes.m.shape)
+    length = _log(np.clip(shapes.n * (1.0 + shapes.idle), 16, 131072))
     features = np.stack(
         [
             np.clip(_log(compute / floor), -6, 6),
@@ -374,6 +435,13 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             _log(shapes.k / 128.0),
             1.0 / (1.0 + shapes.bytes / accelerator.l2),
             np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
+            # A kernel for windows is another, and walks over the whole cache where it does not
+            # skip what lies outside.
+            windowed,
+            windowed * length,
+            length,
+            1.0 / (1.0 + 4.0 * shapes.bytes / accelerator.l2),
+            shapes.batch / (np.ceil(shapes.batch / accelerator.sms) * accelerator.sms),
         ],
         axis=1,
     )
@@ -381,7 +449,8 @@ def _decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
 
 
 def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
-    """The two products of a mixture's gated experts, over the experts that have tokens.
+    """The products of a mixture's experts (three matrices where gated, else two), over the experts
+    that have tokens.
 
     m    tokens of one expert
     n    inner size of an expert on this device
@@ -390,7 +459,9 @@ def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """
     m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
     size, nominal = ELEMENT_BYTES[shapes.dtype], peak_of(shapes.dtype, accelerator)
-    weights = 3.0 * WEIGHT_BYTES[shapes.dtype] * n * k * batch
+    one = 2.0 * m * n * k * batch
+    matrices = np.where(one > 0, shapes.flop / np.maximum(one, 1e-30), 3.0)
+    weights = matrices * WEIGHT_BYTES[shapes.dtype] * n * k * batch
     floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator)
     floor = floor + _cold_time(weights, accelerator, shapes.cold)
     compute = shapes.flop / nominal
@@ -407,10 +478,11 @@ def _grouped(shapes: Shapes, accelerator: Accelerator) -> Ideal:
         # Some libraries walk over the rows of every expert, here or elsewhere.
         np.broadcast_to(np.log1p(shapes.idle), m.shape),
         _log(np.clip((1.0 + shapes.idle) * m * batch, 1, 131072)),
+        matrices,
     ]
     for rows in (16.0, 64.0, 128.0):
         down = np.ceil(m / rows)
-        blocks = batch * down * np.ceil(2.0 * n / 128.0)
+        blocks = batch * down * np.ceil((matrices - 1.0) * n / 128.0)
         features += [m / (down * rows), np.clip(_log(blocks / accelerator.sms), -4, 4)]
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, np.stack(features, axis=1))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, tiled
+from predictor.arrays import Array, Numeric, in_order, tiled, weighted_median
 from predictor.hardware import Accelerator
+from predictor.precision import ELEMENT_BYTES
 from predictor.timing.calibration import (
+    EMPTY_KERNEL,
     Calibration,
     EfficiencyModel,
     Resolved,
@@ -99,9 +102,12 @@ def _busy(
     if resolved.model is not None:
         model = resolved.model
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
-        y = model.inefficiency(found.features, library, names) + _by_variant(model.offsets, shapes)
+        y = _in_library(model, found.features, library, names, accelerator, calibration)
+        y = y + _by_variant(model.offsets, shapes)
         latency, away = model.latency_on(accelerator), model.distance(found.features)
-        if resolved.relative is not None and np.any(away > 0):
+        if resolved.relatives:
+            y, latency, away = _among(resolved.relatives, found.features, library, shapes)
+        elif resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
                 resolved=resolved,
                 relative=resolved.relative,
@@ -115,6 +121,9 @@ def _busy(
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
+        if np.any(np.asarray(shapes.joined) > 0):
+            other = calibration.sibling(model, accelerator, library)
+            busy = _without_cast(busy, found, latency, shapes, accelerator, library, model, other)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated" and _all_measured(model, shapes):
             pedigree = "measured"
@@ -130,6 +139,76 @@ def _busy(
             half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
             busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
     return _Busy(found, busy, latency, sigma, pedigree, family)
+
+
+CAST_BANDWIDTH = 0.8
+"""Share of the memory's bandwidth that a cast of many elements reaches (aiconfigurator's casts to
+fp8 of more than 2^24 elements: 0.75 to 0.87 on H100, H200, B200)."""
+
+
+def _without_cast(
+    busy: Array,
+    found: Ideal,
+    latency: Numeric,
+    shapes: Shapes,
+    accelerator: Accelerator,
+    library: str,
+    model: EfficiencyModel,
+    other: EfficiencyModel | None,
+) -> Array:
+    """Products whose input another kernel narrows on the way: without the launch and the traffic of
+    a cast, but never faster than their ideal [s]."""
+    known = {**(other.casts if other is not None else {}), **model.casts}
+    launch = known.get(library, known.get("", 0.0))
+    width = ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[shapes.dtype]
+    moved = width * shapes.m * shapes.k * shapes.batch
+    cast = launch + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
+    least = np.maximum(found.time + EMPTY_KERNEL - latency, 0.0)
+    return np.asarray(np.maximum(busy - shapes.joined * cast, np.minimum(busy, least)))
+
+
+def _in_library(
+    model: EfficiencyModel,
+    features: Array,
+    library: str,
+    names: npt.NDArray[np.str_] | None,
+    accelerator: Accelerator,
+    calibration: Calibration,
+) -> Array:
+    """y of an accelerator's model in a kernel library. Of one that was not timed there but on a
+    relative of its architecture: in the libraries that both know, plus what it adds to them there.
+    """
+    if library and model.stacks and library not in model.stacks:
+        other = calibration.sibling(model, accelerator, library)
+        both = sorted(set(model.stacks) & set(other.stacks)) if other is not None else []
+        if other is not None and both:
+            own = [model.inefficiency(features, name, names) for name in both]
+            there = [other.inefficiency(features, name) for name in both]
+            step = other.inefficiency(features, library) - in_order(np.stack(there)) / len(both)
+            return np.asarray(np.maximum(in_order(np.stack(own)) / len(both) + step, 0.0))
+    return model.inefficiency(features, library, names)
+
+
+def _among(
+    relatives: Sequence[tuple[EfficiencyModel, float]],
+    features: Array,
+    library: str,
+    shapes: Shapes,
+) -> tuple[Array, Numeric, Array]:
+    """Shapes on an accelerator of whose architecture nothing was measured: the median of what other
+    architectures' models say of them, each counting by its likeness.
+
+    Returns (y, latency [s], distance from what they were measured on).
+    """
+    weights = np.array([weight for _, weight in relatives])
+    weights = np.maximum(weights / weights.max(), 1e-9)
+    every = [
+        model.inefficiency(features, library) + _by_variant(model.offsets, shapes)
+        for model, _ in relatives
+    ]
+    y = weighted_median(np.stack(every), weights)
+    latency = sum(w * model.latency for w, (model, _) in zip(weights, relatives, strict=True))
+    return y, latency / weights.sum(), relatives[0][0].distance(features)
 
 
 def _beyond(

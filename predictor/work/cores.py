@@ -74,17 +74,16 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
     """
     model, size = at.model, at.size
     queries, heads = _heads(at, reading)
+    variant = _kernel_of_prompts(at)
     both = float(model.qk_dim + model.v_dim)
     sequences, query, keys = reading.sequences, reading.query, reading.keys
     longest = np.minimum(float(model.sliding_window), keys) if windowed else keys
     read = reading.reach if windowed else keys
     batch = sequences * queries
     flop = 2.0 * batch * query * both * (reading.windowed if windowed else reading.seen)
-    moved = size * sequences * both * (query * queries + read * heads)
+    stored = at.software.cache if variant == "kv8" else size
+    moved = sequences * both * (size * query * queries + stored * read * heads)
     saved = sequences * query * (size * both * (queries + heads) + 4.0 * queries)
-    variant = "flash2" if at.software.attention == "triton" else at.software.attention
-    if model.is_latent and variant == "flash":
-        variant = "mla"
     parts = [("", "attention_prefill", "forward", flop, moved, saved)]
     if at.learning:  # the scores once more, and four products instead of two
         parts.append((".bwd", "attention_backward", "backward", 2.5 * flop, 2.0 * moved, 0.0))
@@ -107,6 +106,8 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
                 saved=at.kept(kept),
                 core=True,
                 idle=read / longest - 1.0,
+                windowed=float(windowed),
+                sharing=queries / heads,
             )
         )
     if at.software.scores:
@@ -114,6 +115,17 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
         at.stream(
             f"{name}.scores", "softmax", "fwd", batch * query, seen, at.software.scores, alone=True
         )
+
+
+def _kernel_of_prompts(at: WorkList) -> str:
+    """Variant of the fused kernel: its generation, latent heads, or keys and values of a cache that
+    is narrower than what is computed in."""
+    variant = "flash2" if at.software.attention == "triton" else at.software.attention
+    if variant != "flash":
+        return variant
+    if at.model.is_latent:
+        return "mla"
+    return "kv8" if 0.0 < at.software.cache < at.size else "flash"
 
 
 def _separate(at: WorkList, reading: Reading) -> None:
@@ -165,13 +177,23 @@ def decoding_core(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Nume
     if share < 1.0:
         _decoding(at.on(at.module, at.share * (1.0 - share)), "attention", sequences, keys, guessed)
     if share > 0.0:
-        seen = np.minimum(keys, float(at.model.sliding_window))
-        _decoding(at.on(at.module, at.share * share), WINDOWED, sequences, seen, guessed)
+        _decoding(
+            at.on(at.module, at.share * share), WINDOWED, sequences, keys, guessed, windowed=True
+        )
 
 
-def _decoding(at: WorkList, name: str, sequences: Numeric, seen: Numeric, guessed: Numeric) -> None:
-    """One kind of layer; the cache is read once for all query heads that share it."""
+def _decoding(
+    at: WorkList,
+    name: str,
+    sequences: Numeric,
+    keys: Numeric,
+    guessed: Numeric,
+    windowed: bool = False,
+) -> None:
+    """One kind of layer; the cache is read once for all query heads that share it, in a window at
+    most its last tokens."""
     model, cache, size = at.model, at.software.cache, at.size
+    seen = np.minimum(keys, float(model.sliding_window)) if windowed else keys
     queries = model.heads / at.portion.tp * guessed
     if model.is_latent:
         rows: Numeric = queries
@@ -200,5 +222,7 @@ def _decoding(at: WorkList, name: str, sequences: Numeric, seen: Numeric, guesse
             bytes=sequences * (cache * heads * seen * stored + 2.0 * size * queries * d),
             count=at.share,
             core=True,
+            idle=np.maximum(keys / np.maximum(seen, 1e-9) - 1.0, 0.0),
+            windowed=float(windowed),
         )
     )

@@ -32,6 +32,10 @@ class Operator:
     saved    bytes that one execution keeps from the forward to the backward pass
     core     belongs to the attention core, which selective recomputation repeats
     idle     keys outside the window per key within it
+    windowed 1 where the kernel is one for windows, whether the window binds or not
+    sharing  query heads of a prompt that share a key and value head
+    joined   1 where a kernel before it narrows its input on the way, which kernel tables time with
+             the product
     kernels  of one execution, which the host launches one after the other
     """
 
@@ -51,6 +55,9 @@ class Operator:
     saved: Numeric = 0.0
     core: bool = False
     idle: Numeric = 0.0
+    windowed: Numeric = 0.0
+    sharing: Numeric = 1.0
+    joined: float = 0.0
     kernels: Numeric = 1.0
 
 
@@ -110,6 +117,7 @@ def gemm(
     saved: Numeric = 0.0,
     core: bool = False,
     kernels: Numeric = 1.0,
+    joined: float = 0.0,
 ) -> Operator:
     """A matrix product C[m,n] = A[m,k] B[k,n], `batch` times, `out_bytes` per element of C; B is as
     narrow as weights of that data type are stored. The host launches `kernels` of them."""
@@ -132,6 +140,7 @@ def gemm(
         saved=saved,
         core=core,
         kernels=kernels,
+        joined=joined,
     )
 
 

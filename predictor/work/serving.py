@@ -59,6 +59,7 @@ def software_of(plan: ServingPlan) -> Software:
         traffic=UNFUSED if apart else 1.0,
         scores=SCORE_BYTES if apart else 0.0,
         widens=apart,
+        casts=plan.casts == "apart",
     )
 
 
@@ -190,7 +191,7 @@ def pass_collectives(
 
     mixers = held.attention + held.mamba + held.delta
     add("attention.reduce", "allreduce", "tp", whole, mixers)
-    if held.dense:
+    if held.dense and not model.parallel:  # else added up together with attention's
         add("mlp.reduce", "allreduce", "tp", whole, held.dense)
     if model.is_moe:
         # One replica: every rank has all tokens, and the experts' parts are added up. Several:

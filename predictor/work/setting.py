@@ -28,6 +28,8 @@ class Software:
     traffic    of small kernels over what it would be were they joined
     scores     bytes per attention score that goes through memory beside the products
     widens     narrow weights are widened in memory before many rows are multiplied
+    casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
+               activation that made them
     """
 
     core: str
@@ -45,6 +47,7 @@ class Software:
     traffic: float = 1.0
     scores: float = 0.0
     widens: bool = False
+    casts: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

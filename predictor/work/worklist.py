@@ -146,6 +146,7 @@ class WorkList:
         """A matrix product; in the core's data type and with its output unless stated. `batch` run
         in one kernel, `groups` beside each other in one each."""
         dtype = dtype or self.software.core
+        narrow = ELEMENT_BYTES[dtype] < ELEMENT_BYTES[self.software.core]
         self.operators.append(
             gemm(
                 name=name,
@@ -162,6 +163,7 @@ class WorkList:
                 saved=self.kept(saved),
                 core=core,
                 kernels=groups,
+                joined=float(narrow and not self.software.casts),
             )
         )
 

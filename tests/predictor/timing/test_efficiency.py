@@ -29,7 +29,7 @@ def test_another_schema_version_is_refused(copy: Path) -> None:
     path = copy / "calibration.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "schema_version": 99}))
-    with pytest.raises(InputError, match="schema version 99, this reckon reads 5"):
+    with pytest.raises(InputError, match="schema version 99, this reckon reads 6"):
         load(copy)
 
 

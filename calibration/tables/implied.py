@@ -1,0 +1,66 @@
+"""What rows of a kernel table imply without saying it: data types by their other names, traffic of
+kernels that stream their operands, links of collectives inside a node or between nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from calibration.tables.kernel_table import STREAMED, is_collective
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.precision import ELEMENT_BYTES, SPELLINGS
+
+PASSES = {
+    **dict.fromkeys(("add", "div", "mul", "pow"), 3.0),
+    **dict.fromkeys(("swiglu", "geglu", "silu_and_mul", "act_fn", "mlp_act"), 3.0),
+}
+"""Elements read and written per element of the outcome; 2 for all other streaming kernels."""
+
+
+def implied(table: pd.DataFrame) -> pd.DataFrame:
+    """A checked kernel table with what its rows imply filled in; what they state stays."""
+    table = table.assign(dtype=table["dtype"].replace(SPELLINGS))
+    return _links(_traffic(table))
+
+
+def _traffic(table: pd.DataFrame) -> pd.DataFrame:
+    """Bytes that streaming kernels move, from rows, columns and data type; of one that converts
+    ('bf16->fp8'), it reads one type and writes the other."""
+    open_ = table["op"].isin(STREAMED) & ~(table["message_bytes"] > 0)
+    if not open_.any():
+        return table
+    rows = table[open_]
+    sides = rows["dtype"].str.split("->", n=1)
+    read = sides.str[0].map(ELEMENT_BYTES)
+    written = sides.str[-1].map(ELEMENT_BYTES)
+    streams = rows["kernel"].map(PASSES).fillna(2.0)
+    each = read * (streams - 1.0) + written
+    moved = table["message_bytes"].mask(open_, rows["m"] * rows["n"] * each)
+    return table.assign(message_bytes=moved)
+
+
+def _links(table: pd.DataFrame) -> pd.DataFrame:
+    """Links of collectives that state an accelerator and how many nodes: those of the catalog's
+    system with it."""
+    open_ = is_collective(table) & ((table["link"] == "") | ~(table["link_gbs"] > 0))
+    found = table.copy()
+    for name, rows in table[open_].groupby("accelerator"):
+        try:
+            cluster = catalog.default_system(catalog.accelerator(str(name)), None)
+        except InputError:
+            continue
+        inner, outer = cluster.tiers[0], cluster.tiers[-1]
+        single = rows.index[(rows["num_nodes"].fillna(1.0) <= 1.0).to_numpy()]
+        several = rows.index.difference(single)
+        found.loc[single, "link"] = inner.link
+        found.loc[several, "link"] = outer.link
+        found.loc[several, "node_link"] = inner.link
+        for index, columns, tier in (
+            (single, ("link_gbs", "in_switch"), inner),
+            (several, ("link_gbs", "in_switch"), outer),
+            (several, ("node_link_gbs", "node_in_switch"), inner),
+        ):
+            found.loc[index, columns[0]] = float(np.mean(tier.rate)) / 1e9
+            found.loc[index, columns[1]] = float(bool(tier.in_switch))
+    return found

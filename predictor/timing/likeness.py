@@ -1,0 +1,40 @@
+"""Which accelerators are alike: whose measurements stand for one of which nothing was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.hardware import Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """Whose measurements a pooled model learned from: their vendor, and their mean `traits`."""
+
+    vendor: str
+    traits: tuple[float, ...]
+
+
+LIKENESS = 0.3
+"""Distance of traits over which a relative's say falls by a factor e (accelerators of the shared
+tables left out with their architecture: anything from 0.15 to 0.6 errs alike)."""
+
+
+def traits(accelerator: Accelerator) -> tuple[float, ...]:
+    """What kernels of an accelerator live on, as logarithms: arithmetic over bandwidth, bandwidth
+    of the cache over that of memory, arithmetic of a processor per clock. NaN where unknown."""
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    found = (
+        half / accelerator.bandwidth,
+        accelerator.l2_bandwidth / accelerator.bandwidth,
+        half / (accelerator.sms * accelerator.clock),
+    )
+    return tuple(float(np.mean(np.log(ratio))) for ratio in found)
+
+
+def likeness(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """How much a relative counts, 0..1; traits that are not known do not part them."""
+    away = np.abs(np.subtract(one, other))
+    return float(np.exp(-np.nansum(away) / LIKENESS))

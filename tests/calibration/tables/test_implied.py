@@ -1,0 +1,65 @@
+"""What rows of a kernel table say without stating it."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from calibration.tables.implied import implied
+from calibration.tables.kernel_table import check_kernels, gaps
+from predictor import catalog
+
+
+def rows(**columns: object) -> pd.DataFrame:
+    table = pd.DataFrame({"accelerator": "H100-SXM5-80GB", "latency_us": 10.0, **columns})
+    return implied(check_kernels(table, "t"))
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "dtype", "each"),
+    [
+        ("norm", "layernorm", "bf16", 4.0),  # read and written
+        ("elementwise", "add", "fp16", 6.0),  # two read, one written
+        ("elementwise", "swiglu", "bf16", 6.0),  # per element of the outcome
+        ("elementwise", "gelu", "fp32", 8.0),
+        ("elementwise", "cast", "bf16->fp8", 3.0),
+    ],
+)
+def test_streams_follow_from_rows_columns_and_type(
+    op: str, kernel: str, dtype: str, each: float
+) -> None:
+    table = rows(op=[op], kernel=kernel, dtype=dtype, m=10.0, n=100.0)
+    assert table["message_bytes"].tolist() == [1000.0 * each]
+    assert gaps(table).tolist() == [""]
+
+
+def test_what_is_stated_stays() -> None:
+    table = rows(op=["norm"], kernel="ln", dtype="bf16", m=10.0, n=100.0, message_bytes=7.0)
+    assert table["message_bytes"].tolist() == [7.0]
+    stated = rows(op=["allreduce"], dtype="bf16", num_gpus=8.0, message_bytes=1e6, link="mine",
+                  link_gbs=3.0)  # fmt: skip
+    assert (stated["link"].tolist(), stated["link_gbs"].tolist()) == (["mine"], [3.0])
+
+
+def test_a_node_implies_its_links() -> None:
+    """Inside one node the scale-up link of the catalog's system; between nodes the outermost."""
+    table = rows(op=["allreduce"] * 3, dtype="bf16", num_gpus=[8.0, 8.0, 16.0],
+                 num_nodes=[1.0, None, 2.0], message_bytes=1e6)  # fmt: skip
+    system = catalog.default_system(catalog.accelerator("H100-SXM5-80GB"), None)
+    inner, outer = system.tiers[0], system.tiers[-1]
+    assert table["link"].tolist() == [inner.link, inner.link, outer.link]
+    assert table["link_gbs"].tolist() == [inner.rate / 1e9, inner.rate / 1e9, outer.rate / 1e9]
+    assert table["node_link"].tolist() == ["", "", inner.link]
+    assert (gaps(table) == "").all()
+
+
+def test_a_link_of_a_strange_accelerator_stays_open() -> None:
+    table = rows(op=["allreduce"], dtype="bf16", num_gpus=8.0, message_bytes=1e6)
+    strange = implied(table.assign(accelerator="X1", link="", link_gbs=None))
+    assert gaps(strange).str.contains("link is not stated").all()
+
+
+def test_data_types_have_other_names() -> None:
+    table = rows(op=["gemm"] * 3, m=8.0, n=8.0, k=8.0,
+                 dtype=["fp8-blockscale", "bfloat16/bfloat16", "nvfp4"])  # fmt: skip
+    assert table["dtype"].tolist() == ["fp8_block", "bf16", "nvfp4"]

@@ -1,0 +1,118 @@
+"""What stands for an accelerator, a library or a kernel that nobody measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.arrays import weighted_median
+from predictor.hardware import Accelerator
+from predictor.timing import Calibration, EfficiencyModel, Kin, Shapes, shape_times, traits
+from predictor.timing.features import ideal
+from predictor.timing.likeness import likeness
+
+A100, H100, A40 = (
+    catalog.accelerator(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "A40-48GB")
+)
+M = np.array([64.0, 1000.0, 8192.0])
+ONE = np.ones(3)
+PRODUCTS = Shapes(
+    "gemm", "bf16", ("fwd",), 0 * M, M, 4096 * ONE, 4096 * ONE, ONE, 2 * M * 4096.0**2,
+    2.0 * (2 * M * 4096 + 4096.0**2),
+)  # fmt: skip
+FEATURES = ideal(PRODUCTS, A100).features.shape[1]
+
+
+def model(place: str, y: float, kin: Accelerator | None = None, **stacks: float) -> EfficiencyModel:
+    """One that answers y for every shape, and y plus its own in each library."""
+    wide = np.full(FEATURES, 1e6)
+    return EfficiencyModel(
+        kind="gemm", dtype="bf16", accelerator=place, latency=2e-6, limit=10.0, degree=1,
+        sigma=0.05, points=100, offsets={"fwd": 0.0}, low=-wide, high=wide, mean=0 * wide,
+        scale=wide / wide, weights=(np.zeros((FEATURES, 1)),), biases=(np.array([y]),),
+        keys=np.empty(0), stacks={name: np.array([step]) for name, step in stacks.items()},
+        kin=Kin(kin.vendor, traits(kin)) if kin else None,
+    )  # fmt: skip
+
+
+def known(*models: EfficiencyModel) -> Calibration:
+    return Calibration("x", kernels={(m.kind, m.dtype, m.accelerator): m for m in models})
+
+
+def inefficiency(accelerator: Accelerator, calibration: Calibration, library: str = "") -> float:
+    """y behind the time of the largest product."""
+    time = shape_times(PRODUCTS, accelerator, calibration, library=library)[0]
+    return float(np.log((time[-1] - 2e-6) / ideal(PRODUCTS, accelerator).time[-1]))
+
+
+def test_an_accelerator_is_most_like_itself() -> None:
+    names = [
+        n for n in catalog.rows("accelerators") if n.startswith(("A", "H1", "B2", "L4", "RTX"))
+    ]
+    every = [traits(catalog.accelerator(name)) for name in names]
+    for one in every:
+        assert likeness(one, one) == 1.0
+        assert all(0.0 < likeness(one, other) <= 1.0 for other in every)
+        assert likeness(one, (float("nan"),) * 3) == 1.0  # what is not known parts nobody
+
+
+@given(
+    st.lists(st.floats(-5, 5), min_size=3, max_size=9).filter(lambda v: len(v) % 2 == 1),
+    st.floats(5, 1e6),
+)
+def test_a_median_does_not_mind_one_outlier(values: list[float], far: float) -> None:
+    column = np.array(values)[:, None]
+    plain = weighted_median(column, np.ones(len(values)))
+    assert plain[0] == pytest.approx(np.median(values))
+    highest = int(np.argmax(values))
+    column[highest] = far
+    assert weighted_median(column, np.ones(len(values)))[0] == plain[0]
+    weights = np.ones(len(values))
+    weights[highest] = len(values)  # unless more than half of the weight is its own
+    assert weighted_median(column, weights)[0] == far
+
+
+def test_the_most_alike_architecture_decides() -> None:
+    near, far = replace(A40, name="near"), replace(H100, name="far")
+    calibration = known(model("*mine", 0.3, near), model("*other", 1.5, far))
+    assert inefficiency(A40, calibration) == pytest.approx(0.3)
+    assert inefficiency(replace(H100, architecture="none"), calibration) == pytest.approx(1.5)
+
+
+def test_vendors_stand_for_their_own() -> None:
+    """However alike another vendor's may be on paper."""
+    stranger = replace(A40, vendor="AMD")
+    calibration = known(model("*a", 0.2, stranger), model("*b", 1.0, H100))
+    assert inefficiency(A40, calibration) == pytest.approx(1.0)
+    assert inefficiency(stranger, calibration) == pytest.approx(0.2)
+
+
+def test_a_library_is_what_it_is_on_a_relative() -> None:
+    """In the library that both know, plus the step from it to the other there."""
+    own = model(A100.name, 0.4, sglang=0.1)
+    pool = model("*ampere", 0.9, A100, sglang=0.3, trtllm=0.55)
+    calibration = known(own, pool)
+    assert inefficiency(A100, calibration, "sglang") == pytest.approx(0.5)
+    assert inefficiency(A100, calibration, "trtllm") == pytest.approx(0.5 + 0.25)
+    assert inefficiency(A100, calibration, "nobody") == pytest.approx(0.4)
+    revised = replace(A100, architecture="ampere-ultra")
+    assert inefficiency(revised, calibration, "trtllm") == pytest.approx(0.75)
+
+
+def test_a_joined_cast_saves_its_launch_and_traffic_and_no_more() -> None:
+    own = replace(model(H100.name, 0.3, trtllm=0.0), casts={"trtllm": 5e-6, "": 1e-6})
+    calibration = known(own)
+    apart = shape_times(PRODUCTS, H100, calibration, library="trtllm")[0]
+    joined = shape_times(replace(PRODUCTS, joined=1.0), H100, calibration, library="trtllm")[0]
+    moved = 4.0 * M * 4096.0  # bf16 is no narrow type: two bytes read, two written
+    saved = np.minimum(5e-6 + moved / (0.8 * H100.bandwidth), apart)
+    assert (joined >= ideal(PRODUCTS, H100).time).all()
+    assert (apart - joined <= saved + 1e-12).all()
+    assert apart[-1] - joined[-1] == pytest.approx(saved[-1], rel=1e-6)
+    neutral = shape_times(replace(PRODUCTS, joined=1.0), H100, calibration)[0]
+    assert (neutral >= joined).all()

@@ -98,7 +98,7 @@ def test_a_product_in_every_tiling(m: int, n: int, k: int, batch: int, cold: flo
     assert row[1] == pytest.approx(math.log(min(time, 5e-3) / 1e-6))
     assert row[2] == pytest.approx(math.log(best / time), abs=2e-3)
     near = [key for key, (cost, *_) in found.items() if cost < best * 1.002]
-    told = [found[key][1:] + (key[0] * key[1], key[2]) for key in near]
+    told = [(*found[key][1:], key[0] * key[1], key[2]) for key in near]
     own = (math.exp(row[3]), row[4], row[5], math.exp(row[6]), math.exp(row[7]))
     chosen = [(min(t[0], math.exp(5)), *t[1:]) for t in told]
     assert any(own == pytest.approx(t) for t in chosen)
@@ -154,7 +154,7 @@ HOPPER = catalog.technology.relative(catalog.technology.processor("hopper"))
 @pytest.mark.parametrize(("m", "n", "k"), [(8192, 8192, 8192), (1, 8192, 8192), (500, 300, 9000)])
 @pytest.mark.parametrize("l2", [5e7, 1e5])
 def test_every_level_of_the_hierarchy_in_every_tiling(m: int, n: int, k: int, l2: float) -> None:
-    """Bytes of each level over its rate, tile by tile; the tiling whose slowest level is fastest."""
+    """Bytes of each level over its rate; the tiling whose slowest level takes least."""
     machine = replace(HOPPER, l2=l2)
     peak = float(machine.peak["bf16"] * power_limit(machine))
     out, side = 2 * m * n, math.sqrt(float(machine.sms))

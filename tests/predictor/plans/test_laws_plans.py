@@ -18,7 +18,14 @@ from predictor.plans.events import timeline
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import check
-from predictor.plans.schedules import SCHEDULES, Passes, pipeline_time
+from predictor.plans.schedules import (
+    SCHEDULES,
+    Passes,
+    _around,
+    _places,
+    _slowest_behind,
+    pipeline_time,
+)
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.precision import PRECISIONS
@@ -179,15 +186,31 @@ stretch = st.floats(0.3, 2.0)
 def test_one_forward_one_backward_is_its_last_event(
     first: float, inner: float, last: float, p: int, m: int
 ) -> None:
-    """Exact where inner stages are no slower than the last; where they are the slowest never
-    shorter, and a fifth longer at most."""
+    """Exact where no stage is slower than the last; where inner ones are the slowest never shorter,
+    and a fifth longer at most."""
     of = three(first, inner, last, p)
     closed = float(pipeline_time("1f1b", of, float(m)))
     played = timeline("1f1b", *of.of_every_stage(), m)[-1].end
-    if p == 2 or inner <= last:
+    if max(first, inner) <= last:
         assert closed == pytest.approx(played, rel=1e-9)
-    elif inner >= first:
+    elif p > 2 and inner >= max(first, last):
         assert played * (1 - 1e-9) <= closed <= 1.2 * played
+
+
+@given(stretch, stretch, stretch, st.integers(2, 8))
+def test_what_lies_around_a_stage(first: float, inner: float, last: float, p: int) -> None:
+    """Sums before and behind, and the slowest behind, against the stages one by one."""
+    of = three(first, inner, last, p)
+    every = [first, *[inner] * (p - 2), last]
+    for kind, ahead, position in _places(of.count):
+        at = int(position)
+        if not of.present[kind]:
+            continue
+        before, behind = _around(kind, ahead, of.forward, of.count)
+        assert float(before) == pytest.approx(sum(every[:at]))
+        assert float(behind) == pytest.approx(sum(every[at + 1 :]))
+        slowest = float(_slowest_behind(kind, ahead, of.forward, of.count))
+        assert slowest == max(every[at + 1 :], default=0.0)
 
 
 @given(stretch, stretch, stretch, st.integers(2, 8), st.integers(1, 12))

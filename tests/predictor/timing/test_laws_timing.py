@@ -26,7 +26,7 @@ from predictor.timing.calibration import (
     shape_keys,
 )
 from predictor.timing.collectives import collective_time, distinct, hops, span, traffic, volume
-from predictor.timing.engines import EngineParameters
+from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.timing.features import Shapes, ideal, kind_of, memory_time, power_limit
 from predictor.timing.kernels import shape_times, throttled
 from predictor.timing.roofline import hierarchy, least_time
@@ -75,6 +75,7 @@ SHAPES = [
     (16, 64, 24, 1),  # deeper than the least piece of 16, in two parts
     (200, 2000, 2000, 1),  # weights of which some stay in the cache
     (8, 80000, 80000, 1),
+    (8192, 64, 4096, 1),
     (300, 500, 700, 2),
 ]
 
@@ -350,6 +351,25 @@ def test_where_nothing_is_fitted_runs_are_as_uncertain_as_each_other() -> None:
     assert own.gap < 1e-6 < own.sequence < own.step < own.request < 10e-3
 
 
+def test_engines_change_with_the_years() -> None:
+    """Up to a month one, then the next, then the last; else the engine of all years, else all
+    engines' mean, else the documented defaults."""
+    names = ("a until 2023-06", "a until 2024-06", "a", "neutral", "b until 2024-01")
+    own = {name: EngineParameters(decode=float(at)) for at, name in enumerate(names)}
+    known = ServingParameters(own, {"ttft": 0.1, "ttft.static": 0.2, "all": 0.4})
+    for engine, era, expected in (
+        ("a", "2023-01", 0), ("a", "2023-06", 0), ("a", "2023-07", 1), ("a", "2025-01", 2),
+        ("a", "neutral", 2), ("b", "2023-12", 4), ("b", "2025-01", 3), ("c", "2023-01", 3),
+    ):  # fmt: skip
+        assert known.of(engine, era).decode == expected
+    assert ServingParameters().of("a", "2023-01").decode == EngineParameters().decode
+    assert known.spread("ttft", "static") == 0.2
+    assert known.spread("ttft", "serving") == 0.1
+    assert known.spread("tpot", "serving") == 0.4
+    # Engines of one time differ by a third and more.
+    assert math.log(1.33) <= ServingParameters().spread("tpot", "serving") <= math.log(1.5)
+
+
 def test_time_is_latency_and_what_the_ideal_takes_at_an_efficiency() -> None:
     own = shapes("gemm", 4096, 4096, 4096)
     time = shape_times(own, DEVICE, Calibration("none"))[0]
@@ -378,7 +398,10 @@ def flat(y: float, high: float, **more: object) -> EfficiencyModel:
 
 def test_beyond_its_measurements_an_accelerator_is_like_its_relatives() -> None:
     """Its own measurements count less by e for every standard deviation outside of them."""
-    own, theirs = flat(0.3, 10.0), flat(0.5, 30.0, latency=4e-6, accelerator="*none", sigma=0.15)
+    own, theirs = (
+        flat(0.3, 10.0),
+        flat(0.4, 30.0, latency=4e-6, accelerator="*none", sigma=0.15, offsets={"fwd": 0.1}),
+    )
     known = Calibration("two", kernels={("gemm", "bf16", "device"): own,
                                         ("gemm", "bf16", "*none"): theirs})  # fmt: skip
     product = shapes("gemm", 4096, 4096, 2.0**16)

@@ -15,6 +15,7 @@ from predictor.arrays import (
     Numeric,
     category_fields,
     compact,
+    distinct_rows,
     flat,
     identity,
     in_order,
@@ -156,3 +157,24 @@ def test_a_sum_does_not_depend_on_the_columns_beside_it(
     for column in range(columns):
         assert in_order(values[:, column : column + 1])[0] == whole[column]
         assert in_order(np.concatenate([values, np.zeros((9, columns))]))[column] == whole[column]
+
+
+@given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 5), st.integers(0, 99))
+def test_distinct_rows_are_those_of_a_set(rows: int, columns: int, values: int, seed: int) -> None:
+    """The first of each, and for every row which of them it is."""
+    random = np.random.default_rng(seed)
+    table = random.integers(0, values, size=(rows, columns)) * np.pi
+    first, inverse = distinct_rows(list(table.T))
+    told = [tuple(row) for row in table]
+    assert len(first) == len(set(told))
+    assert all(told[first[which]] == row for which, row in zip(inverse, told, strict=True))
+    assert all(told.index(told[at]) == at for at in first)
+
+
+def test_distinct_rows_of_more_combinations_than_numbers() -> None:
+    """Twelve columns of 64 values: 2 to the 72 combinations, of 64 rows."""
+    column = np.random.default_rng(0).permutation(64).astype(float)
+    first, inverse = distinct_rows([column] * 12)
+    assert len(first) == 64
+    assert sorted(inverse.tolist()) == list(range(64))
+    assert np.array_equal(column[first[inverse]], column)

@@ -19,6 +19,7 @@ from predictor.work.serving import (
     decode_attention,
     end_operators,
     layer_operators,
+    pass_collectives,
     prefill_attention,
 )
 from predictor.work.training import step_operators, update_operators
@@ -282,9 +283,11 @@ def test_state_space_block() -> None:
         | residual("mamba.residual", OWN)
     )
     check(step_operators(HYBRID, trained()), expected, ("mamba",))
-    new = {o.name: o for o in decode_attention(HYBRID, served(), 5.0, 700.0)}["mamba.update"]
-    assert float(new.bytes) == 5 * heads * STATES * WIDE * 2 * 4
-    assert new.count == 4
+    for drafted in (0, 3):  # every guess updates the state, too
+        listed = decode_attention(HYBRID, served(drafted=float(drafted)), 5.0, 700.0)
+        new = {o.name: o for o in listed}["mamba.update"]
+        assert float(new.bytes) == 5 * (1 + drafted) * heads * STATES * WIDE * 2 * 4
+        assert new.count == 4
 
 
 EXPERTS, TOP, INNER, SHARED = 24, 3, 448, 320
@@ -510,6 +513,51 @@ def test_experts_while_serving() -> None:
     plain = grouped("", "moe", "bf16", 7.0, 5.0, 3.0, 2.0, gated=False, size=2.0)
     assert plain.flop == 2 * 2 * 7 * 5 * 3 * 2
     assert plain.bytes == 2 * (2 * (2 * 5 * 3) + 2 * 7 * (2 * 3 + 2 * 2 * 5))
+
+
+def test_copies_of_tokens_are_put_in_order_before_the_experts_and_back_after() -> None:
+    """Each is read and written; there are as many as came."""
+    found = {o.name: o for o in layer_operators(MIXED, served(tp=8.0, ep=4.0), 40.0)}
+    for name in ("moe.permute", "moe.unpermute"):
+        assert float(found[name].bytes) == 40 * TOP / 4 * H * 2 * 2
+    assert float(found["moe.route"].bytes) == 40 * EXPERTS * 12
+
+
+def test_what_ranks_exchange_while_serving() -> None:
+    """Two replicas of four ranks: copies of tokens go to their experts and back, each rank with its
+    part of them; ranks that split experts gather and scatter what came. One replica adds up the
+    experts' parts instead, as attention and dense layers do theirs; logits are gathered."""
+    whole = 2.0 * 40 * H
+
+    def told(**fields: float) -> dict[str, tuple[float, float]]:
+        listed = pass_collectives(MIXED, served(tp=4.0, ep=4.0, **fields), 40.0, 7.0)
+        found = {o.name: (float(o.bytes), float(o.count)) for o in listed}
+        return {name: one for name, one in found.items() if one[1]}
+
+    two = told(dp=2.0, batch=2.0)
+    sent = 2.0 * 40 * H * TOP / 4
+    assert two["moe.travel"] == (sent, 2 * 5)
+    assert two["moe.gather"] == two["moe.scatter"] == (sent * 2, 5)
+    assert "moe.reduce" not in two
+    one = told()
+    assert one["moe.reduce"] == one["attention.reduce"] == (whole, 5)
+    assert one["embedding.reduce"] == (whole, 1)
+    assert one["head.gather"] == (2.0 * 7 * V, 1)
+    assert "moe.travel" not in one
+    piped = {o.name: o for o in pass_collectives(DENSE, served(tp=4.0, pp=3.0), 40.0, 7.0)}
+    assert (float(piped["pipeline"].bytes), float(piped["pipeline"].count)) == (whole / 4, 2)
+    assert (float(piped["mlp.reduce"].bytes), float(piped["mlp.reduce"].count)) == (whole, 5)
+
+
+@pytest.mark.parametrize(("precision", "width"), [("bf16", 2), ("fp8", 1), ("nvfp4", 0.5625)])
+def test_inputs_are_kept_as_narrow_as_they_are_multiplied(precision: str, width: float) -> None:
+    """Never wider than the activations are: the head's stay in 16 bits, those of fp32 in 32."""
+    found = {o.name: float(o.saved) for o in step_operators(DENSE, trained(precision=precision))}
+    assert found["mlp.up"] == pytest.approx(width * OWN * H)
+    assert found["mlp.down"] == pytest.approx(width * T * FFN // TP)
+    assert found["head"] == 2 * OWN * H
+    wide = {o.name: float(o.saved) for o in step_operators(DENSE, trained(precision="fp32"))}
+    assert wide["mlp.up"] == 4 * OWN * H
 
 
 def test_ends_while_serving() -> None:

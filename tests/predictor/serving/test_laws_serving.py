@@ -19,7 +19,12 @@ from predictor.models.model import Model
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.serving.apart import most_together
 from predictor.serving.apart_events import serve_apart
-from predictor.serving.capacities import Promise, poisson_quantile, waiting_quantile
+from predictor.serving.capacities import (
+    Promise,
+    capacity,
+    poisson_quantile,
+    waiting_quantile,
+)
 from predictor.serving.completion import complete_serving
 from predictor.serving.events import poisson, serve, spread_lengths
 from predictor.serving.kernels import headwise_time, matvec_time
@@ -265,6 +270,34 @@ def test_a_queue_at_no_load_and_at_the_brim() -> None:
     assert slow.most == pytest.approx(1 / 4)
 
 
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.05])
+def test_few_prompts_wait_as_pollaczek_says(share: float) -> None:
+    met = queue(np.array([2.0])).at(share / 2.0, 1.0)
+    assert float(met.wait) == pytest.approx(share * 2.0 / (2.0 * (1.0 - share)), rel=2e-3)
+
+
+def test_lengths_even_out_in_a_pass_over_several_prompts() -> None:
+    """Passes that grow with the square of the mean length, which is uniform within v of one for one
+    prompt and within v over two for four: 1 + v^2 / 3, and 1 + v^2 / 12."""
+    lengths = np.linspace(0.4, 1.6, 2001)
+    own = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0)
+    squares = (lengths**2).tolist()
+    table = ReadTable([1.0, 4.0], lengths.tolist(), [squares, squares], 0.0, 1.0, own, 0.0, 0.6)
+    found = table.queue()
+    assert found.alone == pytest.approx(1 + 0.36 / 3, rel=1e-3)
+    assert found.most == pytest.approx(4 / (1 + 0.36 / 12), rel=1e-3)
+
+
+def test_passes_of_workers_take_new_tokens_up_to_a_chunk() -> None:
+    """Half of each prompt of 100 is cached: two fill a pass of 100 tokens."""
+    own = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=100.0, cached=0.5,
+                      prefill_workers=1.0)  # fmt: skip
+    reading = ReadTable([1.0, 4.0], [100.0], [[2.0], [5.0]], 0.0, 1.0, own, 0.0, 0.0)
+    found = serve_apart(reading, replace(served(), plan=own), np.full(3, 100.0), np.full(3, 10.0),
+                        np.zeros(3))  # fmt: skip
+    assert found.first.tolist() == pytest.approx([3.0, 3.0, 5.0])
+
+
 def plan(**fields: object) -> ServingPlan:
     given = {"batch": 8.0, "input_len": 1000.0, "output_len": 100.0, "serving": 1.0, **fields}
     return ServingPlan(**given)  # type: ignore[arg-type]
@@ -315,6 +348,27 @@ def test_a_pass_launches_every_kernel_of_every_block() -> None:
     assert float(found.communication) == 0
     assert float(found.compute) == pytest.approx(sum(float(line.time) for line in found.lines))
     assert sum(line.count for line in found.lines) == listed + 4
+    # Two ranks reduce behind the two products of each of four layers and the embedding, and gather
+    # the logits.
+    two = body(SMALL, CLUSTER, plan(tp=2.0), 50.0, 7.0, PLAIN, captured=False, sustained=False)
+    assert float(two.kernels) == listed + 4 + 2 * 4 + 2
+    for each in (found, two):
+        spent = sum(float(time) for time, _ in each.families.values())
+        assert spent == pytest.approx(float(each.compute + each.communication))
+
+
+def test_loads_of_replicas_are_those_of_each() -> None:
+    """From one running request of each of two replicas to as many as they admit."""
+    own = plan(dp=np.array([1.0, 2.0]), batch=8.0)
+    found = capacity(SMALL, CLUSTER, own, PLAIN, Promise())
+    assert found.running[:, 0].tolist() == pytest.approx([1.0, 2.0])
+    assert found.rate[1] == pytest.approx(2 * found.rate[0])
+    alone = predict_inference(SMALL, CLUSTER, plan(batch=1.0, synchrony=0.0), PLAIN).latencies
+    assert found.rate[0, 0] == pytest.approx(float(alone.requests_per_s))
+    assert found.used[0, 0] == pytest.approx(float(alone.requests_per_s * alone.prompt))
+    assert found.kept(Promise()).all()
+    assert found.best(Promise()).tolist() == [int(np.argmax(row)) for row in found.rate]
+    assert not found.kept(Promise(ttft=1e-9)).any()
 
 
 def test_passes_one_after_the_other_add_up() -> None:

@@ -20,6 +20,7 @@ from predictor.work.serving import (
     end_operators,
     layer_operators,
     pass_collectives,
+    pass_groups,
     prefill_attention,
 )
 from predictor.work.training import step_operators, update_operators
@@ -544,9 +545,52 @@ def test_what_ranks_exchange_while_serving() -> None:
     assert one["embedding.reduce"] == (whole, 1)
     assert one["head.gather"] == (2.0 * 7 * V, 1)
     assert "moe.travel" not in one
+    for model, mixers in ((HYBRID, 1 + 4), (DELTA, 1 + 4)):
+        listed = pass_collectives(model, served(tp=2.0), 40.0, 7.0)
+        assert float(listed[0].count) == mixers
+    some = {o.name: o for o in layer_operators(replace(MIXED, dense_layers=2), served(), 40.0)}
+    assert (float(some["mlp.up"].count), float(some["moe.experts"].count)) == (2, 3)
     piped = {o.name: o for o in pass_collectives(DENSE, served(tp=4.0, pp=3.0), 40.0, 7.0)}
     assert (float(piped["pipeline"].bytes), float(piped["pipeline"].count)) == (whole / 4, 2)
     assert (float(piped["mlp.reduce"].bytes), float(piped["mlp.reduce"].count)) == (whole, 5)
+
+
+def test_ranks_of_a_served_model_lie_tensor_parallel_first() -> None:
+    """Then replicas of the attention, then stages; experts over the ranks of a stage."""
+    own = pass_groups(served(tp=4.0, dp=2.0, pp=3.0, ep=4.0, batch=2.0))
+    found = {name: (float(g.size), float(g.stride)) for name, g in own.items()}
+    assert found == {"tp": (4, 1), "ep": (4, 2), "etp": (2, 1), "pp": (2, 8)}
+    alone = pass_groups(served(tp=4.0, ep=2.0))
+    assert (float(alone["etp"].size), float(alone["pp"].size)) == (1, 1)
+
+
+def test_what_runs_again_is_the_same_and_keeps_nothing() -> None:
+    """Every forward kernel of the layers, in the share of them that is recomputed."""
+    found = step_operators(PLAIN, trained(recompute="full", recompute_share=0.25, dropout=True))
+    own = {o.name: o for o in found}
+    ahead = [o for o in found if o.phase == "forward" and o.module in ("layer", "dense")]
+    again = [o for o in found if o.phase == "recompute"]
+    assert [o.name for o in again] == [f"{o.name}.again" for o in ahead]
+    for one in ahead:
+        twin = own[f"{one.name}.again"]
+        assert (float(twin.flop), float(twin.bytes)) == (float(one.flop), float(one.bytes))
+        assert (float(twin.count), float(twin.saved)) == (0.25 * float(one.count), 0.0)
+
+
+def test_experts_without_a_gate_have_one_side_up() -> None:
+    plain = replace(MIXED, gated=False, activation="gelu", shared_experts=0)
+    found = {o.name: o for o in step_operators(plain, trained(ep=4.0, dp=4.0))}
+    assert (found["moe.up"].n, found["moe.up"].k) == (INNER, H)
+    assert float(found["moe.activation"].bytes) == T // TP * TOP * INNER * 4
+
+
+def test_heads_exchanged_for_tokens_leave_whole_sequences() -> None:
+    """Ulysses: every rank attends over all tokens with its part of the heads."""
+    made = trained(cp=2.0, tp=1.0, cp_kind="ulysses")
+    core = {o.name: o for o in step_operators(DENSE, made)}["attention"]
+    whole = {o.name: o for o in step_operators(DENSE, trained(tp=1.0))}["attention"]
+    assert (float(core.m), float(core.n)) == (S, S)
+    assert float(core.flop) * 2 == pytest.approx(float(whole.flop))
 
 
 @pytest.mark.parametrize(("precision", "width"), [("bf16", 2), ("fp8", 1), ("nvfp4", 0.5625)])

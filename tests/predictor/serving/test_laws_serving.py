@@ -18,6 +18,7 @@ from predictor.memory.serving import ServingMemory
 from predictor.models.model import Model
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.serving.apart import most_together
+from predictor.serving.apart_capacities import _between, _reaches
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import (
     Promise,
@@ -32,7 +33,7 @@ from predictor.serving.latency import DeviceTime, Work, decode_time, latencies, 
 from predictor.serving.passes import COMMUNICATION, TERMS, Pass, body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass, spread_of
 from predictor.serving.reading import ReadTable, Waiting, queue, read_table
-from predictor.serving.tables import PassTable, between
+from predictor.serving.tables import PassTable, between, pass_table
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.work.primitives import Operator
@@ -161,6 +162,16 @@ def test_whole_requests_are_let_in_while_their_full_length_fits() -> None:
     assert found.first.tolist() == pytest.approx([2.0, 2.0, 12.0])
     assert found.last.tolist() == pytest.approx([11.0, 11.0, 21.0])
     assert found.requests_per_s == pytest.approx(3 / 21)
+
+
+def test_a_request_is_sent_before_all_else() -> None:
+    """Half a second of network and tokens before its first token; native code takes a quarter."""
+    own = replace(BARE, request=0.5)
+    for execution, sent in (("graph", 0.5), ("native", 0.125)):
+        table = served()
+        table = replace(table, own=own, plan=replace(table.plan, execution=execution))
+        found = serve(table, np.full(1, 100.0), np.full(1, 3.0), clients=1)
+        assert (found.first[0], found.last[0]) == pytest.approx((1.0 + sent, 3.0 + sent))
 
 
 def test_no_more_decode_than_a_pass_takes() -> None:
@@ -400,6 +411,30 @@ def test_a_request_has_its_own_share_of_a_pass_over_prompts(fields: dict[str, fl
         expected += after * found.decoding.terms[name] * (own.communication if talk else own.decode)
         assert float(found.breakdown[name]) == pytest.approx(float(expected))
     assert sum(map(float, found.breakdown.values())) == pytest.approx(float(found.latencies.e2e))
+
+
+@pytest.mark.parametrize("fields", [{}, {"drafted": 2.0, "acceptance": 0.5, "draft_cost": 0.1}])
+def test_tables_answer_what_predictions_do(fields: dict[str, float]) -> None:
+    """Time per token, at the context of the one pass of requests of two tokens."""
+    own = plan(output_len=2.0, batch=4.0, serving=0.0, **fields)
+    table = pass_table(SMALL, CLUSTER, own, PLAIN, (1000.0, 100.0))
+    for batch in (1.0, 2.0, 4.0):
+        one = predict_inference(SMALL, CLUSTER, replace(own, batch=batch), PLAIN).latencies
+        found = table.decoding(int(batch), 1001.0)
+        tokens = float(own.tokens_per_pass)
+        assert found == pytest.approx(float(one.step) / tokens, rel=0.01)
+    assert table.pool > 4 * 1002
+
+
+@given(st.floats(0.0, 4.0), st.floats(0.5, 20.0))
+def test_places_between_nodes_and_where_a_bound_is_reached(place: float, bound: float) -> None:
+    """Rows that rise evenly: value and place are each other's inverse."""
+    rows = np.array([[2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0]])
+    found = _between(rows, np.full((2, 1), place))
+    assert found[:, 0].tolist() == pytest.approx([2 + 2 * place, 1 + place])
+    reached = _reaches(rows, np.full((2, 1), bound))[:, 0]
+    expected = [min(max(bound / 2 - 1, 0), 4), min(max(bound - 1, 0), 4)]
+    assert reached.tolist() == pytest.approx(expected)
 
 
 def test_whole_engines_serve_what_all_replicas_do() -> None:

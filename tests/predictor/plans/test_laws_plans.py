@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.errors import InputError
@@ -223,6 +223,7 @@ def test_all_forward_all_backward_is_its_last_event(
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
+@settings(max_examples=20)
 @given(stretch, stretch, st.floats(1e-3, 1e3))
 def test_pipelines_know_no_clock(name: str, ends: float, inner: float, factor: float) -> None:
     """Passes so many times as long take so many times as long together; what a plan lacks takes

@@ -15,6 +15,7 @@ from predictor.arrays import (
     Numeric,
     category_fields,
     compact,
+    distinct_rows,
     flat,
     identity,
     in_order,
@@ -156,3 +157,26 @@ def test_a_sum_does_not_depend_on_the_columns_beside_it(
     for column in range(columns):
         assert in_order(values[:, column : column + 1])[0] == whole[column]
         assert in_order(np.concatenate([values, np.zeros((9, columns))]))[column] == whole[column]
+
+
+@given(st.integers(1, 60), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 99))
+def test_distinct_rows_are_those_of_a_set(rows: int, values: list[int], seed: int) -> None:
+    """The first of each, and for every row which of them it is; columns of many values or few."""
+    random = np.random.default_rng(seed)
+    columns = [random.integers(0, many, size=rows) * np.pi for many in values]
+    first, inverse = distinct_rows(columns)
+    told = list(zip(*columns, strict=True))
+    assert len(first) == len(set(told))
+    assert all(told[first[which]] == row for which, row in zip(inverse, told, strict=True))
+    assert all(told.index(told[at]) == at for at in first)
+
+
+def test_distinct_rows_of_more_combinations_than_numbers() -> None:
+    """Twelve columns of 64 values: 2 to the 72 combinations. The last row is the first one but for
+    the first column."""
+    column = np.append(np.arange(64.0), 0.0)
+    other = column.copy()
+    other[-1] = 1.0
+    first, inverse = distinct_rows([other, *[column] * 11])
+    assert sorted(first.tolist()) == list(range(65))
+    assert sorted(inverse.tolist()) == list(range(65))

@@ -47,3 +47,29 @@ def test_causal_counting_halves_attention_only() -> None:
     full, half = (model_flop_per_token(model, 8192, c) for c in ("megatron", "megatron_causal"))
     attention = 12.0 * model.layers * model.attention_width * 8192
     assert full - half == pytest.approx(attention / 2)
+
+
+def test_latent_heads_multiply_queries_keys_and_values_of_their_own_sizes() -> None:
+    """DeepSeek-V3: 128 heads of 128 + 64 against the keys and 128 from them, in 61 layers; two FLOP
+    each for every pair of tokens, three times over."""
+    model, s = catalog.model("deepseek-v3"), 4096
+    with_, without = (model_flop_per_token(model, s, c) for c in ("palm", "6nd"))
+    assert with_ - without == pytest.approx(3 * 2 * 128 * (128 + 64 + 128) * s * 61)
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_what_recomputation_repeats(name: str) -> None:
+    """The attention core once more; every other of the remaining products; a share of all layers
+    but the head."""
+    model, s = catalog.model("llama3-8b"), 8192
+    plain, *more = (
+        hardware_flop_per_token(model, s, name, r) for r in ("none", "selective", "per_op", "full")
+    )
+    selective, per_op, full = (each - plain for each in more)
+    counted = CONVENTIONS[name].attention
+    assert selective == pytest.approx(4 * model.layers * model.attention_width * s * counted)
+    assert full == pytest.approx(selective + 2 * per_op)
+    half = hardware_flop_per_token(model, s, name, "full", 0.5) - plain
+    assert half == pytest.approx(full / 2)
+    matrices = model.matrix_parameters() if name.startswith("megatron") else model.parameters
+    assert full - selective == pytest.approx(2 * matrices)

@@ -1,0 +1,375 @@
+"""Bytes of every class, counted by hand for plans small enough to count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.hardware.accelerators import Accelerator
+from predictor.hardware.systems import Cluster, Tier
+from predictor.memory.serving import serving_memory
+from predictor.memory.training import allocation, memory, stage_parameters
+from predictor.models.model import Model
+from predictor.plans.pipeline import stages
+from predictor.plans.serving import ServingPlan
+from predictor.plans.training import TrainingPlan
+from predictor.timing.calibration import RunParameters
+from predictor.work.serving import state_bytes
+
+L, H, HEADS, KV, D, FFN, V = 6, 640, 12, 4, 48, 1792, 3072
+B, S, TP, DP = 3, 1280, 2, 4
+T = B * S
+
+DENSE = Model("dense", L, H, HEADS, KV, D, FFN, V)
+EXPERTS, TOP, INNER, SHARED = 24, 3, 448, 320
+MIXED = replace(
+    DENSE, num_experts=EXPERTS, top_k=TOP, expert_ffn_hidden=INNER, dense_layers=2,
+    shared_expert_ffn_hidden=SHARED, shared_experts=1,
+)  # fmt: skip
+BARE = RunParameters(context=0.0, fragmentation=0.0)
+
+ATTENTION = H * 2 * (HEADS + KV) * D
+FEED_FORWARD = 3 * H * FFN
+LAYER = (ATTENTION + FEED_FORWARD) / TP + 2 * H
+"""Of a rank: matrices are split, norms are not."""
+
+LAYERS, EXPERT, ENDS = (
+    f"{part} weights and optimizer" for part in ("layer", "expert", "embedding and head")
+)
+
+
+def plan(**fields: object) -> TrainingPlan:
+    given = {"tp": float(TP), "pp": 1.0, "dp": float(DP), "micro_batch": float(B)}
+    given |= {"global_batch": 24.0, "seq_len": float(S), "vocab_multiple": 1.0, **fields}
+    return TrainingPlan(**given)  # type: ignore[arg-type]
+
+
+def classes(model: Model, made: TrainingPlan, kind: int = 2) -> dict[str, float]:
+    found = memory(model, made, BARE).classes
+    return {name: float(np.asarray(value)[kind]) for name, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("sharding", "each"),
+    [
+        ("none", 2 + 4 + 12),
+        ("zero1", 2 + 4 + 12 / DP),
+        ("zero2", 2 + (4 + 12) / DP),
+        ("zero3", (2 + 4 + 12) / DP),
+    ],
+)
+def test_states_of_a_dense_model(sharding: str, each: float) -> None:
+    """Weights, gradients and optimizer states; what is sharded is divided among all replicas."""
+    found = classes(DENSE, plan(sharding=sharding))
+    assert found[LAYERS] == pytest.approx(each * L * LAYER)
+    assert found[ENDS] == pytest.approx(each * (2 * V / TP * H + H))
+    assert found[EXPERT] == 0
+
+
+def test_biases_of_columns_are_split_and_those_of_rows_are_whole() -> None:
+    """Layer norms have two vectors each."""
+    model = replace(DENSE, gated=False, norm="layernorm", bias=True, activation="gelu")
+    split = ATTENTION + 2 * H * FFN + (HEADS + 2 * KV) * D + FFN
+    layer = split / TP + 2 * (2 * H + H)
+    assert classes(model, plan(sharding="none"))[LAYERS] == pytest.approx(18 * L * layer)
+    only = replace(DENSE, qkv_bias=True)
+    more = classes(only, plan(sharding="none"))[LAYERS] - 18 * L * LAYER
+    assert more == pytest.approx(18 * L * (HEADS + 2 * KV) * D / TP)
+
+
+def test_key_heads_that_do_not_suffice_are_held_more_than_once() -> None:
+    """Eight ranks for four key heads: each rank has one whole."""
+    found = classes(DENSE, plan(tp=8.0, sharding="none"))[LAYERS]
+    attention = H * (2 * HEADS / 8 + 2 * 1) * D
+    assert found == pytest.approx(18 * L * (attention + FEED_FORWARD / 8 + 2 * H))
+
+
+@pytest.mark.parametrize("etp", [1, 2])
+def test_states_of_a_mixture(etp: int) -> None:
+    """Two dense layers, four mixtures; routers are whole on every rank, experts on the ranks that
+    hold them, whose replicas are fewer than those of the rest."""
+    ep, sharing = 2, TP * DP // (2 * etp)
+    found = classes(MIXED, plan(ep=float(ep), etp=float(etp), sharding="zero1"))
+    each = 2 + 4 + 12 / DP
+    mixture = 3 * H * SHARED / TP + H * EXPERTS + H
+    layers = L * (ATTENTION / TP + H) + 2 * (FEED_FORWARD / TP + H) + 4 * mixture
+    assert found[LAYERS] == pytest.approx(each * layers)
+    experts = 4 * EXPERTS * 3 * H * INNER / (ep * etp)
+    assert found[EXPERT] == pytest.approx((2 + 4 + 12 / sharing) * experts)
+
+
+def test_states_of_latent_attention() -> None:
+    """Projections down are whole on every rank, and the norms of the latents with them."""
+    rank, latent, nope, rope, value = 384, 320, 96, 32, 80
+    model = replace(
+        DENSE, kv_heads=HEADS, q_lora_rank=rank, kv_lora_rank=latent, qk_nope_head_dim=nope,
+        qk_rope_head_dim=rope, v_head_dim=value,
+    )  # fmt: skip
+    down = H * (rank + latent + rope) + rank + latent
+    up = rank * HEADS * (nope + rope) + latent * HEADS * (nope + value) + HEADS * value * H
+    layer = down + (up + FEED_FORWARD) / TP + 2 * H
+    assert classes(model, plan(sharding="none"))[LAYERS] == pytest.approx(18 * L * layer)
+
+
+def test_extra_prediction_layers_have_a_projection_of_their_own() -> None:
+    """Another layer, and 2 h x h before it; the head is the model's own."""
+    found = classes(replace(DENSE, mtp_layers=1), plan(sharding="none"))[LAYERS]
+    assert found == pytest.approx(18 * ((L + 1) * LAYER + 2 * H**2 / TP))
+    without = classes(replace(DENSE, mtp_layers=1), plan(sharding="none", mtp=False))[LAYERS]
+    assert without == pytest.approx(18 * L * LAYER)
+
+
+CORE = T * (2 * (2 * HEADS + 2 * KV) * D + 4 * HEADS) / TP
+"""What attention keeps of a layer [bytes]: queries, keys, values and outcome, and for each query
+the logarithm of its softmax's sum in fp32 (Dao 2023, algorithm 1)."""
+
+
+def kept(own: float) -> float:
+    """Of a dense layer with flash attention [bytes]: both norms' inputs and those of the products
+    behind them, what attention keeps, gate and value, the input of the last product."""
+    return 2 * (4 * own * H + 3 * T * FFN / TP) + CORE
+
+
+def test_activations_of_a_dense_model() -> None:
+    for parallel, own in ((0.0, T), (1.0, T / TP)):
+        found = classes(DENSE, plan(sequence_parallel=parallel))
+        assert found["activations"] == pytest.approx(L * kept(own))
+        # Input of the last norm and of the head; two copies of logits in fp32.
+        ends = 2 * 2 * own * H + 8 * T * V / TP
+        assert found["embedding and head activations"] == pytest.approx(ends)
+
+
+def test_pipelines_hold_as_many_micro_batches_as_stages_are_left() -> None:
+    """Three stages of two layers, eight micro-batches: the first holds three of them; only the last
+    has the head, only the first the embedding, whose mask dropout keeps."""
+    made = plan(pp=3.0, dp=1.0, dropout=True)
+    found = memory(DENSE, made, BARE).classes
+    masks = 2 * T * H
+    each = 2 * (kept(T) + masks)
+    assert found["activations"] == pytest.approx([3 * each, 2 * each, each])
+    head = 2 * 2 * T * H + 8 * T * V / TP
+    assert found["embedding and head activations"] == pytest.approx([3 * T * H, 0, head])
+
+
+def test_full_recomputation_of_some_layers_and_of_groups() -> None:
+    """A share of the layers keeps its input alone; of groups one input is kept, and all layers of
+    one group are at work at a time, with the one that they come from."""
+    whole, one = L * kept(T), kept(T)
+    half = classes(DENSE, plan(recompute="full", recompute_share=0.5))
+    assert half["activations"] == pytest.approx(0.5 * whole + 0.5 * L * 2 * T * H)
+    assert half["recomputation workspace"] == pytest.approx(one)
+    chunks = classes(DENSE, plan(recompute="full", recompute_chunk=3.0))
+    assert chunks["activations"] == pytest.approx(2 * 2 * T * H)
+    assert chunks["recomputation workspace"] == pytest.approx(3 * one)
+    assert classes(DENSE, plan())["recomputation workspace"] == 0
+
+
+def test_recomputation_by_operator_keeps_attention_and_every_other_product() -> None:
+    products = 2 * (2 * T * H + T * FFN / TP)
+    found = classes(DENSE, plan(recompute="per_op"))["activations"]
+    assert found == pytest.approx(L * (CORE + 0.5 * products))
+
+
+def test_gathered_layers_of_sharded_weights() -> None:
+    """Two layers at a time, or all where they are kept; one layer's gradients are not yet reduced,
+    and there are none of weights that are frozen."""
+    common = {"sharding": "zero3", "gather_bytes": 2.0, "reduce_bytes": 4.0}
+    assert classes(DENSE, plan(**common))["gathered layers"] == pytest.approx((2 * 2 + 4) * LAYER)
+    for layers in (2, 3):
+        stays = classes(replace(DENSE, layers=layers), plan(**common, reshard=False))
+        assert stays["gathered layers"] == pytest.approx((layers * 2 + 4) * LAYER)
+    frozen = classes(DENSE, plan(**common, trained="lora"))["gathered layers"]
+    assert frozen == pytest.approx(2 * 2 * LAYER)
+    assert classes(DENSE, plan(sharding="zero2"))["gathered layers"] == 0
+    mixed = classes(replace(MIXED, dense_layers=0), plan(**common, ep=2.0))["gathered layers"]
+    mean = (ATTENTION + 3 * H * SHARED) / TP + H * EXPERTS + 2 * H
+    mean += EXPERTS * 3 * H * INNER / 2
+    assert mixed == pytest.approx((2 * 2 + 4) * mean)
+
+
+def test_a_tied_table_is_copied_where_the_ends_lie_apart() -> None:
+    """Both copies are trained, and must stay alike; one device that has both ends has one."""
+    model, table = replace(DENSE, tied_embeddings=True), V / TP * H
+
+    def tied(**fields: object) -> list[float]:
+        made = plan(dp=1.0, **fields)
+        found = stage_parameters(model, made, stages(model, made))
+        return [float(value) for value in found.tied]
+
+    assert tied(pp=2.0) == [table, 0, table]
+    assert tied(pp=3.0) == [table, 0, table]
+    assert tied(pp=1.0) == tied(pp=3.0, schedule="zb-v", vpp=2.0) == [0, 0, 0]
+    assert tied(pp=2.0, trained="lora") == [0, 0, 0]
+
+
+def test_pipelines_from_both_ends_hold_every_weight_twice() -> None:
+    """DualPipe: two stages on every device, half of all layers each of four."""
+    line, both = (
+        memory(DENSE, plan(pp=2.0, global_batch=48.0, schedule=s, sharding="none"), BARE).classes
+        for s in ("1f1b", "dualpipe")
+    )
+    assert both[LAYERS] == pytest.approx(2 * line[LAYERS])
+    ends = 18 * (2 * V / TP * H + H)
+    assert both[ENDS][[0, 2]] == pytest.approx([ends, ends])
+
+
+def test_allocation_scales_what_was_fitted_by_the_framework() -> None:
+    run = RunParameters(
+        context=3e9,
+        fragmentation=0.1,
+        factors={"held/a": 1.5, "fragmentation/a": 2, "context/a": 4},
+    )
+    own, other = allocation(run, "a"), allocation(run, "b")
+    assert (own.held, own.fragmentation, own.context) == pytest.approx((1.5, 0.2, 12e9))
+    assert (other.held, other.fragmentation, other.context) == pytest.approx((1.0, 0.1, 3e9))
+
+
+def test_holes_come_of_several_micro_batches_in_flight() -> None:
+    run = replace(BARE, factors={"held/neutral": 1.5})
+    made = plan(pp=3.0, dp=1.0)
+    plain, holed = (memory(DENSE, made, r).classes["activations"] for r in (BARE, run))
+    assert holed / plain == pytest.approx([1.5, 1.5, 1.0])
+
+
+def test_chance_of_not_fitting_is_that_of_the_normal_distribution() -> None:
+    """One standard deviation above the mean: 0.8413."""
+    found = memory(DENSE, plan(), BARE)
+    sigma = 0.2
+    for away, chance in ((1.0, 0.8413), (-1.0, 0.1587), (2.0, 0.9772), (0.0, 0.5)):
+        capacity = float(found.peak) * math.exp(-away * sigma)
+        assert float(found.probability_over(capacity, sigma)) == pytest.approx(chance, abs=1e-4)
+
+
+MEMORY = 10e9
+DEVICE = Accelerator("device", "none", {"bf16": 1e14}, MEMORY, 1e12, 4e7, 4e12, 100.0)
+NODE = Cluster("node", DEVICE, 8, (Tier("nvlink4", 8.0, 4e11), Tier("infiniband", math.inf, 5e10)))
+RUN = RunParameters(engine=1.5e9)
+
+
+def served(**fields: object) -> ServingPlan:
+    given = {"batch": 40.0, "input_len": 1000.0, "output_len": 200.0, "tp": 2.0, **fields}
+    given = {"serving": 1.0, "chunk": 4096.0, "max_batch": 64.0, **given}
+    return ServingPlan(**given)  # type: ignore[arg-type]
+
+
+def test_what_a_served_model_takes() -> None:
+    """Weights of 16 bits; hidden states and the widest product's of one pass; logits of 16 and 32
+    bits; keys and values of two of four heads for every token."""
+    found = serving_memory(DENSE, NODE, served(), RUN)
+    weights = 2 * (L * LAYER + 2 * V * H / TP)
+    assert float(found.classes["weights"]) == pytest.approx(weights)
+    states = 2 * 4096 * (4 * H + 2 * 2 * FFN / TP)
+    logits = (2 + 4) * 40 * V / TP
+    assert float(found.classes["activations"]) == pytest.approx(states + logits)
+    assert float(found.classes["runtime"]) == 1.5e9
+    token = L * 2 * 2 * KV / TP * D
+    assert float(found.per_sequence) == pytest.approx(1200 * token)
+    assert float(found.capacity) == pytest.approx(0.9 * MEMORY)
+    room = 0.9 * MEMORY - weights - states - logits - 1.5e9
+    assert float(found.sequences) == math.floor(room / (1200 * token))
+    assert float(found.admitted) == math.floor(room / (1100 * token))
+    assert float(found.classes["cache"]) == pytest.approx(40 * 1200 * token)
+    assert float(found.total) == pytest.approx(sum(map(float, found.classes.values())))
+
+
+def test_few_tokens_take_few_activations_and_replicas_add_up() -> None:
+    """Static: whole prompts of the batch. Two replicas hold twice as many sequences."""
+    few = serving_memory(DENSE, NODE, served(batch=1.0, input_len=100.0, serving=0.0), RUN)
+    states = 2 * 100 * (4 * H + 2 * 2 * FFN / TP)
+    assert float(few.classes["activations"]) == pytest.approx(states + 6 * V / TP)
+    one, two = (
+        serving_memory(DENSE, NODE, served(dp=dp, batch=2.0 * dp), RUN) for dp in (1.0, 2.0)
+    )
+    assert float(two.sequences) == 2 * float(one.sequences)
+
+
+def test_stages_have_whole_layers_and_one_table_each() -> None:
+    """Six layers on four stages: two on the fullest."""
+    found = serving_memory(DENSE, NODE, served(pp=4.0), RUN)
+    weights = 2 * (2 * LAYER + V * H / TP)
+    assert float(found.classes["weights"]) == pytest.approx(weights)
+    assert float(found.per_sequence) == pytest.approx(1200 * 2 * 2 * 2 * KV / TP * D)
+
+
+def test_one_sequence_is_held_however_little_room_there_is() -> None:
+    """So that a plan that does not fit says by how much."""
+    device = replace(DEVICE, memory=1e8)
+    found = serving_memory(DENSE, replace(NODE, accelerator=device), served(), RUN)
+    assert float(found.classes["cache"]) == float(found.per_sequence)
+    assert float(found.sequences) == 0
+
+
+def test_windows_bound_the_cache_of_their_layers() -> None:
+    """Half of the layers see 128 tokens at most."""
+    model = replace(DENSE, sliding_window=128, sliding_pattern="alternating")
+    token = L * 2 * 2 * KV / TP * D
+    found = serving_memory(model, NODE, served(), RUN)
+    assert float(found.per_sequence) == pytest.approx(token * (600 + 64))
+
+
+def test_a_pool_of_what_is_left_is_nine_tenths_of_it() -> None:
+    """Nine tenths of memory less weights, activations and runtime."""
+    found = serving_memory(DENSE, NODE, served(pool="free"), RUN)
+    fixed = sum(float(found.classes[n]) for n in ("weights", "activations", "runtime"))
+    token = L * 2 * 2 * KV / TP * D
+    assert float(found.sequences) == math.floor(0.9 * (MEMORY - fixed) / (1200 * token))
+
+
+def test_experts_of_a_served_mixture() -> None:
+    """Four mixtures behind two dense layers; eight ranks hold three experts each."""
+    found = serving_memory(MIXED, NODE, served(tp=8.0, ep=8.0, weights="fp8"), RUN)
+    attention = H * (2 * HEADS / 8 + 2 * 1) * D + H
+    dense = FEED_FORWARD / 8 + H
+    mixture = 3 * H * SHARED / 8 + H * EXPERTS + H
+    experts = 4 * 3 * 3 * H * INNER
+    layers = L * attention + 2 * dense + 4 * mixture + experts
+    assert float(found.classes["weights"]) == pytest.approx(layers + 2 * 2 * V * H / 8)
+    # Widest: three copies of a token, with what lies between the two products.
+    states = 2 * 4096 * (4 * H + 2 * TOP * (2 * H + 3 * INNER) / 8)
+    logits = 6 * 40 * V / 8
+    assert float(found.classes["activations"]) == pytest.approx(states + logits)
+
+
+def test_states_take_the_place_of_a_cache() -> None:
+    """Mamba-2: 32 bits of heads x channels x state, and three tokens of the convolution's input in
+    16. Delta rules: keys by values of each head alike."""
+    hybrid = replace(
+        DENSE, layers=8, attention_layers=1, mamba_layers=4, mamba_heads=10, mamba_head_dim=32,
+        mamba_state=16, mamba_groups=4,
+    )  # fmt: skip
+    scan = 4 * 10 / TP * 32 * 16
+    seen = 2 * 3 * (10 * 32 + 2 * 4 * 16) / TP
+    assert float(state_bytes(hybrid, served())) == pytest.approx(4 * (scan + seen))
+    delta = replace(
+        DENSE, delta_layers=3, delta_key_heads=4, delta_value_heads=8, delta_key_dim=32,
+        delta_value_dim=96,
+    )  # fmt: skip
+    rule = 4 * 8 / TP * 32 * 96
+    mixed = 2 * 3 * (2 * 4 * 32 + 8 * 96) / TP
+    assert float(state_bytes(delta, served())) == pytest.approx(3 * (rule + mixed))
+    found = serving_memory(hybrid, NODE, served(), RUN)
+    token = 1 * 2 * 2 * KV / TP * D
+    assert float(found.per_sequence) == pytest.approx(1200 * token + 4 * (scan + seen))
+
+
+def test_weights_in_the_hosts_memory_come_two_layers_at_a_time() -> None:
+    own = served(offload="weights", host_memory=64e9)
+    found = serving_memory(DENSE, NODE, own, RUN)
+    weights = 2 * (L * LAYER + 2 * V * H / TP)
+    assert float(found.classes["weights"]) == pytest.approx(weights * 2 / L)
+    assert float(found.classes["cache"]) == 0
+    token = L * 2 * 2 * KV / TP * D
+    room = 0.9 * 64e9 / float(own.gpus) - weights
+    assert float(found.sequences) == math.floor(room / (1200 * token))
+
+
+def test_what_is_missing_is_what_exceeds_the_capacity() -> None:
+    small, large = (
+        serving_memory(DENSE, NODE, served(batch=n, serving=0.0), RUN) for n in (2.0, 1e5)
+    )
+    assert (float(small.fits), float(small.shortfall)) == (1.0, 0.0)
+    assert float(large.fits) == 0.0
+    assert float(large.shortfall) == pytest.approx(float(large.total - large.capacity))

@@ -1,0 +1,309 @@
+"""What plans leave unstated, where nothing may be lost, and schedules work by work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.errors import InputError
+from predictor.models.model import Model
+from predictor.plans.events import timeline
+from predictor.plans.pipeline import stages
+from predictor.plans.placement import blocks
+from predictor.plans.rules import check
+from predictor.plans.schedules import (
+    SCHEDULES,
+    Passes,
+    _around,
+    _places,
+    _slowest_behind,
+    pipeline_time,
+)
+from predictor.plans.serving import ServingPlan
+from predictor.plans.training import TrainingPlan
+from predictor.precision import PRECISIONS
+from predictor.work.communication import groups
+
+Make = Callable[..., TrainingPlan]
+SMALL = Model("small", 12, 512, 8, 8, 64, 2048, 4096)
+
+sizes = st.sampled_from([1.0, 2.0, 4.0])
+
+
+@given(sizes, sizes, sizes, sizes, sizes, st.integers(1, 5))
+def test_every_token_of_a_batch_is_worked_on_once(
+    tp: float, pp: float, dp: float, cp: float, micro: float, times: int
+) -> None:
+    """By every rank that splits it: micro-batches x tokens of each, over replicas and parts."""
+    batch, length = dp * micro * times, 4096.0
+    plan = TrainingPlan(tp, pp, dp, micro, batch, length, cp=cp)
+    assert plan.micro_batches == times
+    assert plan.tokens * plan.micro_batches * plan.dp * plan.cp == batch * length
+    assert plan.gpus == tp * pp * dp * cp == plan.stage_ranks * pp
+    assert plan.gradient_group * tp * pp == plan.gpus
+    assert plan.expert_gradient_group * pp == plan.gpus
+
+
+@given(sizes, sizes, sizes, st.sampled_from([1.0, 2.0]), st.sampled_from(["zero1", "hsdp"]))
+def test_replicas_of_experts_are_the_ranks_of_a_stage_over_those_that_differ(
+    tp: float, dp: float, ep: float, etp: float, sharding: str
+) -> None:
+    plan = TrainingPlan(tp, 2.0, 8 * dp, 1.0, 64.0, 4096.0, ep=ep, etp=etp, sharding=sharding)
+    assert plan.expert_gradient_group * ep * etp == tp * 8 * dp
+    assert plan.expert_shard_group == plan.expert_gradient_group
+    both = replace(plan, pp=4.0, schedule="dualpipe")
+    assert both.gradient_group == 2 * plan.gradient_group
+    assert both.expert_gradient_group == 2 * plan.expert_gradient_group
+
+
+@pytest.mark.parametrize("pp", [2.0, 4.0, 8.0])
+@pytest.mark.parametrize("dp", [1.0, 2.0])
+def test_without_expert_parallelism_experts_are_shared_as_the_rest_is(pp: float, dp: float) -> None:
+    """Mirrored devices of a pipeline from both ends too: with one rank per part of a stage, both
+    groups are the same ranks."""
+    for schedule in ("1f1b", "dualpipe"):
+        found = groups(TrainingPlan(1.0, pp, dp, 1.0, 64.0, 4096.0, schedule=schedule))
+        dense, experts = found["dp"], found["edp"]
+        assert float(dense.size) == float(experts.size)
+        if float(dense.size) > 1:
+            assert float(dense.stride) == float(experts.stride)
+
+
+def test_what_a_training_plan_leaves_open() -> None:
+    """Nothing is divided; 16-bit weights, fp32 gradients, Adam of Rajbhandari et al. 2020; logits
+    twice in fp32, a vocabulary padded to multiples of 128 on each rank (Megatron-LM)."""
+    plan = TrainingPlan(1.0, 1.0, 1.0, 1.0, 1.0, 4096.0)
+    for name in ("cp", "vpp", "ep", "etp", "expert_load", "recompute_share", "recompute_chunk"):
+        assert getattr(plan, name) == 1, name
+    for name in ("sequence_parallel", "offload_activations", "offload_optimizer"):
+        assert getattr(plan, name) == 0, name
+    for name in ("dp_shard", "first_layers", "last_layers", "loader_rate", "routed_nodes"):
+        assert np.isnan(getattr(plan, name)), name
+    recipe = PRECISIONS[plan.precision]
+    assert plan.weight_bytes == recipe.weight == plan.gather_bytes == 2
+    assert plan.gradient_bytes == plan.reduce_bytes == 4
+    assert plan.optimizer_bytes == recipe.optimizer == 12
+    assert plan.logit_bytes == 2 * 4
+    assert plan.vocab_share(32000) == 32000
+    assert plan.vocab_share(32001) == 32000 + 128
+    assert replace(plan, tp=8.0).vocab_share(32001) == 4096
+    assert plan.shape == ()
+
+
+def test_what_a_serving_plan_leaves_open() -> None:
+    """One device, no cache, no guesses, no workers apart; a static batch."""
+    plan = ServingPlan(batch=6.0, input_len=1000.0, output_len=200.0)
+    for name in ("tp", "pp", "dp", "ep", "expert_load", "prefill_tp"):
+        assert getattr(plan, name) == 1, name
+    for name in ("cached", "serving", "drafted", "draft_cost", "prefill_workers", "host_memory"):
+        assert getattr(plan, name) == 0, name
+    for name in ("window", "kv_rate", "host_bandwidth", "host_link"):
+        assert np.isinf(getattr(plan, name)), name
+    assert 0 < plan.synchrony < 1
+    assert 0 < plan.acceptance < 1
+    assert (plan.gpus, plan.etp, plan.sequences, plan.micro_batches) == (1, 1, 6, 1)
+    assert (plan.new_tokens, plan.tokens_per_pass) == (1000, pytest.approx(1))
+
+
+def test_how_a_serving_plan_divides() -> None:
+    plan = ServingPlan(
+        batch=6.0, input_len=1000.0, output_len=200.0, tp=4.0, pp=3.0, dp=2.0, ep=4.0,
+        cached=0.75, prefill_workers=3.0, prefill_tp=2.0, drafted=2.0, acceptance=0.5,
+    )  # fmt: skip
+    assert plan.gpus == 4 * 3 * 2 + 3 * 2
+    assert plan.etp == 2
+    assert (plan.sequences, plan.working, plan.micro_batches) == (3, 3, 3)
+    assert replace(plan, pipelining="turns").micro_batches == 1
+    assert replace(plan, batch=2.0).micro_batches == 1
+    assert plan.new_tokens == 250
+    assert replace(plan, cached=1.0).new_tokens == 1
+    # The first, then a half and a quarter that are right (Leviathan et al. 2023, eq. 1).
+    assert float(plan.tokens_per_pass) == pytest.approx(1 + 1 / 2 + 1 / 4)
+    assert float(replace(plan, acceptance=1.0).tokens_per_pass) == pytest.approx(3)
+    assert float(replace(plan, acceptance=0.0).tokens_per_pass) == 1
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+@pytest.mark.parametrize("p", [2, 4, 5, 8])
+def test_orders_have_every_work_of_a_device_once(name: str, p: int) -> None:
+    """Forward, backward and, where they are apart, gradients of weights, of every micro-batch and
+    chunk: each of a pipeline from both ends takes half of the micro-batches from either."""
+    entry = SCHEDULES[name]
+    p += p % 2 if entry.fold == "both" else 0
+    directions = ("forward", "backward", "weights") if entry.splits else ("forward", "backward")
+    chunks = {"line": 1, "v": 2, "both": 2}[entry.fold]
+    for m, stage in product((2 * p, 2 * p + 2, 5 * p), range(p)):
+        if entry.fold == "both":
+            batches = [(batch, int(batch >= m // 2)) for batch in range(m)]
+        else:
+            batches = list(product(range(m), range(chunks)))
+        expected = {(direction, *one) for direction in directions for one in batches}
+        found = Counter(work for block in entry.order(stage, p, chunks, m) for work in block)
+        assert set(found) == expected
+        assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("vpp", [2, 3])
+@pytest.mark.parametrize("p", [2, 4])
+def test_interleaved_orders_have_every_chunk_once(p: int, vpp: int) -> None:
+    for m, stage in product((p, 2 * p, 3 * p), range(p)):
+        order = SCHEDULES["1f1b"].order(stage, p, vpp, m)
+        found = Counter(work for block in order for work in block)
+        assert set(found) == set(product(("forward", "backward"), range(m), range(vpp)))
+        assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_no_work_comes_before_what_it_needs(name: str) -> None:
+    """A stage's backward pass follows its forward pass, its weights' gradients follow that."""
+    entry, p = SCHEDULES[name], 4
+    chunks = {"line": 1, "v": 2, "both": 2}[entry.fold]
+    for stage in range(p):
+        works = [work for block in entry.order(stage, p, chunks, 2 * p + 2) for work in block]
+        at = {work: position for position, work in enumerate(works)}
+        for direction, batch, chunk in works:
+            before = {"backward": "forward", "weights": "backward"}.get(direction)
+            if before:
+                assert at[(before, batch, chunk)] < at[(direction, batch, chunk)]
+
+
+def three(first: float, inner: float, last: float, p: int, weights: float = 0.9) -> Passes:
+    kinds = np.array([first, inner, last])
+    return Passes(kinds, 1.1 * kinds, weights * kinds, np.array([1.0, p - 2.0, 1.0]))
+
+
+stretch = st.floats(0.3, 2.0)
+
+
+@given(stretch, stretch, stretch, st.integers(2, 8), st.integers(1, 12))
+def test_one_forward_one_backward_is_its_last_event(
+    first: float, inner: float, last: float, p: int, m: int
+) -> None:
+    """Exact where no stage is slower than the last; where inner ones are the slowest never shorter,
+    and a fifth longer at most."""
+    of = three(first, inner, last, p)
+    closed = float(pipeline_time("1f1b", of, float(m)))
+    played = timeline("1f1b", *of.of_every_stage(), m)[-1].end
+    if max(first, inner) <= last:
+        assert closed == pytest.approx(played, rel=1e-9)
+    elif p > 2 and inner >= max(first, last):
+        assert played * (1 - 1e-9) <= closed <= 1.2 * played
+
+
+@given(stretch, stretch, stretch, st.integers(2, 8))
+def test_what_lies_around_a_stage(first: float, inner: float, last: float, p: int) -> None:
+    """Sums before and behind, and the slowest behind, against the stages one by one."""
+    of = three(first, inner, last, p)
+    every = [first, *[inner] * (p - 2), last]
+    for kind, ahead, position in _places(of.count):
+        at = int(position)
+        if not of.present[kind]:
+            continue
+        before, behind = _around(kind, ahead, of.forward, of.count)
+        assert float(before) == pytest.approx(sum(every[:at]))
+        assert float(behind) == pytest.approx(sum(every[at + 1 :]))
+        slowest = float(_slowest_behind(kind, ahead, of.forward, of.count))
+        assert slowest == max(every[at + 1 :], default=0.0)
+
+
+@given(stretch, stretch, stretch, st.integers(2, 8), st.integers(1, 12))
+def test_all_forward_all_backward_is_its_last_event(
+    first: float, inner: float, last: float, p: int, m: int
+) -> None:
+    of = three(first, inner, last, p)
+    played = timeline("gpipe", *of.of_every_stage(), m)[-1].end
+    assert float(pipeline_time("gpipe", of, float(m))) == pytest.approx(played, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+@settings(max_examples=20)
+@given(stretch, stretch, st.floats(1e-3, 1e3))
+def test_pipelines_know_no_clock(name: str, ends: float, inner: float, factor: float) -> None:
+    """Passes so many times as long take so many times as long together; what a plan lacks takes
+    nothing, whatever is said of it; and no device does less than its own work."""
+    vpp = 2.0 if SCHEDULES[name].fold == "v" else 1.0
+    for p in (2, 4):
+        of = three(ends, inner, ends, p)
+        slow = replace(
+            of, **{f: getattr(of, f) * factor for f in ("forward", "backward", "weights")}
+        )
+        one, more = (float(pipeline_time(name, each, 16.0, vpp)) for each in (of, slow))
+        assert more == pytest.approx(factor * one, rel=1e-9)
+        busiest = 3.0 * max(ends, inner if p > 2 else 0.0)
+        assert one >= 16 * busiest * (1 - 1e-12)
+    alone = Passes(*(np.array([v, 7.0, v]) for v in (1.0, 1.1, 0.9)), np.array([1.0, 0.0, 1.0]))
+    told = Passes(*(np.array([v, 0.0, v]) for v in (1.0, 1.1, 0.9)), np.array([1.0, 0.0, 1.0]))
+    assert pipeline_time(name, alone, 16.0, vpp) == pipeline_time(name, told, 16.0, vpp)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1"])
+def test_one_stage_waits_for_nothing(name: str) -> None:
+    of = Passes(*(np.array([0.0, 0.0, v]) for v in (1.0, 1.1, 0.9)), np.array([0.0, 0.0, 1.0]))
+    assert float(pipeline_time(name, of, 5.0)) == pytest.approx(5 * 3.0)
+    assert timeline(name, [1.0], [1.1], [0.9], 5)[-1].end == pytest.approx(5 * 3.0)
+
+
+def test_each_device_has_one_stage_unless_stated() -> None:
+    own = timeline("1f1b", [1.0] * 3, [2.0] * 3, [0.0] * 3, 6)
+    assert own == timeline("1f1b", [1.0] * 3, [2.0] * 3, [0.0] * 3, 6, 1)
+    of = three(1.0, 1.0, 1.0, 3)
+    assert pipeline_time("1f1b", of, 6.0) == pipeline_time("1f1b", of, 6.0, 1.0)
+    for entry in SCHEDULES.values():
+        assert entry.least == (0.0 if entry.fold == "line" else 2.0)
+
+
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe", "dualpipev"])
+def test_equal_arithmetic_needs_ends_apart_from_two_stages_on(schedule: str) -> None:
+    plan = TrainingPlan(1.0, 2.0, 1.0, 1.0, 16.0, 1024.0, split="cost", schedule=schedule,
+                        vpp=1.0 if schedule == "dualpipe" else 2.0)  # fmt: skip
+    with pytest.raises(InputError, match=f"split cost cannot be with schedule {schedule}"):
+        check(plan, SMALL)
+    check(replace(plan, split="slots"), SMALL)
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+@pytest.mark.parametrize("pp", [2.0, 3.0, 4.0, 6.0])
+def test_stages_have_every_block_of_the_model(schedule: str, pp: float) -> None:
+    """Layers, dense and mixed ones, embedding and head, summed over the stages: each once."""
+    model = replace(
+        SMALL, num_experts=8, top_k=2, expert_ffn_hidden=256, dense_layers=3, mtp_layers=1
+    )
+    if schedule == "dualpipe" and pp % 2:
+        return
+    plan = TrainingPlan(1.0, pp, 1.0, 1.0, 96.0, 1024.0, schedule=schedule,
+                        vpp=2.0 if SCHEDULES[schedule].fold == "v" else 1.0)  # fmt: skip
+    at = stages(model, plan)
+    held = {
+        name: float((value * at.count).sum()) for name, value in blocks(model, plan, at).items()
+    }
+    assert float((at.layers * at.count).sum()) == 12
+    assert held["layer"] == 12 + 1
+    assert held["dense"] == pytest.approx(3)
+    assert held["moe"] == pytest.approx(9 + 1)
+    assert (held["embedding"], held["head"], held["mtp"]) == (1, 1 + 1, 1)
+    plain = blocks(model, replace(plan, mtp=False), at)
+    assert float((plain["layer"] * at.count).sum()) == 12
+
+
+def test_every_other_layer_may_be_a_mixture() -> None:
+    model = replace(SMALL, num_experts=8, top_k=2, expert_ffn_hidden=256, moe_every_n=2)
+    plan = TrainingPlan(1.0, 3.0, 1.0, 1.0, 12.0, 1024.0)
+    at = stages(model, plan)
+    held = blocks(model, plan, at)
+    assert held["moe"].tolist() == held["dense"].tolist() == [2, 2, 2]
+
+
+def test_leading_dense_layers_fall_on_the_first_stages() -> None:
+    """Five of twelve, on stages of three: three on the first; the inner two share two."""
+    model = replace(SMALL, num_experts=8, top_k=2, expert_ffn_hidden=256, dense_layers=5)
+    plan = TrainingPlan(1.0, 4.0, 1.0, 1.0, 12.0, 1024.0)
+    held = blocks(model, plan, stages(model, plan))
+    assert held["dense"].tolist() == [3, 1, 0]
+    assert held["moe"].tolist() == [0, 2, 3]

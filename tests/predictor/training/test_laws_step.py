@@ -1,0 +1,198 @@
+"""A step from its operators and collectives, added up by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.models.model import Model
+from predictor.plans.pipeline import stages
+from predictor.plans.placement import blocks
+from predictor.plans.training import TrainingPlan
+from predictor.timing.calibration import RunParameters
+from predictor.timing.collectives import collective_time
+from predictor.timing.kernels import operator_times
+from predictor.training.decomposition import Parts, parts
+from predictor.training.explanation import Explanation, Ground, Named, Remedy
+from predictor.training.step import Environment, Step, assemble
+from predictor.work.communication import (
+    Held,
+    gradient_collectives,
+    groups,
+    pipeline_collectives,
+    step_collectives,
+)
+from predictor.work.training import step_operators
+
+NONE = load("none")
+SMALL = Model("small", 6, 1024, 8, 4, 128, 4096, 8192)
+DGX = catalog.system("dgx-h100")
+QUIET = RunParameters(host_per_kernel=0.0, overlap={})
+
+
+def plan(**fields: object) -> TrainingPlan:
+    given = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "micro_batch": 2.0, "global_batch": 16.0}
+    given |= {"seq_len": 2048.0, **fields}
+    return TrainingPlan(**given)  # type: ignore[arg-type]
+
+
+def step(made: TrainingPlan, run: RunParameters = QUIET, using: Environment | None = None) -> Step:
+    return assemble(taken(made), run, using or Environment())
+
+
+def taken(made: TrainingPlan) -> Parts:
+    return parts(SMALL, DGX, made, NONE)[0]
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"recompute": "full"}, {"tp": 2.0}, {"attention": "unfused"}]
+)
+def test_computation_is_the_operators_times_their_executions(fields: dict[str, object]) -> None:
+    """Eight micro-batches of six layers, an embedding and a head."""
+    made = plan(**fields)
+    operators = step_operators(SMALL, made)
+    times = operator_times(operators, DGX.accelerator, NONE, (), sustained=True).time
+    held = blocks(SMALL, made, stages(SMALL, made))
+    added: dict[str, float] = {}
+    for operator, time in zip(operators, times, strict=True):
+        count = float(held[operator.module][2]) * float(operator.count) * 8
+        added[operator.phase] = added.get(operator.phase, 0.0) + count * float(time)
+    found = step(made)
+    for phase, seconds in added.items():
+        assert float(found.breakdown[phase]) == pytest.approx(seconds)
+    layer = sum(
+        float(o.count) * float(t)
+        for o, t in zip(operators, times, strict=True)
+        if o.module in ("layer", "dense")
+    )
+    if "tp" not in fields:
+        assert float(found.layer_time) == pytest.approx(layer)
+    assert sum(map(float, found.breakdown.values())) == pytest.approx(float(found.step_time))
+
+
+def test_tensor_parallelism_costs_its_collectives() -> None:
+    """Those of a layer six times, those of the ends once, of each micro-batch."""
+    made = plan(tp=4.0, sequence_parallel=1.0)
+    held = blocks(SMALL, made, stages(SMALL, made))
+    own, seconds = groups(made), 0.0
+    for one in step_collectives(SMALL, made):
+        time, _ = collective_time(one.op, one.bytes, own[one.group], DGX, NONE)
+        seconds += float(time) * float(one.count) * float(held[one.module][2]) * 8
+    assert float(step(made).breakdown["tp_communication"]) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero3"])
+def test_gradients_cost_their_collectives(sharding: str) -> None:
+    """Of all parameters, where nothing hides."""
+    made = plan(dp=8.0, micro_batch=1.0, sharding=sharding, grad_overlap=False, param_overlap=False,
+                vocab_multiple=1.0)  # fmt: skip
+    held, own = Held(float(SMALL.parameters), float(SMALL.parameters)), groups(made)
+    listed = gradient_collectives(made, held, Held(0.0, 0.0), 6.0, 0.0)
+    seconds = 0.0
+    for one in listed:
+        if float(one.count) and float(own[one.group].size) > 1:
+            time, _ = collective_time(one.op, one.bytes, own[one.group], DGX, NONE)
+            seconds += float(time) * float(one.count)
+    assert float(step(made).breakdown["dp_communication"]) == pytest.approx(seconds)
+
+
+def test_the_last_bucket_of_gradients_never_hides() -> None:
+    """One part in seven of six layers and the rest; the others hide as far as the backward pass of
+    a micro-batch reaches, twice as long where half of it is enough."""
+    made = plan(dp=8.0, micro_batch=1.0, sharding="none", param_overlap=False)
+    whole = float(step(replace(made, grad_overlap=False)).breakdown["dp_communication"])
+    backward = float(step(made).breakdown["backward"]) / 2
+    for share in (0.0, 0.01, 1e3):
+        found = step(made, replace(QUIET, overlap={"dp": share}))
+        hidden = min(share * backward, whole * 6 / 7)
+        assert float(found.hidden["dp"]) == pytest.approx(hidden)
+        assert float(found.breakdown["dp_communication"]) == pytest.approx(whole - hidden)
+
+
+@pytest.mark.parametrize("vpp", [1.0, 2.0, 3.0])
+def test_transfers_hide_behind_the_other_chunks_of_a_device(vpp: float) -> None:
+    """Where there are any, by the share that may hide; each chunk sends its own."""
+    made = plan(pp=2.0, vpp=vpp, p2p_overlap=True)
+    own, listed = groups(made), pipeline_collectives(SMALL, made)
+    times = [float(collective_time(c.op, c.bytes, own["pp"], DGX, NONE)[0]) for c in listed]
+    whole = sum(times) * vpp * 8
+    shown = step(made)
+    assert float(shown.breakdown["pp_communication"]) == pytest.approx(whole)
+    assert float(shown.hidden["pp"]) == 0
+    hidden = step(made, replace(QUIET, overlap={"pp": 1.0}))
+    left = whole if vpp == 1 else 0.0
+    assert float(hidden.breakdown["pp_communication"]) == pytest.approx(left, abs=1e-12)
+    assert float(hidden.hidden["pp"]) == pytest.approx(whole - left, abs=1e-12)
+
+
+def test_a_framework_stretches_the_step_and_a_loader_fills_it() -> None:
+    made = plan(loader_rate=1e3)
+    plain, slow = step(plan()), step(plan(), using=Environment(factor=1.25))
+    assert float(slow.step_time) == pytest.approx(1.25 * float(plain.step_time))
+    assert float(slow.breakdown["framework"]) == pytest.approx(0.25 * float(plain.step_time))
+    waited = step(made)
+    assert float(waited.step_time) == pytest.approx(16 * 2048 / 1e3)
+    assert float(waited.breakdown["data_loading"]) == pytest.approx(
+        16 * 2048 / 1e3 - float(plain.step_time)
+    )
+
+
+def test_a_host_that_launches_slowly_is_waited_for() -> None:
+    """Every operator of six layers and both ends, eight times."""
+    made = plan()
+    listed = step_operators(SMALL, made)
+    held = blocks(SMALL, made, stages(SMALL, made))
+    launches = sum(float(o.count) * float(held[o.module][2]) for o in listed)
+    found = step(made, replace(QUIET, host_per_kernel=1.0))
+    device = sum(float(found.breakdown[t]) for t in ("forward", "backward", "recompute"))
+    assert float(found.breakdown["host"]) == pytest.approx(8 * launches - device)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_families_share_the_time_of_the_pipeline(schedule: str) -> None:
+    """With its bubble: what is uncertain of the work is so of the waiting for it."""
+    found = step(plan(pp=3.0, schedule=schedule))
+    families = sum(float(value) for value in found.families.values())
+    assert families == pytest.approx(float(found.step_time))
+    of = found.passes
+    each = np.asarray(of.forward + of.backward + of.weights)
+    slowest = float(each.max())
+    assert int(found.slowest) == int(np.argmax(np.where(of.count > 0, each, -1)))
+    bubble = float(found.breakdown["bubble"])
+    rest = float(found.breakdown["optimizer"] + found.breakdown["dp_communication"])
+    assert float(found.step_time) == pytest.approx(8 * slowest + bubble + rest)
+
+
+def test_passes_of_a_stage_are_its_operators() -> None:
+    """Forward; backward less the gradients of weights; and these."""
+    made = plan()
+    operators = step_operators(SMALL, made)
+    times = operator_times(operators, DGX.accelerator, NONE, (), sustained=True).time
+    held = blocks(SMALL, made, stages(SMALL, made))
+    ahead, late, whole = 0.0, 0.0, 0.0
+    for one, time in zip(operators, times, strict=True):
+        spent = float(time) * float(one.count) * float(held[one.module][2])
+        whole += spent
+        ahead += spent if one.phase == "forward" else 0.0
+        late += spent if one.variant in ("wgrad", "bias_grad") else 0.0
+    of = step(made).passes
+    found = [float(v[2]) for v in (of.forward, of.backward, of.weights)]
+    assert found == pytest.approx([ahead, whole - ahead - late, late])
+
+
+def test_shares_are_of_the_whole_step() -> None:
+    named = Named("a", "forward", 2.0, 0.25, 1.0, "memory", "measured")
+    remedy, ground = Remedy("b", 4.0, 0.5, ""), Ground("c", 1.0, "measured", 0.1, 3)
+    own = Explanation(8.0, {"forward": 2.0, "backward": 6.0}, (named,), (remedy,), (ground,))
+    told = own.to_dict()
+    assert {name: one["share"] for name, one in told["terms"].items()} == {
+        "forward": 0.25,
+        "backward": 0.75,
+    }
+    assert sum(one["time_s"] for one in told["terms"].values()) == 8.0
+    assert told["longest_operators"][0]["time_s"] == 2.0
+    assert (told["would_help"][0]["saves_s"], told["would_help"][0]["share"]) == (4.0, 0.5)

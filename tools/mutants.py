@@ -199,12 +199,18 @@ def tests_of(
     reached: dict[str, dict[str, list[str]]],
     nodes: dict[str, list[tuple[float, str]]],
 ) -> list[str]:
-    """The tests that reach a mutant's line (of a constant: its file), quickest first; node ids."""
+    """The tests that reach a mutant's line (of a constant: its file), those of its room before
+    others, quickest first; node ids."""
     lines = reached.get(mutant.file, {})
     contexts = lines.get(str(mutant.line), [])
     if not contexts:  # run on import: whatever reaches the file
         contexts = sorted({one for who in lines.values() for one in who})
-    found = sorted(one for context in contexts for one in nodes.get(context, []))
+    # Those of the mirrored folder know it best; of the others, the quickest first.
+    mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"
+    found = sorted(
+        (one for context in contexts for one in nodes.get(context, [])),
+        key=lambda one: (not one[1].startswith(mirror), *one),
+    )
     chosen, spent = [], 0.0
     for seconds, node in found[:MOST_TESTS]:
         spent += seconds

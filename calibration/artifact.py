@@ -28,6 +28,12 @@ def _number(value: float) -> float:
     return float(f"{value:.6g}")
 
 
+def _microseconds(name: str, seconds: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """A table of times under a name, nothing where it is empty."""
+    found = {key: _number(value * 1e6) for key, value in sorted(seconds.items())}
+    return {name: found} if found else {}
+
+
 def _entry(
     model: EfficiencyModel, arrays: list[np.ndarray], shapes: list[np.ndarray]
 ) -> dict[str, Any]:
@@ -55,16 +61,8 @@ def _entry(
         "widths": [model.weights[0].shape[0], *(w.shape[1] for w in model.weights)],
         "stacks": sorted(model.stacks),
         "year": None if np.isnan(model.year) else _number(model.year),
-        **(
-            {"lags_us": {name: _number(lag * 1e6) for name, lag in sorted(model.lags.items())}}
-            if model.lags
-            else {}
-        ),
-        **(
-            {"casts_us": {name: _number(cast * 1e6) for name, cast in sorted(model.casts.items())}}
-            if model.casts
-            else {}
-        ),
+        **_microseconds("lags_us", model.lags),
+        **_microseconds("casts_us", model.casts),
         "bent": bool(model.tilt.size),
         **(
             {}

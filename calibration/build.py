@@ -169,11 +169,12 @@ def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) 
     table   the kernel rows that it was fitted to
     """
     known = {*calibration.provenance.get(KNOWN, ()), *table["source"].unique().tolist()}
-    provenance = {**calibration.provenance, KNOWN: sorted(known)}
-    bare = replace(calibration, provenance=provenance)
+    provenance = {**calibration.provenance, KNOWN: sorted(known - set(tidy.STRANGERS))}
+    sigma = {name: one for name, one in calibration.transfer_sigma.items() if name != STRANGE}
+    bare = replace(calibration, provenance=provenance, transfer_sigma=sigma)
     others = check_kernels(tidy.strangers(shared / "bulk" / "kernels" / "ops.parquet"), "strangers")
     more = between_sources(others, bare, calibration.interval_level)
-    return replace(bare, transfer_sigma={**calibration.transfer_sigma, STRANGE: more})
+    return replace(bare, transfer_sigma={**sigma, STRANGE: more})
 
 
 def build(shared: Path, out: Path, jobs: int, ops: Collection[str] = ()) -> None:

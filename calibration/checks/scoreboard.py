@@ -104,25 +104,35 @@ def score(
         else:
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
-    inference = None
+    inference = _score_served(served, calibration, rows, skipped) if served else None
+    kind = named[0] if len(set(named)) == 1 else "mixed"
+    return Scores(kind, rows, skipped, memory, total, points, inference)
+
+
+def _score_served(
+    served: list[InferencePoint],
+    calibration: Calibration,
+    rows: list[Scored],
+    skipped: list[Skipped],
+) -> Timed | None:
+    """Predict runs of inference: closed loops as one batch, whose work is returned if there is
+    any; open ones request by request."""
+    inference, parameters = None, calibration.serving
+    refused: list[tuple[InferencePoint, str]] = []
     closed = [point for point in served if point.rate is None]
     if closed:
         inference, refused = timed(closed, calibration)
-        skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
-        parameters = calibration.serving
         own = parameters_of(inference, parameters.engines)
-        found_values = values(inference, own)[0]
-        rows += served_rows(inference, found_values, own, parameters, calibration)
-    opened, arrived, refused = open_loops.predicted(
+        rows += served_rows(inference, values(inference, own)[0], own, parameters, calibration)
+    opened, arrived, more = open_loops.predicted(
         [point for point in served if point.rate is not None], calibration
     )
-    skipped += [Skipped(point.point_id, point.source, reason) for point, reason in refused]
     rows += [
-        _served_row(point, value, 0.0, calibration.serving, calibration)
+        _served_row(point, value, 0.0, parameters, calibration)
         for point, value in zip(opened, arrived, strict=True)
     ]
-    kind = named[0] if len(set(named)) == 1 else "mixed"
-    return Scores(kind, rows, skipped, memory, total, points, inference)
+    skipped += [Skipped(one.point_id, one.source, reason) for one, reason in [*refused, *more]]
+    return inference
 
 
 def served_rows(

@@ -338,7 +338,9 @@ def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     return np.asarray(model.latency + lag + points.ideal * np.exp(y))
 
 
-def predict_among(relatives: Sequence[tuple[EfficiencyModel, float]], points: Points) -> np.ndarray:
+def predict_among(
+    relatives: Sequence[tuple[EfficiencyModel, float]], points: Points, accelerator: Accelerator
+) -> np.ndarray:
     """Times that other architectures' models answer for points [s], as `timing.shape_times` has
     them: the median, each counting by its likeness."""
     weights = np.array([weight for _, weight in relatives])
@@ -348,7 +350,9 @@ def predict_among(relatives: Sequence[tuple[EfficiencyModel, float]], points: Po
         + np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
         for model, _ in relatives
     ]
-    latency = np.average([model.latency for model, _ in relatives], weights=weights)
+    latency = np.average(
+        [float(model.latency_on(accelerator)) for model, _ in relatives], weights=weights
+    )
     y = np.maximum(weighted_median(np.stack(every), weights), 0.0)
     return np.asarray(latency + points.ideal * np.exp(y))
 

@@ -37,7 +37,10 @@ from calibration.tables.kernel_table import STREAMED, kinds, variants
 from calibration.tables.libraries import library, neutral, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, Calibration, EfficiencyModel, Kin, traits
+from predictor.timing import ANY, Calibration, EfficiencyModel, Kin, Shapes, ideal, traits
+
+ONLY_SERVED = ("kv8", "paged")
+"""Kernels over caches, which training does not have."""
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
 """Kinds on which bending to a few points is tried out."""
@@ -122,7 +125,7 @@ def fit_kernels(
         _fit_pools(result, parts, accelerators, run, progress)
         architectures = {name: one.architecture for name, one in accelerators.items()}
         result.models.update(with_casts(result.models, casts(table), architectures))
-        derive_backward(result)
+        derive_backward(result, accelerators)
         derive_layouts(result)
     return result
 
@@ -230,7 +233,11 @@ def _fit_pools(
         place = f"{ANY}{arch}"
         model = models.get((key, arch), result.models[(*key, names[0])])
         result.models[(*key, place)] = replace(
-            model, accelerator=place, keys=np.empty(0), kin=_kin(names, accelerators)
+            model,
+            accelerator=place,
+            keys=np.empty(0),
+            kin=_kin(names, accelerators),
+            year=float(np.mean([accelerators[name].year for name in names])),
         )
     near = {
         (key, name): found
@@ -280,7 +287,7 @@ def _try_without(
         if not found.relatives:
             return
         own = found.relatives[0][0]
-        predicted = predict_among(found.relatives, rows)
+        predicted = predict_among(found.relatives, rows, accelerator)
     result.transfer[(*key, name)] = errors(predicted, rows.time)
     ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
     if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
@@ -341,17 +348,31 @@ def merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.Da
     return table.assign(dtype=merged.where(~streaming, ANY))
 
 
-def derive_backward(result: KernelFit) -> None:
+TYPICAL = (4096.0, 8192.0, 16384.0)
+"""Lengths of training sequences at which forward and backward passes of attention are compared."""
+
+
+def _typical_time(model: EfficiencyModel, op: str, accelerator: Accelerator) -> np.ndarray:
+    """log time per FLOP of causal attention over `TYPICAL` lengths, beyond its ideal."""
+    s = np.array(TYPICAL)
+    one, steps = np.ones(len(s)), 2.5 if op == "attention_backward" else 1.0
+    heads, d = 32.0 * one, 128.0 * one
+    flop, moved = steps * 2.0 * heads * s**2 * d, steps * 8.0 * s * heads * d
+    shapes = Shapes(op, "bf16", ("flash",), 0.0 * one, s, s, d, heads, flop, moved)
+    return model.inefficiency(ideal(shapes, accelerator).features)
+
+
+def derive_backward(result: KernelFit, accelerators: Mapping[str, Accelerator]) -> None:
     """Give the backward pass of attention to every kernel and place with a forward pass alone.
 
     Where both are known, the backward pass is slower than 2.5 forward passes by the mean
-    difference of y; that difference shifts the other forward models.
+    difference of y over `TYPICAL` sequences; that difference shifts the other forward models.
     """
     name, other_name = "attention_prefill", "attention_backward"
     forward = {
         key: model
         for key, model in result.models.items()
-        if key[0].startswith(name) and not key[0].endswith(".kv8")  # training has no such cache
+        if key[0].startswith(name) and key[0].partition(".")[2] not in ONLY_SERVED
     }
     both = [
         (model, result.models[(key[0].replace(name, other_name), *key[1:])])
@@ -361,10 +382,10 @@ def derive_backward(result: KernelFit) -> None:
     ]
     if not both:
         return
-    gaps = [
-        float(other.inefficiency(model.mean[None])[0] - model.inefficiency(model.mean[None])[0])
-        for model, other in both
-    ]
+    gaps = []
+    for model, other in both:
+        device = accelerators[model.accelerator]
+        gaps.append(_typical_time(other, other_name, device) - _typical_time(model, name, device))
     shift = float(np.mean(gaps))
     measured = {model.accelerator for _, model in both}
     for (kind, dtype, place), model in forward.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from calibration.sources.aiconfigurator import LINKS
@@ -94,13 +95,15 @@ TPU = ("llmservingsim", "TPUv6e")
 
 
 def tensor_processors(path: Path) -> pd.DataFrame:
-    """Products and attention of vLLM on a TPU, prompts behind cached keys among them."""
+    """Products and attention of vLLM on a TPU, prompts behind cached keys among them, whose paged
+    kernel is not that of training."""
     table = _load(path)
     table = table[(table["source"] == TPU[0]) & (table["accelerator"] == TPU[1])]
     sizes = ["m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal"]
     table = table.assign(**{name: table[name].astype(float) for name in sizes})
     columns = ["source", "accelerator", "op", "dtype", *sizes, "latency_us"]
-    return table[columns].assign(layout="fwd").reset_index(drop=True)
+    kernel = np.where(table["op"] == "attention_prefill", "paged", "")
+    return table[columns].assign(layout="fwd", kernel=kernel).reset_index(drop=True)
 
 
 def streaming(path: Path) -> pd.DataFrame:

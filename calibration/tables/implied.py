@@ -6,10 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.tables.kernel_table import STREAMED, is_collective
+from calibration.tables.kernel_table import PROMPT, STREAMED, is_collective
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.precision import ELEMENT_BYTES, SPELLINGS
+
+LATENT_CACHE, LATENT_KEYS = 576.0, 192.0
+"""Head sizes of multi-head latent attention (DeepSeek-V2, section 2.1.2): latent and shared key
+while decoding; keys of prompts."""
 
 PASSES = {
     **dict.fromkeys(("add", "div", "mul", "pow"), 3.0),
@@ -21,7 +25,24 @@ PASSES = {
 def implied(table: pd.DataFrame) -> pd.DataFrame:
     """A checked kernel table with what its rows imply filled in; what they state stays."""
     table = table.assign(dtype=table["dtype"].replace(SPELLINGS))
-    return _links(_traffic(table))
+    return _links(_traffic(_attention(table)))
+
+
+def _attention(table: pd.DataFrame) -> pd.DataFrame:
+    """Kernels of attention that go without saying: on heads that only latents have; over pages,
+    where an engine serves on a TPU."""
+    decoding = table["op"].eq("attention_decode") & table["head_dim"].eq(LATENT_CACHE)
+    reading = table["op"].eq(PROMPT) & table["head_dim"].eq(LATENT_KEYS)
+    paged = table["op"].eq(PROMPT) & table["accelerator"].str.startswith("TPU")
+    table = table.assign(
+        kernel=table["kernel"].mask(
+            paged & table["framework"].str.startswith("vllm") & (table["kernel"] == ""), "paged"
+        )
+    )
+    latent = (decoding & table["kv_heads"].eq(1)) | (
+        reading & (table["heads"] == table["kv_heads"])
+    )
+    return table.assign(kernel=table["kernel"].mask(latent & (table["kernel"] == ""), "mla"))
 
 
 def _traffic(table: pd.DataFrame) -> pd.DataFrame:

@@ -32,6 +32,10 @@ LATENCY_TREND = 0.09
 """Fall of the log latency of an empty kernel per year: 2.5 us on A100 (2020), 1.65 on B200 (2024),
 from CUDA graphs of the shared tables."""
 
+POINTS_PER_FEATURE, SPARSE = 40, 0.3
+"""Points per feature below which a pooled model is one voice among its relatives, and how much it
+then counts."""
+
 RELATED_DTYPES: dict[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
@@ -163,6 +167,11 @@ class EfficiencyModel:
         """Features within the box, standardised, (N, F) -> (N, F)."""
         return np.asarray((np.clip(features, self.low, self.high) - self.mean) / self.scale)
 
+    @property
+    def sparse(self) -> bool:
+        """Whether there are too few points to stand for an architecture alone."""
+        return self.points < POINTS_PER_FEATURE * self.low.size
+
     def latency_on(self, accelerator: Accelerator) -> Numeric:
         """Time of an empty kernel [s]: an accelerator's own, or the pool's carried over the years,
         by `LATENCY_TREND` at most 1.6 times up or down."""
@@ -271,8 +280,8 @@ class Resolved:
     relative         of an accelerator's own model that was measured in part of the range only, the
                      model of its architecture that was measured further out; None if there is none
     relative_sigma   log-standard-deviation of that one
-    relatives        where no accelerator of its architecture was measured: models of other
-                     architectures, the most alike first, with their likeness
+    relatives        where no accelerator of its architecture was measured, or hardly: models of
+                     all, the most alike first, with their likeness
     """
 
     model: EfficiencyModel | None
@@ -300,14 +309,6 @@ class Calibration:
     fitted_files: frozenset[str] = frozenset()
     fitted_points: frozenset[str] = frozenset()
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    pools: Mapping[tuple[str, str], tuple[EfficiencyModel, ...]] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        found: dict[tuple[str, str], tuple[EfficiencyModel, ...]] = {}
-        for (kind, dtype, _), model in self.kernels.items():
-            if model.kin is not None:
-                found[kind, dtype] = (*found.get((kind, dtype), ()), model)
-        object.__setattr__(self, "pools", found)
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
@@ -330,8 +331,10 @@ class Calibration:
                     own = own or model
                     continue
                 sigma = max(model.sigma, self._transfer(kinds[-1], True))
-                if own is None:
+                if own is None and not model.sparse:
                     return Resolved(model, None, "transferred", sigma)
+                if own is None:
+                    break  # too few to stand alone
                 if model.kind == own.kind and model.reaches_beyond(own):
                     return Resolved(own, None, "interpolated", own.sigma, model, sigma)
         if own is not None:
@@ -346,13 +349,18 @@ class Calibration:
     def _alike(
         self, kinds: tuple[str, ...], dtypes: tuple[str, ...], accelerator: Accelerator
     ) -> tuple[tuple[EfficiencyModel, float], ...]:
-        """Models pooled over other architectures with their likeness, the most alike first; of the
+        """Models pooled over architectures with their likeness, the most alike first; of the
         accelerator's vendor, if there are any."""
         own = traits(accelerator)
         for name, dtype in ((name, dtype) for name in kinds for dtype in dtypes):
-            pools = self.pools.get((name, dtype), ())
+            keys = [k for k in self.kernels if k[:2] == (name, dtype) and k[2].startswith(ANY)]
+            pools = [self.kernels[key] for key in keys]
             mine = [one for one in pools if one.kin and one.kin.vendor == accelerator.vendor]
-            found = [(one, likeness(own, one.kin.traits)) for one in mine or pools if one.kin]
+            found = [
+                (one, likeness(own, one.kin.traits) * (SPARSE if one.sparse else 1.0))
+                for one in mine or pools
+                if one.kin
+            ]
             if found:
                 return tuple(sorted(found, key=lambda pair: -pair[1]))
         return ()

@@ -103,7 +103,7 @@ def kind_of(op: str, variant: str) -> str:
     kernels each for itself, the remaining memory-bound operators by direction."""
     if variant.startswith("bmm"):
         return "bmm"
-    if op == "elementwise" or variant in ("flash2", "mla", "kv8", "mla_kv8"):
+    if op == "elementwise" or variant in ("flash2", "mla", "kv8", "mla_kv8", "paged"):
         return f"{op}.{variant}"
     if op in ("norm", "softmax", "loss", "embedding"):
         return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"
@@ -372,16 +372,17 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     packed = np.ceil(shapes.m * shapes.sharing / ATTENTION_TILE) * shapes.batch / shapes.sharing
     waves, fewer = np.ceil(blocks / sms), np.ceil(packed / sms)
     heads = shapes.batch / shapes.sharing
+    steady = np.minimum(seen, STEADY)  # beyond, longer sequences are more of the same
     features = np.stack(
         [
-            np.clip(_log(compute / floor), -6, 6),
+            np.clip(_log(compute / floor * steady / seen), -6, 6),
             _log(np.minimum(time, LONG_KERNEL) / 1e-6),
             np.clip(_log(exponentials / time), -4, 2),
             np.clip(_log(waves), 0, 4),
             blocks / (waves * sms),
             np.clip(_log(fewer), 0, 4),
             packed / (fewer * sms),
-            _log(np.minimum(seen, STEADY)),
+            _log(steady),
             _log(shapes.k / 128.0),
             # Kernels exist for head sizes in steps of 32; others are padded.
             _log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
@@ -390,7 +391,7 @@ def _attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
             np.broadcast_to(shapes.windowed, shapes.m.shape),
             # Tiles on the diagonal are half empty.
-            np.log1p(0.5 * np.minimum(shapes.m, ATTENTION_TILE) / seen),
+            np.log1p(0.5 * np.minimum(shapes.m, ATTENTION_TILE) / steady),
             np.clip(_log(shapes.batch / sms), -6, 4),
             np.clip(_log(heads / sms), -6, 4),
             np.broadcast_to(_log(np.asarray(shapes.sharing, float)), shapes.m.shape),

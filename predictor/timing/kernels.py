@@ -104,9 +104,11 @@ def _busy(
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
         y = _in_library(model, found.features, library, names, accelerator, calibration)
         y = y + _by_variant(model.offsets, shapes)
-        latency, away = model.latency_on(accelerator), model.distance(found.features)
+        latency, away = model.latency, model.distance(found.features)
         if resolved.relatives:
-            y, latency, away = _among(resolved.relatives, found.features, library, shapes)
+            y, latency, away = _among(
+                resolved.relatives, found.features, library, shapes, accelerator
+            )
         elif resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
                 resolved=resolved,
@@ -114,7 +116,6 @@ def _busy(
                 features=found.features,
                 y=y,
                 away=away,
-                accelerator=accelerator,
                 shapes=shapes,
                 library=library,
             )
@@ -194,6 +195,7 @@ def _among(
     features: Array,
     library: str,
     shapes: Shapes,
+    accelerator: Accelerator,
 ) -> tuple[Array, Numeric, Array]:
     """Shapes on an accelerator of whose architecture nothing was measured: the median of what other
     architectures' models say of them, each counting by its likeness.
@@ -207,7 +209,9 @@ def _among(
         for model, _ in relatives
     ]
     y = weighted_median(np.stack(every), weights)
-    latency = sum(w * model.latency for w, (model, _) in zip(weights, relatives, strict=True))
+    latency = sum(
+        w * model.latency_on(accelerator) for w, (model, _) in zip(weights, relatives, strict=True)
+    )
     return y, latency / weights.sum(), relatives[0][0].distance(features)
 
 
@@ -217,7 +221,6 @@ def _beyond(
     features: Array,
     y: Array,
     away: Array,
-    accelerator: Accelerator,
     shapes: Shapes,
     library: str,
 ) -> tuple[Array, Array, Array, Array]:
@@ -233,8 +236,7 @@ def _beyond(
     there = relative.inefficiency(features, library) + offsets
     trust = np.exp(-away / REACH)
     y = np.where(away > 0, there + trust * (y - edge), y)
-    theirs = relative.latency_on(accelerator)
-    latency = theirs + trust * (own.latency_on(accelerator) - theirs)
+    latency = relative.latency + trust * (own.latency - relative.latency)
     sigma = np.hypot(resolved.sigma, (1.0 - trust) * resolved.relative_sigma)
     return y, latency, sigma, np.minimum(away, relative.distance(features))
 

@@ -94,11 +94,7 @@ def complete_training(
     habits = _habits(filler, model)
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     _stated_recompute(values, habits)
-    filler.run(
-        Default(field, value, f"default of {habits.label}")
-        for field, value in habits.settings.items()
-        if value != WHOLE
-    )
+    filler.run(habits.defaults())
     if not model.is_moe:
         values.pop("expert_load", None)
     filler.run(_numbers(values, model, cluster))
@@ -158,6 +154,12 @@ class Habits:
     split: bool | str
     recompute: str
     means: Mapping[str, str]
+
+    def defaults(self) -> list[Default]:
+        """Fields of a plan that it sets."""
+        rule = f"default of {self.label}"
+        found = self.settings.items()
+        return [Default(field, value, rule) for field, value in found if value != WHOLE]
 
 
 def _habits(filler: Filler, model: Model) -> Habits:

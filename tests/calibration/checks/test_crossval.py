@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration.checks.kernels import few_shots, heldout, library_left_out, summary
+from calibration.checks.kernels import FOLDS, few_shots, heldout, library_left_out, summary
 from predictor import catalog
 from tests.calibration.tables.test_libraries import FACTORS, rows
 
@@ -12,9 +12,7 @@ FOLDER = catalog.calibration_dir("kernels-only")
 
 def test_every_model_of_an_accelerator_has_its_error() -> None:
     table = heldout(FOLDER)
-    assert {"unseen shapes", "accelerator left out", "unseen sizes", "library left out"} == set(
-        table["fold"]
-    )
+    assert set(FOLDS.values()) == set(table["fold"])
     gemm = table[(table["kind"] == "gemm") & (table["dtype"] == "bf16")]
     assert len(gemm[gemm["fold"] == "accelerator left out"]) >= 9
     assert (table["points"] >= 0).all()

@@ -119,11 +119,13 @@ def test_collective_rows_are_predicted(tmp_path: Path) -> None:
         {"accelerator": "A100-SXM4-80GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
          "message_bytes": 2.0**28, "latency_us": 2180.0, "link": "nvlink3", "link_gbs": 300},
         {"accelerator": "A100-SXM4-80GB", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
+         "message_bytes": 2.0**28, "latency_us": 2180.0},  # a node of these implies its link
+        {"accelerator": "somebody's", "op": "allreduce", "dtype": "fp16", "num_gpus": 8,
          "message_bytes": 2.0**28, "latency_us": 2180.0},
     ]  # fmt: skip
     pd.DataFrame(rows).to_csv(path, index=False)
     found = summary(score([path], KERNELS), 0.8)
-    assert found["n_predicted"] == 1
+    assert found["n_predicted"] == 2
     assert found["mape"] < 0.1
     assert "link" in found["skipped"][0]["reason"]
 

@@ -39,8 +39,8 @@ def test_versions_are_one_and_libraries_kept_apart(shared: Path) -> None:
 
 def test_experts_that_were_mistuned_are_left_out() -> None:
     """Half of the experts cannot take longer than all of them."""
-    base = {"accelerator": "a", "dtype": "bf16", "framework": "f", "m": 64.0, "n": 8192.0,
-            "k": 5120.0, "experts": 16.0, "topk": 1.0}  # fmt: skip
+    base = {"accelerator": "a", "dtype": "bf16", "framework": "f", "kernel": "", "m": 64.0,
+            "n": 8192.0, "k": 5120.0, "experts": 16.0, "topk": 1.0}  # fmt: skip
     times = {(1, 1): 942.0, (1, 2): 3582.0, (1, 4): 258.0, (2, 1): 3303.0, (2, 2): 480.0}
     table = pd.DataFrame(
         [{**base, "moe_tp": tp, "moe_ep": ep, "latency_us": t} for (tp, ep), t in times.items()]

@@ -59,6 +59,14 @@ def test_a_link_of_a_strange_accelerator_stays_open() -> None:
     assert gaps(strange).str.contains("link is not stated").all()
 
 
+def test_heads_of_576_are_latents() -> None:
+    sizes = {"batch": 4.0, "kv_len": 512.0, "q_len": 512.0, "dtype": "bf16"}
+    table = rows(op=["attention_decode", "attention_decode", "attention_prefill"],
+                 heads=[128.0, 128.0, 16.0], kv_heads=[1.0, 8.0, 16.0],
+                 head_dim=[576.0, 576.0, 192.0], **sizes)  # fmt: skip
+    assert table["kernel"].tolist() == ["mla", "", "mla"]
+
+
 def test_data_types_have_other_names() -> None:
     table = rows(op=["gemm"] * 3, m=8.0, n=8.0, k=8.0,
                  dtype=["fp8-blockscale", "bfloat16/bfloat16", "nvfp4"])  # fmt: skip

@@ -168,7 +168,9 @@ def test_longer_sequences_than_were_measured_keep_their_speed(name: str, op: str
     flop = 2.0 * heads * s * s * d
     shapes = Shapes(op, "bf16", ("flash",), 0 * one, s, s, d, heads, flop, 8.0 * s * heads * d)
     rate = flop / shape_times(shapes, accelerator, KERNELS)[0]
-    assert (np.abs(np.log(rate[1:] / rate[:-1])) < 0.15).all()
+    steps = np.abs(np.log(rate[1:] / rate[:-1]))
+    assert steps[0] < 0.25  # 28 waves, then 110: the last one counts less
+    assert (steps[1:] < 0.02).all()
     assert (rate[1:] > 0.9 * rate[0]).all()
 
 
@@ -190,7 +192,7 @@ def test_large_memory_bound_kernels_run_at_a_steady_bandwidth(
     assert (np.diff(found) > 0).all()
     assert rate.max() < 1.01  # what lies in the cache comes faster
     assert rate.min() > (0.1 if op == "loss" else 0.35)
-    assert np.abs(np.log(rate[1:] / rate[:-1])).max() < (0.25 if op == "optimizer" else 0.12)
+    assert np.abs(np.log(rate[1:] / rate[:-1])).max() < (0.25 if op == "optimizer" else 0.15)
 
 
 def test_unmeasured_layouts_take_the_step_seen_elsewhere() -> None:
@@ -268,7 +270,7 @@ def test_a_pool_carries_its_latency_over_the_years() -> None:
     """Newer devices start a kernel sooner."""
     from dataclasses import replace
 
-    model = KERNELS.kernels["gemm", "bf16", "*"]
+    model = KERNELS.kernels["gemm", "bf16", "*hopper"]
     old, new = (replace(A100, name="x", year=year) for year in (2018.0, 2026.0))
     assert model.latency_on(old) > model.latency_on(new) > 0.5e-6
     own = KERNELS.kernels["gemm", "bf16", "A100-SXM4-80GB"]
@@ -283,7 +285,7 @@ def test_products_of_whole_tiles_never_get_faster_by_growing() -> None:
         found = shape_times(products(m, n, k), catalog.accelerator(name), KERNELS)[0]
         grid = found.reshape(7, 7, 7)
         for axis in range(3):
-            assert (np.diff(np.log(grid), axis=axis) > -0.01).all()
+            assert (np.diff(np.log(grid), axis=axis) > -0.03).all()  # as measurements repeat
 
 
 def test_far_from_what_was_measured_the_doubt_grows_and_stays_finite() -> None:

@@ -15,6 +15,7 @@ from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.links import Curve, LinkModel, default_link
 from predictor.hardware.systems import Cluster, Tier
+from predictor.timing import Kin, traits
 from predictor.timing.calibration import (
     DEFAULTS,
     Calibration,
@@ -421,7 +422,9 @@ def test_beyond_its_measurements_an_accelerator_is_like_its_relatives() -> None:
 
 
 def test_a_transfer_of_unknown_spread_is_less_certain_than_fits_and_more_than_constants() -> None:
-    known = Calibration("far", kernels={("gemm", "bf16", "*"): flat(0.3, 30.0, accelerator="*")})
+    kin = Kin(DEVICE.vendor, traits(DEVICE))
+    far = replace(flat(0.3, 30.0, accelerator="*other"), kin=kin)
+    known = Calibration("far", kernels={("gemm", "bf16", "*other"): far})
     found = known.resolve("gemm", "bf16", DEVICE)
     assert found.pedigree == "transferred"
     assert found.model is not None

@@ -102,7 +102,7 @@ def test_the_three_products_of_a_layer_take_alike_on_every_accelerator(dtype: st
         return shape_times(shapes, catalog.accelerator(name), KERNELS)[0]
 
     for name, row in catalog.rows("accelerators").items():
-        if not row[f"{dtype}_tflops"] or catalog.accelerator(name).architecture == "pascal":
+        if not row.get(f"{dtype}_tflops") or catalog.accelerator(name).architecture == "pascal":
             continue
         three = np.stack(
             [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibration.tables.requests import InferencePoint
-from predictor.arrays import Array, join, take, widened
+from predictor.arrays import Array, Mask, join, take, widened
 from predictor.catalog import (
     period,
 )
@@ -90,7 +90,7 @@ def timed(
     return Timed(own, work, joined["dp"], joined["batch"], labels, widths), refused
 
 
-def select(found: Timed, mask: Array) -> Timed:
+def select(found: Timed, mask: Array | Mask) -> Timed:
     """The points of a mask."""
     index = np.flatnonzero(mask)
 

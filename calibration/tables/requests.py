@@ -137,6 +137,7 @@ class InferencePoint:
              whole engine, in SI
     rate     at which requests arrive at random [1/s], inf: all at once; None: a closed loop
     requests that arrive in all
+    named    whether the row's engine is one that is known, or none is stated
     pure     the median time between tokens, which passes with prompts do not move
     flagged  the notes advise care
     tentative  the source calls its own figures experimental
@@ -153,6 +154,7 @@ class InferencePoint:
     tentative: bool = False
     rate: float | None = None
     requests: int = REQUESTS
+    named: bool = True
 
 
 def _precision(row: Mapping[str, Any], notes: str) -> str | None:
@@ -263,6 +265,7 @@ def _point(
         pure="median ITL" in notes,
         flagged="FLAG" in notes,
         tentative="experimental" in notes,
+        named=framework != "neutral" or cell(row, "framework") in (None, "neutral"),
         rate=None if rate is None else float(rate),
         requests=int(told[1])
         if (told := re.search(r"(\d+) (?:requests|prompts)", notes))

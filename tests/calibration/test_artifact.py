@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from calibration.runs.fit import default_run
 from predictor.catalog.artifacts import files_read, load
 from predictor.errors import InputError
 from predictor.hardware.links import Curve, LinkModel
+from predictor.timing import Kin
 from predictor.timing.calibration import Calibration, Throttle
 from tests.calibration.conftest import gemm_table
+from tests.predictor.timing.test_likeness import model
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +181,16 @@ def test_the_shipped_calibrations_keep_their_kernels_once() -> None:
     assert own == base
     assert len(own) == 2
     assert load("default").kernels.keys() == load("kernels-only").kernels.keys()
+
+
+def test_whose_measurements_and_what_beside_come_back(tmp_path: Path) -> None:
+    """Vendor and traits of a pooled model, unknown ones too; what its tables time beside."""
+    own = replace(
+        model("*hopper", 0.5), kin=Kin("NVIDIA", (1.5, math.nan, 2.5)), casts={"trtllm": 9e-6}
+    )
+    write(Calibration("x", kernels={("gemm", "bf16", "*hopper"): own}), tmp_path / "c")
+    found = load(tmp_path / "c").kernels["gemm", "bf16", "*hopper"]
+    assert found.kin is not None
+    assert found.kin.vendor == "NVIDIA"
+    assert found.kin.traits == pytest.approx((1.5, math.nan, 2.5), nan_ok=True)
+    assert found.casts == {"trtllm": pytest.approx(9e-6)}

@@ -160,7 +160,8 @@ def test_prompts_read_apart_are_single_runs(apart: Engines) -> None:
 
 def test_the_best_ratio_is_that_of_trying_every_one(apart: Engines) -> None:
     def needed(engines: Engines) -> float:
-        return min(float(replicas(e, np.array(40.0), 0.0, 0)) * e.gpus for e in engines.engines)
+        load = np.array(400.0)
+        return min(float(replicas(e, load, 0.0, 0)) * e.gpus for e in engines.engines)
 
     every = both(prefill_workers=tuple(range(13)))
     assert len(every.engines) > len(apart.engines)

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, eye_array, vstack
 
 from calibration.robust import cauchy, with_priors
 from calibration.serving.timed import Timed, published, select, values
-from predictor.arrays import Array
+from predictor.arrays import Array, Mask
 from predictor.serving import (
     engines,
 )
@@ -96,8 +96,9 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
 
     Least squares on the logarithms of the parameters: one of the mean, one for each engine, one for
     each period, added up along the `lineage`; each with its prior (`PRIORS`), in whose units the
-    search is.
+    search is. Runs that say nothing of them (`telling`) are left out.
     """
+    found = select(found, telling(found))
     labels = sorted(set(found.engine))
     known = {"neutral": list(ALL), **{name: lineage(name) for name in (*engines(), *labels)}}
     nodes = list(dict.fromkeys(node for path in known.values() for node in path))
@@ -178,6 +179,16 @@ def parameters_of(found: Timed, fitted: Mapping[str, EngineParameters]) -> Engin
     return EngineParameters(
         *(np.array([float(getattr(one, name)) for one in each]) for name in ENGINE_FIELDS)
     )
+
+
+def telling(found: Timed) -> Mask:
+    """Which runs say something of their engine's passes: not those of an engine that is none of the
+    table's, nor static batches that have to wait for room in the cache, whose time is a
+    scheduler's."""
+    named = np.array([point.named for point in found.points], bool)
+    static = np.array([point.kind == "static" for point in found.points], bool)
+    waits = np.asarray(found.work.running * found.dp) < 0.999 * found.batch
+    return np.asarray(named & ~(static & waits))
 
 
 def held_out(found: Timed, by: Sequence[str]) -> Array:

@@ -17,13 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from calibration.serving import open_loops
-from calibration.serving.engines import fit_engines, held_out, parameters_of
+from calibration.serving.engines import fit_engines, held_out, parameters_of, telling
 from calibration.serving.spreads import fit_spreads, operator_sigma
-from calibration.serving.timed import Timed, published, select, timed
+from calibration.serving.timed import published, select, timed
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
 from calibration.tables.requests import InferencePoint, inference_point
-from predictor.arrays import Mask
 from predictor.catalog import (
     FILE,
     engines_mapping,
@@ -36,16 +35,6 @@ from predictor.timing import (
     RunParameters,
     ServingParameters,
 )
-
-
-def telling(found: Timed) -> Mask:
-    """Which runs say something of their engine's passes: not those of an engine that is none of the
-    table's, nor static batches that have to wait for room in the cache, whose time is a
-    scheduler's."""
-    named = np.array([point.named for point in found.points], bool)
-    static = np.array([point.kind == "static" for point in found.points], bool)
-    waits = np.asarray(found.work.running * found.dp) < 0.999 * found.batch
-    return np.asarray(named & ~(static & waits))
 
 
 def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingParameters:

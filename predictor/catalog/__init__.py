@@ -14,15 +14,10 @@ from predictor.catalog.clusters import complete_cluster, default_system, scale_u
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
 from predictor.catalog.engines import ENGINES, FILE, engines_mapping, read_parameters
 from predictor.catalog.entries import (
-    KINDS,
     accelerator,
     calibration_dir,
     calibrations,
-    data_dir,
-    find,
     model,
-    read_mapping,
-    rows,
     spec_of,
     to_mapping,
 )
@@ -35,9 +30,17 @@ from predictor.catalog.filling import (
     framework_settings,
     frameworks,
     named_model,
+    note_names,
     period,
 )
 from predictor.catalog.given import Given, Range, read_given
+from predictor.catalog.machine_names import (
+    Instance,
+    instances,
+    read_accelerator_name,
+    read_machine_name,
+)
+from predictor.catalog.model_names import NAMED, ModelName, read_model_name
 from predictor.catalog.names import aliases, spelled
 from predictor.catalog.specs import (
     AcceleratorSpec,
@@ -48,6 +51,7 @@ from predictor.catalog.specs import (
     parse,
 )
 from predictor.catalog.systems import system
+from predictor.catalog.tables import KINDS, data_dir, find, read_mapping, rows
 from predictor.catalog.technology import (
     KEYS,
     assumptions,
@@ -66,6 +70,7 @@ __all__ = [
     "KEYS",
     "KINDS",
     "MANIFEST",
+    "NAMED",
     "SCHEMA_VERSION",
     "SHAPES",
     "STORED",
@@ -75,6 +80,8 @@ __all__ = [
     "Default",
     "Filler",
     "Given",
+    "Instance",
+    "ModelName",
     "ModelSpec",
     "Range",
     "ServingPlanSpec",
@@ -97,16 +104,21 @@ __all__ = [
     "find",
     "framework_settings",
     "frameworks",
+    "instances",
     "load",
     "machine",
     "machine_cost",
     "model",
     "named_model",
+    "note_names",
     "parse",
     "period",
     "processor",
+    "read_accelerator_name",
     "read_given",
+    "read_machine_name",
     "read_mapping",
+    "read_model_name",
     "read_parameters",
     "read_table",
     "relative",

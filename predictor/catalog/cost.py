@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.catalog import entries
+from predictor.catalog import tables
 from predictor.catalog.technology import overridden, read_table
 from predictor.hardware import Derived
 from predictor.units import MM2
@@ -27,7 +27,7 @@ def cost_assumptions(overrides: Mapping[str, Any] | None = None) -> dict[str, fl
 
     Raises InputError for one that does not exist or is no number of at least zero.
     """
-    table = entries.read_mapping(entries.data_dir() / "technology" / "cost.yaml")
+    table = tables.read_mapping(tables.data_dir() / "technology" / "cost.yaml")
     return overridden(table, overrides, "cost assumption")
 
 

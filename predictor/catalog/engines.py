@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predictor.catalog import entries
+from predictor.catalog import tables
 from predictor.errors import InputError
 from predictor.timing import ENGINE_FIELDS, EngineParameters, ServingParameters
 
@@ -72,7 +72,7 @@ def engines_mapping(parameters: ServingParameters) -> dict[str, Any]:
 def engines_file(directory: Path) -> Path | None:
     """The `serving.json` that goes with the calibration of a folder: its own, else that of the
     default calibration; None where neither is there."""
-    for folder in (directory, entries.data_dir() / "calibrations" / "default"):
+    for folder in (directory, tables.data_dir() / "calibrations" / "default"):
         if (folder / FILE).is_file():
             return folder / FILE
     return None

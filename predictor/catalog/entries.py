@@ -1,141 +1,26 @@
-"""Finds and loads accelerators, models and calibrations: by name, from a file or given.
-
-The only module that knows where data lies: `$RECKON_DATA`, else the data installed with the
-package (`predictor/_data`), else the checkout's `data/`.
-"""
+"""Finds and loads accelerators, models and calibrations: by name, from a file or given."""
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.catalog.machine_names import read_accelerator_name
+from predictor.catalog.model_names import unlike_catalog
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, Spec, SystemSpec, parse
+from predictor.catalog.tables import data_dir, find, known, read_mapping
 from predictor.errors import InputError, unknown
 from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
 from predictor.models import Model, Quantization, from_config, is_config
 from predictor.units import to_si
 
 Ref = str | Path | Mapping[str, Any]
-Row = dict[str, Any]
-
-KINDS = ("accelerators", "systems", "models")
-
-
-def data_dir() -> Path:
-    """Where catalogs, defaults and calibrations lie.
-
-    Raises InputError if `$RECKON_DATA` is set to something that is not a folder.
-    """
-    override = os.environ.get("RECKON_DATA")
-    if override:
-        if not Path(override).is_dir():
-            raise InputError(f"RECKON_DATA={override} is not a folder")
-        return Path(override)
-    return _own_data()
-
-
-@lru_cache(maxsize=1)
-def _own_data() -> Path:
-    here = Path(__file__).resolve().parent.parent
-    installed = here / "_data"
-    return installed if installed.is_dir() else here.parent / "data"
-
-
-@lru_cache(maxsize=8)
-def _rows(directory: Path, kind: str) -> dict[str, Row]:
-    path = directory / f"{kind}.csv"
-    try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            table = [_nest(row) for row in csv.DictReader(stream)]
-    except OSError as error:
-        raise InputError(f"cannot read the catalog {path}: {error.strerror}") from None
-    return {row["name"]: row for row in table}
-
-
-def rows(kind: str) -> dict[str, Row]:
-    """All rows of a catalog by name; empty cells are left out, tier columns are nested."""
-    return _rows(data_dir(), kind)
-
-
-def _nest(row: Mapping[str, str]) -> Row:
-    """Turn columns 'tier2_size' into entries of a list 'tiers'; drop empty cells."""
-    flat: Row = {}
-    tiers: dict[str, Row] = {}
-    for key, value in row.items():
-        if value in ("", None):
-            continue
-        head, _, tail = key.partition("_")
-        if head.startswith("tier") and head[4:].isdigit():
-            tiers.setdefault(head, {})[tail] = value
-        else:
-            flat[key] = value
-    if tiers:
-        flat["tiers"] = [tiers[name] for name in sorted(tiers)]
-    return flat
-
-
-def _aliases(row: Row) -> list[str]:
-    return [alias.strip() for alias in str(row.get("aliases", "")).split(";") if alias.strip()]
-
-
-def find(kind: str, name: str) -> Row:
-    """The catalog row of a name or alias; case does not count.
-
-    Raises InputError with the nearest name.
-    """
-    table = rows(kind)
-    if name in table:
-        return table[name]
-    wanted = name.lower()
-    for row in table.values():
-        if wanted in (known.lower() for known in (row["name"], *_aliases(row))):
-            return row
-    known = [*table, *(alias for row in table.values() for alias in _aliases(row))]
-    raise unknown(kind[:-1], name, known, f"reckon show {kind}, or give a .yaml file")
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML or JSON file that holds one mapping. Nothing in it is executed.
-
-    Raises InputError, one line.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not a text file") from None
-    if path.suffix == ".json":
-        import json
-
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path} is not JSON: {error}") from None
-    else:
-        import yaml
-
-        try:
-            content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except yaml.YAMLError as error:
-            line = getattr(getattr(error, "problem_mark", None), "line", None)
-            at = f" (line {line + 1})" if line is not None else ""
-            raise InputError(
-                f"{path} is not YAML{at}: {getattr(error, 'problem', '') or 'cannot be parsed'}"
-            ) from None
-        except (ValueError, RecursionError) as error:  # dates and numbers that cannot be
-            raise InputError(f"{path} is not YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} must hold keys and values, found {type(content).__name__}")
-    return content
 
 
 def _looks_like_file(ref: str | Path) -> bool:
@@ -160,6 +45,8 @@ def accelerator(ref: Ref | Accelerator) -> Accelerator:
 
 
 def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:
+    if isinstance(ref, str) and not _looks_like_file(ref) and not known("accelerators", ref):
+        ref = read_accelerator_name(ref) or ref
     content, where = resolve("accelerators", ref)
     if "accelerator" in content:  # a system file names or holds its accelerator
         if within > 3:
@@ -212,7 +99,13 @@ def model(ref: Ref | Model) -> Model:
 
 
 def _model_spec(ref: Ref) -> tuple[ModelSpec, str]:
-    content, where = resolve("models", ref)
+    named = unlike_catalog(ref) if isinstance(ref, str) else None
+    if named is not None:
+        content, where = {**find("models", named.row)}, f"models.csv, {named.row}"
+        if named.quantization:
+            content["quantization"] = named.quantization
+    else:
+        content, where = resolve("models", ref)
     if is_config(content):
         content = from_config(content, where)
     return parse(ModelSpec, content, where), where

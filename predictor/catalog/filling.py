@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from predictor.catalog import entries
+from predictor.catalog import entries, tables
+from predictor.catalog.machine_names import unlike_system
+from predictor.catalog.model_names import unlike_catalog
 from predictor.errors import InputError, unknown
-from predictor.hardware import Accelerator
+from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 
 STORED = "config.json's quantization_config"
@@ -30,7 +32,7 @@ class Assumption:
 @lru_cache(maxsize=1)
 def frameworks() -> Mapping[str, Any]:
     """The table of framework defaults, `data/defaults/frameworks.yaml`."""
-    return entries.read_mapping(entries.data_dir() / "defaults" / "frameworks.yaml")
+    return tables.read_mapping(tables.data_dir() / "defaults" / "frameworks.yaml")
 
 
 def framework_settings(
@@ -114,6 +116,29 @@ def default_precision(accelerator: Accelerator) -> Default:
     best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     rule = "bf16 where the accelerator has it, else fp16, else fp32"
     return Default("precision", best, rule)
+
+
+def note_names(filler: Filler, cluster: Cluster, unless: tuple[str, ...] = ("dp",)) -> None:
+    """Record what names of a model and a system were taken for that no catalog has as they are
+    written; and what the latter says of accelerators and of their price.
+
+    unless   fields that say how many accelerators there are, beside `gpus`
+    """
+    values = filler.values
+    model, system = values.get("model"), values.get("system")
+    if isinstance(model, str) and (named := unlike_catalog(model)):
+        filler.assumed.append(Assumption("model", named.row, named.rule))
+    machine = unlike_system(system) if isinstance(system, str) else None
+    if machine is None:
+        return
+    filler.assumed.append(Assumption("system", cluster.name, machine.rule(cluster.name)))
+    if machine.count and not any(field in values for field in unless):
+        filler.fill("gpus", machine.count, f"accelerators that {machine.written!r} names")
+    instance = machine.instance
+    if instance is not None and instance.price is not None and values.get("tokens"):
+        each = instance.price / instance.count
+        rule = f"{instance.name} on demand, {instance.price:g} USD an hour ({instance.told})"
+        filler.fill("price_per_gpu_hour", each, rule)
 
 
 def named_model(values: Mapping[str, Any]) -> Model:

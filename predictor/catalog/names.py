@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from predictor.catalog import entries
+from predictor.catalog import tables
 
 
 @lru_cache(maxsize=1)
 def aliases() -> Mapping[str, str]:
     """What frameworks and engines are called, and the spelling of each."""
-    table = entries.read_mapping(entries.data_dir() / "defaults" / "aliases.yaml")
+    table = tables.read_mapping(tables.data_dir() / "defaults" / "aliases.yaml")
     return {alias: name for name, others in table.items() for alias in (name, *others)}
 
 

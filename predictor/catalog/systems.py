@@ -1,27 +1,48 @@
-"""Finds and loads systems: by name, from a file, from a machine's budget or given."""
+"""Finds and loads systems: by name, from a file, from a machine's budget or given; and nodes of
+accelerators that no catalog system has."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
-from predictor.catalog import entries
+from predictor.catalog import entries, tables
 from predictor.catalog.entries import Ref, resolve
+from predictor.catalog.machine_names import MachineName, unlike_system
 from predictor.catalog.specs import SystemSpec, parse
 from predictor.catalog.technology import system_of
 from predictor.errors import InputError
-from predictor.hardware import Cluster, Tier
+from predictor.hardware import Accelerator, Cluster, Tier
 from predictor.units import GB, to_si
 
 
 def system(ref: Ref | Cluster) -> Cluster:
     """Load a system (accelerators behind a tiered network) from a name, a file or a mapping; a
-    file or mapping may hold a machine's budget under the key `technology` (`technology.KEYS`)."""
+    file or mapping may hold a machine's budget under the key `technology` (`technology.KEYS`).
+
+    A name may be that of a catalog system, of its accelerator (`h100`), of so many (`8xH100`) or of
+    a cloud's instance (`p5.48xlarge`).
+    """
     if isinstance(ref, Cluster):
         return ref
+    if isinstance(ref, str) and (named := unlike_system(ref)):
+        return _named(named)
     content, where = resolve("systems", ref)
     if "technology" in content:  # a machine that does not exist yet, from its budget
         return system_of(content, where)
     return _system(parse(SystemSpec, content, where), where)
+
+
+def _named(name: MachineName) -> Cluster:
+    """The system of an instance, or the usual one of an accelerator, with as many in a node as the
+    name has where those are fewer."""
+    if name.instance is not None:
+        return system(name.instance.system)
+    usual = default_system(entries.accelerator(name.accelerator), None)
+    fewer = 0 < name.count < usual.accelerators_per_node
+    return resize_node(usual, name.count) if fewer else usual
 
 
 def _system(spec: SystemSpec, where: str) -> Cluster:
@@ -50,3 +71,53 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
     host = np.nan if spec.host_memory_gb is None else spec.host_memory_gb * GB
     machine = entries.accelerator(spec.accelerator)
     return Cluster(spec.name, machine, spec.accelerators_per_node, tuple(tiers), host)
+
+
+NODE_FALLBACK = 8
+
+PCIE_RATE = 32e9
+"""A PCIe 4 x16 link, one direction [bytes/s] (PCI Express 4.0 base specification)."""
+
+NODE_NETWORK = 12.5e9
+"""What joins nodes of which the catalog knows nothing: one 100 Gb/s port [bytes/s]."""
+
+
+def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
+    """The first catalog system with an accelerator and node size, else one of another node size
+    resized, else a PCIe node (`alone`)."""
+    matches = [
+        name
+        for name, row in tables.rows("systems").items()
+        if row["accelerator"] == accelerator.name
+    ]
+    if not matches:
+        return alone(accelerator, per_node)
+    for name in matches:
+        row = tables.rows("systems")[name]
+        if per_node in (None, int(row["accelerators_per_node"])):
+            return system(name)
+    found = system(matches[0])
+    return resize_node(found, int(per_node or NODE_FALLBACK))
+
+
+def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
+    """A node of accelerators that no catalog system has: joined by their PCIe links (that of a
+    PCIe 4 x16 where the catalog has none), and by a `NODE_NETWORK` per node."""
+    size = int(per_node or NODE_FALLBACK)
+    host = accelerator.host_bandwidth
+    inside = Tier("pcie4", float(size), host if np.isfinite(host) else PCIE_RATE)
+    outside = Tier("ethernet", math.inf, NODE_NETWORK / size)
+    return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, (inside, outside))
+
+
+def resize_node(cluster: Cluster, per_node: int) -> Cluster:
+    """The same links, and host memory for each accelerator, with another number per node."""
+    old = cluster.accelerators_per_node
+    tiers = tuple(
+        replace(tier, size=float(per_node)) if tier.size == old else tier for tier in cluster.tiers
+    )
+    name = f"{cluster.name} with {per_node} per node"
+    host = cluster.host_memory * per_node / old
+    return replace(
+        cluster, name=name, accelerators_per_node=per_node, tiers=tiers, host_memory=host
+    )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.catalog import entries
+from predictor.catalog import entries, tables
 from predictor.errors import InputError, unknown
 from predictor.hardware import (
     Accelerator,
@@ -34,7 +34,7 @@ from predictor.units import CM2, MM, MM2, PJ_PER_BIT
 
 def read_table(name: str) -> dict[str, dict[str, str]]:
     """Rows of a table of `data/technology` by name."""
-    return _read_table(entries.data_dir() / "technology" / f"{name}.csv")
+    return _read_table(tables.data_dir() / "technology" / f"{name}.csv")
 
 
 @lru_cache(maxsize=16)
@@ -48,7 +48,7 @@ def _read_table(path: Path) -> dict[str, dict[str, str]]:
 
 @lru_cache(maxsize=8)
 def _read_yaml(path: Path) -> dict[str, Any]:
-    return entries.read_mapping(path)
+    return tables.read_mapping(path)
 
 
 def _find(kind: str, name: object, table: Mapping[str, Any]) -> Any:
@@ -60,7 +60,7 @@ def _find(kind: str, name: object, table: Mapping[str, Any]) -> Any:
 
 def node(name: str) -> Node:
     """A logic node by name: N12, N10, N7, N5, N4, N3, N2, N1.6, N1.4, N1."""
-    return _node(name, entries.data_dir())
+    return _node(name, tables.data_dir())
 
 
 @lru_cache(maxsize=64)
@@ -80,7 +80,7 @@ def _node(name: str, _: Path) -> Node:
 
 def memory_technology(name: str) -> MemoryTechnology:
     """A memory technology by name: GDDR6 ... HBM2E, HBM3, HBM4, HBM5."""
-    return _memory_technology(name, entries.data_dir())
+    return _memory_technology(name, tables.data_dir())
 
 
 @lru_cache(maxsize=64)
@@ -99,7 +99,7 @@ def _memory_technology(name: str, _: Path) -> MemoryTechnology:
 
 def link_technology(name: str, scope: str) -> LinkTechnology:
     """A link technology by name; scope 'scale-up' (NVLink2 ...) or 'scale-out' (HDR ... GDR)."""
-    return _link_technology(name, scope, entries.data_dir())
+    return _link_technology(name, scope, tables.data_dir())
 
 
 @lru_cache(maxsize=64)
@@ -120,12 +120,12 @@ def _link_technology(name: str, scope: str, _: Path) -> LinkTechnology:
 
 def processor(name: str) -> Processor:
     """A processor design by name: volta, ampere, hopper, blackwell."""
-    return _processor(name, entries.data_dir())
+    return _processor(name, tables.data_dir())
 
 
 @lru_cache(maxsize=64)
 def _processor(name: str, _: Path) -> Processor:
-    table = _read_yaml(entries.data_dir() / "technology" / "processors.yaml")
+    table = _read_yaml(tables.data_dir() / "technology" / "processors.yaml")
     row = _find("processor", name, table)
     rows, columns = row["instruction"]
     return Processor(
@@ -151,7 +151,7 @@ def assumptions(overrides: Mapping[str, Any] | None = None) -> dict[str, float]:
 
     Raises InputError for one that does not exist or is no positive number.
     """
-    table = _read_yaml(entries.data_dir() / "technology" / "assumptions.yaml")
+    table = _read_yaml(tables.data_dir() / "technology" / "assumptions.yaml")
     return overridden(table, overrides, "assumption")
 
 

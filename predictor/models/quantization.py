@@ -19,7 +19,7 @@ from predictor.precision import PACKED
 class Quantization:
     """How the weights of a checkpoint are stored.
 
-    method     the file's `quant_method`
+    method     the file's `quant_method`, or what of the model's name says it
     precision  data type of weights and activations, as a serving plan names it; empty where none
                stands for it
     cache      data type of cached keys and values; empty where the file leaves it open

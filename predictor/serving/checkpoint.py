@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.catalog import STORED, Assumption, Filler
+from predictor.catalog import NAMED, STORED, Assumption, Filler
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model, narrowing
@@ -24,13 +24,16 @@ def fill_stored(filler: Filler, model: Model, accelerator: Accelerator) -> None:
         )
     form, otherwise = narrowing(model)
     remarks = "; ".join(text for text in (stored.remark, otherwise) if text)
-    rule = f"{STORED} ({stored.method})" + (f": {remarks}" if remarks else "")
+    by_name = stored.method.startswith(NAMED)
+    source = stored.method if by_name else f"{STORED} ({stored.method})"
+    rule = source + (f": {remarks}" if remarks else "")
     if form == "none":
         filler.assumed.append(Assumption("precision", "16 bits", f"{rule}; the most are exempt"))
         return
     filler.fill("precision", stored.precision, rule)
     if form == "experts":
-        filler.fill("narrowed", "experts", f"{STORED}: the other projections are exempt")
+        own = NAMED if by_name else STORED
+        filler.fill("narrowed", "experts", f"{own}: the other projections are exempt")
     if stored.cache == "fp8" and "fp8" not in accelerator.peak:
         if "kv_precision" not in values:
             told = f"not fp8, as {STORED} says: {accelerator.name} has no unit for it"

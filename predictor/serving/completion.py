@@ -21,6 +21,7 @@ from predictor.catalog import (
     complete_cluster,
     default_precision,
     named_model,
+    note_names,
     period,
     spelled,
 )
@@ -93,6 +94,7 @@ def complete_serving(
     values = filler.values
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
+    note_names(filler, cluster, unless=("dp", "tp", "pp"))
     accelerator = cluster.accelerator
     filler.need("input_len", "output_len")
     _scores(model, accelerator)

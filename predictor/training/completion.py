@@ -17,6 +17,7 @@ import numpy as np
 
 from predictor import catalog
 from predictor.catalog import (
+    NAMED,
     STORED,
     Assumption,
     Default,
@@ -26,6 +27,7 @@ from predictor.catalog import (
     default_precision,
     framework_settings,
     named_model,
+    note_names,
     spelled,
     with_host,
 )
@@ -88,6 +90,7 @@ def complete_training(
     values = filler.values
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
+    note_names(filler, cluster)
     cluster = with_host(cluster, values)
     filler.need("seq_len", "global_batch")
     _precision(filler, model, cluster.accelerator)
@@ -130,7 +133,9 @@ def complete_training(
 def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:
     usual = default_precision(accelerator)
     if model.quantization is not None:
-        stored = f"{STORED} ({model.quantization.method}): widened before it is trained, to "
+        method = model.quantization.method
+        source = method if method.startswith(NAMED) else f"{STORED} ({method})"
+        stored = f"{source}: widened before it is trained, to "
         usual = replace(usual, rule=stored + usual.rule)
     filler.run([usual])
     recipe = PRECISIONS[filler.values["precision"]]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from predictor import catalog
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -403,18 +402,3 @@ def _sharded(plan: Any) -> tuple[str, float]:
         return "hsdp", float(plan.dp_shard)
     full = ("zero3", "fsdp", "hsdp")
     return ("fsdp" if plan.sharding in full else plan.sharding) if ranks > 1 else "any", 0.0
-
-
-def catalog_model(name: str) -> str | None:
-    """The catalog's name of a model that a repository, a folder or a name stands for."""
-    wanted = name.strip().rstrip("/").lower()
-    last = wanted.rsplit("/", 1)[-1]
-    for known, row in catalog.rows("models").items():
-        repository = str(row.get("hf_id", "")).lower()
-        aliases = [a.strip().lower() for a in str(row.get("aliases", "")).split(";")]
-        if wanted in (known.lower(), repository, *aliases) or last in (
-            known.lower(),
-            repository.rsplit("/", 1)[-1] or None,
-        ):
-            return known
-    return None

@@ -63,6 +63,7 @@ def facts_of(model: Model) -> Facts:
         **{PREFIX + name: value for name, value in dimensions(model).items()},
         "model.name": model.name,
         "model.repository": row.get("hf_id", ""),
+        "model.stored": model.quantization.precision if model.quantization else "",
     }
 
 
@@ -76,7 +77,10 @@ def model_of(facts: Facts) -> tuple[Model | None, list[str]]:
     """
     stated = {name.removeprefix(PREFIX): v for name, v in facts.items() if name.startswith(PREFIX)}
     if "name" in stated:
-        return catalog.model(stated["name"]), []
+        return _named(str(stated["name"]))
+    if "unknown" in stated:
+        return None, [f"the catalog has no model {stated['unknown']!r}; give --model, a name of "
+                      "'reckon show models' or its config.json"]  # fmt: skip
     if not any(name in stated for name in NEEDED):
         return None, []
     missing = [name for name in NEEDED if name not in stated]
@@ -105,6 +109,17 @@ def model_of(facts: Facts) -> tuple[Model | None, list[str]]:
         if theirs == dimensions(own):
             return alike, notes
     return own, notes
+
+
+def _named(name: str) -> tuple[Model, list[str]]:
+    """The catalog's model of a name, and what was taken for what."""
+    found, meant = catalog.model(name), catalog.read_model_name(name)
+    if meant is None or meant.written == found.name:
+        return found, []
+    stored = (
+        f"; weights {meant.stored}, by {meant.quantization['method']}" if meant.quantization else ""
+    )
+    return found, [meant.rule + stored]
 
 
 def _alike(stated: dict[str, Any]) -> Model | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
+from predictor import catalog
 from predictor.errors import InputError
-from reckon.launch.dialect import catalog_model
 from reckon.launch.launcher import program, rendered
 from reckon.launch.shell import Script, options
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, number, whole_number
@@ -18,12 +19,21 @@ MODEL = "--model"
 
 
 def _model_says(facts: Facts) -> Flags:
-    return {MODEL: facts["model.repository"] or facts["model.name"]}
+    """The repository; where its checkpoint is narrow and the weights are to be otherwise, that of
+    a copy in 16 bits, which the engine narrows."""
+    name = facts["model.repository"] or facts["model.name"]
+    own = catalog.read_model_name(name)
+    if own is None or not own.stored or facts.get("weights", own.stored) == own.stored:
+        return {MODEL: name}
+    return {MODEL: f"{name}-BF16"}
 
 
 def _model_means(flags: Flags, facts: Facts) -> Facts:
-    name = catalog_model(str(flags[MODEL])) if MODEL in flags else None
-    return {"model.name": name} if name else {}
+    if MODEL not in flags:
+        return {}
+    written = str(flags[MODEL])
+    known = catalog.read_model_name(written) is not None
+    return {"model.name" if known else "model.unknown": written}
 
 
 NAMED: tuple[Entry, ...] = (Derived((MODEL,), _model_says, _model_means),)
@@ -35,12 +45,25 @@ def whole_world(facts: Facts) -> int:
     return int(facts.get("tp", 1) * facts.get("dp", 1))
 
 
+@dataclass(frozen=True, slots=True)
+class Stored(Cases):
+    """The weights' data type; where the line names no method, a checkpoint that is narrow stays so
+    whatever `--dtype` says, which is of what is left."""
+
+    def read(self, flags: Flags, facts: Facts, whole: bool) -> Facts:
+        """The weights, or nothing where the checkpoint decides."""
+        found = Cases.read(self, flags, facts, whole)
+        if facts.get("model.stored") and "--quantization" not in flags:
+            return {}
+        return found
+
+
 def weights(quantized: Mapping[str, tuple[str, ...]]) -> Cases:
     """The weights' data type: of 16 bits and more by its name, else by an engine's method.
 
     quantized  data types, and the engine's methods
     """
-    return Cases(
+    return Stored(
         ("weights",),
         (
             (("bf16",), {"--dtype": "bfloat16"}),

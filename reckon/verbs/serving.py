@@ -54,6 +54,8 @@ def predict_infer(
         single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
         return predict_inference(resolved_model, resolved_cluster, plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
+    named = {"model": model, "system": cluster}
+    fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(ServingPlanSpec, fields, "plan")
     request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
     return predicted(request, known)

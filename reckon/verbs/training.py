@@ -48,6 +48,8 @@ def predict_train(
     if isinstance(plan, TrainingPlan):
         return predict(resolved_model, resolved_cluster, plan, known)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
+    named = {"model": model, "system": cluster}
+    fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(TrainingPlanSpec, fields, "plan")
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
     return Prediction(request, predict(request.model, request.cluster, request.plan, known))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from predictor.catalog import STORED, Assumption
+from predictor.catalog import NAMED, STORED, Assumption
 from predictor.units import GB, GIB
 from reckon.verbs.results import Interval, Prediction
 from reckon.verbs.training import Sweep
@@ -148,14 +148,18 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     show_assumed(result.request.assumed)
 
 
+TOLD = (STORED, NAMED, "the system's name", "accelerators that")
+"""How rules begin that are told whole: what files and names say."""
+
+
 def show_assumed(assumed: Sequence[Assumption]) -> None:
-    """What was filled in; with its rule where that is a file of the model's own."""
+    """What was filled in; with its rule where that is a file of the model's own, or a name."""
     if not assumed:
         return
     filled = ", ".join(f"{a.field}={short(a.value)}" for a in assumed)
     print("\n" + strong(f"assumed: {filled}", "2"))
     for one in assumed:
-        if one.rule.startswith(STORED):
+        if one.rule.startswith(TOLD):
             print(strong(f"{one.field} {one.value}: {one.rule}", "2"))
 
 

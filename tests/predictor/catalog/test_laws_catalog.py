@@ -15,10 +15,11 @@ import pytest
 from predictor import catalog
 from predictor.catalog import technology as tech
 from predictor.catalog.artifacts import load
-from predictor.catalog.clusters import alone, default_system, resize_node, scale_up
+from predictor.catalog.clusters import scale_up
 from predictor.catalog.cost import catalog_cost, cost_assumptions, die_yield, machine_cost
 from predictor.catalog.engines import engines_mapping, from_mapping
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec, TierSpec, parse
+from predictor.catalog.systems import alone, default_system, resize_node
 from predictor.errors import InputError
 from predictor.hardware.budget import perimeter, tiers
 from predictor.models.huggingface import from_config

@@ -1,0 +1,147 @@
+"""What the name of a machine says: an accelerator as people and drivers call it, so many of them
+(`8xH100`, `H100:8`), or an instance of a cloud (`data/clouds.csv`).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from predictor.catalog import tables
+from predictor.catalog.model_names import NAMED, words
+from predictor.errors import InputError
+
+VENDORS = re.compile(
+    r"\b(nvidia|amd|intel|google|aws|tesla|geforce|instinct|habana|quadro|accelerators?|gpus?)\b"
+)
+"""What says nothing beyond the rest of a name."""
+
+SEVERAL = re.compile(r"(?:(?P<before>\d+)\s*[x*]\s*)?(?P<one>.+?)(?:\s*[x*:]\s*(?P<behind>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance of a cloud.
+
+    system   the catalog system that it is a node of
+    count    accelerators in it
+    price    of the instance for an hour, on demand [USD]; None where no price is known
+    told     where and when the price held, and its source
+    """
+
+    name: str
+    system: str
+    count: int
+    price: float | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class MachineName:
+    """What a name was taken for: an instance, or an accelerator and how many of them.
+
+    count   accelerators that it names; 0 where it names none
+    """
+
+    written: str
+    accelerator: str = ""
+    count: int = 0
+    instance: Instance | None = None
+
+    def rule(self, system: str) -> str:
+        """What was taken for what, in a line."""
+        told = f"{NAMED.replace('model', 'system')}: {self.written} is taken for {system}"
+        if self.instance is None and self.count:
+            return f"{told}, {self.count} accelerators of it"
+        return told
+
+
+def fold(name: str) -> str:
+    """A name as letters and digits, by which spellings are compared."""
+    plain = VENDORS.sub(" ", name.lower().replace("_", " ").replace("-", " "))
+    return re.sub(r"[^a-z0-9]", "", plain)
+
+
+@lru_cache(maxsize=4)
+def _instances(directory: Path) -> Mapping[str, Instance]:
+    path = directory / "clouds.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except OSError:
+        return {}
+    found = {}
+    for row in rows:
+        price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
+        told = ", ".join(row[k] for k in ("region", "date", "source") if row[k])
+        one = Instance(row["instance"], row["system"], int(row["accelerators"]), price, told)
+        names = [row["instance"], *tables.aliases_of(row)]
+        for name in (*names, *(f"{row['provider']} {each}" for each in names)):
+            found[re.sub(r"[^a-z0-9]", "", name.lower())] = one
+    return found
+
+
+def instances() -> list[Instance]:
+    """Instances of clouds, in the order of their table."""
+    return list({one.name: one for one in _instances(tables.data_dir()).values()}.values())
+
+
+@lru_cache(maxsize=4)
+def _accelerators(directory: Path) -> Mapping[str, str]:
+    found = {}
+    for row, content in tables.rows("accelerators").items():
+        others = words()["accelerators"].get(row, ())
+        for name in (row, *tables.aliases_of(content), *others):
+            found[fold(name)] = row
+    return found
+
+
+def _beginning(name: str) -> str | None:
+    """The only accelerator whose name begins so, None where there is none.
+
+    Raises InputError where there are several.
+    """
+    table, wanted = _accelerators(tables.data_dir()), fold(name)
+    near = sorted({row for own, row in table.items() if own.startswith(wanted)})
+    if len(wanted) < 3 or not near:
+        return None
+    if len(near) > 1:
+        raise InputError(f"accelerator {name!r} may be {', '.join(near)}; name one of them")
+    return near[0]
+
+
+def read_accelerator_name(name: str) -> str | None:
+    """The catalog's accelerator that a name stands for, None where none does.
+
+    Raises InputError where it may be several.
+    """
+    return _accelerators(tables.data_dir()).get(fold(name)) or _beginning(name)
+
+
+def read_machine_name(name: str) -> MachineName | None:
+    """What the name of a machine is taken for; None where nothing is called so.
+
+    Raises InputError where it may be several.
+    """
+    instance = _instances(tables.data_dir()).get(re.sub(r"[^a-z0-9]", "", name.lower()))
+    if instance is not None:
+        return MachineName(name, count=instance.count, instance=instance)
+    known = _accelerators(tables.data_dir())
+    if fold(name) in known:
+        return MachineName(name, known[fold(name)])
+    match = SEVERAL.fullmatch(name.strip())
+    count = int(match["before"] or match["behind"] or 0) if match else 0
+    one = read_accelerator_name(match["one"] if match and count else name)
+    return MachineName(name, one, count) if one is not None else None
+
+
+def unlike_system(name: str) -> MachineName | None:
+    """What a name is taken for that no catalog system has as it is written; None for one that is
+    in the catalog, or for a file."""
+    if name.endswith((".yaml", ".yml", ".json")) or tables.known("systems", name):
+        return None
+    return read_machine_name(name)

@@ -1,0 +1,187 @@
+"""What the name of a model says: which catalog model it is, and how its weights are stored.
+
+Read from a repository (`Qwen/Qwen3-235B-A22B-Instruct-2507-FP8`), a recipe (`llama3_1_70b`) or what
+people write; the words are those of `data/defaults/names.yaml`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from predictor.catalog import tables
+from predictor.errors import InputError
+
+NAMED = "the model's name"
+"""How rules begin by which words of a name decide."""
+
+DATE = re.compile(r"\d{4}|\d{6}|20\d{6}|hf\d?|v\d{8}")
+"""Words of a name that are dates: 0528, 2507, 20250514."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """What a name was taken for.
+
+    written    the name
+    row        the catalog's name of the model
+    stored     data type of the weights that the name says or its checkpoint has; empty: 16 bits
+    experts    whether the experts alone are stored so
+    said       the word that says how they are stored; empty where the checkpoint is known for it
+    why        why the model is that of `row`, where it is called otherwise
+    """
+
+    written: str
+    row: str
+    stored: str = ""
+    experts: bool = False
+    said: str = ""
+    why: str = ""
+
+    @property
+    def rule(self) -> str:
+        """What was taken for what, in a line."""
+        told = f"{NAMED}: {self.written} is taken for {self.row}"
+        return f"{told} ({self.why})" if self.why else told
+
+    @property
+    def quantization(self) -> dict[str, Any] | None:
+        """How its weights are stored, as `specs.QuantizationSpec` has it."""
+        if not self.stored:
+            return None
+        by = f"'{self.said}' in it" if self.said else "its checkpoint is stored so"
+        return {
+            "method": f"{NAMED}: {by}",
+            "precision": self.stored,
+            "targets": ("*.experts.*",) if self.experts else (),
+        }
+
+
+@lru_cache(maxsize=4)
+def _words(directory: Path) -> Mapping[str, Any]:
+    return tables.read_mapping(directory / "defaults" / "names.yaml")
+
+
+def words() -> Mapping[str, Any]:
+    """The table of words, `data/defaults/names.yaml`."""
+    return _words(tables.data_dir())
+
+
+def parts(name: str) -> list[str]:
+    """Words of a name: lower case, cut at dashes, underscores, blanks, and dots that are no
+    decimal points."""
+    return [word for word in re.split(r"[-_\s]+|(?<!\d)\.|\.(?!\d)", name.lower()) if word]
+
+
+def key(name: Iterable[str]) -> str:
+    """A name as one word, by which spellings are compared."""
+    return "".join(name)
+
+
+def _bare(name: list[str]) -> list[str]:
+    """What is left of a name without words that change no dimension, and dates."""
+    idle = words()["without_effect"]
+    left = [word for word in name if word not in idle]
+    return [word for place, word in enumerate(left) if not (place and DATE.fullmatch(word))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Rows by the key of all words of their names, of the bare ones, and of those without decimal
+    points; and why a row is called so, by any key."""
+
+    whole: dict[str, set[str]]
+    bare: dict[str, set[str]]
+    loose: dict[str, set[str]]
+    why: dict[str, str]
+
+    def add(self, name: str, row: str, reason: str = "") -> None:
+        """Take in a name of a row."""
+        cut = parts(name.rsplit("/", 1)[-1])
+        bare = key(_bare(cut))
+        places = ((self.whole, key(cut)), (self.bare, bare), (self.loose, bare.replace(".", "")))
+        for table, spelling in places:
+            table.setdefault(spelling, set()).add(row)
+            if reason:
+                self.why[spelling] = reason
+
+
+@lru_cache(maxsize=4)
+def _index(directory: Path) -> _Index:
+    index = _Index({}, {}, {}, {})
+    for row, content in tables.rows("models").items():
+        for name in (row, *tables.aliases_of(content), str(content.get("hf_id", ""))):
+            if name:
+                index.add(name, row)
+    for row, entry in _words(directory)["same"].items():
+        if row in tables.rows("models"):
+            for name in entry["names"]:
+                index.add(name, row, entry["why"])
+    return index
+
+
+def _stored(name: list[str], owner: str) -> tuple[str | None, str, list[str]]:
+    """Data type that words of a name say, None where none does; the word; and the other words."""
+    table = words()["stored"]
+    said = [word for word in name if word in table]
+    if not said:
+        return None, "", name
+    rest = [word for word in name if word not in table]
+    exact = next((word for word in said if word not in ("4bit", "8bit")), said[0])
+    if exact in ("gptq", "awq") and {"int8", "8bit"} & set(said):
+        exact = "int8"
+    found = str(table[exact])
+    if exact == "fp8" and ("block" in rest or owner in words()["blocks"]):
+        found = "fp8_block"
+    return found, exact, [word for word in rest if word != "block"]
+
+
+@lru_cache(maxsize=512)
+def _read(name: str, directory: Path) -> ModelName | None:
+    owner, _, last = name.strip().rstrip("/").rpartition("/")
+    owner = owner.rsplit("/", 1)[-1].lower()
+    cut = parts(last)
+    index = _index(directory)
+    stored, said, rest = _stored(cut, owner)
+    bare = key(_bare(rest))
+    for table, spelling in (
+        (index.whole, key(cut)),
+        (index.whole, key(rest)),
+        (index.bare, bare),
+        (index.loose, bare.replace(".", "")),
+    ):
+        if spelling and spelling in table:
+            break
+    else:
+        return None
+    rows = sorted(table[spelling])
+    if len(rows) > 1:
+        raise InputError(f"model {name!r} may be {' or '.join(rows)}; name one of them")
+    (row,) = rows
+    if stored is None:
+        native = words()["native"]
+        by_key = {key(parts(one)): kind for one, kind in native.items()}
+        stored = str(by_key.get(spelling, by_key.get(key(parts(row)), "")))
+    experts = stored in words()["experts_only"] and not said
+    kind = "int4_wo" if stored == "w4a16_experts" else stored
+    return ModelName(name, row, kind, experts, said, index.why.get(spelling, ""))
+
+
+def read_model_name(name: str) -> ModelName | None:
+    """What the name of a model is taken for; None where nothing in the catalog is called so.
+
+    Raises InputError where it may be several models.
+    """
+    return _read(name, tables.data_dir())
+
+
+def unlike_catalog(name: str) -> ModelName | None:
+    """What a name is taken for that no catalog row has as it is written; None for one that is in
+    the catalog, or for a file."""
+    if name.endswith((".yaml", ".yml", ".json")) or tables.known("models", name):
+        return None
+    return read_model_name(name)

@@ -1,0 +1,137 @@
+"""Names as people, repositories, recipes, schedulers and drivers write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor import catalog
+from predictor.catalog.entries import to_mapping
+from predictor.catalog.machine_names import instances
+from predictor.errors import InputError
+
+MODELS = {
+    "meta-llama/Llama-3.1-70B-Instruct": ("llama3.1-70b", ""),
+    "LLAMA3_1_70B": ("llama3.1-70b", ""),
+    "Meta-Llama-3-70B-Instruct": ("llama3-70b", ""),
+    "Qwen3-235B-A22B-FP8": ("qwen3-235b-a22b", "fp8"),
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": ("qwen3-235b-a22b", "fp8_block"),
+    "DeepSeek-R1-0528": ("deepseek-r1", "fp8_block"),
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": ("qwen3-8b", ""),
+    "unsloth/DeepSeek-R1-BF16": ("deepseek-r1", ""),
+    "nvidia/DeepSeek-R1-NVFP4": ("deepseek-r1", "nvfp4"),
+    "Llama-4-Scout-17B-16E-Instruct": ("llama4-scout-17b-16e", ""),
+    "TheBloke/Llama-2-70B-Chat-AWQ": ("llama2-70b", "int4_wo"),
+    "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": ("qwen2.5-7b", "int8_wo"),
+    "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8": ("llama3.1-8b", "sq"),
+    "openai/gpt-oss-120b": ("gpt-oss-120b", "w4a16_mxfp4"),
+    "Qwen/Qwen3-VL-235B-A22B-Thinking": ("qwen3-235b-a22b", ""),
+    "/models/Qwen3-30B-A3B-Thinking-2507": ("qwen3-30b-a3b", ""),
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": ("mixtral-8x7b", ""),
+}
+
+
+@pytest.mark.parametrize("written", MODELS)
+def test_a_name_is_taken_for_a_catalog_model_and_says_how_its_weights_are_stored(
+    written: str,
+) -> None:
+    row, stored = MODELS[written]
+    found = catalog.read_model_name(written)
+    assert found is not None
+    assert (found.row, found.stored) == (row, stored)
+    assert written in found.rule
+    assert row in found.rule
+    model = catalog.model(written)
+    assert model.name == row
+    assert (model.quantization.precision if model.quantization else "") == stored
+
+
+def test_case_dashes_and_organisation_do_not_count() -> None:
+    for row, content in catalog.rows("models").items():
+        for name in (row, row.upper(), f"org/{row}", f"{row}-Instruct", f"{row}-chat-2507"):
+            found = catalog.read_model_name(name)
+            assert found is not None, name
+            assert found.row == row, name
+        if content.get("hf_id"):
+            named = catalog.read_model_name(str(content["hf_id"]))
+            assert named is not None
+            assert named.row == row
+
+
+def test_a_catalog_name_itself_stays_as_the_catalog_has_it() -> None:
+    assert catalog.model("deepseek-r1").quantization is None
+    assert catalog.model("gpt-oss-120b").quantization is None
+
+
+def test_what_nothing_is_called_is_an_error_that_names_the_nearest() -> None:
+    assert catalog.read_model_name("org/some-other-13b") is None
+    with pytest.raises(InputError, match="did you mean 'llama3-70b'"):
+        catalog.model("llama-70b")
+
+
+MACHINES = {
+    "h100": ("DGX-H100", 8, 0),
+    "8xH100": ("DGX-H100", 8, 8),
+    "H100:4": ("DGX-H100 with 4 per node", 4, 4),
+    "16xH200": ("DGX-H200", 8, 16),
+    "NVIDIA H100 80GB HBM3": ("DGX-H100", 8, 0),
+    "p5.48xlarge": ("AWS-p5.48xlarge", 8, 8),
+    "a3-mega": ("GCP-a3-megagpu-8g", 8, 8),
+    "ND_H100_v5": ("Azure-ND96isr_H100_v5", 8, 8),
+    "Standard_ND96isr_H200_v5": ("Azure-ND96isr_H200_v5", 8, 8),
+    "mi300x": ("MI300X-8x", 8, 0),
+    "rtx4090": ("RTX4090-8x-PCIe", 8, 0),
+}
+
+
+@pytest.mark.parametrize("written", MACHINES)
+def test_a_name_is_taken_for_a_system(written: str) -> None:
+    name, per_node, count = MACHINES[written]
+    found, meant = catalog.system(written), catalog.read_machine_name(written)
+    assert (found.name, found.accelerators_per_node) == (name, per_node)
+    assert meant is not None
+    assert meant.count == count
+
+
+def test_several_accelerators_of_a_name_are_told_and_none_is_picked() -> None:
+    with pytest.raises(InputError, match=r"may be V100-PCIe-32GB, V100-SXM2-16GB.*name one"):
+        catalog.system("v100")
+
+
+def test_every_instance_is_a_node_of_a_catalog_system() -> None:
+    for one in instances():
+        assert one.count == catalog.system(one.system).accelerators_per_node
+        assert (one.price is None) == (one.told == "")
+
+
+def test_a_request_says_what_names_were_taken_for_and_what_they_cost() -> None:
+    import reckon
+
+    plan = {"global_batch": 64, "seq_len": 4096, "tokens": 1e9}
+    found = reckon.predict_train("meta-llama/Llama-3.1-8B", "p5.48xlarge", plan)
+    own = {one.field: one for one in found.request.assumed}
+    assert own["model"].value == "llama3.1-8b"
+    assert own["system"].value == "AWS-p5.48xlarge"
+    assert own["gpus"].value == 8
+    assert own["price_per_gpu_hour"].value == pytest.approx(55.04 / 8)
+    stated = reckon.predict_train(
+        "llama3.1-8b", "AWS-p5.48xlarge", {**plan, "gpus": 8, "price_per_gpu_hour": 2.0}
+    )
+    assert stated.request.price == 2.0
+    assert stated.step_time.value == found.step_time.value
+    assert not {"model", "system"} & {one.field for one in stated.request.assumed}
+
+
+def test_a_narrow_checkpoint_is_served_as_its_name_says() -> None:
+    import reckon
+
+    plan = {"tp": 8, "batch": 8, "input_len": 128, "output_len": 16}
+    named = reckon.predict_infer("Qwen/Qwen3-235B-A22B-FP8", "dgx-h200", plan)
+    stated = reckon.predict_infer("qwen3-235b-a22b", "dgx-h200", {**plan, "precision": "fp8_block"})
+    assert named.tpot.value == stated.tpot.value
+    rule = next(one.rule for one in named.request.assumed if one.field == "precision")
+    assert "the model's name" in rule
+
+
+def test_an_entry_is_shown_under_any_of_its_names() -> None:
+    one, other = (catalog.spec_of("models", n) for n in ("qwen3-8b", "Qwen/Qwen3-8B"))
+    assert to_mapping(one) == to_mapping(other)

@@ -10,7 +10,7 @@ from predictor.catalog.artifacts import (
     load,
     run_parameters,
 )
-from predictor.catalog.clusters import complete_cluster, default_system, scale_up, with_host
+from predictor.catalog.clusters import complete_cluster, scale_up, with_host
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
 from predictor.catalog.engines import ENGINES, FILE, engines_mapping, read_parameters
 from predictor.catalog.entries import (
@@ -50,7 +50,7 @@ from predictor.catalog.specs import (
     TrainingPlanSpec,
     parse,
 )
-from predictor.catalog.systems import system
+from predictor.catalog.systems import default_system, system
 from predictor.catalog.tables import KINDS, data_dir, find, read_mapping, rows
 from predictor.catalog.technology import (
     KEYS,

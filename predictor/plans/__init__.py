@@ -69,6 +69,7 @@ from predictor.plans.training import (
     SHARDINGS,
     SPLITS,
     TRAINED,
+    VARIATIONS,
     TrainingPlan,
 )
 from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
@@ -121,6 +122,7 @@ __all__ = [
     "TRAINED",
     "TRAINING_DERIVED",
     "TRAINING_FIELDS",
+    "VARIATIONS",
     "WEIGHTS",
     "WORD",
     "WORDS",

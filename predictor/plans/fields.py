@@ -83,6 +83,7 @@ class PlanField:
     metavar  of the flag
     lists    whether commas in the flag separate values, each of which is predicted
     planned  `help` of a search, where that differs
+    alone    value of the flag where it is given without one; '' where it needs one
     """
 
     name: str
@@ -99,6 +100,7 @@ class PlanField:
     metavar: str = "N"
     lists: bool = True
     planned: str = ""
+    alone: str = ""
 
     @property
     def values(self) -> str:

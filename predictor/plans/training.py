@@ -85,6 +85,10 @@ TRAINED = ("all", "lora", "lora_qkv")
 """What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
 or of the projections to queries, keys and values only."""
 
+VARIATIONS = ("none", "tuned", "typical", "cloud")
+"""How the machines of a run vary: not said; drained and capped alike; as most; shared hosts and
+fabric (`data/variation/profiles.yaml`)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingPlan:

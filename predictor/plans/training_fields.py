@@ -36,6 +36,7 @@ from predictor.plans.training import (
     SHARDINGS,
     SPLITS,
     TRAINED,
+    VARIATIONS,
 )
 from predictor.precision import PRECISIONS
 
@@ -364,6 +365,13 @@ _RUN = (
     PlanField(
         "checkpoint_interval_s", POSITIVE, "Between checkpoints.", ("run",), unit="s",
         default="Daly's", reason="the interval that loses least (Daly 2006)", held="",
+    ),
+    PlanField(
+        "variation", WORD, "How machines vary: P50, P95, P99 of a step, waiting.", ("run",),
+        choices=VARIATIONS, default="none", reason="one number for a step unless asked for",
+        flags=(PREDICT, PLAN), metavar="V", held="", alone="typical", lists=False,
+        planned="Rank by the P95 of a step: tuned typical cloud.",
+        more="Apart from `low` and `high`, which say how well the step is known.",
     ),
 )  # fmt: skip
 

@@ -30,6 +30,7 @@ from predictor.training.step import (
     environment,
     stretched,
 )
+from predictor.training.variation import Variation, checked_by_lots, sensitivity, told, vary
 
 __all__ = [
     "ANY",
@@ -49,7 +50,9 @@ __all__ = [
     "Parts",
     "TrainingPrediction",
     "TrainingRequest",
+    "Variation",
     "assemble",
+    "checked_by_lots",
     "complete_training",
     "distinct",
     "environment",
@@ -64,7 +67,10 @@ __all__ = [
     "predict",
     "reliability_defaults",
     "reliability_of",
+    "sensitivity",
     "stack",
     "stretched",
     "take",
+    "told",
+    "vary",
 ]

@@ -47,6 +47,7 @@ from predictor.training.fitting import (
 )
 from predictor.training.reliability import Reliability
 from predictor.units import GB
+from predictor.variation import NONE, SILENT, Profile, profile
 
 TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
@@ -59,6 +60,7 @@ class TrainingRequest:
 
     tokens   budget to train on, if one was given
     price    of an accelerator for an hour, in any currency, if one was given
+    variation  how the machines vary; `NONE`: not asked
     """
 
     model: Model
@@ -68,6 +70,7 @@ class TrainingRequest:
     assumed: tuple[Assumption, ...]
     reliability: Reliability
     price: float | None = None
+    variation: Profile = SILENT
 
 
 def complete_training(
@@ -127,6 +130,7 @@ def complete_training(
         assumed=tuple(filler.assumed),
         reliability=trust,
         price=price,
+        variation=profile(values.get("variation", NONE)),
     )
 
 

@@ -92,7 +92,10 @@ def field_options(entries: Table, verb: str) -> list[click.Option]:
             continue
         dashed = entry.name.replace("_", "-")
         if entry.kind is not SWITCH:
-            found.append(option(dashed, _help(entry, verb), entry.metavar))
+            bare: dict[str, Any] = {}
+            if entry.alone:
+                bare = {"is_flag": False, "flag_value": entry.alone}
+            found.append(option(dashed, _help(entry, verb), entry.metavar, **bare))
             continue
         # What is not so unless it is stated needs no flag to deny it.
         names = dashed if entry.default == "no" else f"{dashed}/--no-{dashed}"

@@ -71,6 +71,7 @@ def train_command() -> click.Command:
             calibration_option(),
             json_option(),
             switch("explain", "What would help most, and what is known."),
+            option("monte-carlo", "Draw N steps too, to check --variation.", "N", int),
             option(*TIMELINE),
             allow_oom_option(),
             option("emit", "Launch line: megatron torchtitan ...", "NAME"),
@@ -169,6 +170,7 @@ def predict_train(
     lines: Mapping[str, str],
     *,
     explain: bool,
+    monte_carlo: int | None,
     timeline: str | None,
     allow_oom: bool,
     emit: str | None,
@@ -190,9 +192,18 @@ def predict_train(
     why = found.predictions[0].explain() if explain else None
     if why:
         told["explain"] = why.to_dict()
+    lots = None
+    if monte_carlo is not None:
+        if found.varying:
+            raise InputError("--monte-carlo is of one plan; give no comma lists beside it")
+        lots = told["monte_carlo"] = found.predictions[0].monte_carlo(monte_carlo)
     held = _finish(asked, found, "training-sweep", emit, told)
     if not asked.quiet and not emit:
         _show_training(found, why)
+        if lots:
+            from reckon.views.terminal import show_lots
+
+            show_lots(lots)
     return _status(found, allow_oom, held)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from predictor.errors import InputError
 from predictor.memory import host_room
 from predictor.models import CONVENTIONS
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, STAGES, Event
@@ -17,17 +19,26 @@ from predictor.training import (
     Goodput,
     TrainingPrediction,
     TrainingRequest,
+    Variation,
+    checked_by_lots,
     explain,
     goodput,
     predict,
+    sensitivity,
+    told,
+    vary,
 )
 from predictor.units import GB
+from predictor.variation import NONE, Profile
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
 DAY = 86400.0
+
+STEPS = 1000
+"""Of a run without a budget of tokens, where machines vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +72,29 @@ class OperatorReport:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Varied:
+    """What varies of the plans of a batch, and what each term takes off their P95."""
+
+    whole: Variation
+    less: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, batch: TrainingPrediction, profile: Profile) -> Varied | None:
+        """None where nothing was asked."""
+        if profile.name == NONE:
+            return None
+        return cls(vary(batch, profile), sensitivity(batch, profile))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """The prediction for one request; `index` is its place in the batch it was computed in."""
+    """The prediction for one request; `index` is its place in the batch it was computed in,
+    `varied` what varies of that batch, if that was asked."""
 
     request: TrainingRequest
     batch: TrainingPrediction
     index: int | None = None
+    varied: Varied | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -244,6 +272,28 @@ class Prediction:
             batch = predict(request.model, request.cluster, request.plan, batch.calibration)
         return batch.timeline()
 
+    @property
+    def variation(self) -> dict[str, Any] | None:
+        """What a step and a run will take on machines that vary, as JSON writes it; None where
+        nothing was asked (`variation=none`)."""
+        if self.varied is None:
+            return None
+        tokens, steps = self.request.tokens, float(STEPS)
+        if tokens is not None:
+            steps = max(tokens / self._at(self.batch.tokens_per_step), 1.0)
+        return told(self.varied.whole, self.varied.less, steps, self.index)
+
+    def monte_carlo(self, draws: int) -> dict[str, float]:
+        """The variation checked by so many drawn steps.
+
+        Raises InputError where nothing was asked of variation, and for too large a plan.
+        """
+        request = self.request
+        if self.varied is None:
+            raise InputError("--monte-carlo checks --variation; give both")
+        batch = predict(request.model, request.cluster, request.plan, self.batch.calibration)
+        return checked_by_lots(vary(batch, request.variation), draws)
+
     def explain(self) -> Explanation:
         """Why the step takes as long as it does: terms, longest operators, what would help most,
         and what is known about each share of the time."""
@@ -294,6 +344,7 @@ class Prediction:
                 "stages": self.memory_stages,
             },
             "training": self.run(),
+            **({} if self.varied is None else {"variation": self.variation}),
             "operators": [
                 {
                     "name": report.name,

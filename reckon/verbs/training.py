@@ -16,7 +16,7 @@ from predictor.models import Model
 from predictor.plans import TrainingPlan, batches
 from predictor.timing import Calibration
 from predictor.training import TrainingPrediction, TrainingRequest, complete_training, predict
-from reckon.verbs.results import Prediction
+from reckon.verbs.results import Prediction, Varied
 
 Ref = str | Path | Mapping[str, Any]
 
@@ -52,7 +52,8 @@ def predict_train(
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(TrainingPlanSpec, fields, "plan")
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    return Prediction(request, predict(request.model, request.cluster, request.plan, known))
+    found = predict(request.model, request.cluster, request.plan, known)
+    return Prediction(request, found, varied=Varied.of(found, request.variation))
 
 
 R = TypeVar("R")
@@ -148,6 +149,9 @@ def _together(requests: list[TrainingRequest], calibration: Calibration) -> list
     found: dict[int, Prediction] = {}
     for batch in batches(requests):
         predicted = predict(batch.model, batch.cluster, batch.plan, calibration)
+        profiles = {requests[position].variation for position in batch.positions}
+        varied = {one: Varied.of(predicted, one) for one in profiles}
         for index, position in enumerate(batch.positions):
-            found[position] = Prediction(requests[position], predicted, index)
+            request = requests[position]
+            found[position] = Prediction(request, predicted, index, varied[request.variation])
     return [found[position] for position in range(len(requests))]

@@ -116,7 +116,7 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
         ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
         ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
     ]
-    rows += _run_rows(result)
+    rows += [*_variation_rows(result), *_run_rows(result)]
     print(grid(["", "", ""], rows, left=3))
     share = result.peak_memory / result.capacity
     if result.host_memory > 0:
@@ -183,6 +183,38 @@ def _run_rows(result: Prediction) -> list[list[str]]:
         cost = Interval(**run["cost"]).scaled(1e-6)
         rows.append(["price", with_interval(cost, "million"), f"{result.request.price:g} per hour"])
     return rows
+
+
+def _variation_rows(result: Prediction) -> list[list[str]]:
+    """What a step and a run will take on machines that vary, where that was asked."""
+    found = result.variation
+    if found is None:
+        return []
+    step, run, waits = (found[name] for name in ("step_time_s", "run", "waiting_s"))
+    parts = ", ".join(f"{name} {seconds(waits[name])}" for name in ("ranks", "stages", "replicas"))
+    return [
+        [
+            "will take",
+            f"P50 {four(step['p50'])}, P95 {four(step['p95'])}, P99 {four(step['p99'])} s",
+            f"machines: {found['profile']}",
+        ],
+        [
+            "on average",
+            f"{four(run['mean_step_time_s'])} s, P95 of runs {four(run['p95_s'])} s",
+            f"{run['steps']:,.0f} steps",
+        ],
+        ["waits for", parts, f"{seconds(waits['in_calibration'])} of it in every step above"],
+    ]
+
+
+def show_lots(lots: dict[str, float]) -> None:
+    """Print closed forms of variation beside what lots say."""
+    rows = [
+        [name.replace("_", " "), f"{lots[name]:.4f}", f"{lots[f'{name}_drawn']:.4f}"]
+        for name in ("waiting_share", "p95_over_p50", "p99_over_p50")
+    ]
+    print()
+    print(grid(["variation", "closed form", f"{lots['draws']:.0f} draws"], rows))
 
 
 def short(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,19 +72,27 @@ class OperatorReport:
     pedigree: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Varied:
-    """What varies of the plans of a batch, and what each term takes off their P95."""
+    """What varies of the plans of a batch on machines of a profile."""
 
-    whole: Variation
-    less: Mapping[str, Any]
+    batch: TrainingPrediction
+    profile: Profile
+
+    @cached_property
+    def whole(self) -> Variation:
+        """Of all of them."""
+        return vary(self.batch, self.profile)
+
+    @cached_property
+    def less(self) -> Mapping[str, Any]:
+        """What each term takes off their P95."""
+        return sensitivity(self.batch, self.profile)
 
     @classmethod
     def of(cls, batch: TrainingPrediction, profile: Profile) -> Varied | None:
         """None where nothing was asked."""
-        if profile.name == NONE:
-            return None
-        return cls(vary(batch, profile), sensitivity(batch, profile))
+        return None if profile.name == NONE else cls(batch, profile)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,7 @@ from scipy.sparse import csr_array, eye_array, vstack
 from calibration.robust import cauchy, with_priors
 from calibration.serving.timed import Timed, published, select, values
 from predictor.arrays import Array, Mask
-from predictor.serving import (
-    engines,
-)
+from predictor.catalog import all_engines
 from predictor.timing import (
     ENGINE_FIELDS,
     EngineParameters,
@@ -31,7 +29,7 @@ def lineage(label: str) -> list[str]:
     name = label.partition(" until ")[0]
     path = [*ALL]
     if name not in ALL:
-        if parent := engines()[name][-1].get("like"):
+        if parent := all_engines()[name].like:
             path = lineage(parent)
         path.append(name)
     return path if label == name else [*path, label]
@@ -100,7 +98,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     """
     found = select(found, telling(found))
     labels = sorted(set(found.engine))
-    known = {"neutral": list(ALL), **{name: lineage(name) for name in (*engines(), *labels)}}
+    known = {"neutral": list(ALL), **{name: lineage(name) for name in (*all_engines(), *labels)}}
     nodes = list(dict.fromkeys(node for path in known.values() for node in path))
     paths = {name: [nodes.index(node) for node in path] for name, path in known.items()}
     spread = _prior_spreads(nodes)

@@ -9,16 +9,13 @@ import numpy as np
 
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array, Mask, join, take, widened
-from predictor.catalog import (
-    period,
-)
+from predictor.catalog import engine_named
 from predictor.errors import InputError
 from predictor.plans import batches
 from predictor.serving import (
     EXACT_STEPS,
     Latencies,
     Work,
-    engines,
     latencies,
     predict_inference,
     spread_of,
@@ -54,7 +51,7 @@ class Timed:
 
 def label_of(framework: str, era: str) -> str:
     """Name of an engine's parameters in an era."""
-    return period(engines(), framework, era)[1]
+    return engine_named(framework).label(era)
 
 
 def timed(

@@ -15,11 +15,12 @@ from typing import Any
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
+from calibration.tables.scripts import script_settings
 from predictor import catalog
-from predictor.catalog import ServingPlanSpec, parse
+from predictor.catalog import ServingPlanSpec, all_engines, parse, spelled
 from predictor.errors import InputError
 from predictor.models import Model
-from predictor.serving import ServingRequest, complete_serving, engines
+from predictor.serving import ServingRequest, complete_serving
 from predictor.timing import RunParameters
 
 ENGINES = {
@@ -30,7 +31,7 @@ ENGINES = {
     "exllama": "exllamav2",
     "triton (tensorrt-llm/ft backend, unspecified)": "tensorrt-llm",
 }
-"""Engines of published tables under the names of `engines.yaml`."""
+"""Engines of published tables under the names that facts are known of."""
 
 MODELS = {
     "gptj-6b": "gpt-j-6b",
@@ -70,38 +71,6 @@ weight-only with 4 bits; so is mxfp4, whose weights are widened as they are read
 
 NARROW_EXPERTS = ("kimi-k2",)
 """Models whose published 4-bit checkpoints are narrow in the experts alone."""
-
-RELEASES: dict[str, tuple[tuple[str, str], ...]] = {
-    "vllm": (
-        ("0.6", "2024-09"),
-        ("0.7", "2025-02"),
-        ("0.8", "2025-04"),
-        ("0.9", "2025-06"),
-        ("0.10", "2025-08"),
-        ("0.11", "2025-10"),
-        ("0.12", "2025-12"),
-        ("0.13", "2025-12"),
-        ("0.14", "2026-01"),
-    ),
-    "sglang": (("0.3", "2024-09"), ("0.4", "2024-12"), ("0.5", "2025-09")),
-    "tensorrt-llm": (
-        ("0.5", "2023-10"),
-        ("0.8", "2024-02"),
-        ("0.10", "2024-06"),
-        ("0.11", "2024-07"),
-        ("0.12", "2024-08"),
-        ("0.13", "2024-10"),
-        ("0.15", "2024-12"),
-        ("0.17", "2025-02"),
-        ("0.20", "2025-06"),
-        ("1.0", "2025-09"),
-    ),
-}
-"""First month of engines' releases (their pages on GitHub): a row is as old as its engine."""
-
-UNSTATED_VERSION = {"ml_energy_v3": "0.11"}
-"""Engine that a source's report names where its table does not (ML.ENERGY Benchmark v3: vLLM
-0.11)."""
 
 BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 """Families whose fp8 checkpoints are scaled in blocks of 128."""
@@ -183,17 +152,15 @@ def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoin
         return Skipped(point_id, source, str(error))
 
 
-def _era(row: Mapping[Any, Any], framework: str, source: str) -> str | None:
-    """Month of the engine's release where the row states one that is known, else of publication."""
-    stated = str(cell(row, "framework_version") or UNSTATED_VERSION.get(source, ""))
-    numbers = re.match(r"v?(\d+)\.(\d+)", stated)
-    if numbers:
-        release = (int(numbers[1]), int(numbers[2]))
-        known = RELEASES.get(framework, ())
-        months = [m for name, m in known if tuple(map(int, name.split("."))) <= release]
-        if months:
-            return months[-1]
-    return re.sub(r"/.*", "", str(cell(row, "published") or "")) or None
+def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
+    """The engine's release where the row states one and its releases are known; and the month of
+    publication."""
+    month = re.sub(r"/.*", "", str(cell(row, "published") or ""))
+    found = {"era": month} if month else {}
+    stated = re.match(r"v?\d+\.\d+[.\d]*", str(cell(row, "framework_version") or ""))
+    if stated and framework in all_engines() and all_engines()[framework].releases:
+        found["version"] = stated[0].rstrip(".")
+    return found
 
 
 def _lengths(row: Mapping[Any, Any], source: str, notes: str) -> tuple[float, float]:
@@ -237,7 +204,6 @@ def _point(
         "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
         "accelerators_per_node": cell(row, "gpus_per_node"),
         "inter_link_gbps": cell(row, "inter_link_gbps"),
-        "era": _era(row, framework, source),
         "framework": framework,
         "input_len": round(given),
         "output_len": max(round(made), 1),
@@ -245,7 +211,10 @@ def _point(
     fields |= _layout(row, framework, model)
     fields |= _numbers(row, notes, framework, model, fields["accelerator"])
     fields |= _load(batch, concurrency if serving else None, notes)
-    spec = parse(ServingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
+    fields = {**_release(row, framework), **script_settings(row, framework, source), **{
+        name: value for name, value in fields.items() if value is not None
+    }}
+    spec = parse(ServingPlanSpec, fields, "row")
     request = complete_serving(spec, run, strict=False, model=model)
     request = replace(request, assumed=(*assumed, *request.assumed))
     if rate is not None:
@@ -274,12 +243,12 @@ def _point(
 
 
 def _framework(row: Mapping[Any, Any]) -> str:
-    """Name of a row's engine in `engines.yaml`; 'neutral' where it is not there."""
+    """Name of a row's engine among those that facts are known of, else 'neutral'."""
     stated = str(cell(row, "framework") or "neutral").lower()
-    name = ENGINES.get(stated, stated.partition(" (")[0])
+    name = spelled(ENGINES.get(stated, stated.partition(" (")[0]))
     if name == "vllm" and str(row["accelerator"]).startswith("MI"):
         return "vllm-rocm"
-    return name if name in engines() else "neutral"
+    return name if name in all_engines() else "neutral"
 
 
 def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from predictor.catalog.machine_names import (
 )
 from predictor.catalog.model_names import NAMED, ModelName, read_model_name
 from predictor.catalog.names import aliases, spelled
+from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
 from predictor.catalog.specs import (
     AcceleratorSpec,
     ModelSpec,
@@ -78,6 +79,8 @@ __all__ = [
     "Assumption",
     "Cost",
     "Default",
+    "Engine",
+    "Fact",
     "Filler",
     "Given",
     "Instance",
@@ -85,10 +88,12 @@ __all__ = [
     "ModelSpec",
     "Range",
     "ServingPlanSpec",
+    "Setting",
     "Spec",
     "TrainingPlanSpec",
     "accelerator",
     "aliases",
+    "all_engines",
     "assumptions",
     "budget",
     "calibration_dir",
@@ -99,6 +104,7 @@ __all__ = [
     "data_dir",
     "default_precision",
     "default_system",
+    "engine_named",
     "engines_mapping",
     "files_read",
     "find",
@@ -129,5 +135,6 @@ __all__ = [
     "spelled",
     "system",
     "to_mapping",
+    "version_of",
     "with_host",
 ]

@@ -2,7 +2,8 @@
 
 The cache has what weights, activations and runtime leave of the share of memory that engines take
 (Kwon et al. 2023, section 4.5; vLLM's gpu_memory_utilization; TensorRT-LLM's
-free_gpu_memory_fraction, which counts only what is left; both 0.9 by default).
+free_gpu_memory_fraction, which counts only what is left; SGLang's mem_fraction_static, which counts
+weights and cache alone).
 """
 
 from __future__ import annotations
@@ -13,15 +14,13 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
+from predictor.memory.offload import HOST_USABLE
 from predictor.memory.training import dense_parameters, mixer_parameters, mixture_parameters
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing import RunParameters
 from predictor.work import kv_token_bytes, state_bytes
-
-USABLE = 0.9
-"""Share of the device's memory that engines take."""
 
 WIDE_LOGIT = 4.0
 """Bytes of a logit as it is drawn from: products leave 16 bits, which engines copy to fp32 before
@@ -119,13 +118,17 @@ def serving_memory(
         return token * ((1.0 - window) * tokens_of_one + window * short) + state
 
     fixed = held_here + activations + logits + run.engine
-    usable = USABLE * np.asarray(device, float)
+    taken = plan.memory_fraction
+    usable = taken * np.asarray(device, float)
     if plan.pool == "free":
-        usable = usable + (1.0 - USABLE) * np.minimum(fixed, device)
+        usable = usable + (1.0 - taken) * np.minimum(fixed, device)
+    elif plan.pool == "static":
+        # Activations and the runtime have what is left; there must be room for them, too.
+        usable = np.minimum(usable + fixed - held_here, device)
     capacity = np.broadcast_to(usable, shape)
     room = np.maximum(capacity - fixed, 0.0)
     if plan.offload != "none":
-        room = np.maximum(USABLE * plan.host_memory / plan.gpus - weights, 0.0)
+        room = np.maximum(HOST_USABLE * plan.host_memory / plan.gpus - weights, 0.0)
     whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
     classes = {
         "weights": held_here,

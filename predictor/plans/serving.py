@@ -76,9 +76,21 @@ all of them (layers dealt out to devices: llama.cpp, device_map of transformers)
 SCHEDULINGS = ("serial", "overlapped")
 """Whether the host prepares the next pass after the one before it, or while that runs."""
 
-POOLS = ("total", "free")
-"""Of what an engine takes nine tenths for itself: of the device's memory (vLLM), or, for the cache,
-of what weights, activations and runtime leave (TensorRT-LLM)."""
+POOLS = ("total", "free", "static")
+"""Of what an engine takes its share (`memory_fraction`) for itself: of the device's memory (vLLM);
+for the cache, of what weights, activations and runtime leave (TensorRT-LLM); of the device's memory
+for weights and cache alone (SGLang)."""
+
+BATCHINGS = ("mixed", "apart", "waiting")
+"""How prompts and decoding share passes: parts of prompts ride along with the tokens of running
+requests (Sarathi-Serve, vLLM V1, TensorRT-LLM); prompts have passes of their own, before decoding
+goes on (SGLang, vLLM V0); the same, but not before enough of them wait (TGI)."""
+
+REDUCTIONS = ("apart", "joined")
+"""Whether the norm after an all-reduce is a kernel of its own, or part of the all-reduce's."""
+
+PREFIX_CACHES = ("off", "on")
+"""Whether prompts find the cache of earlier ones that began alike."""
 
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
@@ -122,6 +134,10 @@ class ServingPlan:
     window: Numeric = np.inf
     serving: Numeric = 0.0
     max_batch: Numeric = 512.0
+    graph_limit: Numeric = np.inf
+    padded: Numeric = np.inf
+    polling: Numeric = 1.0
+    memory_fraction: Numeric = 0.9
     synchrony: Numeric = 0.1
     drafted: Numeric = 0.0
     acceptance: Numeric = 0.7
@@ -150,6 +166,9 @@ class ServingPlan:
     headwise: str = "none"
     pipelining: str = "sequences"
     scheduling: str = "serial"
+    batching: str = "mixed"
+    reductions: str = "apart"
+    prefix_cache: str = "off"
     framework: str = "neutral"
     era: str = "neutral"
 
@@ -199,6 +218,23 @@ class ServingPlan:
         the first wrong one (Leviathan et al. 2023, eq. 1)."""
         right = np.minimum(np.asarray(self.acceptance, float), 1.0 - 1e-9)
         return np.asarray((1.0 - right ** (self.drafted + 1.0)) / (1.0 - right))
+
+    def rows(self, sequences: Numeric) -> Numeric:
+        """Sequences for which a pass that decodes runs: captured graphs beyond `padded` ones are of
+        powers of two, and smaller batches are filled up."""
+        if not np.any(np.isfinite(self.padded)):
+            return sequences
+        wider = 2.0 ** np.ceil(np.log2(np.maximum(sequences, 1.0)))
+        over = np.asarray(sequences > np.asarray(self.padded))
+        return np.where(over & (np.asarray(self.captured(sequences)) > 0), wider, sequences)
+
+    def captured(self, sequences: Numeric) -> Numeric:
+        """1 where a pass that decodes so many sequences is a captured graph, else 0."""
+        if self.execution != "graph":
+            return 0.0
+        if not np.any(np.isfinite(self.graph_limit)):
+            return 1.0
+        return np.asarray(np.asarray(sequences) <= self.graph_limit, float)
 
     @property
     def new_tokens(self) -> Numeric:
@@ -261,6 +297,11 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             np.asarray(plan.cached < 0) | np.asarray(plan.cached > 1),
             "{cached} must be a share between 0 and 1",
             ("cached",),
+        ),
+        Rule(
+            np.asarray(plan.memory_fraction <= 0) | np.asarray(plan.memory_fraction > 1),
+            "{memory_fraction} must be a share above 0, at most 1",
+            ("memory_fraction",),
         ),
         Rule(
             np.asarray(plan.acceptance < 0) | np.asarray(plan.acceptance > 1),

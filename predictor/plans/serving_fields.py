@@ -11,11 +11,13 @@ from predictor.plans.fields import (
     EVERYWHERE,
     LOAD,
     NATURAL,
+    PART,
     PLAN,
     POSITIVE,
     PREDICT,
     SHARE,
     SWITCH,
+    TEXT,
     WORD,
     PlanField,
     Table,
@@ -26,6 +28,7 @@ from predictor.plans.serving import (
     ACCUMULATIONS,
     ADMISSIONS,
     ALLREDUCES,
+    BATCHINGS,
     CASTS,
     EXECUTIONS,
     FUSIONS,
@@ -36,6 +39,8 @@ from predictor.plans.serving import (
     NARROWED,
     PIPELININGS,
     POOLS,
+    PREFIX_CACHES,
+    REDUCTIONS,
     SCHEDULINGS,
     SERVING_OFFLOADS,
     SPLITTINGS,
@@ -158,6 +163,11 @@ _RECIPE = (
     ),
     *era_fields("Engine: vllm sglang ...", "engine"),
     PlanField(
+        "version", TEXT, "Release of the engine, as in 0.11.2.", ("all",),
+        default="the newest of its era", flags=(PREDICT,), metavar="X", held="", lists=True,
+        more="Decides what the engine does by default, and the era.",
+    ),
+    PlanField(
         "narrowed", WORD, "Which matrices have the weights' data type.", (*BOTH, "memory"),
         choices=NARROWED, reason="`experts` of formats that only such checkpoints have",
         more="All linear projections, or the experts alone, the rest being in 16 bits (checkpoints "
@@ -184,10 +194,15 @@ _ENGINE = (
         "others are, on average, half way.",
     ),
     PlanField(
-        "pool", WORD, "Of what an engine takes nine tenths for itself.", ("load", "memory"),
+        "pool", WORD, "Of what an engine takes its share for itself.", ("load", "memory"),
         choices=POOLS, default=ENGINE,
-        more="Of the device's memory (vLLM), or, for the cache, of what weights, activations and "
-        "runtime leave (TensorRT-LLM).",
+        more="Of the device's memory (vLLM); for the cache, of what weights, activations and "
+        "runtime leave (TensorRT-LLM); of the device's memory for weights and cache alone "
+        "(SGLang).",
+    ),
+    PlanField(
+        "memory_fraction", PART, "That share.", ("load", "memory"), default=ENGINE,
+        more="gpu_memory_utilization, mem_fraction_static, free_gpu_memory_fraction.",
     ),
     PlanField(
         "library", WORD, "Whose kernels run, where they were timed apart.", BOTH,
@@ -236,6 +251,36 @@ _ENGINE = (
     PlanField(
         "scheduling", WORD, "When the host prepares the next pass.", BOTH, choices=SCHEDULINGS,
         default=ENGINE, more="After the one before it, or while that runs.",
+    ),
+    PlanField(
+        "batching", WORD, "How prompts and decoding share passes.", ("prefill", "decode", "load"),
+        choices=BATCHINGS, default=ENGINE,
+        more="Parts of prompts ride along with decoding (vLLM V1, TensorRT-LLM); prompts have "
+        "passes of their own, first (SGLang, vLLM V0); the same, but not before enough of them "
+        "wait (TGI).",
+    ),
+    PlanField(
+        "polling", COUNT, "Passes between two looks for new requests.", ("load",), default=ENGINE,
+        unit="passes",
+        more="scheduler-recv-interval, batch_wait_timeout_iters, max_waiting_tokens.",
+    ),
+    PlanField(
+        "graph_limit", NATURAL, "Most sequences of a captured pass.", ("decode",), default=ENGINE,
+        unit="sequences", more="Larger ones are launched kernel by kernel.",
+    ),
+    PlanField(
+        "padded", NATURAL, "Sequences beyond which captured passes are of powers of two.",
+        ("decode",), default=f"{ENGINE}, else no limit", unit="sequences",
+        more="Smaller ones are filled up.",
+    ),
+    PlanField(
+        "reductions", WORD, "Whether the norm after an all-reduce is part of its kernel.", BOTH,
+        choices=REDUCTIONS, default=ENGINE,
+    ),
+    PlanField(
+        "prefix_cache", WORD, "Whether prompts find the cache of those that began alike.",
+        ("load",), choices=PREFIX_CACHES, default=ENGINE,
+        more="Matters where requests are served one by one in sessions.",
     ),
     PlanField(
         "chunk", COUNT, "Most tokens of prompts that one pass takes.",

@@ -4,7 +4,7 @@ from predictor.serving.apart import holding, sending_time, worker
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
-from predictor.serving.completion import ServingRequest, complete_serving, engines
+from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.events import Served, poisson, serve, spread_lengths
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
@@ -41,7 +41,6 @@ __all__ = [
     "capacity",
     "complete_serving",
     "decode_pass",
-    "engines",
     "holding",
     "latencies",
     "one_by_one",

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from predictor import catalog
 from predictor.catalog import (
     Assumption,
     Default,
     Filler,
     ServingPlanSpec,
+    Setting,
     complete_cluster,
     default_precision,
+    engine_named,
     named_model,
     note_names,
-    period,
     spelled,
 )
 from predictor.errors import InputError
@@ -68,12 +67,6 @@ class ServingRequest:
     variation: float = 0.0
 
 
-@lru_cache(maxsize=1)
-def engines() -> Mapping[str, Any]:
-    """The table of engine defaults, `data/defaults/engines.yaml`."""
-    return catalog.read_mapping(catalog.data_dir() / "defaults" / "engines.yaml")
-
-
 def complete_serving(
     spec: ServingPlanSpec,
     run: RunParameters,
@@ -101,14 +94,8 @@ def complete_serving(
     _load(filler)
     fill_stored(filler, model, accelerator)
     stated = _precision(filler, accelerator)
-    framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
-    values["framework"] = framework
-    chosen, label = period(engines(), framework, values.get("era"))
-    filler.run(_cache(values["precision"], stated, (chosen, label), model, accelerator))
-    values.setdefault("era", "neutral")
-    filler.run(
-        Default(field, value, f"default of {label}") for field, value in chosen["settings"].items()
-    )
+    _engine(filler, stated, model, accelerator)
+    filler.run(_cache(values["precision"], model, accelerator))
     filler.run(REQUEST_DEFAULTS)
     _offload(filler, accelerator)
     if "kv_gbs" in values:
@@ -166,32 +153,37 @@ def _precision(filler: Filler, accelerator: Accelerator) -> str:
     return stated
 
 
-def _cache(
-    own: str,
-    stated: str,
-    engine: tuple[Mapping[str, Any], str],
-    model: Model,
-    accelerator: Accelerator,
-) -> list[Default]:
-    """Data types of the cache, and what of the model is narrow.
+def _engine(filler: Filler, stated: str, model: Model, accelerator: Accelerator) -> None:
+    """What the engine does by default, of its release or its era.
 
-    own, stated   precision that the accelerator multiplies, and that of the checkpoint
-    engine        its entry of `engines`, and its label
+    stated   precision of the checkpoint
     """
-    chosen, label = engine
-    narrow = [*chosen.get("narrow_cache", ())]
-    if "fp4" in accelerator.peak:
-        narrow += chosen.get("narrow_cache_fp4", ())
-        if model.is_sparse:
-            narrow += chosen.get("narrow_cache_sparse_fp4", ())
+    values = filler.values
+    framework = spelled(filler.fill("framework", "neutral", "no engine was named"))
+    values["framework"] = framework
+    engine = engine_named(framework)
+    version = str(values.pop("version", ""))
+    if version:
+        values["era"] = engine.month(version)
+    where = Setting(
+        accelerator=accelerator,
+        model=model,
+        weights=stated,
+        tp=int(values.get("tp", 1)),
+        dp=int(values.get("dp", 1)),
+        drafted=int(values.get("drafted", 0)),
+    )
+    filler.run(engine.defaults(where, values.get("era"), version))
+    values.setdefault("era", "neutral")
+
+
+def _cache(own: str, model: Model, accelerator: Accelerator) -> list[Default]:
+    """Data types of the cache where the engine does not narrow it, and what of the model is narrow.
+
+    own   precision that the accelerator multiplies
+    """
     half = own if own in ("bf16", "fp16", "fp32") else default_precision(accelerator).value
     return [
-        Default(
-            "kv_precision",
-            "fp8",
-            f"{label} keeps an fp8 cache beside {stated} weights",
-            when=stated in narrow and "fp8" in accelerator.peak,
-        ),
         Default("kv_precision", half, "as the rest of the attention"),
         Default(
             "narrowed",

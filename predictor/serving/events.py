@@ -21,6 +21,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.plans import NATIVE
+from predictor.serving.latency import WAITING_SHARE
 from predictor.serving.tables import PassTable
 
 
@@ -135,13 +136,17 @@ class Engine:
     done       tokens that a request has; `started`: pass in which its running began
     cached     tokens in the cache; `reserved`: of requests of full length
     until      when the next one arrives [s]; inf: none, as far as is known
+    apart      whether prompts have passes of their own; `holds`: not before enough of them wait
+    polling    passes between two looks for requests; `looked`: pass of the last one
+    crowded    whether a request had to give way, and no pass has been made since: none is let in
+               (Kwon et al. 2023; vLLM's scheduler takes up no waiting request in such a pass)
     """
 
     __slots__ = (
-        "arrived", "cached", "came", "chunk", "clients", "count", "done", "ending", "finished",
-        "first", "fresh", "given", "last", "live", "mixing", "most", "now", "open", "order", "pool",
-        "preempted", "reading", "reserved", "started", "step", "table", "until", "waiting",
-        "wanted", "whole",
+        "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded", "done",
+        "ending", "finished", "first", "fresh", "given", "holds", "last", "live", "looked", "mixing", "most",
+        "now", "open", "order", "polling", "pool", "preempted", "reading", "reserved", "started",
+        "step", "table", "until", "waiting", "wanted", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -156,6 +161,8 @@ class Engine:
         self.table, self.pool, self.most = table, table.pool, int(table.running[-1])
         self.chunk, self.fresh = float(plan.chunk), 1.0 - float(plan.cached)
         self.whole, self.mixing = plan.admission == "whole", float(table.own.mixing)
+        self.apart, self.holds = plan.batching != "mixed", plan.batching == "waiting"
+        self.polling, self.looked, self.crowded = int(plan.polling), 0, False
         self.given, self.wanted, self.count = given, wanted, len(given)
         self.open = arrivals is not None
         self.came = arrivals or [0.0] * self.count
@@ -185,6 +192,8 @@ class Engine:
     def admit(self) -> None:
         """Let requests in, in their order, as long as there is room."""
         waiting, reading, given = self.waiting, self.reading, self.given
+        if not waiting or self.crowded or (self.polling > 1 and not self._looks()):
+            return
         while waiting and len(self.live) + len(reading) < self.most:
             one = waiting[0]
             length, done = given[one], self.done[one]
@@ -196,9 +205,20 @@ class Engine:
             self.reserved += length + self.wanted[one]
             self.cached += length + done
 
+    def _looks(self) -> bool:
+        """Whether the engine looks for requests before the next pass: always where nothing runs or
+        prompts have been read, else every so many passes, or once enough wait."""
+        if not self.live or self.reading:
+            return True
+        if self.holds and len(self.waiting) >= WAITING_SHARE * len(self.live):
+            return True
+        return self.step - self.looked >= self.polling
+
     def read(self) -> None:
-        """One pass over parts of prompts, with one token of every request that decodes."""
-        table, reading, many = self.table, self.reading, len(self.live)
+        """One pass over parts of prompts, with one token of every request that decodes unless
+        prompts have passes of their own."""
+        table, reading = self.table, self.reading
+        many = 0 if self.apart else len(self.live)
         budget, work = self.chunk, 0.0
         read: list[int] = []
         while reading and budget > 0:
@@ -213,10 +233,15 @@ class Engine:
                 read.append(int(reading.popleft()[0]))
             elif piece == 0:
                 break
-        decoding = table.decoding(many, self.cached / many) if many else 0.0
-        self.now += decoding + (self.mixing * work if many else work)
-        self.step += 1
-        self.cached += many
+        if many:
+            work = self.mixing * max(work - table.sharing(many, self.chunk - budget), 0.0)
+            self.now += table.decoding(many, self.cached / many) + work
+            self.step += 1
+            self.cached += many
+        else:
+            self.now += work
+            self.step += not self.apart
+        self.looked, self.crowded = self.step, False
         for one in read:
             self._start(one)
 
@@ -241,13 +266,22 @@ class Engine:
         if leap < 1:
             self._preempt()
             return False
+        if self.waiting and (self.crowded or self.polling > 1):
+            leap = 1 if self.crowded else self._until_look(leap)
         if until < math.inf and many + len(self.waiting) < self.most:
             each = self.table.decoding(many, self.cached / many)
             leap = max(min(leap, int((until - self.now) / each) + 1), 1)
         self.now += leap * self.table.decoding(many, self.cached / many + 0.5 * leap)
         self.step += leap
         self.cached += many * leap
+        self.crowded = False
+        if not self.waiting and not self.holds:
+            self.looked = self.step - (self.step - self.looked) % self.polling
         return True
+
+    def _until_look(self, leap: int) -> int:
+        """Passes until the engine looks for requests again, at most so many."""
+        return min(leap, max(self.looked + self.polling - self.step, 1))
 
     def _preempt(self) -> None:
         """No room for another token of everyone: the youngest gives way and is read again."""
@@ -263,6 +297,7 @@ class Engine:
         heapq.heapify(self.ending)
         self.waiting.appendleft(one)
         self.preempted += 1
+        self.crowded = True
 
     def finish(self) -> None:
         """Requests that have their last token go; a client then sends the next one."""

@@ -46,13 +46,26 @@ HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
 }
 """Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
 
+JOINED = ("attention.norm", "mlp.norm", "moe.norm", "final.norm")
+"""Norms of the residual stream, which follow an all-reduce where tensor-parallel ranks add up."""
+
+JOINED_LIMITS: dict[str, dict[int, float]] = {
+    "hopper": {2: 64e6, 4: 2e6, 8: 1e6},
+    "blackwell": {2: 64e6, 4: 32e6, 8: 1e6},
+}
+"""Largest message that one kernel both adds up and normalises [bytes], by architecture and ranks
+(vLLM 0.11.2 to 0.33.0, config/compilation.py); of others, that of Hopper."""
+
 FEW_ROWS = 8.0
 """Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
 matrix-vector kernels)."""
 
 
 def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
-    """Time of an operator [s] as the plan's engine runs it, from that of a good kernel."""
+    """Time of an operator [s] as the plan's engine runs it, from that of a good kernel; arrays of
+    the operator's shape."""
+    if plan.reductions == "joined" and operator.name in JOINED:
+        each = np.where(_joins(operator, plan, accelerator), 0.0, each)
     if operator.op == "attention_decode" and plan.headwise != "none":
         apart = HEADWISE_GROUPS[plan.headwise](np.asarray(operator.m))
         each = np.where(apart, headwise_time(operator, plan, accelerator), each)
@@ -68,6 +81,16 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
         stream = stream if plain else np.minimum(each, stream)
         each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
     return each
+
+
+def _joins(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:
+    """Whether a norm is part of the all-reduce before it, whose message is one of the four arrays
+    that the norm and the sum before it read and write."""
+    family = accelerator.architecture.partition("-")[0]
+    limits = JOINED_LIMITS.get(family, JOINED_LIMITS["hopper"])
+    tp = np.asarray(plan.tp)
+    most = np.select([tp <= 2, tp <= 4, tp <= 8], [limits[2], limits[4], limits[8]], 0.0)
+    return np.asarray((tp > 1) & (np.asarray(operator.bytes) / 4.0 <= most))
 
 
 def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:

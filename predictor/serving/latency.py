@@ -53,6 +53,12 @@ class Work:
     shared      the same of all replicas together
     transfer    time for which a cache from there is waited for, after the first token [s]
     overlapped  1 where the host prepares a pass while the one before it runs, else 0
+    apart       1 where prompts have passes of their own, 0 where they ride along with decoding
+    hold        1 where they do not begin before enough of them wait
+    polling     passes between two looks for new requests
+    linear      of a prompt's time on the device, that of products [s]
+    slack       time on the device by which a pass that decodes keeps the matrix units waiting for
+                weights [s]: products of prompts fit in
     """
 
     prompts: DeviceTime
@@ -75,6 +81,11 @@ class Work:
     shared: Numeric = 0.0
     transfer: Numeric = 0.0
     launching: Numeric = 1.0
+    apart: Numeric = 0.0
+    hold: Numeric = 0.0
+    polling: Numeric = 1.0
+    linear: Numeric = 0.0
+    slack: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,8 +156,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
     way (not where all send together) + those prompts + the pass that answers + queue; the rest =
-    (n - 1) passes + mixing (R - G) prompts; fewer passes where each adds several tokens. What does
-    not run waits: queue = (C - R) / R of a running request's life.
+    (n - 1) passes + (R - G) prompts, less what both share where they have passes in common
+    (`riding`); fewer passes where each adds several tokens. An engine that looks for requests every
+    N passes lets them wait for (N - 1) / 2 more. What does not run waits: queue = (C - R) / R of a
+    running request's life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
@@ -169,9 +182,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     first = _first(work, burst, prompt, batch / np.maximum(work.together, 1.0))
     # Where all send together, nothing is under way when they do.
     residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
+    residual = residual + np.where(apart, 0.0, held(work, after, others) * step)
     sent = work.launching * np.asarray(own.request)
     ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
-    mixed = own.mixing * np.maximum(work.running - burst, 0.0) * prompt
+    mixed = riding(work, own, np.maximum(work.running - burst, 0.0), prompt, after)
     mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
     # Workers that are always busy decide how often a request gets its turn.
@@ -193,6 +207,42 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         turn=np.asarray(turn),
         queue=np.asarray(queue + busy),
     )
+
+
+def riding(
+    work: Work, own: EngineParameters, many: Numeric, prompt: Numeric, after: Numeric
+) -> Array:
+    """Time by which the prompts of `many` others delay a request's decoding of `after` passes [s].
+
+    Prompts in passes of their own: that of all of them. Those that ride along are read in passes
+    that decode in any case: the host prepares one pass instead of two, and products of prompts and
+    of decoding read the same weights, so that they take no longer together than the matrix units
+    need for both (Agrawal et al. 2024, Sarathi-Serve, section 4.1).
+    """
+    whole = np.asarray(many * prompt)
+    each = np.maximum(work.new_tokens / work.chunk, 1.0)
+    passes = np.minimum(many * each, np.maximum(after, 1.0))
+    products = own.prefill * np.asarray(many * work.linear) / np.maximum(passes, 1e-9)
+    host = np.where(np.asarray(work.overlapped) > 0, 0.0, work.launching * np.asarray(own.step))
+    shared = passes * (np.minimum(own.decode * np.asarray(work.slack), products) + host)
+    mixed = own.mixing * np.maximum(whole - shared, 0.0)
+    return np.asarray(np.where(np.asarray(work.apart) > 0, whole, mixed))
+
+
+WAITING_SHARE = 0.3
+"""Of the running requests, as many waiting ones as let an engine that holds prompts begin with
+them (TGI's waiting_served_ratio)."""
+
+
+def held(work: Work, after: Numeric, others: Numeric) -> Array:
+    """Passes for which a request waits before the engine looks for it, on average.
+
+    An engine that holds prompts until enough wait begins no later than its `polling`.
+    """
+    every = np.asarray(work.polling, float)
+    enough = np.where(others > 0, WAITING_SHARE * np.asarray(after), 1.0)
+    every = np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
+    return np.asarray(np.where(others > 0, 0.5 * (every - 1.0), 0.0))
 
 
 def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:

@@ -250,7 +250,7 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     families: dict[str, tuple[Array, Array]] = {}
     lines: list[Line] = []
     for position, operator in enumerate(operators):
-        each = as_run(timing.time[position], operator, plan, accelerator)
+        each = as_run(timing.time[position], operator, base.plan, accelerator)
         if execute is not None:
             each = in_order(each * execute)
             passes: Numeric = in_order(execute)
@@ -295,10 +295,10 @@ def _communication(
     plan: ServingPlan,
     cluster: Cluster,
     calibration: Calibration,
-    captured: bool,
+    captured: Numeric,
 ) -> Pass:
     """Time the collectives of a pass; small all-reduces inside a node are the engine's own kernels
-    where the plan says so, as they run inside or outside a captured graph."""
+    where the plan says so, as they run inside or outside a captured graph (`captured` 1 or 0)."""
     shape = plan.shape
     zero = np.zeros(shape)
     terms = dict.fromkeys(TERMS, zero)
@@ -312,13 +312,8 @@ def _communication(
             continue
         time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
         if one.op == "allreduce" and plan.allreduce == "custom":
-            small, spread = collective_time(
-                "allreduce.custom" if captured else "allreduce.custom-eager",
-                one.bytes,
-                Group(np.minimum(group.size, inside), group.stride),
-                cluster,
-                calibration,
-            )
+            near = Group(np.minimum(group.size, inside), group.stride)
+            small, spread = _own_allreduce(one.bytes, near, cluster, calibration, captured)
             taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
             time = np.where(taken, np.minimum(small, time), time)
             sigma = np.where(taken, spread, sigma)
@@ -333,6 +328,23 @@ def _communication(
     return Pass(terms, kernels, families)
 
 
+def _own_allreduce(
+    moved: Numeric, group: Group, cluster: Cluster, calibration: Calibration, captured: Numeric
+) -> tuple[Array, Array]:
+    """Time and spread of an engine's own all-reduce, inside captured graphs or outside."""
+    inside = np.asarray(captured) > 0
+    names = {True: "allreduce.custom", False: "allreduce.custom-eager"}
+    found = {
+        way: collective_time(names[way], moved, group, cluster, calibration)
+        for way in (True, False)
+        if np.any(inside == way)
+    }
+    if len(found) == 1:
+        return next(iter(found.values()))
+    (one, sigma), (other, wider) = found[True], found[False]
+    return np.where(inside, one, other), np.where(inside, sigma, wider)
+
+
 def body(
     model: Model,
     cluster: Cluster,
@@ -341,7 +353,7 @@ def body(
     rows: Numeric,
     calibration: Calibration,
     *,
-    captured: bool,
+    captured: Numeric,
     sustained: bool,
 ) -> Pass:
     """A pass over `tokens` tokens of one replica that yields `rows` rows of logits, without the

@@ -105,7 +105,7 @@ def prompt_pass(
         tokens / count,
         np.maximum(prompts / count, 1.0),
         calibration,
-        captured=False,
+        captured=0.0,
         sustained=True,
     ).times(count)
     past = plan.input_len - plan.new_tokens
@@ -125,8 +125,8 @@ def decode_pass(
 ) -> Pass:
     """One pass that decodes `sequences` sequences of one replica, their guesses with them, averaged
     over the contexts from the first token after the prompt to the last (`passes.steps`)."""
-    captured = plan.execution == "graph"
-    tokens = sequences * (1.0 + plan.drafted)
+    captured = plan.captured(sequences)
+    tokens = plan.rows(sequences) * (1.0 + plan.drafted)
     linear = body(
         model,
         cluster,
@@ -291,11 +291,12 @@ def _work(
     """
     shape, static, m = plan.shape, load.static, load.batches
     following = np.minimum(passes, plan.window)
+    linear = products(prompts) / together
     return Work(
         prompts=DeviceTime(prompts.compute, prompts.communication, prompts.kernels, passes),
         together=together,
         decoding=_device(decoding),
-        captured=float(plan.execution == "graph"),
+        captured=plan.captured(load.sequences),
         sequences=load.sequences,
         # Prompts that are read apart have no pipeline to follow each other through.
         fill=np.where(
@@ -317,7 +318,23 @@ def _work(
         overlapped=float(plan.scheduling == "overlapped"),
         workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
         shared=np.broadcast_to(plan.prefill_workers, shape),
+        apart=float(plan.batching != "mixed"),
+        hold=float(plan.batching == "waiting"),
+        polling=plan.polling,
+        linear=linear,
+        slack=slack(products(decoding), load.sequences * linear / plan.new_tokens),
     )
+
+
+def products(one: Pass) -> Array:
+    """Time of the products of a pass with weights [s]."""
+    return np.asarray(one.terms["linear"] + one.terms["experts"])
+
+
+def slack(reading: Numeric, multiplying: Numeric) -> Array:
+    """Time by which products read weights for longer than their rows are multiplied for, at the
+    rate of many rows [s]."""
+    return np.asarray(np.maximum(np.asarray(reading) - multiplying, 0.0))
 
 
 def _breakdown(

@@ -17,7 +17,7 @@ from predictor.plans import NATIVE, ServingPlan
 from predictor.serving.latency import DeviceTime, Work, decode_time, prompt_time
 from predictor.serving.offload import with_decoding
 from predictor.serving.passes import Pass, adapted, body, decode_cores
-from predictor.serving.prediction import prompt_pass
+from predictor.serving.prediction import products, prompt_pass, slack
 from predictor.timing import Calibration, EngineParameters
 
 ENTRIES = 9
@@ -30,6 +30,8 @@ class PassTable:
 
     running, contexts   nodes of `decode`: sequences, mean cached tokens of each
     decode              (running, contexts): wall time of decoding one token of each
+    slack               (running): time by which its products wait for weights, and the host's
+    linear              of a prompt's time, that of products, per token
     lengths             nodes of prompts: new tokens
     prompt, alone       what one more prompt of that length costs; a pass over it alone
     pool                cached tokens that there is room for
@@ -44,6 +46,8 @@ class PassTable:
     pool: float
     plan: ServingPlan
     own: EngineParameters
+    slack: list[float]
+    linear: float
 
     def decoding(self, sequences: int, context: float) -> float:
         """Wall time of decoding one token of each, between the nodes linear [s]."""
@@ -57,6 +61,22 @@ class PassTable:
         high = self.decode[row + 1]
         above = high[column] + up * (high[last] - high[column])
         return below + right * (above - below)
+
+    def sharing(self, sequences: int, tokens: float) -> float:
+        """What a pass over so many new tokens of prompts saves that decodes, too [s]
+        (`latency.riding`)."""
+        row, right = between(self.running, float(sequences))
+        last = row + 1 if right else row
+        slack = self.slack[row] + right * (self.slack[last] - self.slack[row])
+        return min(slack, self.linear * tokens) + self.host
+
+    @property
+    def host(self) -> float:
+        """Host time of a pass that nothing hides [s]."""
+        if self.plan.scheduling == "overlapped":
+            return 0.0
+        native = NATIVE if self.plan.execution == "native" else 1.0
+        return native * float(self.own.step)
 
     def prompts(self, tokens: float, alone: bool) -> float:
         """What reading a prompt, or a part of one, costs [s]."""
@@ -109,9 +129,9 @@ def pass_table(
     split = np.maximum(np.minimum(plan.working, running), 1.0)
     sequences = running / split
     wide = replace(plan, batch=running * plan.dp)
-    captured = plan.execution == "graph"
-    tokens = sequences * (1.0 + plan.drafted)
-    linear = body(
+    captured = plan.captured(sequences)
+    tokens = plan.rows(sequences) * (1.0 + plan.drafted)
+    layers = body(
         model,
         cluster,
         wide,
@@ -121,6 +141,7 @@ def pass_table(
         captured=captured,
         sustained=False,
     )
+    wide_products = products(layers)
     decode = np.empty((len(running), ENTRIES))
     for column, context in enumerate(contexts):
         shape = (1, len(running))
@@ -134,15 +155,16 @@ def pass_table(
             calibration,
         )
         # A pass that adds several tokens counts as so many passes.
-        both = with_decoding(linear.plus(cores), model, wide, sequences, context)
+        both = with_decoding(layers.plus(cores), model, wide, sequences, context)
         passes = decode_time(pass_work(both, sequences, plan), own)
         decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
     together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
-    costs = []
+    costs, linear = [], 0.0
     for many in (together, np.ones_like(lengths)):
         found, passes = prompt_pass(model, cluster, each, many, calibration)
+        linear = linear or float((products(found) / (many * lengths))[-1])
         work = DeviceTime(found.compute, found.communication, found.kernels, passes)
         whole = prompt_time(replace(pass_work(found, many, plan), prompts=work), own)
         costs.append((whole / many / np.minimum(plan.working, many)).tolist())
@@ -156,6 +178,8 @@ def pass_table(
         pool,
         plan,
         own,
+        (own.decode * slack(wide_products, sequences * linear)).tolist(),
+        float(own.prefill) * linear,
     )
 
 
@@ -166,7 +190,7 @@ def pass_work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         prompts=device,
         together=1.0,
         decoding=device,
-        captured=float(plan.execution == "graph"),
+        captured=plan.captured(sequences),
         sequences=sequences,
         fill=0.0,
         running=sequences,

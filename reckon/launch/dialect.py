@@ -370,6 +370,9 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
         ("host_memory", "host_bandwidth", "host_link"), lambda plan, model: plan.offload != "none"
     ),
     "prefill_tp": lambda plan, model: plan.prefill_workers > 0,
+    "reductions": lambda plan, model: plan.tp > 1,
+    "graph_limit": lambda plan, model: plan.execution == "graph",
+    "padded": lambda plan, model: plan.execution == "graph",
     "cp_kind": lambda plan, model: plan.cp > 1,
     "sequence_parallel": lambda plan, model: plan.tp > 1,
     "schedule": lambda plan, model: plan.pp > 1,

@@ -102,7 +102,37 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
     ALLREDUCE,
-    Cases(("cached",), (((0,), {"--disable-radix-cache": True}), ((None,), {}))),
+    Number("--mem-fraction-static", "memory_fraction"),
+    Number("--cuda-graph-max-bs", "graph_limit"),
+    Number("--scheduler-recv-interval", "polling", absent=1),
+    Cases(
+        ("scheduling",),
+        (
+            (("serial",), {"--disable-overlap-schedule": True}),
+            ((None,), {}),
+        ),
+    ),
+    Cases(
+        ("batching",),
+        (
+            (("mixed",), {"--enable-mixed-chunk": True}),
+            (("apart",), {"--enable-mixed-chunk": False}),
+        ),
+    ),
+    Cases(
+        ("reductions",),
+        (
+            (("joined",), {"--enable-flashinfer-allreduce-fusion": True}),
+            ((None,), {}),
+        ),
+    ),
+    Cases(
+        ("prefix_cache",),
+        (
+            (("off",), {"--disable-radix-cache": True}),
+            (("on",), {"--disable-radix-cache": False}),
+        ),
+    ),
     Derived(
         ("--speculative-algorithm", STEPS, "--speculative-eagle-topk", TOKENS),
         _guesses_says,
@@ -158,7 +188,6 @@ SGLANG = Dialect(
     entries=ENTRIES,
     ignored=(
         *CLIENT_IGNORED,
-        "--mem-fraction-static",
         "--attention-backend",
         "--schedule-",
         "--disaggregation",

@@ -26,11 +26,12 @@ from reckon.launch.engines import (
 from reckon.launch.launcher import named_text, quoted, rendered
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, nest, read_mapping_text
-from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, Where, truth, whole_number
 
 TP, ATTENTION = "--tp-size", "enable_attention_dp"
 OPTIONS = "--extra-llm-api-options"
 GRAPHS = "cuda_graph_config"
+FRACTION = "kv_cache_config.free_gpu_memory_fraction"
 
 
 def _ranks_says(facts: Facts) -> Flags:
@@ -129,11 +130,25 @@ ENTRIES: tuple[Entry, ...] = (
             (("whole",), {}),
         ),
     ),
+    Number(FRACTION, "memory_fraction", also=("--kv-cache-free-gpu-memory-fraction",)),
+    Where(
+        Number("cuda_graph_config.max_batch_size", "graph_limit"),
+        lambda facts: facts.get("execution") != "eager",
+        ("execution",),
+    ),
+    Number("batch_wait_timeout_iters", "polling", absent=1),
     Cases(
-        ("cached",),
+        ("scheduling",),
         (
-            ((0,), {"kv_cache_config.enable_block_reuse": False}),
-            ((None,), {"kv_cache_config.enable_block_reuse": True}),
+            (("serial",), {"disable_overlap_scheduler": True}),
+            (("overlapped",), {"disable_overlap_scheduler": False}),
+        ),
+    ),
+    Cases(
+        ("prefix_cache",),
+        (
+            (("off",), {"kv_cache_config.enable_block_reuse": False}),
+            (("on",), {"kv_cache_config.enable_block_reuse": True}),
         ),
     ),
     Derived(
@@ -180,7 +195,7 @@ def _render(flags: Flags, facts: Facts) -> str:
     )
 
 
-SHORT = {"--tensor-parallel-size": TP, "--kv-cache-free-gpu-memory-fraction": "--kv-cache-free"}
+SHORT = {"--tensor-parallel-size": TP}
 
 
 def _parse(text: str, folder: Path) -> Source:
@@ -208,7 +223,7 @@ TRTLLM = Dialect(
     serving=True,
     model=NAMED,
     entries=ENTRIES,
-    ignored=(*CLIENT_IGNORED, "--kv-cache-free", "kv_cache_config.free_gpu", "print_iter_log",
+    ignored=(*CLIENT_IGNORED, "print_iter_log",
              "cuda_graph_config.", "speculative_config.", "enable_chunked_prefill"),
     whole=True,
     render=_render,

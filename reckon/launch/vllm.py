@@ -31,6 +31,7 @@ from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, tru
 
 EXPERTS = "--enable-expert-parallel"
 GUESSES = "--speculative-config"
+COMPILATION, FUSED = "--compilation-config", "fuse_allreduce_rms"
 
 
 def _experts_says(facts: Facts) -> Flags:
@@ -53,6 +54,25 @@ def _guesses_means(flags: Flags, facts: Facts) -> Facts:
         raise InputError(
             f"{GUESSES} {flags[GUESSES]}: expected JSON with num_speculative_tokens"
         ) from None
+
+
+def _reductions_says(facts: Facts) -> Flags:
+    """The pass that joins norms with all-reduces; nothing where no rank adds up with others."""
+    if int(facts.get("tp", 1)) < 2 or "reductions" not in facts:
+        return {}
+    return {COMPILATION: json.dumps({"pass_config": {FUSED: facts["reductions"] == "joined"}})}
+
+
+def _reductions_means(flags: Flags, facts: Facts) -> Facts:
+    said = flags.get(COMPILATION)
+    if said is None:
+        return {}
+    try:
+        passes = json.loads(str(said)).get("pass_config", {})
+        on = next((passes[name] for name in (FUSED, "enable_fi_allreduce_fusion") if name in passes), None)
+    except (ValueError, TypeError, AttributeError):
+        raise InputError(f"{COMPILATION} {said}: expected JSON") from None
+    return {} if on is None else {"reductions": "joined" if on else "apart"}
 
 
 QUANTIZED: dict[str, tuple[str, ...]] = {
@@ -78,13 +98,34 @@ ENTRIES: tuple[Entry, ...] = (
         ((("eager",), {"--enforce-eager": True}), (("graph",), {"--enforce-eager": False})),
     ),
     ALLREDUCE,
+    Number("--gpu-memory-utilization", "memory_fraction"),
+    Number("--cuda-graph-sizes", "graph_limit", also=("--max-cudagraph-capture-size",)),
     Cases(
-        ("cached",),
+        ("scheduling",),
         (
-            ((0,), {"--no-enable-prefix-caching": True}),
-            ((None,), {"--enable-prefix-caching": True}),
+            (("overlapped",), {"--async-scheduling": True}),
+            (("serial",), {"--no-async-scheduling": True}),
             ((None,), {}),
         ),
+    ),
+    Cases(
+        ("batching",),
+        (
+            (("mixed",), {"--enable-chunked-prefill": True}),
+            (("apart",), {"--no-enable-chunked-prefill": True}),
+            ((None,), {}),
+        ),
+    ),
+    Cases(
+        ("prefix_cache",),
+        (
+            (("off",), {"--no-enable-prefix-caching": True}),
+            (("on",), {"--enable-prefix-caching": True}),
+            ((None,), {}),
+        ),
+    ),
+    Derived(
+        (COMPILATION,), _reductions_says, _reductions_means, fields=("reductions",)
     ),
     Derived(
         (GUESSES,),
@@ -137,9 +178,7 @@ VLLM = Dialect(
     entries=ENTRIES,
     ignored=(
         *CLIENT_IGNORED,
-        "--gpu-memory-utilization",
         "--swap-space",
-        "--enable-chunked",
         ROLES.flag,
     ),
     whole=True,

@@ -32,7 +32,8 @@ def table(pool=1e9, most=64.0, chunk=1000.0, admission="mean", each=0.0):
     )
     rows = [[1.0 + each * many] * 2 for many in (1.0, most)]
     costs = [0.1, 100.0]
-    return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], costs, costs, pool, own, BARE)
+    return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], costs, costs, pool, own, BARE,
+                     [0.0, 0.0], 0.0)  # fmt: skip
 
 
 def test_one_request_by_hand():

@@ -14,7 +14,7 @@ from predictor.catalog.specs import ServingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan
-from predictor.serving.completion import complete_serving, engines
+from predictor.serving.completion import complete_serving
 from predictor.serving.latency import DeviceTime, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
@@ -273,10 +273,12 @@ def test_bad_values_are_refused(fields):
 
 
 def test_every_engine_setting_is_a_field_of_a_request():
-    for name, periods in engines().items():
-        for one in periods:
-            assert one["evidence"], name
-            parse(ServingPlanSpec, one["settings"], name)
+    for name, engine in catalog.all_engines().items():
+        for fact in engine.facts:
+            assert fact.source, name
+            assert fact.confidence in ("read", "second-hand", "memory"), name
+            stated = 8192 if fact.value == "context" else fact.value
+            parse(ServingPlanSpec, {fact.field: stated}, name)
 
 
 def test_a_state_does_not_grow_with_the_context():
@@ -342,5 +344,55 @@ def test_the_cache_follows_the_checkpoint():
 
 
 def test_an_unknown_engine_names_the_known_ones():
-    with pytest.raises(InputError, match="unknown framework 'nosuch'; known: neutral, tensorrt"):
+    with pytest.raises(InputError, match="unknown framework 'nosuch'; known: deepspeed-mii, exllamav2"):
         request(framework="nosuch")
+
+
+def test_captured_passes_end_at_a_limit_and_are_filled_up():
+    plan = ServingPlan(batch=8.0, input_len=512.0, output_len=64.0, graph_limit=512.0, padded=128.0)
+    many = np.array([1.0, 128.0, 130.0, 256.0, 300.0, 512.0, 513.0])
+    assert plan.captured(many).tolist() == [1, 1, 1, 1, 1, 1, 0]
+    assert plan.rows(many).tolist() == [1, 128, 256, 256, 512, 512, 513]
+    assert plan.rows(300.0) == 512.0
+    free = replace(plan, graph_limit=np.inf, padded=np.inf)
+    assert free.rows(many) is many
+
+
+def test_a_norm_inside_the_all_reduce_takes_no_time_of_its_own():
+    """Only where ranks add up, and only small messages: 1 MB of eight ranks on Hopper."""
+    model = catalog.model("llama3-70b")
+
+    def norms(tp, batch, reductions):
+        plan = ServingPlan(batch=batch, input_len=64.0, output_len=8.0, tp=tp,
+                           reductions=reductions)  # fmt: skip
+        lines = predict_inference(model, CLUSTER, plan, CALIBRATION).decoding.lines
+        return sum(float(line.time) for line in lines if line.op == "norm")
+
+    assert norms(8.0, 8.0, "joined") == 0.0 < norms(8.0, 8.0, "apart")
+    assert norms(1.0, 8.0, "joined") == norms(1.0, 8.0, "apart")
+    # 128 rows of 8,192 elements of two bytes are 2 MB.
+    assert norms(8.0, 128.0, "joined") == norms(8.0, 128.0, "apart")
+
+
+def test_a_static_pool_is_of_weights_and_cache_alone():
+    model = catalog.model("llama3-8b")
+    plan = ServingPlan(batch=np.inf, serving=1.0, input_len=900.0, output_len=124.0)
+    token = 2 * 2 * 8 * 128 * 32
+    weights = float(weight_bytes(model, plan))
+    for pool, fraction in (("static", 0.8), ("static", 0.5)):
+        own = replace(plan, pool=pool, memory_fraction=fraction)
+        found = serving_memory(model, CLUSTER, own, RunParameters())
+        room = fraction * float(CLUSTER.accelerator.memory) - weights
+        assert float(found.sequences) == room // (1024 * token)
+
+
+def test_an_engine_that_looks_for_requests_seldom_lets_them_wait():
+    """Half the passes between two looks, of which the usual look has its own half already."""
+    model = catalog.model("llama3-8b")
+    plan = ServingPlan(batch=16.0, serving=1.0, input_len=512.0, output_len=256.0)
+    often, seldom = (
+        predict_inference(model, CLUSTER, replace(plan, polling=every), CALIBRATION).latencies
+        for every in (1.0, 31.0)
+    )
+    assert float(seldom.ttft - often.ttft) == pytest.approx(15 * float(often.step))
+    assert float(seldom.tpot) == float(often.tpot)

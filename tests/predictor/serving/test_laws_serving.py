@@ -107,19 +107,23 @@ def test_a_static_batch_by_hand(fill: float) -> None:
 
 def test_a_concurrency_by_hand() -> None:
     """Six run: a request waits for half a pass and more under way, for its own prompt, and for five
-    of others while it decodes, by the share that mixing leaves."""
+    of others while it decodes, by the share that mixing leaves; the host prepares one pass for
+    each of those and for the decoding that it rides along with."""
     own = replace(OWN, launch=0.0, gap=0.0)
     step, prompt = float(decode_time(work(), own)), float(prompt_time(work(), own)) / 2
     found = latencies(work(), own)
     # Two at a time: a mean prompt of them is not read sooner than one alone.
     first = 0.5 + 1.5 * step + prompt
-    rest = 10 * step + 0.4 * 5 * prompt
+    others = 0.4 * 5 * (prompt - own.step)
+    rest = 10 * step + others
     assert float(found.ttft) == pytest.approx(first)
     assert float(found.e2e) == pytest.approx(first + rest)
     assert float(found.tpot) == pytest.approx(rest / 10)
     assert float(found.requests_per_s * found.e2e) == pytest.approx(6)
     twice = latencies(work(per_pass=2.0), own)
-    assert float(twice.e2e - twice.ttft) == pytest.approx(5 * step + 0.4 * 5 * prompt)
+    assert float(twice.e2e - twice.ttft) == pytest.approx(5 * step + others)
+    alone = latencies(work(apart=1.0), own)
+    assert float(alone.e2e - alone.ttft) == pytest.approx(10 * step + 5 * prompt)
 
 
 def served(
@@ -130,20 +134,19 @@ def served(
                        admission=admission, **fields)  # fmt: skip
     rows = [[1.0, 1.0], [1.0, 1.0]]
     return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], [0.1, 100.0], [0.1, 100.0],
-                     pool, plan, BARE)  # fmt: skip
+                     pool, plan, BARE, [0.0, 0.0], 0.0)  # fmt: skip
 
 
 def test_who_gives_way_is_read_again_with_what_it_had_said() -> None:
     """Two prompts of 100 tokens are read in 2 s, at which each has a token; there is room for 220:
-    nine passes more, at 11 s. The second gives way and fits in again as it is: its prompt and ten
-    tokens are read in 1.1 s beside a pass. That is two tokens too many: it gives way once more, the
-    first ends its 15 after four passes, and prompt and eleven tokens are read in 1.11 s. These
-    yield the twelfth, three passes the rest."""
+    nine passes more, at 11 s. The second gives way. It would fit in as it is, but who gave way is
+    not let in before a pass is made, after which it does not: the first ends its 15 five passes on,
+    and prompt and ten tokens are read in 1.1 s. These yield the eleventh, four passes the rest."""
     found = serve(served(pool=220.0), np.full(2, 100.0), np.full(2, 15.0), clients=2)
-    assert found.preempted == 2
+    assert found.preempted == 1
     assert found.first.tolist() == pytest.approx([2.0, 2.0])
-    alone = 11 + 1 + 1.1 + 4
-    assert found.last.tolist() == pytest.approx([alone, alone + 1.11 + 3])
+    alone = 11 + 5
+    assert found.last.tolist() == pytest.approx([alone, alone + 1.1 + 4])
 
 
 def test_cached_tokens_are_not_read() -> None:
@@ -224,7 +227,7 @@ def test_a_plane_is_looked_up_exactly() -> None:
     running, contexts, lengths = [1.0, 4.0, 8.0], [1.0, 11.0, 21.0], [10.0, 20.0, 40.0]
     rows = [[2 * r + 3 * c for c in contexts] for r in running]
     made = PassTable(running, contexts, rows, lengths, [5 * v for v in lengths],
-                     [7 * v for v in lengths], 1e9, plan, BARE)  # fmt: skip
+                     [7 * v for v in lengths], 1e9, plan, BARE, [0.0] * len(running), 0.0)  # fmt: skip
     for r in (1, 2, 4, 7, 8):
         for c in (1.0, 5.0, 11.0, 20.0, 21.0):
             assert made.decoding(r, c) == pytest.approx(2 * r + 3 * c)

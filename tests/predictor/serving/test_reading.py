@@ -90,7 +90,7 @@ PLAN = ServingPlan(
 )
 DECODING = PassTable(
     [1.0, 8.0], [0.0, 1e6], [[1.0, 1.0]] * 2, [1.0, 1e4], [0.0] * 2, [0.0] * 2, 1e9, PLAN,
-    EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5),
+    EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5), [0.0, 0.0], 0.0,
 )  # fmt: skip
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from predictor import catalog
 from predictor.arrays import take
-from predictor.catalog import aliases, frameworks, spelled
+from predictor.catalog import aliases, all_engines, frameworks, spelled
 from predictor.errors import InputError
 from predictor.plans import SERVING_NUMBERS, feasible, serving_rules
 from predictor.plans.rules import any_broken
 from predictor.search.fleet_space import apart, batches
 from predictor.search.ranking import single
 from predictor.search.space import space_of
-from predictor.serving import ServingRequest, engines
+from predictor.serving import ServingRequest
 from predictor.timing.calibration import Calibration
 from predictor.units import GB
 from reckon.launch import DIALECTS, emit, read_launch, target_of
@@ -215,7 +215,7 @@ def test_bad_targets_are_one_line(cli: Cli, arguments: list[Any], told: str) -> 
 
 
 def test_every_alias_is_one_of_a_framework_or_an_engine() -> None:
-    known = {*frameworks(), *engines()}
+    known = {*frameworks(), *all_engines()}
     assert set(aliases().values()) <= known
     for name in known:
         assert spelled(name) == name

@@ -1,0 +1,89 @@
+"""Dated facts of engines: which holds for a release, an accelerator and a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor import catalog
+from predictor.catalog import ServingPlanSpec, all_engines, engine_named, parse, version_of
+from predictor.catalog.software import CONDITIONS
+from predictor.errors import InputError
+from predictor.plans import SERVING_FIELDS
+from predictor.serving import complete_serving
+from predictor.timing import RunParameters
+
+
+def assumed(**fields):
+    base = {"model": "llama3-8b", "system": "dgx-h100", "input_len": 512, "output_len": 128}
+    found = complete_serving(parse(ServingPlanSpec, {**base, **fields}, "test"), RunParameters())
+    return found.plan, {one.field: one for one in found.assumed}
+
+
+@pytest.mark.parametrize(
+    ("version", "where", "model", "expected"),
+    [
+        # vllm/engine/arg_utils.py of each release, as vllm.yaml cites it.
+        ("0.9.0", "H100-SXM5-80GB", "llama3-8b", (8192, 1024, "mixed")),
+        ("0.9.0", "A100-SXM4-80GB", "llama3-8b", (2048, 256, "mixed")),
+        ("0.8.5", "A100-SXM4-80GB", "llama3-8b", (8192, 1024, "mixed")),
+        ("0.8.0", "B200-SXM-180GB", "llama3-8b", (2048, 1024, "mixed")),
+        ("0.26.0", "B200-SXM-180GB", "llama3-8b", (8192, 1024, "mixed")),
+        ("0.28.0", "B200-SXM-180GB", "llama3-8b", (16384, 1024, "mixed")),
+        ("0.28.0", "L40S-48GB", "llama3-8b", (2048, 256, "mixed")),
+        ("0.6.0", "H100-SXM5-80GB", "llama3.1-8b", (512, 256, "mixed")),
+        ("0.6.6", "H100-SXM5-80GB", "llama3.1-8b", (2048, 256, "mixed")),
+        ("0.6.0", "H100-SXM5-80GB", "llama2-7b", (4096, 256, "apart")),
+    ],
+)
+def test_vllm_s_budget_by_release_memory_and_context(version, where, model, expected):
+    plan, told = assumed(framework="vllm", version=version, accelerator=where, model=model)
+    assert (plan.chunk, plan.max_batch, plan.batching) == expected
+    assert told["chunk"].rule.startswith(f"vllm {version}: vllm/")
+
+
+def test_a_release_decides_the_era_and_no_era_means_the_newest():
+    assert assumed(framework="vllm", version="0.6.1")[0].era == "2024-09"
+    assert assumed(framework="vllm")[0].scheduling == "overlapped"
+    assert assumed(framework="vllm", era="2025-10")[0].scheduling == "serial"
+    # What is stated counts, whatever the engine would do.
+    assert assumed(framework="vllm", version="0.6.1", chunk=777)[0].chunk == 777
+
+
+def test_every_fact_is_of_a_field_and_asks_what_can_be_asked():
+    for engine in all_engines().values():
+        months = list(engine.releases.values())
+        assert months == sorted(months), engine.name
+        numbers = [version_of(name) for name in engine.releases]
+        assert numbers == sorted(numbers), engine.name
+        for fact in engine.facts:
+            assert fact.field in SERVING_FIELDS, (engine.name, fact)
+            assert set(fact.where) <= set(CONDITIONS)
+
+
+def test_later_releases_never_lose_a_field():
+    """What an engine says of a field it says of every later release: facts only replace others."""
+    where = catalog.Setting(catalog.accelerator("H100-SXM5-80GB"), catalog.model("llama3-8b"))
+    for engine in all_engines().values():
+        known: set[str] = set()
+        for version in engine.releases:
+            fields = {one.field for one in engine.defaults(where, None, version)}
+            assert known <= fields, (engine.name, version)
+            known = fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"framework": "vllm", "version": "newest"}, "begins with no number"),
+        ({"framework": "llama.cpp", "version": "3"}, "no releases of llama.cpp are known"),
+        ({"framework": "vllm", "era": "lately"}, "is not a date"),
+    ],
+)
+def test_bad_releases_are_one_line(fields, told):
+    with pytest.raises(InputError, match=told):
+        assumed(**fields)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(InputError, match="unknown framework"):
+        engine_named("vlm")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from calibration.tables.cells import cell
+from calibration.tables.columns import attention_replicas, decoders, plan_columns, read_apart
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
@@ -192,36 +193,33 @@ def _point(
     model, assumed = described({**row, "model": MODELS.get(stated, stated)})
     given, made = _lengths(row, source, notes)
     framework = _framework(row)
-    batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
-    if concurrency is None and "serving at fixed concurrency" in notes:
-        concurrency = batch
+    batch, concurrency = _requests(row, notes)
     if batch is None and concurrency is None and cell(row, "tp") is None:
         return Skipped(point_id, source, "neither layout nor batch is stated")
     rate = cell(row, "request_rate")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
     serving = concurrency is not None and framework != "lmdeploy"
-    fields: dict[str, Any] = {
-        "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
-        "accelerators_per_node": cell(row, "gpus_per_node"),
-        "inter_link_gbps": cell(row, "inter_link_gbps"),
-        "framework": framework,
+    fields = {
         "input_len": round(given),
         "output_len": max(round(made), 1),
+        **_where(row, notes, framework, model),
+        **_load(batch, concurrency if serving else None, notes),
     }
-    fields |= _layout(row, framework, model)
-    fields |= _numbers(row, notes, framework, model, fields["accelerator"])
-    fields |= _load(batch, concurrency if serving else None, notes)
-    fields = {**_release(row, framework), **script_settings(row, framework, source), **{
-        name: value for name, value in fields.items() if value is not None
-    }}
-    spec = parse(ServingPlanSpec, fields, "row")
-    request = complete_serving(spec, run, strict=False, model=model)
+    fields = {
+        **_release(row, framework),
+        **script_settings(row, framework, source),
+        **{name: value for name, value in fields.items() if value is not None},
+        **plan_columns(row),
+    }
+    request = _completed(fields, run, model)
     request = replace(request, assumed=(*assumed, *request.assumed))
     if rate is not None:
         kind = "open"
     else:
         kind = "serving" if serving else ("saturated" if batch is None else "static")
-    found = _metric(metric, float(value), request, framework, source, prefill)
+    # Of several workers that decode, one is predicted.
+    share = 1.0 if metric.endswith("per_gpu") or "per_s" not in metric else decoders(row)
+    found = _metric(metric, float(value) / share, request, framework, source, prefill)
     if isinstance(found, str):
         return Skipped(point_id, source, found)
     return InferencePoint(
@@ -242,6 +240,41 @@ def _point(
     )
 
 
+def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> dict[str, Any]:
+    """What a row says of machine, engine, layout and precision."""
+    accelerator = ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
+    return {
+        "accelerator": accelerator,
+        "accelerators_per_node": cell(row, "gpus_per_node"),
+        "inter_link_gbps": cell(row, "inter_link_gbps"),
+        "framework": framework,
+        **_layout(row, framework, model),
+        **_numbers(row, notes, framework, model, accelerator),
+    }
+
+
+def _requests(row: Mapping[Any, Any], notes: str) -> tuple[Any, Any]:
+    """Batch and concurrency of a row; of one worker that decodes where prompts are read apart."""
+    batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
+    if cell(row, "prefill_workers"):
+        return None, batch if concurrency is None else concurrency / decoders(row)
+    if concurrency is None and "serving at fixed concurrency" in notes:
+        concurrency = batch
+    return batch, concurrency
+
+
+def _completed(fields: dict[str, Any], run: RunParameters, model: Model) -> ServingRequest:
+    """A complete request, with workers that read prompts for several that decode as a share."""
+    shared = fields.get("prefill_workers")
+    if shared is not None:
+        fields = {**fields, "prefill_workers": math.ceil(shared)}
+    spec = parse(ServingPlanSpec, fields, "row")
+    request = complete_serving(spec, run, strict=False, model=model)
+    if shared is None:
+        return request
+    return replace(request, plan=replace(request.plan, prefill_workers=float(shared)))
+
+
 def _framework(row: Mapping[Any, Any]) -> str:
     """Name of a row's engine among those that facts are known of, else 'neutral'."""
     stated = str(cell(row, "framework") or "neutral").lower()
@@ -254,6 +287,9 @@ def _framework(row: Mapping[Any, Any]) -> str:
 def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
     """Ranks of each kind that a row states, or its engine implies."""
     gpus = int(cell(row, "num_gpus") or 1)
+    own = read_apart(row) or attention_replicas(row, gpus)
+    if own:
+        return {**own, "ep": own["ep"] if model.is_moe else None}
     tp, pp, dp = (cell(row, name) for name in ("tp", "pp", "dp"))
     if framework in LAYER_SPLIT and gpus > 1:
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns

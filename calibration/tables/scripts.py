@@ -30,8 +30,8 @@ def _scripts() -> Mapping[str, list[Mapping[str, Any]]]:
 
 
 def _begins(column: str) -> Callable[[Any, Mapping[Any, Any]], bool]:
-    return lambda names, row: str(row.get(column)).lower().startswith(
-        tuple(name.lower() for name in names)
+    return lambda names, row: (
+        str(row.get(column)).lower().startswith(tuple(name.lower() for name in names))
     )
 
 
@@ -52,7 +52,7 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "since": lambda month, row: str(row.get("published")) >= month,
     "until": lambda month, row: str(row.get("published")) <= month,
 }
-"""What a setting's `where` may ask of a row: beginnings of names, numbers, months of publication."""
+"""What a setting's `where` may ask of a row: beginnings of names, numbers, months."""
 
 
 def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict[str, Any]:

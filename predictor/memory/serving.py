@@ -85,6 +85,20 @@ def _inner_width(model: Model) -> int:
     return inner
 
 
+def _usable(plan: ServingPlan, device: Numeric, fixed: Numeric, weights: Numeric) -> Array:
+    """What an engine may take of a device [bytes].
+
+    fixed   weights, activations and runtime
+    """
+    usable = plan.memory_fraction * np.asarray(device, float)
+    if plan.pool == "free":
+        return np.asarray(usable + (1.0 - plan.memory_fraction) * np.minimum(fixed, device))
+    if plan.pool == "static":
+        # Activations and the runtime have what is left; there must be room for them, too.
+        return np.asarray(np.minimum(usable + fixed - weights, device))
+    return usable
+
+
 def serving_memory(
     model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
 ) -> ServingMemory:
@@ -118,14 +132,7 @@ def serving_memory(
         return token * ((1.0 - window) * tokens_of_one + window * short) + state
 
     fixed = held_here + activations + logits + run.engine
-    taken = plan.memory_fraction
-    usable = taken * np.asarray(device, float)
-    if plan.pool == "free":
-        usable = usable + (1.0 - taken) * np.minimum(fixed, device)
-    elif plan.pool == "static":
-        # Activations and the runtime have what is left; there must be room for them, too.
-        usable = np.minimum(usable + fixed - held_here, device)
-    capacity = np.broadcast_to(usable, shape)
+    capacity = np.broadcast_to(_usable(plan, device, fixed, held_here), shape)
     room = np.maximum(capacity - fixed, 0.0)
     if plan.offload != "none":
         room = np.maximum(HOST_USABLE * plan.host_memory / plan.gpus - weights, 0.0)

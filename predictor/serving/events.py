@@ -144,9 +144,9 @@ class Engine:
 
     __slots__ = (
         "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded", "done",
-        "ending", "finished", "first", "fresh", "given", "holds", "last", "live", "looked", "mixing", "most",
-        "now", "open", "order", "polling", "pool", "preempted", "reading", "reserved", "started",
-        "step", "table", "until", "waiting", "wanted", "whole",
+        "ending", "finished", "first", "fresh", "given", "holds", "last", "live", "looked",
+        "mixing", "most", "now", "open", "order", "polling", "pool", "preempted", "reading",
+        "reserved", "started", "step", "table", "until", "waiting", "wanted", "whole",
     )  # fmt: skip
 
     def __init__(

@@ -180,11 +180,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     burst = np.where(apart, burst, np.maximum(burst, work.running - room))
     first = _first(work, burst, prompt, batch / np.maximum(work.together, 1.0))
-    # Where all send together, nothing is under way when they do.
-    residual = np.where((others > 0) & ~apart, (1.5 - work.synchrony) * step, 0.0)
-    residual = residual + np.where(apart, 0.0, held(work, after, others) * step)
-    sent = work.launching * np.asarray(own.request)
-    ttft = np.where(static, batch * (1.0 + work.fill), sent + first + residual)
+    first = first + np.where(apart, 0.0, _residual(work, after, others) * step)
+    first = first + work.launching * np.asarray(own.request)
+    ttft = np.where(static, batch * (1.0 + work.fill), first)
     mixed = riding(work, own, np.maximum(work.running - burst, 0.0), prompt, after)
     mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
@@ -195,10 +193,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
     queue = np.maximum(waiting, 0.0) / work.running * life
     # A static batch ends with its last wave; waves start one after the other.
-    before = np.where(static, 0.5 * queue, queue)
     tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
     return Latencies(
-        ttft=np.asarray(ttft + before),
+        ttft=np.asarray(ttft + np.where(static, 0.5 * queue, queue)),
         tpot=np.asarray(tpot),
         e2e=np.asarray(life + queue),
         requests_per_s=np.asarray(work.running / life),
@@ -234,15 +231,18 @@ WAITING_SHARE = 0.3
 them (TGI's waiting_served_ratio)."""
 
 
-def held(work: Work, after: Numeric, others: Numeric) -> Array:
-    """Passes for which a request waits before the engine looks for it, on average.
+def _residual(work: Work, after: Numeric, others: Numeric) -> Array:
+    """Passes for which a request waits beside the prompts, on average: those under way before the
+    engine looks for it, and the one that answers.
 
-    An engine that holds prompts until enough wait begins no later than its `polling`.
+    Where all send together, nothing is under way when they do. An engine that holds prompts until
+    enough wait begins no later than its `polling`.
     """
     every = np.asarray(work.polling, float)
     enough = np.where(others > 0, WAITING_SHARE * np.asarray(after), 1.0)
     every = np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
-    return np.asarray(np.where(others > 0, 0.5 * (every - 1.0), 0.0))
+    waits = (1.5 - work.synchrony) + 0.5 * (every - 1.0)
+    return np.asarray(np.where(others > 0, waits, 0.0))
 
 
 def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:

@@ -26,7 +26,17 @@ from reckon.launch.engines import (
 from reckon.launch.launcher import named_text, quoted, rendered
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, nest, read_mapping_text
-from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, Where, truth, whole_number
+from reckon.launch.table import (
+    Cases,
+    Derived,
+    Entry,
+    Facts,
+    Flags,
+    Number,
+    Where,
+    truth,
+    whole_number,
+)
 
 TP, ATTENTION = "--tp-size", "enable_attention_dp"
 OPTIONS = "--extra-llm-api-options"

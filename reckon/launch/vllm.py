@@ -69,7 +69,9 @@ def _reductions_means(flags: Flags, facts: Facts) -> Facts:
         return {}
     try:
         passes = json.loads(str(said)).get("pass_config", {})
-        on = next((passes[name] for name in (FUSED, "enable_fi_allreduce_fusion") if name in passes), None)
+        on = next(
+            (passes[name] for name in (FUSED, "enable_fi_allreduce_fusion") if name in passes), None
+        )
     except (ValueError, TypeError, AttributeError):
         raise InputError(f"{COMPILATION} {said}: expected JSON") from None
     return {} if on is None else {"reductions": "joined" if on else "apart"}
@@ -124,9 +126,7 @@ ENTRIES: tuple[Entry, ...] = (
             ((None,), {}),
         ),
     ),
-    Derived(
-        (COMPILATION,), _reductions_says, _reductions_means, fields=("reductions",)
-    ),
+    Derived((COMPILATION,), _reductions_says, _reductions_means, fields=("reductions",)),
     Derived(
         (GUESSES,),
         lambda facts: (

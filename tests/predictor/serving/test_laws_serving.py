@@ -227,7 +227,8 @@ def test_a_plane_is_looked_up_exactly() -> None:
     running, contexts, lengths = [1.0, 4.0, 8.0], [1.0, 11.0, 21.0], [10.0, 20.0, 40.0]
     rows = [[2 * r + 3 * c for c in contexts] for r in running]
     made = PassTable(running, contexts, rows, lengths, [5 * v for v in lengths],
-                     [7 * v for v in lengths], 1e9, plan, BARE, [0.0] * len(running), 0.0)  # fmt: skip
+                     [7 * v for v in lengths], 1e9, plan, BARE,
+                     [0.0] * len(running), 0.0)  # fmt: skip
     for r in (1, 2, 4, 7, 8):
         for c in (1.0, 5.0, 11.0, 20.0, 21.0):
             assert made.decoding(r, c) == pytest.approx(2 * r + 3 * c)

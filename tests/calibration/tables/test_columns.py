@@ -1,0 +1,80 @@
+"""Columns of inference tables that say what plans accept."""
+
+from __future__ import annotations
+
+import pytest
+
+from calibration.tables.requests import InferencePoint, inference_point
+from calibration.tables.runs import Skipped
+from calibration.tables.scripts import script_settings
+from predictor.timing import RunParameters
+
+ROW = {
+    "point_id": "a", "source": "s", "accelerator": "H100-SXM5-80GB", "gpus_per_node": 8,
+    "num_gpus": 8, "model": "deepseek-r1", "weights_precision": "fp8", "tp": 8,
+    "concurrency": 64, "input_len": 1000, "output_len": 500, "framework": "sglang",
+    "metric": "output_tokens_per_s", "value": 1000.0, "published": "2026-02",
+}  # fmt: skip
+
+
+def point(**more) -> InferencePoint:
+    found = inference_point({**ROW, **more}, RunParameters())
+    assert not isinstance(found, Skipped), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "field", "expected"),
+    [
+        ("chunk", 4096, "chunk", 4096),
+        ("max_batch", 48, "max_batch", 48),
+        ("cached", 0.5, "cached", 0.5),
+        ("scheduling", "serial", "scheduling", "serial"),
+        ("cuda_graphs", "no", "execution", "eager"),
+        ("cuda_graphs", 1, "execution", "graph"),
+        ("speculative", 3, "drafted", 3),
+        ("polling", 30, "polling", 30),
+    ],
+)
+def test_columns_are_fields(column, value, field, expected):
+    assert getattr(point(**{column: value}).request.plan, field) == expected
+
+
+def test_lengths_vary_as_a_column_says():
+    assert point(variation=0.0).request.variation == 0.0
+
+
+def test_attention_replicas():
+    plan = point(dp_attention="yes").request.plan
+    assert (plan.tp, plan.dp, plan.ep, plan.gpus) == (1, 8, 8, 8)
+
+
+def test_prompts_read_apart_are_one_decoder_and_its_share_of_readers():
+    """Three readers of 4 and two decoders of 8 with attention replicas: 28 accelerators. One
+    decoder has 8 + 1.5 x 4 = 14, half of the clients and half of the tokens."""
+    columns = {"prefill_workers": 3, "prefill_tp": 4, "prefill_dp": 1, "workers": 2, "tp": 1,
+               "dp": 8, "ep": 8, "num_gpus": 28}  # fmt: skip
+    found = point(**columns)
+    plan = found.request.plan
+    assert (plan.prefill_workers, plan.prefill_tp, plan.dp, plan.ep) == (1.5, 4, 8, 8)
+    assert (plan.gpus, plan.batch, found.kind) == (14, 32, "serving")
+    assert found.value == 500.0
+    assert point(**columns, metric="output_tokens_per_s_per_gpu").value == 14 * 1000.0
+    assert point(**columns, metric="tpot_ms").value == 1.0
+
+
+def test_settings_of_scripts_are_those_of_their_rows():
+    row = {"accelerator": "B200-SXM-180GB", "model": "deepseek-r1", "weights_precision": "nvfp4",
+           "tp": 8, "input_len": 900.0, "published": "2026-02"}  # fmt: skip
+    source = "aiconfigurator_silicon_inferencemax"
+
+    def polling(framework="sglang", **more):
+        return script_settings({**row, **more}, framework, source).get("polling")
+
+    assert polling(concurrency=8.0) == 10
+    assert polling(concurrency=16.0) == 30
+    assert polling(concurrency=16.0, accelerator="H200-SXM-141GB") is None
+    assert polling("vllm", concurrency=16.0) is None
+    assert script_settings(row, "sglang", "elsewhere") == {}
+    told = script_settings({**row, "concurrency": 16.0}, "tensorrt-llm", source)
+    assert told["chunk"] == 16 + 900 + 64

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from predictor.catalog import entries
+from predictor.catalog import tables
 from predictor.catalog.filling import Default
 from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator
@@ -223,8 +223,8 @@ def month_of(era: str) -> str:
 @lru_cache(maxsize=1)
 def all_engines() -> Mapping[str, Engine]:
     """Every engine that facts are known of, by name."""
-    folder = entries.data_dir() / "software" / "serving"
-    content = {path.stem: entries.read_mapping(path) for path in sorted(folder.glob("*.yaml"))}
+    folder = tables.data_dir() / "software" / "serving"
+    content = {path.stem: tables.read_mapping(path) for path in sorted(folder.glob("*.yaml"))}
     return {name: _engine(name, content) for name in content}
 
 

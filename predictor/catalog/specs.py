@@ -88,6 +88,7 @@ class TierSpec(Spec):
     size: Positive | None = None
     bandwidth_gbs: Positive
     latency_us: Positive | None = None
+    window_mb: Positive | None = None
     oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
     in_switch: bool = False
 

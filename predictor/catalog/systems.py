@@ -66,6 +66,7 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
                 latency=float(si.get("latency", np.nan)),
                 oversubscription=tier.oversubscription,
                 in_switch=tier.in_switch,
+                window=float(si.get("window", np.inf)),
             )
         )
     host = np.nan if spec.host_memory_gb is None else spec.host_memory_gb * GB

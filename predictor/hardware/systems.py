@@ -23,6 +23,9 @@ class Tier:
     oversubscription  of the fabric; bandwidth is divided by it for traffic that leaves a domain
     in_switch         whether the switch reduces (NVLS, SHARP)
     latency           one hop [s]; NaN: the calibration's value for the link
+    window            that a flow may have under way before it is acknowledged [bytes]; a flow of
+                      TCP carries no more than this for each round trip (RFC 7323, section 1.1);
+                      inf: the link is full
     """
 
     link: str
@@ -31,11 +34,15 @@ class Tier:
     latency: Numeric = np.nan
     oversubscription: Numeric = 1.0
     in_switch: bool = False
+    window: Numeric = np.inf
 
     @property
     def rate(self) -> Numeric:
-        """Bytes/s per accelerator and direction, oversubscription counted."""
-        return self.bandwidth / self.oversubscription
+        """Bytes/s per accelerator and direction, oversubscription and windows counted."""
+        carried = self.bandwidth / self.oversubscription
+        if np.all(np.isinf(self.window)):
+            return carried
+        return np.fmin(carried, self.window / (2.0 * self.latency))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

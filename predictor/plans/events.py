@@ -45,22 +45,43 @@ class _Player:
     """What of a schedule has been played.
 
     ahead, after   the place before and behind a place on a micro-batch's way forward
+    transfer       for which a transfer keeps a link, one way, to itself [s]
+    latency        after which its last byte is there [s]
     done           when a piece of work ended, by direction, micro-batch, device and chunk [s]
+    arrived        when what it made is at the next place on its way [s]
+    free           until when a link is kept, by its two devices in the order of its way [s]
     """
 
     ahead: dict[Place, Place | None]
     after: dict[Place, Place | None]
+    transfer: float
+    latency: float
     done: dict[tuple[str, int, int, int], float]
+    arrived: dict[tuple[str, int, int, int], float]
+    free: dict[tuple[int, int], float]
 
     @classmethod
-    def of(cls, fold: str, pp: int, vpp: int) -> _Player:
+    def of(cls, fold: str, pp: int, vpp: int, transfer: float, latency: float) -> _Player:
         """Nothing played yet of a pipeline."""
         ahead: dict[Place, Place | None] = {}
         after: dict[Place, Place | None] = {}
         for route in routes(fold, pp, vpp):
             ahead |= dict(zip(route, [None, *route], strict=False))
             after |= dict(zip(route, [*route[1:], None], strict=True))
-        return cls(ahead, after, {})
+        return cls(ahead, after, transfer, latency, {}, {}, {})
+
+    def finish(self, stage: int, work: Work, end: float) -> None:
+        """A piece of work ends, and what it made sets out for the next place."""
+        direction, batch, chunk = work
+        self.done[(direction, batch, stage, chunk)] = end
+        if direction == "weights":
+            return
+        place = (self.after if direction == "forward" else self.ahead)[(stage, chunk)]
+        if place is not None and place[0] != stage:
+            link = (stage, place[0])
+            self.free[link] = max(end, self.free.get(link, 0.0)) + self.transfer
+            end = self.free[link] + self.latency
+        self.arrived[(direction, batch, stage, chunk)] = end
 
     def ready(self, stage: int, work: Work, block: Block) -> float | None:
         """When the input of a piece of work is there; None while it is not yet known."""
@@ -70,7 +91,7 @@ class _Player:
             return 0.0 if own in block else self.done.get(("backward", batch, stage, chunk))
         before = (self.ahead if direction == "forward" else self.after)[(stage, chunk)]
         if before is not None:
-            return self.done.get((direction, batch, *before))
+            return self.arrived.get((direction, batch, *before))
         return 0.0 if direction == "forward" else self.done.get(("forward", batch, stage, chunk))
 
 
@@ -81,12 +102,17 @@ def timeline(
     weights: list[float],
     m: int,
     vpp: int = 1,
+    transfer: float = 0.0,
+    latency: float = 0.0,
 ) -> list[Event]:
-    """Play a schedule event by event.
+    """Play a schedule event by event. Transfers between devices run beside their work, one after
+    the other on a link each way.
 
     forward, backward, weights   time of one micro-batch on each device, all its chunks together [s]
                                  (as `Passes`)
     m                            micro-batches; a multiple of the stages when vpp > 1
+    transfer, latency            of what a micro-batch sends on: for which it keeps the link to
+                                 itself, and after which it is there [s]
 
     Returns the events in order of their end; the last one's end is the pipeline's time. Work that
     runs as one block is shown one after the other.
@@ -98,7 +124,7 @@ def timeline(
     length = {"forward": forward, "backward": whole, "weights": weights}
     orders = [entry.order(stage, pp, vpp, m) for stage in range(pp)]
     position, free = [0] * pp, [0.0] * pp
-    player = _Player.of(entry.fold, pp, vpp)
+    player = _Player.of(entry.fold, pp, vpp, transfer, latency)
     events: list[Event] = []
     progress = True
     while progress:
@@ -115,8 +141,8 @@ def timeline(
                     start, end = end, end + length[direction][stage] / vpp
                     events.append(Event(stage, direction, batch, chunk, start, end))
                 free[stage] = end
-                for direction, batch, chunk in block:
-                    player.done[(direction, batch, stage, chunk)] = end
+                for work in block:
+                    player.finish(stage, work, end)
                 position[stage] += 1
                 progress = True
     return sorted(events, key=lambda event: event.end)

@@ -3,7 +3,9 @@
 Stages are of three kinds (first, inner, last): arrays of shape (3, *batch), with how many stages
 there are of each. The closed form serves search; the event timeline plays the order for one run
 and checks it: they are equal with equal stages. A step ends when the last stage does: the
-optimizer waits for the norm of all gradients.
+optimizer waits for the norm of all gradients. Links between the stages of one chunk each are
+resources of their own: what a stage sends keeps the link to itself for a while and is there some
+time later, and meanwhile the stage works on.
 
 GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019; interleaved: Narayanan et al. 2021, section
 2.2. ZB-H1: Qi et al. 2024, "Zero bubble pipeline parallelism". ZB-V, DualPipe: `folded`.
@@ -18,6 +20,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.plans import folded
+from predictor.plans.critical import critical_path
 from predictor.plans.folded import Block, Work
 
 LINE, V, BOTH = "line", "v", "both"
@@ -33,12 +36,21 @@ class Passes:
     backward  of the gradients of the inputs, which the stage before waits for
     weights   of the gradients of the weights, which nobody waits for
     count     stages of each kind
+    transfer  for which what a micro-batch sends on keeps a link, one way, to itself [s], (*batch)
+    latency   after which the last byte of it is there [s]
     """
 
     forward: Array
     backward: Array
     weights: Array
     count: Array
+    transfer: Numeric = 0.0
+    latency: Numeric = 0.0
+
+    @property
+    def hop(self) -> Numeric:
+        """From the end of a pass to its outcome on the next stage, where the link is free [s]."""
+        return self.transfer + self.latency
 
     @property
     def present(self) -> Array:
@@ -121,7 +133,17 @@ def _slowest_behind(kind: int, inner_before: Array, value: Array, count: Array) 
 
 
 def _one_forward_one_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
-    """1F1B, plain or interleaved.
+    """1F1B, plain or interleaved."""
+    several = np.asarray(vpp) > 1
+    if several.all():
+        return _interleaved(passes, m, vpp)
+    f, inputs, weights = _sequences(passes)
+    plain = critical_path(f, inputs + weights, passes.count, m, passes.transfer, passes.latency)
+    return np.where(several, _interleaved(passes, m, vpp), plain) if several.any() else plain
+
+
+def _interleaved(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
+    """1F1B of several chunks on each device.
 
     Stage k works m t_k. It waits for the first micro-batch to pass the stages before it, and they
     finish after it: sum t of those. With n stages behind it, which take S = sum t of those, it has
@@ -149,15 +171,21 @@ def _one_forward_one_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array
 
 
 def _all_forward_all_backward(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
-    """GPipe: the slowest stage sets the pace of each phase, the others add one pass each.
+    """GPipe: the slowest stage or link sets the pace of each phase, the others add one pass each.
 
     sum f + (m - 1) max f + sum b + (m - 1) max b, which is (m + p - 1) t with equal stages
-    (Huang et al. 2019). Exact for any stages.
+    (Huang et al. 2019), and p - 1 hops each way, whose latency is paid in fill and drain alone.
+    Exact for any stages.
     """
     f, inputs, weights = _sequences(passes)
     b = inputs + weights
+    links = passes.count.sum(axis=0) - 1.0
+    kept = np.where(links > 0, passes.transfer, 0.0)
     phases = [
-        (value * passes.count).sum(axis=0) + (m - 1.0) * value.max(axis=0) for value in (f, b)
+        (value * passes.count).sum(axis=0)
+        + (m - 1.0) * np.maximum(value.max(axis=0), kept)
+        + links * passes.hop
+        for value in (f, b)
     ]
     return np.asarray(phases[0] + phases[1])
 
@@ -171,6 +199,8 @@ def _zero_bubble_h1(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
     stage cannot end before the last gradient has come from k: sum over the stages before of
     (f + b), m t_k less the weights' gradients that are left, and the first stage's own. With equal
     stages, m >= p and f <= b: (p - 1)(f + b - w) longer than m t, as in Qi et al. 2024, table 1.
+    Of p micro-batches each makes the whole way there and back: where that takes longer than the
+    work on p of them, stages wait for their links.
     """
     f, b, w = _sequences(passes)
     t, count = f + b + w, passes.count
@@ -181,12 +211,18 @@ def _zero_bubble_h1(passes: Passes, m: Numeric, vpp: Numeric) -> Array:
         forward, _ = _around(kind, inner, f, count)
         inputs, _ = _around(kind, inner, b, count)
         _, behind = _around(kind, inner, f + b, count)
-        n = np.minimum(stages - 1.0 - position, m - 1.0)
-        own = forward + m * t[kind] + np.maximum(behind - n * f[kind], 0.0)
+        left = stages - 1.0 - position
+        n = np.minimum(left, m - 1.0)
+        away = behind + 2.0 * left * passes.hop
+        own = forward + position * passes.hop + m * t[kind] + np.maximum(away - n * f[kind], 0.0)
         late = np.minimum(position + 1.0, m) * w[kind]
-        gradient = forward + inputs + m * t[kind] - late + start
+        gradient = forward + inputs + 2.0 * position * passes.hop + m * t[kind] - late + start
         bounds.append(np.where(passes.present[kind], np.maximum(own, gradient), 0.0))
-    return np.asarray(np.max(np.stack(np.broadcast_arrays(*bounds)), axis=0))
+    alone = np.max(np.stack(np.broadcast_arrays(*bounds)), axis=0)
+    way = ((f + b) * count).sum(axis=0) + 2.0 * (stages - 1.0) * passes.hop + start
+    kept = np.where(stages > 1, passes.transfer, 0.0)
+    pace = np.maximum(way / stages, kept)
+    return np.asarray(alone + np.maximum(m - 1.0, 0.0) * np.maximum(pace - t.max(axis=0), 0.0))
 
 
 def _held_1f1b(behind: Array, pp: Numeric, m: Numeric, vpp: Numeric) -> Array:

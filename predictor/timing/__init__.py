@@ -11,7 +11,16 @@ from predictor.timing.calibration import (
     empty_kernel,
     shape_keys,
 )
-from predictor.timing.collectives import Span, collective_time, hops, latency, span, traffic, volume
+from predictor.timing.collectives import (
+    Span,
+    collective_time,
+    hop_time,
+    hops,
+    latency,
+    span,
+    traffic,
+    volume,
+)
 from predictor.timing.engines import ENGINE_FIELDS, EngineParameters, ServingParameters
 from predictor.timing.features import CLOCK, Shapes, columns, energy_of, ideal, kind_of, peak_of
 from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
@@ -40,6 +49,7 @@ __all__ = [
     "empty_kernel",
     "energy_of",
     "hierarchy",
+    "hop_time",
     "hops",
     "ideal",
     "kind_of",

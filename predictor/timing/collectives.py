@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
-from predictor.hardware import Cluster, LinkModel
+from predictor.hardware import Cluster, LinkModel, Tier
 from predictor.timing.calibration import Calibration
 from predictor.work import Group
 
@@ -178,6 +178,23 @@ def _traffic(
     return time
 
 
+def hop_time(
+    op: str, place: Span, cluster: Cluster, calibration: Calibration
+) -> Array:
+    """Latency of one hop of the outermost tier that a group crosses [s], as stated of the tier,
+    else the calibration's; 0 for groups of one."""
+    time = np.zeros(place.size.shape)
+    for index, level in enumerate(cluster.tiers):
+        model = calibration.link(op, level.link)
+        here = (place.tier == index) & (place.size > 1)
+        time = np.where(here, _hop(level, model, model.pace(cluster.accelerator.clock)), time)
+    return time
+
+
+def _hop(level: Tier, model: LinkModel, pace: Numeric) -> Array:
+    return np.where(np.isnan(level.latency), model.hop * pace, level.latency)
+
+
 def collective_time(
     op: str,
     message: Numeric,
@@ -224,7 +241,7 @@ def collective_time(
         outer = hops(kind, place.size / place.below)
         inner = (hops(kind, place.size) - outer) * near.hop * near.pace(clock)
         pace = model.pace(clock)
-        hop = np.where(np.isnan(level.latency), model.hop * pace, level.latency)
+        hop = _hop(level, model, pace)
         waiting = latency(model, outer, hop, pace) + inner
         total = time + waiting
         share = waiting / np.where(total > 0, total, 1.0)

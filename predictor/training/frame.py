@@ -151,7 +151,7 @@ def _copies(
     one = np.ones(kept.shape)
     return {
         Slot("offload", "copy", phase, phase): Exchange(
-            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one
+            time + 0.0 * one, 0.0 * one, one, one, offload.SIGMA * one, 0.0 * one
         )
         for phase, time in zip(("forward", "backward"), times, strict=True)
     }

@@ -17,7 +17,15 @@ from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan
-from predictor.timing import Calibration, Span, Timing, collective_time, operator_times, span
+from predictor.timing import (
+    Calibration,
+    Span,
+    Timing,
+    collective_time,
+    hop_time,
+    operator_times,
+    span,
+)
 from predictor.work import (
     PASSES,
     Collective,
@@ -72,6 +80,8 @@ class Exchange:
     count    executions
     domains  nodes whose traffic it shares the network between nodes with; 1 inside a node
     sigma    log-standard-deviation of `time`
+    flight   of `time`, between the last byte's departure and its arrival [s], in which the link is
+             free again: of a transfer from one rank to the next, else 0
     """
 
     time: Array
@@ -79,6 +89,7 @@ class Exchange:
     count: Array
     domains: Array
     sigma: Array
+    flight: Array
 
 
 def distinct(
@@ -145,6 +156,7 @@ def exchange(
         collective.count,
         _domains(place, everyone, cluster),
         sigma,
+        hop_time("p2p", place, cluster, calibration) if collective.op == "p2p" else 0.0,
     )
     return Exchange(*(filled(value, shape) for value in values))
 

@@ -109,7 +109,9 @@ class TrainingPrediction:
                 f"interleaving needs micro-batches in multiples of pp {pp}, not {m}; change "
                 "--global-batch or --micro-batch"
             )
-        return timeline(plan.schedule, *self.passes.of_every_stage(), m, vpp)
+        of = self.passes
+        hop = float(of.transfer), float(of.latency)
+        return timeline(plan.schedule, *of.of_every_stage(), m, vpp, *hop)
 
     def training_time(self, tokens: float) -> Array:
         """Time to train on a number of tokens without interruption [s]."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
-from predictor.plans import Passes, pipeline_time
+from predictor.plans import LINE, SCHEDULES, Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.layer import Exchange
@@ -239,21 +239,56 @@ def _beside(book: _Ledger, windows: Mapping[str, Array]) -> None:
         book.book(slot.kind, shown, behind, slot.op, parts.spread(exchange.sigma))
 
 
+def _apart(parts: Parts) -> npt.NDArray[np.bool_]:
+    """Whether links between stages are resources of their own: where a device holds one stage."""
+    line = SCHEDULES[parts.schedule].fold == LINE
+    return np.asarray((parts.vpp == 1) & line)
+
+
 def _between(book: _Ledger, windows: Mapping[str, Array]) -> None:
-    """Activations and their gradients between stages, and copies to the host and back."""
+    """Activations and their gradients between the chunks of devices that hold several, and copies
+    to the host and back."""
     parts, run = book.parts, book.run
+    apart = _apart(parts)
     for pipe, exchange in parts.between.items():
-        time = book.wire(exchange) * exchange.count * parts.vpp
-        # Only between chunks of interleaved stages is there another one to compute.
+        time = np.where(apart, 0.0, book.wire(exchange) * exchange.count * parts.vpp)
         share = run.overlap.get("pp", 0.0) if pipe.behind else 0.0
-        hides = np.where(parts.vpp > 1, share, 0.0)
         whole = time + np.zeros(book.full)
-        shown, behind = _exposed(whole, windows[pipe.place], hides, run.contention)
+        shown, behind = _exposed(whole, windows[pipe.place], share, run.contention)
         book.book("pp", shown, behind, pipe.op, exchange.sigma)
     for copy, exchange in parts.offload.items():
         # Copy engines run beside any kernel: the whole pass is their window.
         shown, behind = _exposed(exchange.time, windows[copy.behind], 1.0, 1.0)
         book.book("offload", shown, behind, "offload", exchange.sigma.max(axis=0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Links:
+    """What passes hand on to the next stage over links of their own; zero where stages wait for
+    what they send. Shape of the batch.
+
+    transfer, latency   as of `Passes`
+    family, sigma       of the transfers
+    """
+
+    transfer: Array
+    latency: Array
+    family: str
+    sigma: Array
+
+
+def _links(book: _Ledger) -> _Links:
+    """Both ways carry alike messages: the slower one counts."""
+    parts, apart = book.parts, _apart(book.parts)
+    transfer, latency, sigma = (np.zeros(book.full[1:]) for _ in range(3))
+    family = "p2p"
+    for pipe, exchange in parts.between.items():
+        there = apart & (exchange.count > 0)
+        flight = np.where(there, exchange.flight, 0.0)
+        kept = np.where(there, book.wire(exchange) - exchange.flight, 0.0)
+        transfer, latency = np.maximum(transfer, kept), np.maximum(latency, flight)
+        sigma, family = np.maximum(sigma, exchange.sigma), pipe.op
+    return _Links(transfer, latency, family, sigma)
 
 
 def _launched(book: _Ledger) -> Array:
@@ -303,9 +338,12 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     _between(book, windows)
     stage_time = _launched(book)
     passes = _passes(book, stage_time)
+    links = _links(book)
 
     m, present = parts.m, parts.at.count > 0
     busy = pipeline_time(parts.schedule, passes, m, parts.vpp)
+    passes = replace(passes, transfer=links.transfer, latency=links.latency)
+    waits = pipeline_time(parts.schedule, passes, m, parts.vpp) - busy
     slowest = np.argmax(np.where(present, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:
@@ -317,25 +355,31 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     breakdown = {term: critical(value) for term, value in book.terms.items()}
     rest = busy - sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     breakdown["bubble"] = np.maximum(rest, 0.0)  # not below zero by rounding
+    breakdown["pp_communication"] = breakdown["pp_communication"] + waits
     breakdown["dp_communication"] = _chosen(exposed, last)
     breakdown["optimizer"] = _chosen(parts.update, last)
     neutral = sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
-    breakdown["framework"] = (using.factor - 1.0) * neutral
+    breakdown["framework"] = (using.factor - 1.0) * (neutral - waits)  # no software slows a link
     # Batches are prefetched: a loader shows only where it takes longer than the step.
-    total = using.factor * neutral
+    total = neutral + breakdown["framework"]
     breakdown["data_loading"] = np.maximum(parts.loading - total, 0.0)
 
     # A bubble is made of the same work, so its uncertainty is that of the families it consists of.
     longer = busy / np.maximum(critical(stage_time), 1e-30)
     own = {family: critical(value) * longer for family, value in book.families.items()}
+    own[links.family] = own.get(links.family, 0.0) + waits / using.factor
+    sigmas = {**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma}
+    sigmas[links.family] = np.maximum(sigmas.get(links.family, 0.0), links.sigma)
     ends = {"dp": breakdown["dp_communication"], "optimizer": breakdown["optimizer"]}
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
+    sent = 2.0 * m * (links.transfer + links.latency)
+    hidden["pp"] = hidden["pp"] + np.maximum(sent - waits, 0.0)
     return Step(
         step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,
         hidden={**hidden, "dp": _chosen(behind, last)},
         families={**own, **ends},
-        sigmas={**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma},
+        sigmas=sigmas,
         layer_time=parts.spread(book.layer),
         slowest=slowest,
         passes=passes,

@@ -186,15 +186,55 @@ stretch = st.floats(0.3, 2.0)
 def test_one_forward_one_backward_is_its_last_event(
     first: float, inner: float, last: float, p: int, m: int
 ) -> None:
-    """Exact where no stage is slower than the last; where inner ones are the slowest never shorter,
-    and a fifth longer at most."""
+    """To the last digit, whichever stages are the slowest and however few micro-batches there are."""
     of = three(first, inner, last, p)
     closed = float(pipeline_time("1f1b", of, float(m)))
     played = timeline("1f1b", *of.of_every_stage(), m)[-1].end
-    if max(first, inner) <= last:
-        assert closed == pytest.approx(played, rel=1e-9)
-    elif p > 2 and inner >= max(first, last):
-        assert played * (1 - 1e-9) <= closed <= 1.2 * played
+    assert closed == pytest.approx(played, rel=1e-9)
+
+
+links = st.floats(0.0, 4.0)
+
+
+@settings(max_examples=60)
+@given(stretch, stretch, stretch, st.integers(2, 8), st.integers(1, 16), links, links)
+def test_links_are_resources_of_their_own(
+    first: float, inner: float, last: float, p: int, m: int, transfer: float, latency: float
+) -> None:
+    """GPipe to the last digit; 1F1B never longer than played, and at most 6 % shorter; slower links
+    never make a run faster, and it never takes longer than if every pass waited for its own."""
+    of = three(first, inner, last, p)
+    linked = replace(of, transfer=transfer, latency=latency)
+    for name, near in (("gpipe", 1e-9), ("1f1b", 0.06)):
+        closed = float(pipeline_time(name, linked, float(m)))
+        played = timeline(name, *of.of_every_stage(), m, 1, transfer, latency)[-1].end
+        assert played * (1 - near) <= closed <= played * (1 + 1e-9)
+        assert closed >= float(pipeline_time(name, of, float(m))) * (1 - 1e-12)
+        slower = replace(linked, transfer=1.1 * transfer)
+        assert float(pipeline_time(name, slower, float(m))) >= closed * (1 - 1e-12)
+        hop = transfer + latency
+        series = replace(of, forward=of.forward + hop, backward=of.backward + hop)
+        assert closed <= float(pipeline_time(name, series, float(m))) * (1 + 1e-9)
+
+
+def test_latency_is_paid_in_fill_and_drain_by_gpipe_and_by_every_round_of_1f1b() -> None:
+    """Four stages f b = 1 2, eight micro-batches, a latency of 10: GPipe pays 3 hops each way. 1F1B
+    has four micro-batches under way; the ninth way begins after two whole ones: of (8 - 1) / 4 + 1
+    ways there and back of 12 + 60, three quarters of the last are as far as a hop less."""
+    of = three(1.0, 1.0, 1.0, 4, 0.9)
+    far = replace(of, latency=10.0)
+    alone = float(pipeline_time("gpipe", of, 8.0))
+    assert float(pipeline_time("gpipe", far, 8.0)) == pytest.approx(alone + 2 * 3 * 10.0)
+    one = float(pipeline_time("1f1b", far, 1.0))
+    assert one == pytest.approx(4 * 3.0 + 6 * 10.0)
+    assert float(pipeline_time("1f1b", far, 5.0)) == pytest.approx(2 * one)
+    assert float(pipeline_time("1f1b", far, 9.0)) == pytest.approx(3 * one)
+
+
+def test_a_link_that_carries_more_than_stages_make_sets_the_pace() -> None:
+    """Two stages f b = 1 2, links of 5: each phase of GPipe takes 5 a micro-batch."""
+    of = replace(three(1.0, 0.0, 1.0, 2, 0.9), transfer=5.0)
+    assert float(pipeline_time("gpipe", of, 8.0)) == pytest.approx(2 + 4 + 2 * 5 + 2 * 7 * 5.0)
 
 
 @given(stretch, stretch, stretch, st.integers(2, 8))

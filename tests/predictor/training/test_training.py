@@ -257,9 +257,9 @@ def test_what_a_plan_does_not_do_adds_no_uncertainty(plan: Make) -> None:
 
 
 def test_interleaving_sends_more_messages(plan: Make) -> None:
-    one, four = (run(plan(tp=8.0, vpp=v)) for v in (1.0, 4.0))
+    one, two, four = (run(plan(tp=8.0, vpp=v)) for v in (1.0, 2.0, 4.0))
     assert four.breakdown["pp_communication"] == pytest.approx(
-        4 * float(one.breakdown["pp_communication"])
+        2 * float(two.breakdown["pp_communication"])
     )
     assert four.breakdown["bubble"] < one.breakdown["bubble"]
 

@@ -1,9 +1,9 @@
 """The longest path through 1F1B with stages of three kinds and links between them.
 
-Work is a graph: a pass waits for the one before it on its stage and for what it is sent. A run takes
-as long as the longest path from the first forward pass to the last backward pass of the first
-stage. With n stages behind it a stage runs n forward passes before it takes one backward and one
-forward pass in turn, and ends with n backward passes (Narayanan et al. 2019). So a path
+Work is a graph: a pass waits for the one before it on its stage and for what it is sent. A run
+takes as long as the longest path from the first forward pass to the last backward pass of the
+first stage. With n stages behind it a stage runs n forward passes before it takes one backward and
+one forward pass in turn, and ends with n backward passes (Narayanan et al. 2019). So a path
 
 - goes down through p passes of the filling pipeline, and stays where the forward pass is longest;
 - may go on to the last stage and come back before it dwells on a stage, taking its work in turn;

@@ -178,9 +178,7 @@ def _traffic(
     return time
 
 
-def hop_time(
-    op: str, place: Span, cluster: Cluster, calibration: Calibration
-) -> Array:
+def hop_time(op: str, place: Span, cluster: Cluster, calibration: Calibration) -> Array:
     """Latency of one hop of the outermost tier that a group crosses [s], as stated of the tier,
     else the calibration's; 0 for groups of one."""
     time = np.zeros(place.size.shape)

@@ -186,7 +186,7 @@ stretch = st.floats(0.3, 2.0)
 def test_one_forward_one_backward_is_its_last_event(
     first: float, inner: float, last: float, p: int, m: int
 ) -> None:
-    """To the last digit, whichever stages are the slowest and however few micro-batches there are."""
+    """To the last digit, whichever stages are the slowest, however few micro-batches there are."""
     of = three(first, inner, last, p)
     closed = float(pipeline_time("1f1b", of, float(m)))
     played = timeline("1f1b", *of.of_every_stage(), m)[-1].end

@@ -65,7 +65,10 @@ NEMOTRON_H = {
     "mamba_state": "ssm_state_size",
     "mamba_groups": "n_groups",
 }
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
+"""Where every layer is a mixture, and the only width is that of an expert."""
+
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 
 _GPT = {"gated": False, "norm": "layernorm", "bias": True, "activation": "gelu"}
 _LLAMA: dict[str, Any] = {}
@@ -115,6 +118,35 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "glm4_moe": (STANDARD, _LLAMA),
     "glm_moe_dsa": (STANDARD, _LLAMA),
     "gpt_oss": (STANDARD, _LLAMA),
+    "qwen2_vl_text": (STANDARD, {"qkv_bias": True}),
+    "qwen2_5_vl_text": (STANDARD, {"qkv_bias": True}),
+    "qwen3_vl_text": (STANDARD, _LLAMA),
+    "qwen3_vl_moe_text": (STANDARD, _LLAMA),
+    "minimax_m2": (EXPERTS_ONLY, _LLAMA),
+    "mimo": (STANDARD, {"qkv_bias": True}),
+    "ministral3": (STANDARD, _LLAMA),
+    "glm4": (STANDARD, {"qkv_bias": True}),
+    "glm4_moe_lite": (STANDARD, _LLAMA),
+    "seed_oss": (STANDARD, {"qkv_bias": True}),
+    "smollm3": (STANDARD, _LLAMA),
+    "granite": (STANDARD, _LLAMA),
+    "granitemoe": (EXPERTS_ONLY, _LLAMA),
+    "exaone4": (STANDARD, _LLAMA),
+    "olmo3": (STANDARD, _LLAMA),
+    "olmoe": (EXPERTS_ONLY, _LLAMA),
+    "hunyuan_v1_dense": (STANDARD, _LLAMA),
+    "ernie4_5": (STANDARD, _LLAMA),
+    "ernie4_5_moe": (
+        {
+            **STANDARD,
+            "top_k": "moe_k",
+            "dense_layers": "moe_layer_start_index",
+            "shared_experts": "moe_num_shared_experts",
+        },
+        _LLAMA,
+    ),
+    "dots1": (STANDARD, _LLAMA),
+    "bailing_moe_v2": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
     "llama4_text": (LLAMA4, {"shared_experts": 1}),
     "nemotron_h": (
         NEMOTRON_H,
@@ -122,6 +154,30 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     ),
 }
 """By `model_type`: which keys hold the dimensions, and what the architecture implies."""
+
+NOT_READ = {
+    "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
+    "gemma4_text": "layers of two head sizes, and keys and values that layers share",
+    "minimax": "lightning attention",
+    "minimax_text_01": "lightning attention",
+    "kimi_linear": "linear attention of Kimi's kind",
+    "deepseek_v4": "compressed attention and hyper-connections",
+    "mimo_v2_flash": "windows with heads of another size than the full layers'",
+    "lfm2": "short convolutions",
+    "lfm2_moe": "short convolutions",
+    "t5": "an encoder and a decoder",
+    "mt5": "an encoder and a decoder",
+    "bart": "an encoder and a decoder",
+    "whisper": "an encoder and a decoder",
+    "bert": "an encoder only",
+    "roberta": "an encoder only",
+    "mamba": "no attention at all",
+    "mamba2": "no attention at all",
+    "jamba": "state-space layers of Mamba 1",
+    "rwkv": "no attention at all",
+    "falcon_h1": "attention and state space side by side in a layer",
+}
+"""Types that are refused by the name of what is missing."""
 
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
@@ -143,6 +199,8 @@ def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     if content.get("use_sliding_window") is False:
         return {"sliding_window": 0}
     every = content.get("sliding_window_pattern", {"gemma3_text": 6}.get(kind))
+    if isinstance(every, str):  # 'LLLG': three windows, and a layer that sees all
+        every = len(every)
     if kind == "llama4_text":
         return {"sliding_pattern": "chunked; every 4th layer full"}
     if every:
@@ -217,6 +275,8 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         # A model that sees images too: its language model.
         outer = {key: content[key] for key in SHARED if key in content}
         return from_config({**outer, **inner}, where)
+    if kind in NOT_READ:
+        raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
     keys, implied = TYPES[kind]

@@ -24,6 +24,7 @@ from reckon.launch.megatron import canonical
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import FLAGS as MEGATRON_FLAGS
 from reckon.launch.megatron_plan import PLAN
+from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import (
     Cases,
@@ -236,12 +237,34 @@ ENTRIES: tuple[Entry, ...] = (
     clipping(CLIP, absent=0.0),
 )
 
+TRAINER = {
+    "--per-device-train-batch-size": PART,
+    "--gradient-accumulation-steps": STEPS,
+    "--max-grad-norm": CLIP,
+    "--model-name-or-path": "@repository",
+    "--max-seq-length": "--seq-length",
+    "--max-length": "--seq-length",
+    "--model-max-length": "--seq-length",
+    "--block-size": "--seq-length",
+    "--cutoff-len": "--seq-length",
+    "--bf16": "bf16.enabled",
+    "--fp16": "fp16.enabled",
+}
+"""Arguments of HuggingFace's trainer, which fills in what the configuration leaves 'auto'."""
+
+TRAINER_IGNORED = ("--output-dir", "--learning-rate", "--num-train-epochs", "--save-", "--logging",
+                   "--report-to", "--dataset", "--data-path", "--warmup", "--lr-scheduler",
+                   "--evaluation", "--do-train", "--overwrite", "--preprocessing", "--weight-decay",
+                   "--max-steps", "--dataloader", "--ddp-", "--remove-unused", "--per-device-eval",
+                   "--tf32", "--trust-remote", "--train-file", "--template", "--stage")  # fmt: skip
+
+
 IGNORED = ("optimizer.", "scheduler.", "steps_per_print", "wall_clock_breakdown", "tensorboard.",
            "wandb.", "csv_monitor.", "flops_profiler.", "comms_logger.", "dump_state",
            "fp16.", "bf16.", "checkpoint.", "zero_allow_untested_optimizer", "elasticity.",
            "zero_optimization.contiguous_gradients", "zero_optimization.stage3_gather_16bit",
            "prescale_gradients", "--deepspeed", "zero_force_ds_cpu_optimizer",
-           *MEGATRON_IGNORED)  # fmt: skip
+           *TRAINER_IGNORED, *MEGATRON_IGNORED)  # fmt: skip
 
 
 def _render(flags: Flags, facts: Facts) -> str:
@@ -258,19 +281,34 @@ def _config(text: str, where: str) -> tuple[Flags, list[str]]:
     return {name: value for name, value in flat.items() if value != "auto"}, notes
 
 
+def _trainer(found: Flags) -> None:
+    """Put arguments of HuggingFace's trainer where the configuration has them."""
+    if "--per-device-train-batch-size" not in found:
+        return
+    for flag, key in TRAINER.items():
+        if flag in found:
+            value = found.pop(flag)
+            found[key] = truth(flag, value) if key.endswith(".enabled") else value
+    if truth("", found.pop("--gradient-checkpointing", False)):
+        found |= {"--recompute-granularity": "full", "--recompute-method": "uniform"}
+
+
 def _parse(text: str, folder: Path) -> Source:
     if text.lstrip().startswith("{"):
         return Source(*_config(text, "the text"))
     named = ("deepspeed-config", "deepspeed_config", "deepspeed")
-    script, launcher, written, notes = command(text, (*MEGATRON_FLAGS, *named))
+    script, launcher, written, notes = command(text, (*MEGATRON_FLAGS, *TRAINER, *named), folder)
     said: dict[str, Any] = canonical(written)
     found: Flags = {**launcher, **said}
     config = said.get("--deepspeed-config", said.get("--deepspeed"))
     if isinstance(config, str):
         what = "the configuration that the command names"
         flags, own = _config(named_text(config, folder, script, what), config)
+        left = [name for name in own if "'auto'" in name]
         found |= flags
-        notes += own
+        trained = "--per-device-train-batch-size" in found
+        notes += [one for one in own if not (trained and one in left)]
+    _trainer(found)
     return Source(found, notes)
 
 
@@ -291,7 +329,7 @@ DEEPSPEED = Dialect(
     name="deepspeed",
     framework="deepspeed",
     serving=False,
-    model=tuple(Beside(entry) for entry in MODEL),
+    model=(*HINTS, *(Beside(entry) for entry in MODEL)),
     entries=ENTRIES,
     ignored=IGNORED,
     whole=True,

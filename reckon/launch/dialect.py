@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from predictor.serving import ServingRequest, complete_serving
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
+from reckon.launch.effects import by_effect
 from reckon.launch.table import Entry, Facts, Flags, same
 
 Request = TrainingRequest | ServingRequest
@@ -55,6 +57,7 @@ class Dialect:
     beside     fields that the program states in any case, so that they are given beside the line
                when it is read
     laws       what the framework refuses of plans that its line can say
+    foreign    what a line is of that is not predicted, of its flags and its text
     """
 
     name: str
@@ -69,6 +72,7 @@ class Dialect:
     comment: str = "#"
     beside: tuple[str, ...] = ()
     laws: Callable[[Any], list[Rule]] = lambda plans: []
+    foreign: Callable[[Flags, str], str | None] = lambda flags, text: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,19 @@ class Emitted:
 SPELLED = {"weights": "precision", "kv": "kv_precision"}
 """Fields of a serving plan that a request calls otherwise."""
 
-SUFFIXES = (".sh", ".yaml", ".yml", ".json", ".toml", ".txt", ".slurm", ".sbatch", ".args", ".conf")
+SUFFIXES = (
+    ".sh",
+    ".yaml",
+    ".yml",
+    ".json",
+    ".toml",
+    ".txt",
+    ".slurm",
+    ".sbatch",
+    ".args",
+    ".conf",
+    ".py",
+)
 
 
 def text_of(given: str) -> tuple[str, Path]:
@@ -160,6 +176,9 @@ def text_of(given: str) -> tuple[str, Path]:
     if "\n" in one or len(one.split()) != 1 or one.startswith("-"):
         return given, Path()
     path = Path(one)
+    if not path.is_file() and (match := re.fullmatch(r"(.+\.py):(\w+)", one)):
+        text, folder = text_of(match[1])
+        return f"# recipe: {match[2]}\n{text}", folder
     if not path.is_file():
         if path.suffix in SUFFIXES or len(path.parts) > 1:
             raise InputError(f"cannot read {path}: no such file")
@@ -188,6 +207,8 @@ def read(
     text, folder = text_of(given)
     source = dialect.parse(text, folder)
     flags = source.flags
+    if model is None and (other := dialect.foreign(flags, text)):
+        raise InputError(f"--from-{dialect.name}: the line is of {other}, which is not read")
     known: set[str] = set()
     notes = list(source.notes)
     said: Facts = {}
@@ -228,7 +249,7 @@ def read(
         stated,
         understood,
         ignored,
-        [f for f in rest if f not in ignored],
+        by_effect(f for f in rest if f not in ignored),
         overridden,
         notes,
     )

@@ -19,14 +19,6 @@ PLAIN = (
 )  # fmt: skip
 """Dimensions that lines state as the model has them."""
 
-TOKENIZERS = {
-    "gpt2bpetokenizer": 50257,
-    "gptsentencepiecetokenizer": 0,
-    "llama2tokenizer": 32000,
-    "bertwordpiecelowercase": 30522,
-}
-"""Vocabularies that a tokenizer's name decides; 0 where its file does."""
-
 NEEDED = ("layers", "hidden", "heads")
 
 
@@ -86,21 +78,21 @@ def model_of(facts: Facts) -> tuple[Model | None, list[str]]:
     missing = [name for name in NEEDED if name not in stated]
     if missing:
         raise InputError(f"the launch line states a model without its {' and '.join(missing)}")
-    alike = _alike(stated)
+    alike, others = _alike(stated)
     notes = []
     if "vocab" not in stated:
-        tokenizer = str(stated.get("tokenizer", "")).lower()
-        if alike is not None:
-            stated["vocab"] = alike.vocab
-            notes.append(f"vocabulary {alike.vocab} of {alike.name}, whose dimensions these are")
-        elif TOKENIZERS.get(tokenizer):
-            stated["vocab"] = TOKENIZERS[tokenizer]
-            notes.append(f"vocabulary {TOKENIZERS[tokenizer]} of {stated['tokenizer']}")
-        else:
+        if alike is None:
+            named = stated.get("tokenizer")
+            of = f"; the tokenizer {named} is not one that is known" if named else ""
             raise InputError(
                 "the launch line does not say the size of the vocabulary, and no catalog model has "
-                "its dimensions; add --vocab-size, or give --model"
+                f"its dimensions{of}; add --vocab-size, or give --model"
             )
+        stated["vocab"] = alike.vocab
+        notes.append(f"vocabulary {alike.vocab} of {alike.name}, whose dimensions these are")
+        if others:
+            told = ", ".join(f"{one.name} ({one.vocab})" for one in others)
+            notes.append(f"{told} have these dimensions too; give --model, or add --vocab-size")
     own = _build(stated)
     if alike is not None:
         theirs = dimensions(alike)
@@ -122,20 +114,39 @@ def _named(name: str) -> tuple[Model, list[str]]:
     return found, [meant.rule + stored]
 
 
-def _alike(stated: dict[str, Any]) -> Model | None:
-    """The first catalog model with all dimensions that are stated (norms, biases and the like left
-    aside), of those that agree most in the rest."""
-    best, most = None, -1
+def _alike(stated: dict[str, Any]) -> tuple[Model | None, list[Model]]:
+    """The catalog model with all dimensions that are stated (norms, biases and the like left
+    aside), of those that agree most in the rest the one that a name in the line is of, else the
+    first; and others that agree as much and have another vocabulary."""
+    found: list[tuple[int, Model]] = []
     for name, row in catalog.rows("models").items():
         if any(int(row.get(key, 0)) != stated[key] for key in NEEDED):
             continue
         model = catalog.model(name)
         own = dimensions(model)
         sizes = {k: own[k] == v for k, v in stated.items() if k in own and _is_size(k)}
-        agree = sum(own[k] == v for k, v in stated.items() if k in own)
-        if all(sizes.values()) and agree > most:
-            best, most = model, agree
-    return best
+        if all(sizes.values()):
+            found.append((sum(own[k] == v for k, v in stated.items() if k in own), model))
+    most = max((agree for agree, _ in found), default=0)
+    best = [model for agree, model in found if agree == most]
+    if not best:
+        return None, []
+    hinted = [model for model in best if model.name in _hints(stated)]
+    chosen = (hinted or best)[0]
+    return chosen, [] if hinted else [one for one in best if one.vocab != chosen.vocab]
+
+
+def _hints(stated: dict[str, Any]) -> list[str]:
+    """Catalog models that words of the line name: the run's name, the tokenizer."""
+    found = []
+    for word in f"{stated.get('tokenizer', '')} {stated.get('hint', '')}".split():
+        try:
+            meant = catalog.read_model_name(word)
+        except InputError:
+            continue
+        if meant is not None:
+            found.append(meant.row)
+    return found
 
 
 def _is_size(name: str) -> bool:

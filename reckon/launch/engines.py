@@ -45,6 +45,13 @@ def whole_world(facts: Facts) -> int:
     return int(facts.get("tp", 1) * facts.get("dp", 1))
 
 
+OF_CHECKPOINT: dict[str | None, tuple[str, ...]] = {
+    None: ("compressed-tensors", "auto-round", "torchao", "bitsandbytes", "gguf", "quark",
+           "modelopt_mixed"),
+}  # fmt: skip
+"""Methods that leave it to the checkpoint how its weights are stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored(Cases):
     """The weights' data type; where the line names no method, a checkpoint that is narrow stays so
@@ -58,7 +65,7 @@ class Stored(Cases):
         return found
 
 
-def weights(quantized: Mapping[str, tuple[str, ...]]) -> Cases:
+def weights(quantized: Mapping[str | None, tuple[str, ...]]) -> Cases:
     """The weights' data type: of 16 bits and more by its name, else by an engine's method.
 
     quantized  data types, and the engine's methods
@@ -198,7 +205,7 @@ def engine_flags(
         for before, word in pairwise(words):
             if re.fullmatch(positional, before) and not word.startswith("-"):
                 found[MODEL] = word
-    for name in ("--model-path", "--model-name-or-path"):
+    for name in ("--model-path", "--model-name-or-path", "--model-id", "--model-tag"):
         if name in found:
             found.setdefault(MODEL, found[name])
             del found[name]

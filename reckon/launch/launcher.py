@@ -45,10 +45,11 @@ def launched(words: list[str]) -> Flags:
     found: Flags = {}
     for name, value in options(words).items():
         key = NAMES.get(name.lstrip("-").replace("_", "-"))
-        text = str(value)
+        text = next(iter(str(value).split()), "")
         if key and text.isdigit():
             found[key] = int(text)
-    if any("torchrun" in w or "torch.distributed" in w for w in words):
+    alone = ("torchrun", "torch.distributed", "deepspeed")
+    if any(name in w for w in words for name in alone):
         found.setdefault(NODES, 1)
     return found
 
@@ -68,14 +69,15 @@ def choose(script: Script, known: tuple[str, ...]) -> tuple[Flags, list[str], li
 
 
 def command(
-    text: str, known: tuple[str, ...]
+    text: str, known: tuple[str, ...], folder: Path | None = None
 ) -> tuple[Script, Flags, dict[str, str | bool], list[str]]:
     """A script, or one command of a launcher and a program: what was read; the launcher's numbers;
     the program's options as written; notes.
 
-    known  flags by which the program's command is told from others
+    known   flags by which the program's command is told from others
+    folder  that the text is from, for files that it names
     """
-    script = read_script(text)
+    script = read_script(text, folder)
     launcher, words, notes = choose(script, known)
     return script, launcher, options(words), notes
 

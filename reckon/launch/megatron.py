@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.foreign import foreign
+from reckon.launch.interpolation import loaded
 from reckon.launch.launcher import NODES, PER_NODE, command, rendered
 from reckon.launch.megatron_core import from_core
+from reckon.launch.megatron_deepspeed import translated
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import FLAGS, PLAN
-from reckon.launch.structured import flatten, read_mapping_text
+from reckon.launch.structured import flatten
 from reckon.launch.table import Facts, Flags
+from reckon.launch.tokenizers import vocabulary
 
 IGNORED = (
     "--lr", "--min-lr", "--adam", "--weight-decay", "--start-weight-decay", "--end-weight-decay",
@@ -32,6 +36,17 @@ IGNORED = (
     "--mtp-loss", "--test-mode",
     "--override-opt_param", "--override-opt-param", "--spec", "--loss", "--no-gradient",
     "--ddp-bucket", "--enable-experimental", "--mscale", "--original-max", "--beta",
+    "--hysteresis", "--use-persistent-ckpt", "--use-checkpoint-", "--no-use-tokenizer",
+    "--inference",
+    "--max-tokens-to-oom", "--top-k", "--top-p", "--temperature", "--num-tokens-to-generate",
+    "--output-path", "--return-log-probs", "--prompt", "--incoming-requests", "--task", "--epochs",
+    "--rerun-mode", "--no-ckpt", "--kill-switch", "--abort-on", "--valid-weighted",
+    "--train-weighted", "--test-weighted", "--norm-target-loss", "--codecarbon", "--reset-",
+    "--universal-checkpoint", "--moe-loss-coeff", "--analyzing", "--sample-", "--num-samples",
+    "--answer-file", "--guess-file", "--genfile", "--out-seq-length", "--no-record-throughput",
+    "--no-check-for-nan", "--DDP-impl", "--skip-train", "--attention-softmax",
+    "--return-data-index",
+    "--no-query-key-layer-scaling", "--apply-query-key", "--deepspeed", "--make-sentencepiece",
 )  # fmt: skip
 """Beginnings of flags that say nothing of speed or memory."""
 
@@ -51,13 +66,31 @@ def _flag(key: str) -> str:
     return "--" + key.rsplit(".", 1)[-1].replace("_", "-")
 
 
+ARGUMENTS = "MODEL_ARGS"
+"""Section of Megatron-LM's own tests that holds the arguments; others are of the test."""
+
+
 def _parse(text: str, folder: Path) -> Source:
-    mapping = read_mapping_text(text)
+    mapping = loaded(text)
     if mapping is not None:
-        flags = from_core(flatten(mapping)).flags
-        return Source({f if f[0] in "-@" else _flag(f): v for f, v in flags.items()})
-    _, launcher, said, notes = command(text, FLAGS)
-    return Source({**launcher, **canonical(said)}, notes)
+        own = mapping.get(ARGUMENTS)
+        flags = from_core(flatten(own if isinstance(own, dict) else mapping)).flags
+        source = Source({f if f[0] in "-@" else _flag(f): v for f, v in flags.items()})
+    else:
+        _, launcher, said, notes = command(text, FLAGS, folder)
+        source = Source({**launcher, **canonical(said)}, notes)
+    return completed(source, folder)
+
+
+def completed(source: Source, folder: Path) -> Source:
+    """Flags under today's names, with the vocabulary that the tokenizer means."""
+    flags, notes = translated(source.flags)
+    if not {"--vocab-size", "--padded-vocab-size", "@repository"} & set(flags):
+        found = vocabulary(flags, folder)
+        if found is not None:
+            flags["--vocab-size"] = found[0]
+            notes.append(found[1])
+    return Source(flags, [*source.notes, *notes])
 
 
 MEGATRON = Dialect(
@@ -70,4 +103,5 @@ MEGATRON = Dialect(
     whole=True,
     render=_render,
     parse=_parse,
+    foreign=foreign,
 )

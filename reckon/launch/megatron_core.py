@@ -78,6 +78,10 @@ def from_core(flat: dict[str, Any]) -> Source:
             found[last.replace("_", "-")] = value
         elif last == "activation_func" and str(value).lower() in ("swiglu", "gelu", "silu"):
             found["--swiglu"] = str(value).lower() != "gelu"
+        elif last == "bias" and str(name) in ("model.bias", "bias"):
+            found["--disable-bias-linear"] = not truth(last, value)
+        elif last == "qkv_bias":
+            found["--add-qkv-bias"] = value
         elif last in ("num_nodes", "nnodes"):
             found[NODES] = value
         elif last in ("devices", "gpus_per_node", "num_gpus_per_node"):

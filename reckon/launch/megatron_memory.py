@@ -142,6 +142,14 @@ SHARDING = Cases(
 )
 
 
+ZERO = Derived(
+    ("@zero",),
+    lambda facts: {},
+    lambda flags, facts: {"sharding": f"zero{flags['@zero']}"} if "@zero" in flags else {},
+)
+"""ZeRO 2 and 3 of Megatron-DeepSpeed."""
+
+
 REPLICAS = "--num-distributed-optimizer-instances"
 
 
@@ -203,6 +211,7 @@ STATE: tuple[Entry, ...] = (
         (((1, 1), {"--fp8-param-gather": True}), ((None, None), {})),
     ),
     SHARDING,
+    ZERO,
     Derived(
         (REPLICAS,),
         _replicas_says,

@@ -17,6 +17,7 @@ from reckon.launch.table import (
     truth,
     whole_number,
 )
+from reckon.launch.tokenizers import FLAGS as TOKENIZER_FLAGS
 
 
 def _attention_says(facts: Facts) -> Flags:
@@ -97,8 +98,8 @@ def _positions_says(facts: Facts) -> Flags:
 
 def _positions_means(flags: Flags, facts: Facts) -> Facts:
     kinds = {"learned_absolute": "learned", "rope": "rope", "none": "none", "yarn": "rope",
-             "mrope": "rope", "relative": "none"}  # fmt: skip
-    said = str(flags.get("--position-embedding-type", "learned_absolute"))
+             "mrope": "rope", "relative": "none", "alibi": "alibi"}  # fmt: skip
+    said = str(flags.get("--position-embedding-type", "learned_absolute")).lower()
     if truth("", flags.get("--use-rotary-position-embeddings", False)):
         said = "rope"
     if said not in kinds:
@@ -215,7 +216,7 @@ MODEL: tuple[Entry, ...] = (
         ("model.norm",),
         (
             (("rmsnorm",), {"--normalization": "RMSNorm"}),
-            (("layernorm",), {"--normalization": "LayerNorm"}),
+            (("layernorm",), {"--normalization": ("LayerNorm", "layernorm1p")}),
             (("layernorm",), {}),
         ),
     ),
@@ -233,10 +234,12 @@ MODEL: tuple[Entry, ...] = (
     Switch("--untie-embeddings-and-output-weights", "model.tied_embeddings", when=False),
     Number("--vocab-size", "model.vocab", also=("--padded-vocab-size",)),
     Derived(
-        ("--tokenizer-type",),
+        TOKENIZER_FLAGS,
         lambda facts: {"--tokenizer-type": "NullTokenizer"},
         lambda flags, facts: (
-            {"model.tokenizer": flags["--tokenizer-type"]} if "--tokenizer-type" in flags else {}
+            {"model.tokenizer": " ".join(str(flags[f]) for f in TOKENIZER_FLAGS if f in flags)}
+            if any(f in flags for f in TOKENIZER_FLAGS)
+            else {}
         ),
     ),
     Derived(EXPERT_FLAGS, _experts_says, _experts_means),

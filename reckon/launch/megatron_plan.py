@@ -110,6 +110,8 @@ def _budget_says(facts: Facts) -> Flags:
 
 
 def _budget_means(flags: Flags, facts: Facts) -> Facts:
+    if "--train-tokens" in flags:
+        return {"tokens": number("--train-tokens", flags["--train-tokens"])}
     if "--train-samples" in flags and "seq_len" in facts:
         samples = number("--train-samples", flags["--train-samples"])
         return {"tokens": samples * facts["seq_len"]}
@@ -225,7 +227,7 @@ PLAN: tuple[Entry, ...] = (
         lambda facts: {"--global-batch-size": facts["global_batch"]},
         _batch_means,
     ),
-    Derived(("--train-samples", "--train-iters"), _budget_says, _budget_means),
+    Derived(("--train-samples", "--train-iters", "--train-tokens"), _budget_says, _budget_means),
     Cases(
         ("precision",),
         (
@@ -237,6 +239,7 @@ PLAN: tuple[Entry, ...] = (
             (("nvfp4",), {"--bf16": True, "--fp4-format": "e2m1", "--fp4-recipe": "nvfp4"}),
             (("nvfp4",), {"--bf16": True, "--fp4-format": "e2m1"}),
             (("fp8",), FP8),
+            (("fp8",), {"--fp8-format": ("hybrid", "e4m3")}),
             (("fp32",), {"--bf16": False, "--fp16": False}),
         ),
     ),

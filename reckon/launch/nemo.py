@@ -6,17 +6,23 @@ out, so every field is written.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.foreign import foreign
+from reckon.launch.interpolation import loaded
 from reckon.launch.launcher import NODES, PER_NODE, choose, quoted
+from reckon.launch.megatron import completed
 from reckon.launch.megatron_core import from_core, to_core
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import PLAN
+from reckon.launch.recipe import read_recipe
+from reckon.launch.repository import HINTS
 from reckon.launch.shell import read_script
-from reckon.launch.structured import flatten, read_mapping_text, scalar
-from reckon.launch.table import Cases, Entry, Facts, Flags
+from reckon.launch.structured import flatten, scalar
+from reckon.launch.table import Cases, Entry, Facts, Flags, truth
 
 NULLS = ("recompute_granularity",)
 """Keys whose null says something."""
@@ -39,6 +45,13 @@ PRECISION = Cases(
     ),
 )  # fmt: skip
 
+MIXED = tuple(sorted(
+    {name for _, given in PRECISION.rows for names in given.values()
+     for name in (names if isinstance(names, tuple) else (names,)) if "bf16" in name},
+    key=len, reverse=True,
+))  # fmt: skip
+"""Names of mixed precisions, longer ones first."""
+
 ENTRIES: tuple[Entry, ...] = tuple(
     PRECISION if getattr(entry, "fields", ()) == ("precision",) else entry for entry in PLAN
 )
@@ -60,32 +73,151 @@ def _render(flags: Flags, facts: Facts) -> str:
     return " \\\n    ".join(lines) + "\n"
 
 
+OLD = {
+    "trainer.num_nodes": NODES,
+    "trainer.devices": PER_NODE,
+    "trainer.precision": "mixed_precision",
+    "trainer.max_steps": "--train-iters",
+    "trainer.gradient_clip_val": "--clip-grad",
+    "model.activations_checkpoint_granularity": "--recompute-granularity",
+    "model.activations_checkpoint_method": "--recompute-method",
+    "model.activations_checkpoint_num_layers": "--recompute-num-layers",
+    "model.ub_tp_comm_overlap": "--tp-comm-overlap",
+    "model.optim.overlap_grad_sync": "--overlap-grad-reduce",
+    "model.optim.overlap_param_sync": "--overlap-param-gather",
+    "model.use_flash_attention": "--use-flash-attn",
+    "model.moe_token_dispatcher_type": "--moe-token-dispatcher-type",
+    "model.override_vocab_size": "--vocab-size",
+    "model.window_size": "--window-size",
+    "model.expert_model_parallel_size": "--expert-model-parallel-size",
+    "model.data.seq_length": "@length",
+}
+"""Keys of NeMo 1 that Megatron-LM has under another name (NVIDIA/NeMo 1.23
+examples/nlp/language_modeling/conf/megatron_gpt_config.yaml)."""
+
+GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
+
+SHARDED = ("distributed_fused_adam", "mcore_distributed_optim", "megatron_distributed_optim")
+"""Optimizers whose states the replicas divide among them."""
+
+READ_ELSEWHERE = ("model.fp8", "model.fp8_e4m3", "model.fp8_hybrid", "model.activation", "name",
+                  "model.precision")  # fmt: skip
+"""Keys that were read into other flags."""
+
+SPEED_IGNORED = (
+    "run.", "hydra.", "defaults", "trainer.", "exp_manager.", "model.data.", "model.nsys_profile.",
+    "model.optim.", "model.native_amp", "model.seed", "model.init_method", "model.use_scaled_init",
+    "model.layernorm_epsilon", "model.tokenizer.", "model.rotary", "model.seq_len_interp",
+    "model.gc_interval", "model.resume", "model.pre_process", "model.post_process",
+    "model.mcore_gpt", "model.onnx_safe", "model.apex_transformer", "model.hysteresis",
+    "model.fp8_margin", "model.fp8_interval", "model.fp8_amax", "model.rampup_batch_size",
+    "model.do_layer_norm", "model.attention_type", "model.transformer_block_type",
+    "model.normalize_attention_scores", "model.headscale", "model.use_cpu_init",
+    "model.gradient_as_bucket_view", "model.fp16_lm", "model.ffn_dropout", "model.openai_gelu",
+    "model.transformer_engine", "model.apply_query_key", "model.sync_batch_comm",
+    "model.grad_allreduce_chunk", "model.megatron_amp_O2", "model.bias_gelu_fusion",
+    "model.persist_layer_norm", "model.make_vocab", "model.dist_ckpt", "model.nsys", "model.sharp",
+    "model.deterministic", "model.name", "model.restore", "model.mcore", "model.reduce_amax",
+    "model.batch_p2p_comm", "model.get_attention_mask", "model.layernorm_zero", "model.use_emha",
+    "model.masked_softmax_fusion", "model.fp32_residual",
+)  # fmt: skip
+"""Beginnings of NeMo 1's keys that say nothing of speed or memory."""
+
+
+def _first(mapping: dict[Any, Any]) -> Source:
+    """Flags that a configuration of NeMo 1 means: its model, its trainer, its optimizer."""
+    flat = flatten(mapping)
+    kept = {name: value for name, value in flat.items() if name not in OLD}
+    found = from_core(kept).flags
+    found |= {
+        OLD[name]: value
+        for name, value in flat.items()
+        if name in OLD and not (OLD[name] in found and OLD[name] == "--vocab-size")
+    }
+    found.pop("@length", None)
+    _activation(found, str(flat.get("model.activation", "gelu")))
+    if str(flat.get("model.optim.name", "")) in SHARDED:
+        found["--use-distributed-optimizer"] = True
+    if truth("", flat.get("model.fp8", False)):
+        found["mixed_precision"] = "bf16_with_fp8_delayed_scaling_mixed"
+    said = str(found.get("mixed_precision", "")).replace("bf16-mixed", "bf16")
+    if said:
+        found["mixed_precision"] = said
+    if "--normalization" in found:
+        kinds = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
+        found["--normalization"] = kinds.get(
+            str(found["--normalization"]).lower(), found["--normalization"]
+        )
+    kind, named = flat.get("model.tokenizer.type"), flat.get("model.tokenizer.model")
+    if kind and str(flat.get("model.tokenizer.library")) == "megatron":
+        found["--tokenizer-type"] = kind
+    elif kind or named:
+        found["--tokenizer-model"] = kind if kind and "/" in str(kind) else named or kind
+    found["@name"] = flat.get("run.name", flat.get("name", ""))
+    notes = [f"{name} {value}: read as it stands" for name, value in flat.items()
+             if isinstance(value, str) and "${" in value and name in OLD]  # fmt: skip
+    done = completed(Source({f: v for f, v in found.items() if not _open(v)}, notes), Path())
+    return Source(
+        {f: v for f, v in done.flags.items() if f not in READ_ELSEWHERE},
+        done.notes,
+    )
+
+
+def _open(value: Any) -> bool:
+    """Whether a value is left to a part of the configuration that is not there."""
+    return isinstance(value, str) and value.startswith("${") and "_" not in value[:2]
+
+
+def _activation(found: Flags, name: str) -> None:
+    found["--swiglu"] = name in GATED
+    if name == "squared-relu":
+        found["--squared-relu"] = True
+
+
 def _null(key: str) -> bool:
     return key.rsplit(".", 1)[-1] in NULLS
 
 
 def _parse(text: str, folder: Path) -> Source:
-    mapping = read_mapping_text(text)
+    if re.search(r"^(from|import) |^def ", text, re.M):
+        return _core(read_recipe(text))
+    mapping = loaded(text)
+    if mapping is not None and isinstance(mapping.get("training"), dict):
+        mapping = mapping["training"]  # of a launcher that holds several
+    if mapping is not None and {"model", "trainer"} <= set(mapping):
+        return _first(mapping)
     if mapping is not None:
-        return from_core(flatten(mapping))
-    script = read_script(text)
+        return _core(flatten(mapping))
+    script = read_script(text, folder)
     launcher, _, notes = choose(script, ())
     words = [word for command in script.commands for word in command]
     pairs = (word.lstrip("+").partition("=") for word in words if "=" in word and word[0] != "-")
     flat = {key: scalar(value) for key, _, value in pairs}
-    found = from_core(
+    found = _core(
         {k: "none" if v is None else v for k, v in flat.items() if v is not None or _null(k)}
     )
-    return Source({**launcher, **found.flags}, notes)
+    return Source({**launcher, **found.flags}, [*notes, *found.notes])
+
+
+def _core(flat: dict[str, Any]) -> Source:
+    """Flags of keys of Megatron Core's configurations; a recipe's model by its repository."""
+    found = from_core(flat)
+    said = str(found.flags.get("mixed_precision", ""))
+    for name in MIXED:  # recipes of a family have precisions of their own: nemotron_h_bf16_...
+        if said.endswith(f"_{name}"):
+            found.flags["mixed_precision"] = name
+            break
+    return completed(found, Path())
 
 
 NEMO = Dialect(
     name="nemo",
     framework="megatron-bridge",
     serving=False,
-    model=MODEL,
+    model=(*HINTS, *MODEL),
     entries=ENTRIES,
-    ignored=IGNORED_KEYS,
+    ignored=(*IGNORED_KEYS, *SPEED_IGNORED),
+    foreign=foreign,
     whole=False,
     render=_render,
     parse=_parse,

@@ -18,6 +18,7 @@ from reckon.launch.engines import (
     LOAD,
     MODEL,
     NAMED,
+    OF_CHECKPOINT,
     cache,
     client,
     engine_flags,
@@ -27,7 +28,7 @@ from reckon.launch.engines import (
     whole_world,
 )
 from reckon.launch.launcher import quoted, rendered
-from reckon.launch.shell import read_script
+from reckon.launch.manifest import read_lines
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth, whole_number
 
 TP, DP, EP, SHARED = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
@@ -54,12 +55,13 @@ def _ranks_means(flags: Flags, facts: Facts) -> Facts:
     return {"tp": tp, "dp": dp, "ep": ep}
 
 
-QUANTIZED: dict[str, tuple[str, ...]] = {
+QUANTIZED: dict[str | None, tuple[str, ...]] = {
     "fp8": ("fp8", "w8a8_fp8", "modelopt", "modelopt_fp8"),
     "sq": ("w8a8_int8",),
     "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq"),
     "nvfp4": ("modelopt_fp4",),
     "mxfp4": ("mxfp4",),
+    **OF_CHECKPOINT,
 }
 """Data types of the weights, and SGLang's methods."""
 
@@ -174,7 +176,7 @@ SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--data-parallel-size": DP, "
 
 
 def _parse(text: str, folder: Path) -> Source:
-    script, apart = ROLES.taken(read_script(text))
+    script, apart = ROLES.taken(read_lines(text, folder))
     found, notes = engine_flags(script, lambda command: "sglang" in command, "serve")
     found |= apart
     return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)

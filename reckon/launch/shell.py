@@ -10,6 +10,7 @@ import ast
 import operator
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from predictor.errors import InputError
 
@@ -44,8 +45,10 @@ class Script:
     notes: list[str] = field(default_factory=list)
 
 
-def read_script(text: str) -> Script:
+def read_script(text: str, folder: Path | None = None) -> Script:
     """The commands of a shell script, or of one launch line.
+
+    folder  that the text is from; files that it sources are read from there. None: none are
 
     Raises InputError for quotes that are not closed.
     """
@@ -54,7 +57,7 @@ def read_script(text: str) -> Script:
         if match := re.match(r"#SBATCH\s+([^#]*)", line.strip()):
             script.batch += match[1].split()
     text = _here_documents(text, script)
-    reader = _Reader(script)
+    reader = _Reader(script, folder)
     for statement in _statements(_tokens(text)):
         reader.statement(statement)
     return script
@@ -80,7 +83,7 @@ def _here_documents(text: str, script: Script) -> str:
 
 
 LEXEME = re.compile(
-    r"""(?P<joined>\\\n)|\\(?P<escaped>.?)|'(?P<single>[^']*)'|"(?P<double>(?:\\.|[^"\\])*)"
+    r"""(?P<joined>\\\n)|\\(?P<escaped>.?)|'(?P<single>[^']*)'|"(?P<double>(?:\\.|`[^`]*`|[^"\\`])*)"
     |(?P<open>['"])|(?P<nested>\$[{(])|(?P<ticks>`[^`]*`?)|(?P<comment>\#[^\n]*)|(?P<blank>[ \t\r]+)
     |(?P<mark>&&|\|\||[\n;&|()])|(?P<redirected>[<>][<>&\ ]*[^ \t\r\n;|]*)|(?P<plain>.)""",
     re.S | re.X,
@@ -199,6 +202,9 @@ def _statements(tokens: list[Word | str]) -> list[list[Word | _Array]]:
     return [statement for statement in found if statement]
 
 
+MOST_SOURCED, LONGEST = 16, 2**20
+"""Files that a script may source, and bytes of each."""
+
 PREFIXES = ("export", "local", "declare", "readonly", "typeset", "set", "exec", "time", "nohup")
 LOOPS = ("for", "while", "until", "case")
 KEYWORDS = ("then", "do", "done", "{", "}", "else", "fi", "!")
@@ -207,8 +213,10 @@ KEYWORDS = ("then", "do", "done", "{", "}", "else", "fi", "!")
 class _Reader:
     """Follows statements one after the other."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, folder: Path | None) -> None:
         self.script = script
+        self.folder = folder
+        self.sourced = 0
         self.values: dict[str, list[str]] = {}
         self.taken: list[list[bool]] = []  # of each `if`: (this branch runs, one has run)
 
@@ -230,8 +238,28 @@ class _Reader:
             else:
                 words.append(part)
         command = [text for word in words for text in self.expand(word)]
-        if command:
+        if len(command) > 1 and command[0] in (".", "source"):
+            self._source(command[1])
+        elif (inner := _inner(command)) is not None:
+            before = len(self.script.commands)
+            for statement in _statements(_tokens(command[inner + 1])):
+                self.statement(statement)
+            own = self.script.commands[before:]
+            self.script.commands[before:] = [[*command[: inner - 1], *one] for one in own]
+        elif command:
             self.script.commands.append(command)
+
+    def _source(self, name: str) -> None:
+        """Follow the statements of another file, where it is there."""
+        path = self.folder / name if self.folder is not None else Path(name)
+        there = self.folder is not None and path.is_file() and path.stat().st_size < LONGEST
+        if not there or self.sourced >= MOST_SOURCED:
+            self.script.notes.append(f"{name}, which is sourced, is not followed")
+            return
+        self.sourced += 1
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for statement in _statements(_tokens(_here_documents(text, self.script))):
+            self.statement(statement)
 
     def _behind_keywords(self, parts: list[Word | _Array]) -> list[Word | _Array]:
         """What of a statement is left behind its keywords, which are followed; none of one that is
@@ -354,6 +382,15 @@ class _Reader:
         if sign:
             return self._value(name, "") or self.substitute(other).strip("\"'")
         return self._value(name, text)
+
+
+def _inner(command: list[str]) -> int | None:
+    """Place of the `-c` behind which a shell's own script is; None where there is none."""
+    for place, word in enumerate(command[1:-1], start=1):
+        shell = command[place - 1].rsplit("/", 1)[-1] in ("bash", "sh", "zsh")
+        if shell and re.fullmatch(r"-[a-z]*c", word):
+            return place
+    return None
 
 
 def _split(text: str) -> list[str]:

@@ -84,7 +84,7 @@ def _model_means(flags: Flags, facts: Facts) -> Facts:
     for name, (family, flavor) in FLAVORS.items():
         if said == (family, flavor.lower()) and name in catalog.rows("models"):
             return {"model.name": name}
-    return {}
+    return {"model.unknown": f"{said[0]} {said[1]}"} if said[0] and said[1] else {}
 
 
 def _data_says(facts: Facts) -> Flags:
@@ -385,7 +385,20 @@ def _render(flags: Flags, facts: Facts) -> str:
     return toml({name: config[name] for name in sorted(config, key=place)})
 
 
-OLD = {"float8.": "quantize.linear.float8.", "mx.": "quantize.linear.mx."}
+OLD = {
+    "float8.": "quantize.linear.float8.",
+    "mx.": "quantize.linear.mx.",
+    "training.data_parallel_degree": f"{P}data_parallel_shard_degree",
+    "training.data_parallel_": f"{P}data_parallel_",
+    "training.tensor_parallel_degree": DEGREES["tp"],
+    "training.enable_async_tensor": f"{P}enable_async_tensor",
+    "training.fsdp_reshard": f"{P}fsdp_reshard",
+    "training.pipeline_parallel_": f"{P}pipeline_parallel_",
+    "experimental.pipeline_parallel_": f"{P}pipeline_parallel_",
+    "experimental.context_parallel_": f"{P}context_parallel_",
+    "experimental.enable_async_tensor": f"{P}enable_async_tensor",
+}
+"""Beginnings of keys of earlier versions (pytorch/torchtitan before 2025), and today's."""
 
 
 def _current(name: str) -> str:
@@ -402,7 +415,7 @@ def _parse(text: str, folder: Path) -> Source:
         flat = flatten(read_toml(text, "the job"))
         return Source({_current(name): value for name, value in flat.items()})
     keys = tuple(flag for entry in (*MODEL, *ENTRIES) for flag in entry.flags)
-    script, launcher, written, notes = command(text, (*keys, "job.config_file"))
+    script, launcher, written, notes = command(text, (*keys, "job.config_file"), folder)
     said: dict[str, Any] = {
         name.lstrip("-").replace("-", "_"): scalar(v) if isinstance(v, str) else v
         for name, v in written.items()

@@ -24,7 +24,7 @@ from reckon.launch.engines import (
     split_load,
 )
 from reckon.launch.launcher import named_text, quoted, rendered
-from reckon.launch.shell import read_script
+from reckon.launch.manifest import read_lines
 from reckon.launch.structured import flatten, nest, read_mapping_text
 from reckon.launch.table import (
     Cases,
@@ -209,7 +209,7 @@ SHORT = {"--tensor-parallel-size": TP}
 
 
 def _parse(text: str, folder: Path) -> Source:
-    script = read_script(text)
+    script = read_lines(text, folder)
     found, notes = engine_flags(
         script,
         lambda command: "trtllm" in command or "tensorrt_llm" in command,

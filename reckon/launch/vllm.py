@@ -16,6 +16,7 @@ from reckon.launch.engines import (
     LOAD,
     MODEL,
     NAMED,
+    OF_CHECKPOINT,
     OUTPUT,
     cache,
     client,
@@ -26,7 +27,7 @@ from reckon.launch.engines import (
     whole_world,
 )
 from reckon.launch.launcher import quoted, rendered
-from reckon.launch.shell import read_script
+from reckon.launch.manifest import read_lines
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth
 
 EXPERTS = "--enable-expert-parallel"
@@ -77,12 +78,13 @@ def _reductions_means(flags: Flags, facts: Facts) -> Facts:
     return {} if on is None else {"reductions": "joined" if on else "apart"}
 
 
-QUANTIZED: dict[str, tuple[str, ...]] = {
+QUANTIZED: dict[str | None, tuple[str, ...]] = {
     "fp8": ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"),
     "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq", "gptq_marlin_24"),
     "int8_wo": ("experts_int8", "quark_int8", "tpu_int8"),
     "nvfp4": ("modelopt_fp4",),
     "mxfp4": ("mxfp4",),
+    **OF_CHECKPOINT,
 }
 """Data types of the weights, and vLLM's methods."""
 
@@ -163,10 +165,11 @@ def _render(flags: Flags, facts: Facts) -> str:
 
 
 def _parse(text: str, folder: Path) -> Source:
-    script, apart = ROLES.taken(read_script(text))
+    script, apart = ROLES.taken(read_lines(text, folder))
     found, notes = engine_flags(script, lambda command: "vllm" in command, "serve")
     found |= apart
-    short = {"--tp": "--tensor-parallel-size", "-tp": "--tensor-parallel-size"}
+    short = {"--tp": "--tensor-parallel-size", "--q": "--quantization",
+             "--max-num-seq": "--max-num-seqs"}  # fmt: skip
     return Source({short.get(f, f): v for f, v in found.items()}, notes)
 
 

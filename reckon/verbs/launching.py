@@ -17,12 +17,13 @@ from predictor.timing import Calibration
 from predictor.training import TrainingRequest, predict, reliability_defaults, reliability_of
 from predictor.units import GB
 from reckon.launch import Emitted, Launch, Request, emit, read_launch
+from reckon.launch.effects import told
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep, predicted
 from reckon.verbs.training import Sweep
 
-LISTED = 12
+LISTED = 6
 """Flags that are named on the terminal; the JSON has all."""
 
 
@@ -75,13 +76,13 @@ def tell(launch: Launch) -> None:
     said = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}"
                      for k, v in launch.fields.items())  # fmt: skip
     print(f"{launch.dialect}: {len(launch.understood)} flags read: {said}{model}", file=sys.stderr)
-    for what, names in (
-        ("ignored, of no effect on speed", launch.ignored),
-        ("not known, which may matter", launch.unknown),
-    ):
-        if names:
-            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-            print(f"{what}: {', '.join(names[:LISTED])}{more}", file=sys.stderr)
+    if launch.ignored:
+        more = f" and {len(launch.ignored) - LISTED} more" if len(launch.ignored) > LISTED else ""
+        named = ", ".join(launch.ignored[:LISTED])
+        print(f"ignored, of no effect on speed: {named}{more}", file=sys.stderr)
+    if launch.unknown:
+        named = told(launch.unknown, LISTED)
+        print(f"not known, which may matter, most first: {named}", file=sys.stderr)
     for name, (line, given) in launch.overridden.items():
         print(f"note: {name} {given} is given beside the line, which says {line}", file=sys.stderr)
     for note in launch.notes:

@@ -1,0 +1,59 @@
+"""Launch lines of models that are not predicted, told by the flags that show it: what is refused is
+refused by its name.
+"""
+
+from __future__ import annotations
+
+import re
+
+from reckon.launch.table import Flags, truth
+
+SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "an encoder and a decoder (T5)",
+        ("--decoder-seq-length", "--encoder-num-layers", "--decoder-num-layers",
+         "model.encoder.arch", "model.decoder.arch"),
+    ),
+    (
+        "an encoder with masked words (BERT)",
+        ("--bert-no-binary-head", "--bert-load", "model.bert_binary_head"),
+    ),
+    (
+        "a hybrid of Mamba and attention layers",
+        ("--hybrid-override-pattern", "--hybrid-attention-ratio", "--hybrid-mlp-ratio",
+         "--is-hybrid-model", "--hybrid-layer-pattern", "hybrid_override_pattern"),
+    ),
+    (
+        "a model that sees images",
+        ("--language-model-type", "--vision-model-type", "--img-h", "--patch-dim", "--num-classes"),
+    ),
+    ("retrieval (RETRO)", ("--retro-project-dir", "--retro-add-retriever", "--ict-head-size")),
+)  # fmt: skip
+"""What a flag shows, of what is not read from launch lines."""
+
+PROGRAMS: tuple[tuple[str, str], ...] = (
+    (r"pretrain_t5\.py", SIGNS[0][0]),
+    (r"pretrain_bert\.py", SIGNS[1][0]),
+    (r"pretrain_(mamba|hybrid)\.py", SIGNS[2][0]),
+    (r"pretrain_(vlm|vision_\w+|ict|retro)\.py", "another model than a decoder of text"),
+)
+"""Programs that train such models."""
+
+
+def foreign(flags: Flags, text: str) -> str | None:
+    """What a launch line trains that is not a decoder of text with one kind of layer; None for one
+    that does."""
+    for what, signs in SIGNS:
+        sign = next((flag for flag in signs if flag in flags and _on(flags[flag])), None)
+        if sign is not None:
+            return f"{what}, as {sign} shows"
+    for pattern, what in PROGRAMS:
+        if match := re.search(pattern, text):
+            return f"{what}, as {match[0]} shows"
+    return None
+
+
+def _on(value: object) -> bool:
+    if str(value).lower() in ("none", "null", "0"):
+        return False
+    return truth("", value) if isinstance(value, bool) else True

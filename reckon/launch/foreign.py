@@ -8,7 +8,13 @@ import re
 
 from reckon.launch.table import Flags, truth
 
+IMAGES = "a model that sees images"
+
 SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        IMAGES,
+        ("--language-model-type", "--vision-model-type", "--img-h", "--patch-dim", "--num-classes"),
+    ),
     (
         "an encoder and a decoder (T5)",
         ("--decoder-seq-length", "--encoder-num-layers", "--decoder-num-layers",
@@ -23,19 +29,16 @@ SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("--hybrid-override-pattern", "--hybrid-attention-ratio", "--hybrid-mlp-ratio",
          "--is-hybrid-model", "--hybrid-layer-pattern", "hybrid_override_pattern"),
     ),
-    (
-        "a model that sees images",
-        ("--language-model-type", "--vision-model-type", "--img-h", "--patch-dim", "--num-classes"),
-    ),
     ("retrieval (RETRO)", ("--retro-project-dir", "--retro-add-retriever", "--ict-head-size")),
 )  # fmt: skip
 """What a flag shows, of what is not read from launch lines."""
 
 PROGRAMS: tuple[tuple[str, str], ...] = (
-    (r"pretrain_t5\.py", SIGNS[0][0]),
-    (r"pretrain_bert\.py", SIGNS[1][0]),
-    (r"pretrain_(mamba|hybrid)\.py", SIGNS[2][0]),
-    (r"pretrain_(vlm|vision_\w+|ict|retro)\.py", "another model than a decoder of text"),
+    (r"pretrain_t5\.py", SIGNS[1][0]),
+    (r"pretrain_bert\.py", SIGNS[2][0]),
+    (r"pretrain_(mamba|hybrid)\.py", SIGNS[3][0]),
+    (r"pretrain_vlm\.py", IMAGES),
+    (r"pretrain_(vision_\w+|ict|retro)\.py", "another model than a decoder of text"),
 )
 """Programs that train such models."""
 

@@ -57,13 +57,16 @@ def launched(words: list[str]) -> Flags:
 def choose(script: Script, known: tuple[str, ...]) -> tuple[Flags, list[str], list[str]]:
     """Of a script's commands the one with most flags that are known: the launcher's flags, the
     program's words, notes."""
-    best: list[str] = []
-    most = -1
-    for words in script.commands:
+    flags = {flag.lstrip("-").replace("_", "-") for flag in known}
+
+    def score(words: list[str]) -> int:
         names = {name.lstrip("-").replace("_", "-") for name in options(program(words)[1])}
-        score = len(names & {flag.lstrip("-").replace("_", "-") for flag in known})
-        if score > most:
-            best, most = words, score
+        return len(names & flags)
+
+    best = max(script.commands, key=score, default=[])
+    if not score(best):  # a file of settings, for another to start something with
+        settings = [" ".join(words).split() for words in script.variables.values()]
+        best = max([best, *settings], key=score)
     before, behind = program(best)
     return {**launched(script.batch), **launched(before)}, behind, list(script.notes)
 

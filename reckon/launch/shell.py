@@ -37,12 +37,14 @@ class Script:
     files     texts that here-documents write, by file name
     batch     words of `#SBATCH` lines
     notes     what was not followed
+    variables  their words when the script ends
     """
 
     commands: list[list[str]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     batch: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    variables: dict[str, list[str]] = field(default_factory=dict)
 
 
 def read_script(text: str, folder: Path | None = None) -> Script:
@@ -60,6 +62,7 @@ def read_script(text: str, folder: Path | None = None) -> Script:
     reader = _Reader(script, folder)
     for statement in _statements(_tokens(text)):
         reader.statement(statement)
+    script.variables = reader.values
     return script
 
 
@@ -251,9 +254,10 @@ class _Reader:
 
     def _source(self, name: str) -> None:
         """Follow the statements of another file, where it is there."""
-        path = self.folder / name if self.folder is not None else Path(name)
-        there = self.folder is not None and path.is_file() and path.stat().st_size < LONGEST
-        if not there or self.sourced >= MOST_SOURCED:
+        folder = self.folder
+        places = [] if folder is None else [folder / name, folder / name.rsplit("/", 1)[-1]]
+        path = next((p for p in places if p.is_file() and p.stat().st_size < LONGEST), None)
+        if path is None or self.sourced >= MOST_SOURCED:
             self.script.notes.append(f"{name}, which is sourced, is not followed")
             return
         self.sourced += 1

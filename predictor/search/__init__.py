@@ -23,7 +23,7 @@ from predictor.search.fleets import (
     replicas,
     search_engines,
 )
-from predictor.search.layouts import search_train
+from predictor.search.layouts import Progress, search_train
 from predictor.search.ranking import (
     MEMORY_FRACTION,
     OBJECTIVES,
@@ -43,6 +43,7 @@ __all__ = [
     "Engine",
     "Engines",
     "Limits",
+    "Progress",
     "Ratio",
     "SearchResult",
     "Timed",

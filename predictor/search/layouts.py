@@ -7,7 +7,7 @@ the Pareto front, nor the best with any of its values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,14 @@ from predictor.work import Operator, step_operators
 PLANS_AT_ONCE = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
 
+Progress = Callable[[float], None]
+"""Told how much of a search is done, 0..1, as it goes; what it raises ends the search."""
+
 BESIDE_LAYERS = frozenset(("logit_bytes",))
 """Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
+
+NARROWED, BOUNDED = 0.35, 0.35
+"""Shares of a search's time that laws and memory take, and the kernels of layers."""
 
 FIRST, LEADING = 512, 32
 """Most promising plans of a block, and most promising blocks: timed before anything is dropped by
@@ -71,6 +77,7 @@ def search_train(
     prune: bool = True,
     around: TrainingPlan | None = None,
     within: Within | None = None,
+    progress: Progress | None = None,
 ) -> SearchResult:
     """Find the best plans of a space.
 
@@ -82,6 +89,7 @@ def search_train(
     prune      leave out what the bound rules out; else every plan that fits is timed
     around     a single plan from which everything is taken that is neither searched nor stated
     within     further laws, asked of plans that obey the others
+    progress   told how much is done
 
     Raises InputError: a value cannot be; conditions that exclude each other, named; nothing fits,
     with the least memory that would.
@@ -91,6 +99,7 @@ def search_train(
         raise InputError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     space = space_of(model, cluster, fields, calibration.run, around)
     found = _Search(space, calibration, limits, objective, keep, within)
+    found.progress = progress or found.progress
     found.narrow()
     return found.time(prune)
 
@@ -117,6 +126,7 @@ class _Search:
         self.rows: list[Index] = []
         self.peak: list[Array] = []
         self.listed: dict[int, list[Operator]] = {}
+        self.progress: Progress = lambda share: None
 
     def narrow(self) -> None:
         """Keep the rows that obey the laws and conditions, and of those the ones that fit."""
@@ -126,6 +136,7 @@ class _Search:
         least, where = np.inf, (0, 0)
         crowded = np.inf, 0.0, 0.0
         for number, block in enumerate(self.blocks):
+            self.progress(NARROWED * number / len(self.blocks))
             lawful: list[Index] = []
             for part in _chunks(np.arange(len(block))):
                 plan = block.plan(part)
@@ -230,7 +241,8 @@ class _Search:
             own = np.unique(block.index[rows])
             used[key] = np.union1d(used.get(key, own), own)
         bounds: list[Array] = []
-        for block, rows in zip(self.blocks, self.rows, strict=True):
+        for number, (block, rows) in enumerate(zip(self.blocks, self.rows, strict=True)):
+            self.progress(NARROWED + BOUNDED * number / len(self.blocks))
             key = _kernels(block)
             if block.group not in layers and rows.size:
                 found = self._layers(block, used[key], kernels.get(key))
@@ -248,7 +260,8 @@ class _Search:
             ascending = np.argsort(bounds[number], kind="stable")
             rest[number] = ascending[FIRST:]
             self._evaluate(number, ascending[:FIRST], layers, frames, state)
-        for number in order:
+        for done, number in enumerate(order):
+            self.progress(NARROWED + BOUNDED + (1 - NARROWED - BOUNDED) * done / len(order))
             left = rest.get(number, np.arange(self.rows[number].size))
             if prune:
                 state.settle()

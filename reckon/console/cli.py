@@ -85,6 +85,7 @@ app = Verbs(
         "import": "measuring:import_table",
         "calibrate": "measuring:calibrate",
         "show": "showing:show",
+        "serve": "serving:serve",
     },
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[

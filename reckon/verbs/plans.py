@@ -19,6 +19,7 @@ from predictor.search import (
     OBJECTIVES,
     Alternative,
     Limits,
+    Progress,
     Ratio,
     SearchResult,
     Timed,
@@ -96,6 +97,11 @@ class TrainingSearch:
     def ties(self) -> list[tuple[int, Ratio]]:
         """Positions of plans of which it cannot be said that the winner is faster."""
         return ties(self.result, MOST_TIES)
+
+    @property
+    def ties_asked(self) -> int:
+        """Plans behind the winner that were held against it: where all of them tie, more may."""
+        return min(MOST_TIES, max(len(self.result) - 1, 0))
 
     @cached_property
     def alternatives(self) -> list[Alternative]:
@@ -241,6 +247,7 @@ def search(
     keep: int = 100,
     prune: bool = True,
     target: str | None = None,
+    progress: Progress | None = None,
     **limits: Any,
 ) -> TrainingSearch:
     """Find the best plans of training.
@@ -252,6 +259,7 @@ def search(
     compare      a plan of one's own to hold against the best
     target       'megatron', 'torchtitan', ...: only plans that a launch line of it can say, with
                  its framework's defaults unless another is stated
+    progress     told how much of the search is done, 0..1
     limits       fields of `predictor.search.Limits`: memory_fraction, tp_in_node, tokens, days,
                  money, price
 
@@ -280,6 +288,7 @@ def search(
         keep=keep,
         prune=prune,
         within=within,
+        progress=progress,
     )
     own = None if compare is None else hold_against(result, stated, compare)
     return TrainingSearch(result, own)

@@ -1,0 +1,498 @@
+"use strict";
+// The explorer: a form whose state is the address, and a picture of each answer.
+
+const TABS = { train: "Training", infer: "Serving", compare: "Compare" };
+const DEFAULTS = {
+  train: { model: "llama3-70b", seq_len: "8192", global_batch: "1024", tokens: "15e12",
+           system: "dgx-h100", gpus: "1024", tp: "8", pp: "4" },
+  infer: { model: "llama3-70b", input_len: "1024", output_len: "256", concurrency: "64",
+           system: "dgx-h200", gpus: "8", tp: "8" },
+};
+const POWERS = ["1", "2", "4", "8", "16", "32", "64"];
+const FORM = {
+  train: [
+    ["Workload", [["model", "model", "models"], ["seq_len", "sequence length"],
+                  ["global_batch", "global batch"], ["tokens", "tokens in all"]]],
+    ["Cluster", [["system", "system", "systems"], ["gpus", "GPUs"],
+                 ["price_per_gpu_hour", "price per GPU hour"]]],
+    ["Layout", [["tp", "tensor parallel", POWERS], ["pp", "pipeline parallel", POWERS],
+                ["cp", "context parallel", POWERS], ["ep", "expert parallel", POWERS],
+                ["vpp", "virtual stages", ["1", "2", "3", "4", "5", "6", "8"]],
+                ["micro_batch", "micro-batch", ["1", "2", "4", "8", "16"]],
+                ["recompute", "recompute", "choices"], ["sharding", "sharding", "choices"],
+                ["schedule", "schedule", "choices"], ["precision", "precision", "choices"],
+                ["framework", "framework"]]],
+  ],
+  infer: [
+    ["Workload", [["model", "model", "models"], ["input_len", "tokens in"],
+                  ["output_len", "tokens out"], ["concurrency", "requests at once"]]],
+    ["Cluster", [["system", "system", "systems"], ["gpus", "GPUs"]]],
+    ["Layout", [["tp", "tensor parallel", POWERS], ["pp", "pipeline parallel", POWERS],
+                ["ep", "expert parallel", POWERS], ["precision", "weights", "choices"],
+                ["kv_precision", "cache", "choices"], ["framework", "engine"]]],
+  ],
+};
+const TERMS = { forward: "forward", backward: "backward", recompute: "recomputation",
+  tp_communication: "tensor-parallel comm.", cp_communication: "context-parallel comm.",
+  ep_communication: "expert-parallel comm.", pp_communication: "pipeline transfers",
+  dp_communication: "data-parallel comm.", offload: "copies to the host", host: "host",
+  bubble: "pipeline bubble", optimizer: "optimizer", framework: "framework factor",
+  data_loading: "waiting for data", linear: "products", experts: "experts",
+  attention: "attention", elementwise: "elementwise", head: "head" };
+const COLOURS = { forward: 0, backward: 1, linear: 0, experts: 1, attention: 11, elementwise: 8,
+  head: 7, recompute: 9, tp_communication: 2, cp_communication: 3, ep_communication: 4,
+  dp_communication: 3, pp_communication: 4, bubble: 5, framework: 6, optimizer: 7, host: 5,
+  offload: 10, data_loading: 11 };
+
+const $ = id => document.getElementById(id);
+let names = null, tab = "train", values = {}, pinned = [], turn = 0, timer = null, search = null,
+    answer = null;
+
+function el(kind, given = {}, ...inner) {
+  const made = document.createElement(kind);
+  for (const [key, value] of Object.entries(given)) {
+    if (key === "on") for (const [name, f] of Object.entries(value)) made.addEventListener(name, f);
+    else if (key in made && key !== "list" && !key.startsWith("aria")) made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...inner.filter(one => one !== null && one !== undefined));
+  return made;
+}
+const four = x => x === null || x === undefined ? "–"
+  : Math.abs(x) >= 1000 ? Math.round(Number(x.toPrecision(4))).toLocaleString("en")
+  : String(Number(x.toPrecision(3)));
+function seconds(s) {
+  if (s === null || s === undefined) return "–";
+  if (s >= 7200) return four(s / 3600) + " h";
+  if (s >= 600) return four(s / 60) + " min";
+  return s >= 1 ? four(s) + " s" : s >= 1e-3 ? four(s * 1e3) + " ms" : four(s * 1e6) + " µs";
+}
+const gib = gb => (gb * 1e9 / 2 ** 30).toFixed(1);
+
+// -- state: the address holds the tab, the form and what is compared ------------------------------
+function readAddress() {
+  const given = new URLSearchParams(location.search);
+  tab = given.get("tab") in TABS ? given.get("tab") : "train";
+  pinned = given.getAll("pin");
+  given.delete("tab"); given.delete("pin");
+  const stated = Object.fromEntries(given);
+  for (const one of ["train", "infer"]) {
+    values[one] = { ...DEFAULTS[one] };
+  }
+  if (tab !== "compare" && Object.keys(stated).length) values[tab] = stated;
+}
+function writeAddress() {
+  const said = new URLSearchParams({ tab, ...(tab === "compare" ? {} : stated(tab)) });
+  for (const one of pinned) said.append("pin", one);
+  history.replaceState(null, "", "?" + said);
+}
+function stated(verb) {
+  return Object.fromEntries(Object.entries(values[verb]).filter(([, v]) => v !== ""));
+}
+const TEXTS = ["recompute", "sharding", "schedule", "precision", "kv_precision", "framework"];
+function request(given) {
+  const { model, system, ...rest } = given, plan = {};
+  for (const [name, value] of Object.entries(rest)) {
+    const number = Number(value);
+    plan[name] = TEXTS.includes(name) || value.trim() === "" || Number.isNaN(number) ? value : number;
+  }
+  return { model: model || "", system: system || "", plan };
+}
+async function ask(path, body, method = "POST") {
+  const found = await fetch(path, body === undefined ? { method } : {
+    method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const content = await found.json();
+  if (!found.ok) throw new Error(told(content.detail));
+  return content;
+}
+function told(detail) {
+  if (!Array.isArray(detail)) return String(detail);
+  const first = detail[0];
+  return `${(first.loc || []).slice(1).join(".")}: ${first.msg}`;
+}
+
+// -- the form ------------------------------------------------------------------------------------
+function drawTabs() {
+  $("tabs").replaceChildren(...Object.entries(TABS).map(([name, text]) => {
+    const label = name === "compare" && pinned.length ? `${text} (${pinned.length})` : text;
+    const made = el("button", { type: "button", on: { click: () => show(name) } }, label);
+    if (name === tab) made.setAttribute("aria-current", "page");
+    return el("li", {}, made);
+  }));
+}
+function drawForm() {
+  const form = $("form");
+  form.hidden = tab === "compare";
+  document.querySelector("main").classList.toggle("wide", form.hidden);
+  if (form.hidden) return;
+  form.replaceChildren(...FORM[tab].map(([title, fields]) => el("fieldset", {},
+    el("legend", {}, title), ...fields.map(field => drawField(...field)))));
+}
+function drawField(name, text, kind) {
+  const id = `f-${name}`, own = values[tab][name] ?? "";
+  const long = kind === "models" || kind === "systems";
+  const entry = names.fields[tab][name];
+  let input;
+  if (Array.isArray(kind) || kind === "choices") {
+    const choices = kind === "choices" ? entry?.choices ?? [] : kind;
+    const all = own && !choices.includes(own) ? [...choices, own] : choices;
+    input = el("select", { id, name }, el("option", { value: "" }, "auto"),
+      ...all.map(one => el("option", { value: one, selected: one === own }, one)));
+  } else {
+    input = el("input", { id, name, value: own, spellcheck: false });
+    if (long) input.setAttribute("list", kind);
+    else if (!TEXTS.includes(name)) input.inputMode = "decimal";
+  }
+  if (entry?.help) input.title = entry.help;
+  return el("div", { className: long ? "field long" : "field" },
+    el("label", { htmlFor: id }, text), input);
+}
+function show(name) {
+  tab = name;
+  stopSearch();
+  answer = null;
+  drawTabs(); drawForm(); writeAddress();
+  for (const id of ["figures", "where", "memory", "same", "better"]) $(id).hidden = tab === "compare";
+  $("better").hidden = tab !== "train";
+  $("compare").hidden = tab !== "compare";
+  $("error").hidden = true;
+  if (tab === "compare") compare(); else { drawSearch(); predict(); }
+}
+
+// -- one prediction ------------------------------------------------------------------------------
+async function predict() {
+  const mine = ++turn, verb = tab;
+  $("result").setAttribute("aria-busy", "true");
+  try {
+    const found = await ask(`/api/${verb}`, request(stated(verb)));
+    if (mine !== turn) return;
+    answer = found;
+    $("error").hidden = true;
+    draw(found, verb);
+    for (const one of document.querySelectorAll(".card")) one.classList.remove("stale");
+    $("status").textContent = `${Math.round(found.calibration.interval_level * 100)}% intervals · ` +
+      `calibration ${found.calibration.name} · answered in ${Math.round(found.answered_ms)} ms`;
+  } catch (error) {
+    if (mine !== turn) return;
+    $("error").textContent = error.message;
+    $("error").hidden = false;
+    for (const one of document.querySelectorAll(".card")) one.classList.add("stale");
+    $("status").textContent = "";
+  } finally {
+    if (mine === turn) $("result").setAttribute("aria-busy", "false");
+  }
+}
+function figure(name, value, interval, unit, notes = [], kind = "") {
+  const made = el("div", { className: "figure" }, el("div", { className: "name" }, name),
+    el("div", { className: `value ${kind}` }, value));
+  if (interval) {
+    const whole = 2 * interval.value, at = x => `${Math.min(Math.max(100 * x / whole, 0), 100)}%`;
+    const strip = el("div", { className: "strip", role: "img",
+      "aria-label": `80% interval ${unit(interval.low)} to ${unit(interval.high)}` });
+    const band = el("i"), mark = el("b");
+    band.style.left = at(interval.low);
+    band.style.right = `calc(100% - ${at(interval.high)})`;
+    mark.style.left = at(interval.value);
+    strip.append(band, mark);
+    made.append(strip, el("div", { className: "note" }, `${unit(interval.low)} to ${unit(interval.high)}`));
+  }
+  for (const note of notes) made.append(el("div", { className: "note" }, note));
+  return made;
+}
+const percent = x => x === null || x === undefined ? "–" : (100 * x).toFixed(1) + "%";
+const rate = scaled => ({ value: scaled.value, low: scaled.low, high: scaled.high });
+
+function draw(found, verb) {
+  const training = verb === "train", memory = found.memory;
+  const fits = memory.fits ? ["fits", "good"] : ["does not fit", "bad"];
+  const held = `${gib(training ? memory.peak_gb : memory.total_gb)} of ${gib(memory.capacity_gb)} GiB`;
+  const figures = [];
+  if (training) {
+    const s = found.step_time_s, per = found.tokens_per_s_per_gpu;
+    const inverse = { value: per, low: per * s.value / s.high, high: per * s.value / s.low };
+    figures.push(figure("step time", seconds(s.value), s, seconds),
+      figure("tokens/s per GPU", four(per), inverse, four),
+      figure("MFU, causal", percent(found.mfu.megatron_causal), null, null,
+             [`${percent(found.mfu.megatron)} counting full attention`]));
+    const run = found.training;
+    if (run && run.days) {
+      const notes = [`${four(run.gpu_hours.value)} GPU-hours`];
+      if (run.cost) notes.push(`${four(run.cost.value)} to pay`);
+      figures.push(figure("training", four(run.days.value) + " days", run.days, x => four(x) + " d", notes));
+    }
+    figures.push(figure("memory", fits[0], null, null,
+      [held, `out of memory: ${Math.round(100 * memory.p_oom)}% likely`], fits[1]));
+  } else {
+    figures.push(figure("time to first token", seconds(found.ttft_s.value), found.ttft_s, seconds),
+      figure("time per token", seconds(found.tpot_s.value), found.tpot_s, seconds),
+      figure("output tokens/s", four(found.output_tokens_per_s.value), found.output_tokens_per_s, four,
+             [`${four(found.output_tokens_per_s_per_gpu)} per GPU`]),
+      figure("requests/s", four(found.requests_per_s), null, null),
+      figure("memory", fits[0], null, null, [held], fits[1]));
+  }
+  $("figures").replaceChildren(...figures);
+  drawWhere(found, training);
+  drawMemory(found, training);
+  drawSame(found);
+}
+function colour(name) { return `var(--c${COLOURS[name] ?? 6})`; }
+function stack(parts, whole, label) {
+  const bar = el("div", { className: "bar", role: "img", "aria-label": label });
+  for (const [, size, shade] of parts) {
+    const part = el("span");
+    part.style.width = `${100 * Math.min(size / whole, 1)}%`;
+    part.style.background = shade;
+    bar.append(part);
+  }
+  return bar;
+}
+function drawWhere(found, training) {
+  const parts = Object.entries(found.breakdown_s).filter(([, v]) => v > 0);
+  const whole = parts.reduce((sum, [, v]) => sum + v, 0);
+  const text = parts.map(([n, v]) => `${TERMS[n] ?? n} ${percent(v / whole)}`).join(", ");
+  $("where").replaceChildren(
+    el("h2", { id: "where-title" },
+       `Where the ${seconds(training ? found.step_time_s.value : whole)} of a ${training ? "step" : "request"} go`),
+    stack(parts.map(([n, v]) => [n, v, colour(n)]), whole, text),
+    el("ul", { className: "legend" }, ...parts.map(([n, v]) => {
+      const key = el("span", { className: "key" });
+      key.style.background = colour(n);
+      return el("li", {}, key, el("span", {}, TERMS[n] ?? n), el("span", { className: "num" }, seconds(v)),
+        el("span", { className: "share" }, percent(v / whole)));
+    })));
+}
+const SHADES = ["var(--c7)", "var(--c8)", "var(--c9)", "var(--c10)", "var(--c11)", "var(--c1)", "var(--c3)", "var(--c5)"];
+function drawMemory(found, training) {
+  const memory = found.memory, capacity = memory.capacity_gb;
+  const stages = training ? memory.stages
+    : [{ stage: "GPU", total: memory.total_gb, ...memory.classes }];
+  const kinds = Object.keys(stages[0]).filter(k => k !== "stage" && k !== "total" &&
+    stages.some(one => one[k] > 0.005));
+  const shade = k => SHADES[kinds.indexOf(k) % SHADES.length];
+  const fullest = stages.reduce((a, b) => b.total > a.total ? b : a);
+  $("memory").replaceChildren(
+    el("h2", { id: "memory-title" }, "Memory per GPU",
+       el("small", {}, training ? "by pipeline stage, GiB; the bar is the capacity" : "GiB; the bar is the capacity")),
+    ...stages.map(one => el("div", { className: "stage" }, el("span", {}, one.stage),
+      stack(kinds.map(k => [k, one[k] ?? 0, shade(k)]), Math.max(capacity, one.total),
+            kinds.map(k => `${k} ${gib(one[k] ?? 0)} GiB`).join(", ")),
+      el("span", { className: one.total > capacity ? "num bad" : "num" }, `${gib(one.total)} / ${gib(capacity)}`))),
+    el("ul", { className: "legend" }, ...kinds.map(k => {
+      const key = el("span", { className: "key" });
+      key.style.background = shade(k);
+      return el("li", {}, key, el("span", {}, k), el("span", { className: "num" }, gib(fullest[k] ?? 0)), el("span"));
+    })));
+}
+function copyLine(text, extra) {
+  const button = el("button", { type: "button", on: { click: async () => {
+    try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; }
+    catch { button.textContent = "Select and copy"; }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  } } }, "Copy");
+  return el("div", { className: "line" }, el("pre", { tabIndex: 0 }, text), button, extra);
+}
+function table(head, rows, label) {
+  return el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": label },
+    el("table", {}, el("thead", {}, el("tr", {}, ...head.map(h => el("th", { scope: "col" }, h)))),
+      el("tbody", {}, ...rows.map(row => el("tr", {}, ...row.map(cell =>
+        el("td", { className: typeof cell === "string" && cell.length > 40 ? "wrap" : "" }, String(cell))))))));
+}
+function drawSame(found) {
+  const pin = el("button", { type: "button", on: { click: () => {
+    const one = new URLSearchParams({ verb: tab, ...stated(tab) }).toString();
+    if (!pinned.includes(one)) pinned.push(one);
+    drawTabs(); writeAddress();
+    pin.textContent = "Pinned";
+  } } }, "Pin to compare");
+  const names = { mfu: "MFU" };
+  $("same").replaceChildren(el("h2", { id: "same-title" }, "The same in the terminal"),
+    copyLine(found.command, pin),
+    el("details", {}, el("summary", {}, `${found.assumed.length} things were left open: what was taken for them`),
+      table(["field", "value", "why"], found.assumed.map(a => [a.field, String(a.value), a.rule]), "assumptions")),
+    el("details", {}, el("summary", {}, "Longest operators, what bounds them, how they are known"),
+      table(["operator", "phase", "time", "bound", "known"],
+        found.operators.map(o => [names[o.name] ?? o.name, o.phase, seconds(o.time_s), o.bound, o.pedigree]), "operators")));
+}
+
+// -- better plans ----------------------------------------------------------------------------------
+function stopSearch() {
+  if (search && search.state === "running") ask(`/api/search/${search.id}`, undefined, "DELETE").catch(() => {});
+  clearTimeout(timer);
+  search = null;
+}
+function drawSearch() {
+  const box = $("better");
+  if (tab !== "train") return;
+  const running = search && search.state === "running";
+  const button = el("button", { type: "button", className: "main", id: "search-button",
+    on: { click: running ? cancelSearch : startSearch } }, running ? "Cancel" : "Search all layouts");
+  const line = el("p", { role: "status", id: "search-status" }, button, " ");
+  if (running) line.append(el("progress", { max: 1, value: search.progress, "aria-label": "search" }),
+    ` ${Math.round(100 * search.progress)}%`);
+  else if (search && search.state === "cancelled") line.append("cancelled");
+  else if (search && search.error) line.append(el("span", { className: "bad" }, search.error));
+  const inner = [el("h2", { id: "better-title" }, "Better plans"), line];
+  if (search && search.answer) inner.push(...drawPlans(search.answer, line));
+  box.replaceChildren(...inner);
+  if (search && search.answer) plot(search.answer);
+}
+async function startSearch() {
+  try {
+    search = await ask("/api/search", request(stated("train")));
+    drawSearch();
+    timer = setTimeout(poll, 250);
+  } catch (error) {
+    search = { state: "failed", error: error.message };
+    drawSearch();
+  }
+}
+async function cancelSearch() {
+  const old = search;
+  clearTimeout(timer);
+  search = await ask(`/api/search/${old.id}`, undefined, "DELETE");
+  drawSearch();
+  $("search-button")?.focus();
+}
+async function poll() {
+  if (!search || search.state !== "running") return;
+  const id = search.id;
+  const found = await ask(`/api/search/${id}`, undefined, "GET").catch(e => ({ state: "failed", error: e.message }));
+  if (!search || search.id !== id) return;
+  const before = search.state;
+  search = { ...found, id };
+  if (search.state === "running" && before === "running" && document.querySelector("#better progress")) {
+    document.querySelector("#better progress").value = search.progress;
+    timer = setTimeout(poll, 250);
+    return;
+  }
+  drawSearch();
+  if (search.state === "running") timer = setTimeout(poll, 250);
+}
+function drawPlans(found, line) {
+  const counts = found.counts;
+  line.append(` ${counts.enumerated.toLocaleString("en")} plans, ${counts.fitting.toLocaleString("en")} fit, in ${seconds(found.seconds)}`);
+  const best = found.plans[0].step_time_s.value, tied = found.ties;
+  const more = tied >= found.ties_asked && tied > 1 ? `${tied} or more plans tie` : `${tied} plans tie`;
+  const sentence = el("p", {});
+  if (found.own) sentence.append("Yours takes ", el("strong", {}, seconds(found.own.step_time)), "; the best found takes ",
+    el("strong", {}, seconds(best)), found.own.tie ? ", which is a tie. " : `, ${percent(1 - best / found.own.step_time)} less. `);
+  else sentence.append("The best takes ", el("strong", {}, seconds(best)), ". ");
+  sentence.append(`${more} with it within the interval of the ratio: choose among them by what is simplest to run.`);
+  const keys = ["tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "recompute", "sharding", "schedule"]
+    .filter(k => found.plans.some(p => k in p.chosen && String(p.chosen[k]) !== "1"));
+  const body = el("tbody");
+  const detail = el("div", { id: "plan-line" });
+  found.plans.forEach((plan, at) => {
+    const chosen = el("button", { type: "button", "aria-label": `plan ${at + 1}`, on: { click: () => choose(plan, row) } }, String(at + 1));
+    const over = at === 0 ? "best" : `+${(100 * (plan.over_best.value - 1)).toFixed(1)}%`;
+    const last = el("td", {}, over);
+    if (at && plan.tie_with_best) last.append(" ", el("span", { className: "tie" }, "tie"));
+    const row = el("tr", {}, el("td", {}, chosen), ...keys.map(k => el("td", {}, String(plan.chosen[k] ?? ""))),
+      el("td", {}, el("strong", {}, seconds(plan.step_time_s.value))),
+      el("td", {}, `${seconds(plan.step_time_s.low)} – ${seconds(plan.step_time_s.high)}`), last,
+      el("td", {}, gib(plan.memory_gb ?? plan.peak_memory_gb ?? 0)));
+    body.append(row);
+  });
+  function choose(plan, row) {
+    for (const one of body.children) one.removeAttribute("aria-selected");
+    row.setAttribute("aria-selected", "true");
+    detail.replaceChildren(copyLine(plan.command, el("button", { type: "button", className: "main", on: { click: () => usePlan(plan) } }, "Use this plan")));
+  }
+  const head = ["#", ...keys.map(k => k.replace("_", "-")), "step", "80% interval", "over the best", "GiB"];
+  return [sentence, el("div", { id: "plot", role: "img", "aria-label": "step time against peak memory of the plans; the table lists the best" }),
+    el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "best plans" },
+      el("table", {}, el("thead", {}, el("tr", {}, ...head.map(h => el("th", { scope: "col" }, h)))), body)), detail];
+}
+function usePlan(plan) {
+  const chosen = Object.fromEntries(Object.entries(plan.chosen).filter(([k]) => k !== "dp").map(([k, v]) => [k, String(v)]));
+  values.train = { ...values.train, ...chosen };
+  search = null;
+  drawForm(); writeAddress(); drawSearch(); predict();
+  $("result").focus();
+}
+let plotly = null;
+function loadPlotly() {
+  plotly ??= new Promise((done, failed) => {
+    const made = el("script", { src: "/plotly.js" });
+    made.onload = done; made.onerror = failed;
+    document.head.append(made);
+  });
+  return plotly;
+}
+async function plot(found) {
+  await loadPlotly();
+  const place = $("plot");
+  if (!place) return;
+  const style = getComputedStyle(document.documentElement), c = name => style.getPropertyValue(name).trim();
+  const G = 2 ** 30, font = { color: c("--ink"), family: "system-ui, sans-serif" };
+  const front = [...found.front].sort((a, b) => a.time - b.time);
+  const traces = [
+    { x: found.points.time, y: found.points.memory.map(m => m / G), mode: "markers", type: "scatter", name: "plans",
+      marker: { size: 4, color: c("--c6") }, hovertemplate: "%{x:.3g} s, %{y:.1f} GiB<extra></extra>" },
+    { x: front.map(p => p.time), y: front.map(p => p.memory / G), mode: "lines+markers", name: "Pareto front", line: { shape: "hv", color: c("--c0") },
+      marker: { size: 8 }, hovertemplate: "%{x:.3g} s, %{y:.1f} GiB<extra></extra>" },
+  ];
+  if (found.own) traces.push({ x: [found.own.step_time], y: [found.own.memory / G], mode: "markers+text", text: ["yours"], textposition: "top center",
+    textfont: { color: c("--own") }, marker: { size: 12, symbol: "diamond", color: c("--own") }, name: "yours", hoverinfo: "skip" });
+  const capacity = found.capacity / G;
+  Plotly.newPlot(place, traces, { margin: { l: 55, r: 15, t: 10, b: 45 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font,
+    showlegend: false, xaxis: { title: { text: "step time, s" }, type: "log", gridcolor: c("--line"), dtick: "D2" },
+    yaxis: { title: { text: "peak memory, GiB" }, gridcolor: c("--line"), rangemode: "tozero" },
+    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: capacity, y1: capacity, line: { color: c("--bad"), dash: "dash", width: 1 } }],
+    annotations: [{ xref: "paper", x: 1, y: capacity, text: "capacity", showarrow: false, yanchor: "bottom", xanchor: "right", font: { color: c("--bad") } }],
+  }, { displayModeBar: false, responsive: true });
+}
+
+// -- compare -----------------------------------------------------------------------------------------
+async function compare() {
+  const box = $("compare");
+  const title = el("h2", { id: "compare-title" }, "Compare");
+  $("status").textContent = "";
+  if (!pinned.length) {
+    box.replaceChildren(title, el("p", {}, "Nothing is pinned yet: “Pin to compare” below a prediction keeps it here."));
+    return;
+  }
+  const rows = await Promise.all(pinned.map(async one => {
+    const given = Object.fromEntries(new URLSearchParams(one)), verb = given.verb;
+    delete given.verb;
+    try { return { verb, given, found: await ask(`/api/${verb}`, request(given)) }; }
+    catch (error) { return { verb, given, error: error.message }; }
+  }));
+  const keys = [...new Set(rows.flatMap(r => Object.keys(r.given)))];
+  const varying = keys.filter(k => new Set(rows.map(r => r.given[k] ?? "")).size > 1 || k === "model");
+  const head = ["", ...varying.map(k => k.replace("_", " ")), "time", "interval", "per GPU", "GiB", "fits", ""];
+  const body = rows.map((row, at) => {
+    const drop = el("button", { type: "button", "aria-label": `remove row ${at + 1}`, on: { click: () => { pinned.splice(at, 1); drawTabs(); writeAddress(); compare(); } } }, "×");
+    const cells = varying.map(k => el("td", {}, row.given[k] ?? ""));
+    if (row.error) return el("tr", {}, el("td", {}, TABS[row.verb]), ...cells, el("td", { colSpan: 5, className: "wrap bad" }, row.error), el("td", {}, drop));
+    const f = row.found, train = row.verb === "train", s = train ? f.step_time_s : f.tpot_s;
+    return el("tr", {}, el("td", {}, train ? "step" : "per token"), ...cells, el("td", {}, el("strong", {}, seconds(s.value))),
+      el("td", {}, `${seconds(s.low)} – ${seconds(s.high)}`),
+      el("td", {}, four(train ? f.tokens_per_s_per_gpu : f.output_tokens_per_s_per_gpu) + " tok/s"),
+      el("td", {}, gib(train ? f.memory.peak_gb : f.memory.total_gb)), el("td", { className: f.memory.fits ? "good" : "bad" }, f.memory.fits ? "yes" : "no"), el("td", {}, drop));
+  });
+  box.replaceChildren(title, el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "comparison" },
+    el("table", {}, el("thead", {}, el("tr", {}, ...head.map(h => el("th", { scope: "col" }, h || el("span", { className: "skip" }, "row"))))), el("tbody", {}, ...body))));
+}
+
+// -- start -------------------------------------------------------------------------------------------
+function changed(event) {
+  const { name, value } = event.target;
+  if (!name) return;
+  values[tab][name] = value.trim();
+  writeAddress();
+  clearTimeout(changed.timer);
+  changed.timer = setTimeout(predict, event.type === "change" ? 0 : 180);
+}
+async function start() {
+  readAddress();
+  names = await ask("/api/names", undefined, "GET");
+  $("models").replaceChildren(...names.models.map(value => el("option", { value })));
+  $("systems").replaceChildren(...[...names.systems, ...names.machines].map(value => el("option", { value })));
+  $("form").addEventListener("input", changed);
+  $("form").addEventListener("change", changed);
+  $("form").addEventListener("submit", event => { event.preventDefault(); predict(); });
+  addEventListener("popstate", () => { readAddress(); show(tab); });
+  show(tab);
+}
+start();

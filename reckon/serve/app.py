@@ -80,7 +80,7 @@ def _files(app: Any) -> None:
     from fastapi.responses import Response
 
     places = {"/": STATIC / "index.html", "/plotly.js": PLOTLY,
-              **{f"/{name}": STATIC / name for name in ("app.js", "style.css", "icon.svg")}}  # fmt: skip
+              **{f"/{n}": STATIC / n for n in ("app.js", "style.css", "icon.svg")}}  # fmt: skip
 
     @cache
     def content(path: str) -> bytes:

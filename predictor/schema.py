@@ -133,4 +133,5 @@ ENDLESS = ("request_rate",)
 TRAINING_KEY = "global_batch"
 INFERENCE_KEY = "input_len"
 KERNEL_KEY = "latency_us"
+RATIO_KEY = "ratio"
 """A column that only tables of one kind have, by which `validate` tells them apart."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from calibration.checks import steps
 from calibration.checks.kernel_rows import score_kernels
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
@@ -28,9 +29,10 @@ from calibration.tables.cells import check_runs
 from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
+from calibration.variation.ratios import Configuration, configurations
 from predictor.errors import InputError
 from predictor.plans import batches
-from predictor.schema import INFERENCE_KEY, KERNEL_KEY, TRAINING_KEY
+from predictor.schema import INFERENCE_KEY, KERNEL_KEY, RATIO_KEY, TRAINING_KEY
 from predictor.timing import (
     Calibration,
     EngineParameters,
@@ -43,7 +45,9 @@ FOLDS = ("source", "model", "accelerator")
 
 
 def kind_of_table(table: pd.DataFrame, where: str) -> str:
-    """'kernels', 'inference' or 'training', by the columns that only one of them has."""
+    """'variation', 'kernels', 'inference' or 'training', by columns that only one of them has."""
+    if RATIO_KEY in table and "run" in table:
+        return "variation"
     if KERNEL_KEY in table:
         return "kernels"
     if INFERENCE_KEY in table:
@@ -51,8 +55,8 @@ def kind_of_table(table: pd.DataFrame, where: str) -> str:
     if TRAINING_KEY in table:
         return "training"
     raise InputError(
-        f"{where} is no table of points: none of the columns {TRAINING_KEY}, {INFERENCE_KEY} and "
-        f"{KERNEL_KEY} is there"
+        f"{where} is no table of points: none of the columns {TRAINING_KEY}, {INFERENCE_KEY}, "
+        f"{KERNEL_KEY} and {RATIO_KEY} is there"
     )
 
 
@@ -72,9 +76,10 @@ def score(
     memory: list[MemoryRow] = []
     points: list[Point] = []
     served: list[InferencePoint] = []
+    ratios: list[Configuration] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
-        if kind != "kernels":
+        if kind not in ("kernels", "variation"):
             table = check_runs(table, str(path))
         if kind == "training":
             devices = device_systems(path.parent)
@@ -101,12 +106,17 @@ def score(
                     served.append(made)
                 done += 1
                 progress(done, total)
+        elif kind == "variation":
+            steady = configurations(table, str(path))
+            ratios += steady
+            told = steps.scored(steady, calibration.interval_q)
+            rows, total = rows + told, total + len(told) - len(table)
         else:
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
     kind = named[0] if len(set(named)) == 1 else "mixed"
-    return Scores(kind, rows, skipped, memory, total, points, inference)
+    return Scores(kind, rows, skipped, memory, total, points, inference, ratios)
 
 
 def _score_served(
@@ -284,6 +294,7 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
     to the other runs of inference. Kernels and links stay: they were not fitted to runs.
     """
     runs = [row for row in scores.rows if not row.kind]
+    steady = steps.refolded(scores.ratios, calibration.interval_q, by)
     if any(row.in_sample for row in runs) and scores.points:
         runs = _held_out(replace(scores, rows=runs), calibration, by)
     keys = np.array([getattr(row, by) for row in runs])
@@ -300,6 +311,7 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
         spread.append(replace(row, low=row.predicted / reach, high=row.predicted * reach))
     if scores.inference is not None:
         spread += refold_served(scores.inference, calibration, by)
+    spread += steady
     spread += [row for row in scores.rows if row.kind == "open"]  # no engine was fitted to them
     return replace(scores, rows=spread)
 

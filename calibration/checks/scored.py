@@ -10,6 +10,10 @@ import numpy as np
 
 from calibration.serving.timed import Timed
 from calibration.tables.runs import Point, Skipped
+from calibration.variation.ratios import Configuration
+
+DISTANCES = ("ks", "ks_pooled")
+"""Metrics that are an error themselves: published as 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,10 @@ class Scored:
 
     @property
     def log_error(self) -> float:
-        """log(predicted / published)."""
+        """log(predicted / published); of a distance between distributions, log(1 + distance), so
+        that the distance is the relative error."""
+        if self.metric in DISTANCES:
+            return float(np.log1p(self.predicted))
         return float(np.log(self.predicted / self.published))
 
 
@@ -55,7 +62,8 @@ class MemoryRow:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
     """Everything that was scored, skipped, and known of memory; `points` are the training runs
-    among the scored rows, `inference` the runs of inference, timed."""
+    among the scored rows, `inference` the runs of inference, timed, `ratios` the configurations
+    whose steps were scored."""
 
     kind: str
     rows: list[Scored]
@@ -64,6 +72,7 @@ class Scores:
     total: int
     points: list[Point] = field(default_factory=list)
     inference: Timed | None = None
+    ratios: list[Configuration] = field(default_factory=list)
 
 
 def _figures(rows: list[Scored]) -> dict[str, float | int | None]:
@@ -82,7 +91,7 @@ def _figures(rows: list[Scored]) -> dict[str, float | int | None]:
 
 
 def _coverage(rows: list[Scored]) -> float | None:
-    inside = [row.low <= row.published <= row.high for row in rows]
+    inside = [row.low <= row.published <= row.high for row in rows if row.metric not in DISTANCES]
     return float(np.mean(inside)) if inside else None
 
 
@@ -91,8 +100,9 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
     fresh = [row for row in scores.rows if not row.in_sample]
     metrics = sorted({row.metric for row in scores.rows})
     groups = []
-    for source in sorted({row.source for row in scores.rows}):
-        own = [row for row in scores.rows if row.source == source]
+    values = [row for row in scores.rows if row.metric not in DISTANCES]
+    for source in sorted({row.source for row in values}):
+        own = [row for row in values if row.source == source]
         out = [row for row in own if not row.in_sample]
         figures = _figures(out or own)
         groups.append(
@@ -108,7 +118,7 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
         )
     held: list[Any] = [group["mape"] for group in groups if not group["in_sample"]]
     figures = _figures(fresh if len(metrics) == 1 else [])
-    widths = [row.high / row.low for row in scores.rows]
+    widths = [row.high / row.low for row in values]
     return {
         "kind": scores.kind,
         "n_points": scores.total,
@@ -118,7 +128,7 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
         "p90_ape": figures["p90_ape"],
         "bias": figures["bias"],
         "macro_mape": float(np.mean(held)) if held else None,
-        "in_sample_mape": _figures([row for row in scores.rows if row.in_sample])["mape"],
+        "in_sample_mape": _figures([row for row in values if row.in_sample])["mape"],
         "by_metric": {
             metric: _figures([row for row in fresh if row.metric == metric]) for metric in metrics
         },

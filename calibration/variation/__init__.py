@@ -1,0 +1,1 @@
+"""How steady steps of real runs are: tables of step times over their run's median."""

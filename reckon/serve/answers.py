@@ -90,6 +90,8 @@ def command(verb: str, fields: Mapping[str, Any], table: Table, group: str = "pr
 def _said(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, int | float) and abs(value) >= 1e6 and float(f"{value:g}") == value:
+        return f"{value:g}".replace("e+", "e")
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -199,7 +199,10 @@ def found(fields: Mapping[str, Any], own: Mapping[str, Any], known: Any, progres
         chosen = {key: entry["plan"][key] for key in keys if key in entry["plan"]}
         if entry["plan"].get("schedule") == "1f1b" and entry["plan"].get("pp") == 1:
             chosen.pop("schedule", None)
-        said = {**stated, **{k: v for k, v in chosen.items() if k != "dp" or v != 1}}
+        said = {**stated, **{k: v for k, v in chosen.items() if v != 1}}
+        if chosen.get("sharding") == "hsdp":
+            chosen["sharding"] = f"hsdp {entry['plan']['dp_shard']:g}"
+            said["dp_shard"] = entry["plan"]["dp_shard"]
         entry["chosen"] = chosen
         entry["command"] = command("train", said, TRAINING_FIELDS)
         plans.append(entry)

@@ -101,7 +101,7 @@ class TrainingSearch:
     @property
     def ties_asked(self) -> int:
         """Plans behind the winner that were held against it: where all of them tie, more may."""
-        return min(MOST_TIES, max(len(self.result) - 1, 0))
+        return max(min(MOST_TIES, len(self.result)) - 1, 0)
 
     @cached_property
     def alternatives(self) -> list[Alternative]:

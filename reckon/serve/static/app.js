@@ -390,7 +390,7 @@ function drawPlans(found, line) {
     const row = el("tr", {}, el("td", {}, chosen), ...keys.map(k => el("td", {}, String(plan.chosen[k] ?? ""))),
       el("td", {}, el("strong", {}, seconds(plan.step_time_s.value))),
       el("td", {}, `${seconds(plan.step_time_s.low)} – ${seconds(plan.step_time_s.high)}`), last,
-      el("td", {}, gib(plan.memory_gb ?? plan.peak_memory_gb ?? 0)));
+      el("td", {}, gib(plan.peak_gb)));
     body.append(row);
   });
   function choose(plan, row) {
@@ -404,7 +404,7 @@ function drawPlans(found, line) {
       el("table", {}, el("thead", {}, el("tr", {}, ...head.map(h => el("th", { scope: "col" }, h)))), body)), detail];
 }
 function usePlan(plan) {
-  const chosen = Object.fromEntries(Object.entries(plan.chosen).filter(([k]) => k !== "dp").map(([k, v]) => [k, String(v)]));
+  const chosen = Object.fromEntries(Object.entries(plan.chosen).filter(([k]) => k !== "dp").map(([k, v]) => [k, String(v).split(" ")[0]]));
   values.train = { ...values.train, ...chosen };
   search = null;
   drawForm(); writeAddress(); drawSearch(); predict();

@@ -1,0 +1,129 @@
+"""The page in a real browser: Debian's Chromium, by Playwright."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="FastAPI is not installed (reckon[serve])")
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium here (apt-get install chromium)"
+)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    import uvicorn
+
+    from reckon.serve import application
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = uvicorn.Config(application("kernels-only"), "127.0.0.1", port, log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as one:
+        found = one.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    found = context.new_page()
+    wrong: list[str] = []
+    found.on("pageerror", lambda error: wrong.append(str(error)))
+    found.goto(address)
+    found.wait_for_selector(".figure")
+    yield found
+    context.close()
+    assert wrong == []
+
+
+def test_a_change_predicts_anew_and_the_address_keeps_it(page: Any) -> None:
+    before = page.inner_text(".figure .value")
+    page.fill("#f-seq_len", "4096")
+    page.wait_for_function(
+        "t => document.querySelector('.figure .value').innerText !== t", arg=before
+    )
+    assert "seq_len=4096" in page.url
+    assert "--seq-len 4096" in page.inner_text("#same pre")
+    after = page.inner_text(".figure .value")
+    page.reload()
+    page.wait_for_selector(".figure")
+    assert page.inner_text(".figure .value") == after
+    assert page.input_value("#f-seq_len") == "4096"
+
+
+def test_bad_input_is_told_and_the_page_goes_on(page: Any) -> None:
+    page.fill("#f-model", "llama3-9b")
+    page.wait_for_selector("#error:not([hidden])")
+    assert "did you mean" in page.inner_text("#error")
+    page.fill("#f-model", "meta-llama/Llama-3.1-8B")
+    page.wait_for_selector("#error", state="hidden")
+
+
+def test_a_search_draws_plans_and_one_is_taken_over(page: Any) -> None:
+    page.goto(page.url.split("?")[0] + "?tab=train&model=llama3-8b&system=dgx-h100&gpus=8"
+              "&seq_len=4096&global_batch=8&tp=8")  # fmt: skip
+    page.wait_for_selector(".figure")
+    page.click("#search-button")
+    page.wait_for_selector("#plot .main-svg", timeout=60_000)
+    assert "Yours takes" in page.inner_text("#better")
+    page.click("#better tbody button >> nth=0")
+    assert "reckon predict train" in page.inner_text("#plan-line pre")
+    page.click("text=Use this plan")
+    page.wait_for_selector("#plot", state="detached")
+    assert "tp=1" in page.url
+
+
+def test_serving_and_compare_by_the_keyboard_alone(page: Any) -> None:
+    page.focus("nav button >> nth=1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=time to first token")
+    page.focus("text=Pin to compare")
+    page.keyboard.press("Enter")
+    page.focus("nav button >> nth=2")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#compare table")
+    assert "per token" in page.inner_text("#compare")
+    assert "pin=" in page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_serious_and_nothing_overflows(
+    browser: Any, address: str, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe here")
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+    )
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector(".figure")
+    found = axe.Axe().run(page).response["violations"]
+    serious = [one["id"] for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,9 +27,11 @@ from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
 from calibration.tables.cells import check_runs
+from calibration.tables.documents import DOCUMENT_KEY, document_attention
 from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
+from calibration.tables.slow_links import STEP_KEY, TRANSFER_KEY, slow_step, slow_transfer
 from calibration.variation.ratios import Configuration, configurations
 from predictor.errors import InputError
 from predictor.plans import batches
@@ -45,9 +48,16 @@ FOLDS = ("source", "model", "accelerator")
 
 
 def kind_of_table(table: pd.DataFrame, where: str) -> str:
-    """'variation', 'kernels', 'inference' or 'training', by columns that only one of them has."""
+    """'variation', 'kernels', 'inference' or 'training', by columns that only one of them has; 'slow
+    steps', 'slow transfers' or 'documents' of tables of their own."""
     if RATIO_KEY in table and "run" in table:
         return "variation"
+    if DOCUMENT_KEY in table:
+        return "documents"
+    if "delay_ms" in table and STEP_KEY in table:
+        return "slow steps"
+    if "delay_ms" in table and TRANSFER_KEY in table:
+        return "slow transfers"
     if KERNEL_KEY in table:
         return "kernels"
     if INFERENCE_KEY in table:
@@ -79,13 +89,16 @@ def score(
     ratios: list[Configuration] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
-        if kind not in ("kernels", "variation"):
+        if kind in ("training", "inference", "slow steps"):
             table = check_runs(table, str(path))
-        if kind == "training":
+        if kind in ("training", "slow steps"):
             devices = device_systems(path.parent)
             runs: list[Point] = []
-            for record in table.to_dict("records"):
-                found = point_of(record, calibration.run, devices)
+            for line, record in enumerate(table.to_dict("records")):
+                if kind == "training":
+                    found = point_of(record, calibration.run, devices)
+                else:
+                    found = slow_step(record, f"{path.name}:{line + 2}", calibration.run)
                 if isinstance(found, Skipped):
                     skipped.append(found)
                 else:
@@ -111,12 +124,50 @@ def score(
             ratios += steady
             told = steps.scored(steady, calibration.interval_q)
             rows, total = rows + told, total + len(told) - len(table)
+        elif kind in LATENCIES:
+            rows += _latencies(path, table, kind, calibration)
         else:
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
-    kind = named[0] if len(set(named)) == 1 else "mixed"
+    kinds = {KINDS.get(kind, kind) for kind in named}
+    kind = kinds.pop() if len(kinds) == 1 else "mixed"
     return Scores(kind, rows, skipped, memory, total, points, inference, ratios)
+
+
+KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}
+"""What tables of their own are tables of."""
+
+LATENCIES: dict[str, tuple[Callable[[Any, Calibration], tuple[float, float]], str]] = {
+    "slow transfers": (slow_transfer, "ms"),
+    "documents": (document_attention, "ms_per_document"),
+}
+"""Tables of single latencies: what predicts a row, and the column of milliseconds."""
+
+
+def _latencies(
+    path: Path, table: pd.DataFrame, kind: str, calibration: Calibration
+) -> list[Scored]:
+    """Rows of single latencies with their predictions."""
+    predict_row, column = LATENCIES[kind]
+    rows = []
+    for line, record in enumerate(table.to_dict("records")):
+        value, sigma = predict_row(record, calibration)
+        reach = float(np.exp(calibration.interval_q * sigma))
+        rows.append(
+            Scored(
+                point_id=f"{path.name}:{line + 2}",
+                source=str(record.get("source", "")),
+                metric="latency_us",
+                published=1e3 * float(record[column]),
+                predicted=1e6 * value,
+                low=1e6 * value / reach,
+                high=1e6 * value * reach,
+                in_sample=False,
+                sigma_operators=sigma,
+            )
+        )
+    return rows
 
 
 def _score_served(

@@ -1,0 +1,112 @@
+"""Rows of steps and transfers over slow and long links as points, of Decentralized_FM_alpha.
+
+A table of steps states accelerators, layers, layout, and the delay and rate of every link; what it
+trains, its repository says: GPT-3 XL (hidden 2048, 16 heads, sequences of 2048) over QQP, whose
+embedding and classifier are "very light-weighted" (results/gpt3_xl_fp16.md), separate attention
+kernels, layers checkpointed one by one (modules/gpt_modules.py), sends and receives on streams of
+their own (pipeline_parallel/dist_gpipe_pipeline_async.py), plain SGD whose gradients are
+aggregated in the precision of the run after the backward pass (github.com/DS3Lab/
+Decentralized_FM_alpha at cb03043). A table of transfers states what sends them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from calibration.tables.cells import cell
+from calibration.tables.runs import Point, Skipped
+from predictor import catalog
+from predictor.catalog import TrainingPlanSpec, parse
+from predictor.errors import InputError
+from predictor.hardware import Cluster, Tier
+from predictor.timing import Calibration, RunParameters, collective_time
+from predictor.training import complete_training
+from predictor.work import Group
+
+STEP_KEY, TRANSFER_KEY = "step_s", "backend"
+"""Columns that only tables of slow steps and of slow transfers have, beside `delay_ms`."""
+
+ACCELERATORS = {"V100-16GB": "V100-SXM2-16GB"}
+"""AWS p3.2xlarge: one V100 with SXM2 in each node (aws.amazon.com/ec2/instance-types/p3)."""
+
+CLASSES = 2
+"""Outputs of the classifier of QQP, in place of a vocabulary."""
+
+RECIPE = {
+    "micro_batch": 1,
+    "seq_len": 2048,
+    "schedule": "gpipe",
+    "recompute": "full",
+    "attention": "unfused",
+    "sharding": "none",
+    "optimizer_bytes": 4,
+    "grad_overlap": False,
+    "param_overlap": False,
+}
+
+WINDOW = 3145728.0
+"""That a Linux socket advertises at most, half of tcp_rmem's default maximum of 6 MiB [bytes]
+(kernel documentation, networking/ip-sysctl: tcp_rmem, tcp_adv_win_scale 1)."""
+
+SOCKETS = {"gloo": 1.0, "nccl": 16.0}
+"""Flows that a transfer is spread over: gloo has one pair of sockets between two ranks; NCCL on AWS
+two threads of eight sockets (NCCL documentation, NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD)."""
+
+
+def slow_cluster(row: Mapping[str, Any], window: float = math.inf) -> Cluster:
+    """One accelerator per node behind links of the row's delay and rate."""
+    name = str(cell(row, "gpu") or "V100-16GB")
+    accelerator = catalog.accelerator(ACCELERATORS.get(name, name))
+    link = Tier(
+        link="ethernet",
+        size=math.inf,
+        bandwidth=float(row["bandwidth_gbps"]) * 1e9 / 8,
+        latency=float(row["delay_ms"]) * 1e-3,
+        window=window,
+    )
+    return Cluster(f"{name} nodes", accelerator, 1, (link,))
+
+
+def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | Skipped:
+    """A step over slow links as a point, or the reason why it is none.
+
+    name   of the row, which states none
+    run    memory parameters, to fill in what is unstated
+    """
+    source = str(row.get("source", ""))
+    if cell(row, "delay_ms") is None or cell(row, "bandwidth_gbps") is None:
+        return Skipped(name, source, "its links differ from one another and are not stated")
+    if not str(row.get("system", "")).startswith("gpipe"):
+        return Skipped(name, source, f"how {row.get('system')!r} runs is not known")
+    layout = ("pp", "tp", "dp", "gpus", "micro_batch", "global_batch", "precision")
+    stated = {key: value for key in layout if (value := cell(row, key)) is not None}
+    element = 4 if stated.get("precision") == "fp32" else 2
+    fields = {**RECIPE, "reduce_bytes": element, "gather_bytes": element, **stated}
+    model = catalog.model("gpt3-1.3b")
+    model = replace(model, layers=int(cell(row, "layers") or model.layers), vocab=CLASSES)
+    try:
+        spec = parse(TrainingPlanSpec, fields, "row")
+        cluster = slow_cluster(row)
+        request = complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    except InputError as error:
+        return Skipped(name, source, str(error))
+    return Point(
+        point_id=name,
+        source=source,
+        request=request,
+        measured=float(cell(row, STEP_KEY) or math.nan),
+        one_layer=False,
+        memory=math.nan,
+        status="",
+    )
+
+
+def slow_transfer(row: Mapping[Any, Any], calibration: Calibration) -> tuple[float, float]:
+    """Time of a transfer from one node to the next [s], and its log-standard-deviation."""
+    sockets = SOCKETS.get(str(row[TRANSFER_KEY]), 1.0)
+    cluster = slow_cluster(row, window=sockets * WINDOW)
+    time, sigma = collective_time("p2p", float(row["bytes"]), Group(2.0, 1.0), cluster, calibration)
+    return float(time), float(sigma)

@@ -48,8 +48,8 @@ FOLDS = ("source", "model", "accelerator")
 
 
 def kind_of_table(table: pd.DataFrame, where: str) -> str:
-    """'variation', 'kernels', 'inference' or 'training', by columns that only one of them has; 'slow
-    steps', 'slow transfers' or 'documents' of tables of their own."""
+    """'variation', 'kernels', 'inference' or 'training', by columns that only one of them has;
+    'slow steps', 'slow transfers' or 'documents' of tables of their own."""
     if RATIO_KEY in table and "run" in table:
         return "variation"
     if DOCUMENT_KEY in table:
@@ -92,19 +92,9 @@ def score(
         if kind in ("training", "inference", "slow steps"):
             table = check_runs(table, str(path))
         if kind in ("training", "slow steps"):
-            devices = device_systems(path.parent)
-            runs: list[Point] = []
-            for line, record in enumerate(table.to_dict("records")):
-                if kind == "training":
-                    found = point_of(record, calibration.run, devices)
-                else:
-                    found = slow_step(record, f"{path.name}:{line + 2}", calibration.run)
-                if isinstance(found, Skipped):
-                    skipped.append(found)
-                else:
-                    runs.append(found)
-                done += 1
-                progress(done, total)
+            runs = _runs(path, table, kind, calibration.run, skipped)
+            done += len(table)
+            progress(done, total)
             for point, result, at in _predicted(runs, calibration, skipped):
                 memory += _memory_rows(point, result, at)
                 scored = _run_rows(point, result, at, calibration, skipped)
@@ -168,6 +158,24 @@ def _latencies(
             )
         )
     return rows
+
+
+def _runs(
+    path: Path, table: pd.DataFrame, kind: str, run: RunParameters, skipped: list[Skipped]
+) -> list[Point]:
+    """Rows of steps as points; those that are none are added to `skipped`."""
+    devices = device_systems(path.parent)
+    points = []
+    for line, record in enumerate(table.to_dict("records")):
+        if kind == "training":
+            found = point_of(record, run, devices)
+        else:
+            found = slow_step(record, f"{path.name}:{line + 2}", run)
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            points.append(found)
+    return points
 
 
 def _score_served(

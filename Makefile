@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test lint setup validate plans scoreboard calibration runs engines variation catalogs reference studies bench rooms thousand mutants wheel clean
+.PHONY: demo check-profile test docs lint setup validate plans scoreboard calibration runs engines variation catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -16,7 +16,7 @@ $(VENV)/$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt "torch==2.13.0"
 	$(PIP) --constraint constraints.txt hatchling editables
-	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,report,test,dev]"
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,report,serve,docs,test,dev]"
 	$(BIN)/python -m compileall -q predictor profiler calibration reckon
 	touch $@
 
@@ -46,7 +46,11 @@ plans: setup             ## how good searched plans are: published winners, a me
 	@test -d $(SHARED) || { echo "the measured sweep needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.plans $(SHARED)
 
-scoreboard: setup        ## regenerate the accuracy tables of the README
+docs: setup              ## the documentation as pages in site/, without the network
+	$(BIN)/python tools/reference.py
+	$(BIN)/zensical build
+
+scoreboard: setup        ## regenerate the accuracy tables of docs/accuracy and of the README
 	$(BIN)/python tools/scoreboard.py
 
 runs: setup              ## refit only the run parameters of data/calibrations/default (a minute)

@@ -1,6 +1,8 @@
-"""Regenerates the example and the accuracy table of the README between their markers.
+"""Regenerates the tables of `docs/accuracy/index.md`, and the example and five rows of accuracy of
+the README, between their markers.
 
-    python tools/scoreboard.py
+    python tools/scoreboard.py              # everything; refits, an hour
+    python tools/scoreboard.py --headline   # the README alone, from the tables as they stand
 
 The parameters of a run, and the intervals, are refitted without each source before it is scored, so
 that every row is outside the fit.
@@ -27,8 +29,43 @@ EXAMPLE = (
 ).split()
 
 
+PAGE = ROOT / "docs" / "accuracy" / "index.md"
+README = ROOT / "README.md"
+
+HEADLINE: tuple[tuple[str, str, str, int, int | None], ...] = (
+    ("scoreboard", "**all**", "training steps, each source left out", 2, 5),
+    ("serving", "time per token", "serving, time per token, each source left out", 2, 5),
+    ("serving", "largest throughput", "serving, largest throughput, each source left out", 2, 5),
+    ("kernels", "products bf16", "matrix products in bf16, unseen shapes", 2, None),
+    ("kernels", "attention, prefill bf16", "attention over prompts, unseen shapes", 2, None),
+)
+"""Rows of the README: table of the page, its row, what it is, columns of error and of coverage."""
+
+
+def headline(page: str) -> str:
+    """Five rows of the page's tables."""
+    lines = ["| what | mean absolute error | inside the 80 % interval |", "|---|---:|---:|"]
+    for marker, name, what, error, coverage in HEADLINE:
+        _, _, rest = page.partition(f"<!-- {marker} -->")
+        rows = [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in rest.partition(f"<!-- /{marker} -->")[0].splitlines()
+            if line.startswith("|")
+        ]
+        own = next(row for row in rows if name in (row[0], " ".join(row[:2])))
+        inside = "" if coverage is None else own[coverage]
+        lines.append(f"| {what} | {own[error]} | {inside} |")
+    return "\n".join(lines)
+
+
+def write_readme() -> None:
+    """The README's example and rows."""
+    text = put(README.read_text(encoding="utf-8"), "example", example())
+    write_text(README, put(text, "headline", headline(PAGE.read_text(encoding="utf-8"))))
+
+
 def example() -> str:
-    """What the README's example prints, indented."""
+    """What the README's example prints, indented, without its assumptions."""
     done = subprocess.run(
         [sys.executable, "-m", "reckon", *EXAMPLE],
         cwd=ROOT,
@@ -36,7 +73,8 @@ def example() -> str:
         text=True,
         check=True,
     )
-    lines = [line for text in done.stdout.splitlines() for line in textwrap.wrap(text, 96) or [""]]
+    told = done.stdout.partition("\nlongest operators")[0].rstrip().splitlines()
+    lines = [line for text in told for line in textwrap.wrap(text, 96) or [""]]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 
@@ -166,10 +204,12 @@ def serving_table(result: dict) -> str:
 
 
 def main() -> None:
+    if "--headline" in sys.argv[1:]:
+        write_readme()
+        return
     points = ROOT / "data" / "reference" / "training.csv"
     result = reckon.validate(points, "default", folds="source")
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     runs = read_points([points], default_run())
     scores = table(result, constant_mfu_by_source(runs))
     text = put(text, "scoreboard", scores)
@@ -182,7 +222,8 @@ def main() -> None:
     if all(path.exists() for path in served):
         found = serving_table(reckon.validate(served, "default", folds="source"))
         text = put(text, "serving", found)
-    write_text(readme, put(text, "example", example()))
+    write_text(PAGE, text)
+    write_readme()
     print(scores)
 
 

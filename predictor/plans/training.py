@@ -89,6 +89,9 @@ VARIATIONS = ("none", "tuned", "typical", "cloud")
 """How the machines of a run vary: not said; drained and capped alike; as most; shared hosts and
 fabric (`data/variation/profiles.yaml`)."""
 
+USUAL_FAULTS = "compute:1.1,compute:1.5,hbm:0.8,nvlink:0.5,nic:0.5,nic:0.25,nic:0.1,rail:1"
+"""Slow parts that are looked at where none is named."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingPlan:

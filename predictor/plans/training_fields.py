@@ -16,6 +16,7 @@ from predictor.plans.fields import (
     PREDICT,
     SHARE,
     SWITCH,
+    TEXT,
     WORD,
     WORDS,
     PlanField,
@@ -36,6 +37,7 @@ from predictor.plans.training import (
     SHARDINGS,
     SPLITS,
     TRAINED,
+    USUAL_FAULTS,
     VARIATIONS,
 )
 from predictor.precision import PRECISIONS
@@ -372,6 +374,14 @@ _RUN = (
         flags=(PREDICT, PLAN), metavar="V", held="", alone="typical", lists=False,
         planned="Rank by the P95 of a step: tuned typical cloud.",
         more="Apart from `low` and `high`, which say how well the step is known.",
+    ),
+    PlanField(
+        "faults", TEXT, "What slow parts cost, as nic:0.5,compute:1.2.", ("run",), default="none",
+        reason="a sound machine unless stated", flags=(PREDICT,), metavar="LIST", held="",
+        alone=USUAL_FAULTS, lists=False,
+        more="Of one accelerator: compute (times as slow), hbm, nvlink, nic (share of its rate "
+        "that is left); rail: links that a node has lost; spine: 1/32 of a leaf's uplinks. x4: "
+        "four of them; @0.01: for a hundredth of the time.",
     ),
 )  # fmt: skip
 

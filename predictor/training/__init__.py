@@ -9,6 +9,8 @@ from predictor.training.completion import (
 )
 from predictor.training.decomposition import Parts, parts, stack, take
 from predictor.training.explanation import Explanation, explain
+from predictor.training.faults import Case
+from predictor.training.faults import told as losses
 from predictor.training.frame import LAYERED, Frame, frame, is_apart
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
@@ -42,6 +44,7 @@ __all__ = [
     "STEP_CATEGORIES",
     "TERMS",
     "TRAINED_LOAD",
+    "Case",
     "Environment",
     "Explanation",
     "Frame",
@@ -63,6 +66,7 @@ __all__ = [
     "interval",
     "is_apart",
     "layer_parts",
+    "losses",
     "parts",
     "predict",
     "reliability_defaults",

@@ -47,7 +47,7 @@ from predictor.training.fitting import (
 )
 from predictor.training.reliability import Reliability
 from predictor.units import GB
-from predictor.variation import NONE, SILENT, Profile, profile
+from predictor.variation import NONE, SILENT, Fault, Profile, faults, profile
 
 TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
@@ -61,6 +61,7 @@ class TrainingRequest:
     tokens   budget to train on, if one was given
     price    of an accelerator for an hour, in any currency, if one was given
     variation  how the machines vary; `NONE`: not asked
+    faults   what of the machine is slow, or has failed
     """
 
     model: Model
@@ -71,6 +72,7 @@ class TrainingRequest:
     reliability: Reliability
     price: float | None = None
     variation: Profile = SILENT
+    faults: tuple[Fault, ...] = ()
 
 
 def complete_training(
@@ -131,6 +133,7 @@ def complete_training(
         reliability=trust,
         price=price,
         variation=profile(values.get("variation", NONE)),
+        faults=faults(values.get("faults", NONE)),
     )
 
 

@@ -4,6 +4,7 @@ Apart from what we do not know (`low` and `high` of a prediction): this is what 
 """
 
 from predictor.variation.composition import Meeting, Waiting, waiting
+from predictor.variation.faults import Fault, faults
 from predictor.variation.outcome import LEVELS, Series, levels, stalled
 from predictor.variation.profile import NONE, SILENT, TERMS, Profile, known, names, profile
 
@@ -12,10 +13,12 @@ __all__ = [
     "NONE",
     "SILENT",
     "TERMS",
+    "Fault",
     "Meeting",
     "Profile",
     "Series",
     "Waiting",
+    "faults",
     "known",
     "levels",
     "names",

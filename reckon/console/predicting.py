@@ -269,6 +269,11 @@ def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
         show_sweep(found)
     else:
         show_prediction(found.predictions[0], top=0 if why else 6)
+    slow = None if found.varying else found.predictions[0].faults
+    if slow:
+        from reckon.views.terminal import show_faults
+
+        show_faults(slow)
     if why:
         from reckon.views.explanation import show_explanation
 

@@ -16,6 +16,7 @@ from predictor.models import CONVENTIONS
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, STAGES, Event
 from predictor.timing import BOUNDS
 from predictor.training import (
+    Case,
     Explanation,
     Goodput,
     TrainingPrediction,
@@ -24,6 +25,7 @@ from predictor.training import (
     checked_by_lots,
     explain,
     goodput,
+    losses,
     predict,
     sensitivity,
     told,
@@ -292,6 +294,16 @@ class Prediction:
             steps = max(tokens / self._at(self.batch.tokens_per_step), 1.0)
         return told(self.varied.whole, self.varied.less, steps, self.index)
 
+    @property
+    def faults(self) -> dict[str, Any] | None:
+        """What slow and failed parts cost, as JSON writes it; None where none was named."""
+        request = self.request
+        if not request.faults:
+            return None
+        batch = self.batch
+        case = Case.of(request.model, request.cluster, request.plan, batch.calibration)
+        return losses(case, request.faults)
+
     def monte_carlo(self, draws: int) -> dict[str, float]:
         """The variation checked by so many drawn steps.
 
@@ -354,6 +366,7 @@ class Prediction:
             },
             "training": self.run(),
             **({} if self.varied is None else {"variation": self.variation}),
+            **({"degraded": self.faults} if self.request.faults else {}),
             "operators": [
                 {
                     "name": report.name,

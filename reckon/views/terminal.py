@@ -207,6 +207,23 @@ def _variation_rows(result: Prediction) -> list[list[str]]:
     ]
 
 
+def show_faults(found: dict[str, Any]) -> None:
+    """Print what slow and failed parts cost."""
+    rows = []
+    for one in found["faults"]:
+        where = ", ".join(f"{k} {v:.1%}" for k, v in one["loss_by_dimension"].items() if v > 5e-4)
+        ends = [f"{one[name]:.1%}" for name in ("loss_packed", "loss_random", "loss_spread")]
+        rows.append(
+            [
+                one["fault"],
+                *(["the job stops", "", ""] if one["stops"] else ends),
+                where or "hidden",
+            ]
+        )
+    print()
+    print(grid(["slow or failed", "packed", "at random", "spread", "of that, alone"], rows, 1))
+
+
 def show_lots(lots: dict[str, float]) -> None:
     """Print closed forms of variation beside what lots say."""
     rows = [

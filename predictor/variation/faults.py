@@ -1,0 +1,93 @@
+"""What may be wrong with a machine, as users write it: `nic:0.5`, `compute:1.2x4`, `rail:1@0.1`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from predictor.errors import InputError, unknown
+
+COMPUTE, HBM, NVLINK, NIC, RAIL, SPINE = "compute", "hbm", "nvlink", "nic", "rail", "spine"
+
+KINDS = {
+    COMPUTE: "an accelerator's arithmetic, times as slow",
+    HBM: "an accelerator's memory, share of its bandwidth that is left",
+    NVLINK: "an accelerator's link inside the node, share of its rate that is left",
+    NIC: "an accelerator's link between nodes, share of its rate that is left",
+    RAIL: "links between nodes that a node has lost; its others take their traffic",
+    SPINE: "uplinks that a leaf switch has lost, of how many: 1/32",
+}
+
+NONE = "none"
+
+_FORM = re.compile(r"(\w+):([\d.eE+-]+)(?:/([\d.]+))?(?:x(\d+))?(?:@([\d.eE+-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong.
+
+    kind    one of `KINDS`
+    value   as its kind says
+    of      uplinks of a leaf
+    units   accelerators, nodes or links of which it is so
+    share   of the time in which it is so, for expected losses; 1: always
+    """
+
+    kind: str
+    value: float
+    of: float = 0.0
+    units: int = 1
+    share: float = 1.0
+
+    def __str__(self) -> str:
+        of = f"/{self.of:g}" if self.of else ""
+        units = f"x{self.units}" if self.units > 1 else ""
+        return f"{self.kind}:{self.value:g}{of}{units}"
+
+
+def _number(text: str | None, default: float, where: str) -> float:
+    try:
+        return default if text is None else float(text)
+    except ValueError:
+        raise InputError(f"faults: {where!r}: {text!r} is no number") from None
+
+
+def fault(text: str) -> Fault:
+    """Read one fault. Raises InputError, saying what to write instead."""
+    found = _FORM.fullmatch(text.strip())
+    if not found:
+        raise InputError(
+            f"faults: {text!r} is not KIND:VALUE, as in nic:0.5, compute:1.2x4 (four of them) or "
+            "rail:1@0.01 (a hundredth of the time)"
+        )
+    kind, value, of, units, share = found.groups()
+    if kind not in KINDS:
+        raise unknown("faults", kind, tuple(KINDS))
+    own = Fault(
+        kind,
+        _number(value, 1.0, text),
+        _number(of, 0.0, text),
+        int(units or 1),
+        _number(share, 1.0, text),
+    )
+    if kind == COMPUTE and not own.value >= 1:
+        raise InputError(f"faults: {text!r}: {KINDS[kind]}, 1 or more")
+    if kind in (HBM, NVLINK, NIC) and not 0 <= own.value <= 1:
+        raise InputError(f"faults: {text!r}: {KINDS[kind]}, from 0 to 1")
+    if kind == HBM and own.value == 0:
+        raise InputError(f"faults: {text!r}: an accelerator without memory stops the job")
+    if kind == SPINE and not 0 <= own.value <= own.of:
+        raise InputError(f"faults: {text!r}: {KINDS[kind]}")
+    if kind != SPINE and own.of:
+        raise InputError(f"faults: {text!r}: only a spine is stated as a share, LOST/OF")
+    if not 0 <= own.share <= 1 or own.units < 1 or own.value < 0:
+        raise InputError(f"faults: {text!r}: a share of the time is from 0 to 1, units 1 or more")
+    return own
+
+
+def faults(text: str) -> tuple[Fault, ...]:
+    """Read a list of faults, separated by commas; none for `NONE`. Raises InputError."""
+    if text == NONE:
+        return ()
+    return tuple(fault(part) for part in text.split(","))

@@ -1,0 +1,125 @@
+"""What slow and failed parts take of a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import reckon
+from predictor.errors import InputError
+from predictor.training import Case
+from predictor.training.faults import loss
+from predictor.variation.faults import COMPUTE, HBM, NIC, NVLINK, fault, faults
+
+Cli = Callable[..., tuple[int, str, str]]
+
+PLAN = {"tp": 8, "pp": 4, "gpus": 256, "global_batch": 256, "seq_len": 8192, "micro_batch": 1}
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return made()
+
+
+def made(model: str = "llama3-70b", **more: Any) -> Case:
+    found = reckon.predict_train(model, "dgx-h100", {**PLAN, **more}, "none")
+    request = found.request
+    return Case.of(request.model, request.cluster, request.plan, found.batch.calibration)
+
+
+@pytest.mark.parametrize(
+    "text", ["compute:1", "hbm:1", "nvlink:1", "nic:1", "rail:0", "spine:0/32"]
+)
+def test_a_sound_part_costs_exactly_nothing(case: Case, text: str) -> None:
+    found = loss(case, fault(text))
+    assert np.all(found.by_stage == 0.0)
+    assert (found.packed, found.random, found.spread) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", [HBM, NVLINK, NIC])
+def test_less_that_is_left_never_costs_less(case: Case, kind: str) -> None:
+    losses = [loss(case, fault(f"{kind}:{left}")).spread for left in (1.0, 0.5, 0.25, 0.1)]
+    assert losses == sorted(losses)
+    assert losses[-1] > 0.01
+
+
+def test_a_slow_accelerator_costs_its_stage_over_and_over(case: Case) -> None:
+    """Equal inner stages, m micro-batches: m k t in place of m t, as far as kernels bound by
+    arithmetic make up the stage; never more than its factor says."""
+    slow = [loss(case, fault(f"{COMPUTE}:{k}")) for k in (1.1, 1.5, 2.0)]
+    spreads = [one.spread for one in slow]
+    assert spreads == sorted(spreads)
+    for one, k in zip(slow, (1.1, 1.5, 2.0), strict=True):
+        assert 0.0 < one.packed <= one.random <= one.spread < k - 1.0
+        assert len(one.by_stage) == 4
+
+
+def test_links_show_in_the_dimension_that_crosses_them(case: Case) -> None:
+    assert set(loss(case, fault("nvlink:0.5")).by_dimension) == {"tp"}
+    inter = loss(case, fault("nic:0.1")).by_dimension
+    assert "tp" not in inter
+    assert "dp" in inter
+    experts = made("mixtral-8x7b", tp=1, pp=1, gpus=64, ep=64 // 8, rank_order="tp-cp-dp-pp")
+    assert "ep" in loss(experts, fault("nvlink:0.5")).by_dimension
+
+
+def test_gradients_hide_a_slow_link_until_their_window_is_full(case: Case) -> None:
+    """What a slow link adds to gradients is at most what it adds to their traffic, and less by what
+    still hides."""
+    own = loss(case, fault("nic:0.9")).by_dimension.get("dp", 0.0)
+    exposed = float(case.step.breakdown["dp_communication"])
+    hidden = float(case.step.hidden["dp"])
+    assert own * float(case.step.step_time) <= (exposed + hidden) * (1 / 0.9 - 1) * 1.01
+
+
+def test_what_has_failed_is_rerouted_or_stops_the_job(case: Case) -> None:
+    """Of eight rails seven are left: as a NIC at 7/8 of its rate."""
+    lost = loss(case, fault("nic:0"))
+    assert lost.spread == loss(case, fault("rail:1")).spread
+    assert lost.spread == pytest.approx(loss(case, fault("nic:0.875")).spread)
+    assert not lost.stops
+    assert loss(case, fault("nvlink:0")).stops
+    assert loss(case, fault("rail:8")).stops
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nic", "KIND:VALUE"),
+        ("fan:0.5", "unknown faults"),
+        ("compute:0.5", "1 or more"),
+        ("nic:2", "from 0 to 1"),
+        ("hbm:0", "stops the job"),
+        ("spine:3", "spine"),
+        ("nic:0.5@2", "share of the time"),
+    ],
+)
+def test_bad_faults_are_refused_in_a_line(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        faults(text)
+
+
+def test_faults_are_told_beside_a_step_that_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    common = (
+        "predict", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
+        "--global-batch", "64", "--seq-len", "8192", "--calibration", "none", "--json", str(out),
+    )  # fmt: skip
+    assert cli(*common)[0] == 0
+    plain = json.loads(out.read_text())
+    status, text, _ = cli(*common, "--faults", "nic:0.5@0.1,compute:1.2x3")
+    assert status == 0
+    assert "compute:1.2x3" in text
+    found = json.loads(out.read_text())
+    own = found.pop("degraded")
+    assert found == plain
+    first, second = own["faults"]
+    expected = 0.1 * first["loss_random"] + second["loss_random"]
+    assert own["expected_loss"] == pytest.approx(expected)
+    assert second["placement_gain"] >= 1.0
+    assert cli(*common, "--faults", "nic")[0] == 2

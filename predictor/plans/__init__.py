@@ -5,6 +5,7 @@ from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
     EXPLAIN,
     ORDER,
+    PLACEMENTS,
     PLAN,
     PREDICT,
     SWITCH,
@@ -99,6 +100,7 @@ __all__ = [
     "OFFLOADS",
     "ORDER",
     "PIPELININGS",
+    "PLACEMENTS",
     "PLAN",
     "POOLS",
     "PREDICT",

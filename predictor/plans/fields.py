@@ -177,3 +177,34 @@ def era_fields(whose: str, of: str) -> tuple[PlanField, ...]:
             flags=EVERYWHERE, metavar="DATE", reason="today's versions, unless a date is stated",
         ),
     )  # fmt: skip
+
+
+PLACEMENTS = ("given", "balanced")
+"""Experts lie in the order of their numbers, or are dealt to the ranks by their load."""
+
+
+def expert_fields(touches: tuple[str, ...]) -> tuple[PlanField, ...]:
+    """What both plans say of how tokens fall on experts; from it follows `expert_load`."""
+    return (
+        PlanField(
+            "expert_loads", TEXT, "How tokens fall on experts.", touches,
+            default="as `expert_load` says", held="",
+            more="`even`, but for chance; `dirichlet:A`; `zipf:S`; `one-hot`; or a file with a "
+            "number for each expert.",
+        ),
+        PlanField(
+            "expert_replicas", NATURAL, "Further copies of the busiest experts.", touches,
+            default="0", held="", reason="no expert is repeated unless stated",
+            more="Redundant experts of EPLB (DeepSeek-AI 2024, section 3.4); with `expert_loads`.",
+        ),
+        PlanField(
+            "expert_placement", WORD, "Who holds which expert.", touches, choices=PLACEMENTS,
+            default="given", held="", reason="numbers say nothing of the load",
+            more="As they are numbered, or dealt by their load; with `expert_loads`.",
+        ),
+        PlanField(
+            "expert_capacity", POSITIVE, "Tokens that an expert takes at most, over the mean.",
+            touches, default="no limit", held="", reason="no token is dropped unless stated",
+            more="What is beyond is dropped (Fedus et al. 2021); with `expert_loads`.",
+        ),
+    )  # fmt: skip

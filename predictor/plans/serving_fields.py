@@ -22,6 +22,7 @@ from predictor.plans.fields import (
     PlanField,
     Table,
     era_fields,
+    expert_fields,
     table,
 )
 from predictor.plans.serving import (
@@ -84,6 +85,7 @@ _PARALLEL = (
         (*BOTH, "communication"), default="1",
         reason="tokens spread evenly over experts unless stated",
     ),
+    *expert_fields((*BOTH, "communication")),
     PlanField(
         "prefill_workers", NATURAL, "Engines that read prompts apart.", ALL, flags=(PLAN,),
         planned="That read prompts apart; 0: none.",

@@ -22,6 +22,7 @@ from predictor.plans.fields import (
     PlanField,
     Table,
     era_fields,
+    expert_fields,
     table,
 )
 from predictor.plans.schedules import SCHEDULES
@@ -104,6 +105,7 @@ _PARALLEL = (
         reason="routers trained to balance (Fedus et al. 2021)",
         more="Imbalance of the router, or the capacity factor where experts are padded to it.",
     ),
+    *expert_fields((*PASSES, "communication", "memory")),
     PlanField(
         "routed_nodes", COUNT, "Nodes among which a token's experts lie at most.",
         ("communication",), default="any number",

@@ -40,6 +40,7 @@ from predictor.serving import (
 )
 from predictor.timing import Calibration
 from predictor.units import GIB
+from predictor.variation import LOAD_KEYS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +111,8 @@ def search_engines(
     that are stated. Raises InputError: no plan is possible, none fits (with the least
     memory that would), or none keeps the promise (with the closest).
     """
+    if stated := [name for name in LOAD_KEYS if fields.get(name) is not None]:
+        raise InputError(f"{stated[0]} is of a single plan; a search takes expert_load")
     found = _Search(model, fields, promise, calibration, load, within)
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):

@@ -23,6 +23,7 @@ from predictor.search.axes import AXES, Axis, Columns, Setting, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.timing import RunParameters
 from predictor.training import STEP_CATEGORIES, complete_training, distinct
+from predictor.variation import LOAD_KEYS, load_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +78,7 @@ class Space:
         pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
         table = np.array(list(pairs), dtype=float)
         rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
-        for axis in (*AXES, *_stated(given)):
+        for axis in (*AXES, *_stated(given), *_routed(given)):
             if axis.when is None:
                 rows, _ = extend(rows, axis, self.setting)
         return rows
@@ -194,6 +195,39 @@ def _stated(given: Given) -> list[Axis]:
         if name in NUMERIC_FIELDS and name not in known and not isinstance(values, Range)
         if len(values) > 1
     ]
+
+
+ROUTED = ("tp", "cp", "micro_batch", "seq_len", "ep", "etp")
+"""Numbers on which the busiest rank's load depends where loads of experts are stated."""
+
+
+def _routed(given: Given) -> list[Axis]:
+    """The load of each layout's busiest rank, where loads of experts are stated; no plan where
+    replicas do not fill its ranks."""
+    stated = {name: given[name] for name in LOAD_KEYS if name in given}
+    if not stated:
+        return []
+    one: dict[str, Any] = {}
+    for name, values in stated.items():
+        if isinstance(values, Range) or len(values) > 1:
+            raise InputError(f"{name} takes one value in a search")
+        one[name] = values[0]
+
+    def load(
+        at: Setting,
+        tp: float,
+        cp: float,
+        micro_batch: float,
+        seq_len: float,
+        ep: float,
+        etp: float,
+    ) -> list[float]:
+        if (at.model.num_experts + int(one.get("expert_replicas", 0))) % ep:
+            return []
+        copies = micro_batch * seq_len / cp / tp * at.model.top_k * etp
+        return [float(load_of(one, at.model, ep, copies).value)]
+
+    return [Axis("expert_load", ROUTED, load)]
 
 
 def space_of(

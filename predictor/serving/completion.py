@@ -6,7 +6,7 @@ The same rules serve users and rows of published tables; none of them looks at a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.serving.reading import VARIATION
 from predictor.timing import RunParameters
 from predictor.units import GB
+from predictor.variation import load_of, take_loads
 from predictor.work import SCORED
 
 EXPERTS_ONLY = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
@@ -96,7 +97,8 @@ def complete_serving(
     stated = _precision(filler, accelerator)
     _engine(filler, stated, model, accelerator)
     filler.run(_cache(values["precision"], model, accelerator))
-    filler.run(REQUEST_DEFAULTS)
+    routed = take_loads(values)
+    filler.run([one for one in REQUEST_DEFAULTS if not (routed and one.field == "expert_load")])
     _offload(filler, accelerator)
     if "kv_gbs" in values:
         values["kv_rate"] = values.pop("kv_gbs") * GB
@@ -104,6 +106,9 @@ def complete_serving(
     draft = Draft(model, cluster, values)
     tp, pp = first_fit(draft, layouts(draft), run)
     plan = draft.plan(tp, pp)
+    if routed and model.is_moe:
+        filler.assumed.append(load_of(routed, model, float(plan.ep)))
+        plan = replace(plan, expert_load=filler.assumed[-1].value)
     filler.run(_fitted(plan, model))
     filler.run(_host(plan, cluster, values))
     if strict:

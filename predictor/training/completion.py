@@ -47,7 +47,16 @@ from predictor.training.fitting import (
 )
 from predictor.training.reliability import Reliability
 from predictor.units import GB
-from predictor.variation import NONE, SILENT, Fault, Profile, faults, profile
+from predictor.variation import (
+    NONE,
+    SILENT,
+    Fault,
+    Profile,
+    faults,
+    load_of,
+    profile,
+    take_loads,
+)
 
 TRAINED_LOAD = 1.1
 """Tokens of the busiest rank over the mean where nothing balances experts by force: Fedus et al.
@@ -103,8 +112,7 @@ def complete_training(
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     _stated_recompute(values, habits)
     filler.run(habits.defaults())
-    if not model.is_moe:
-        values.pop("expert_load", None)
+    routed = _routed(values, model)
     filler.run(_numbers(values, model, cluster))
     draft = Draft(model, cluster, values, habits.split)
     candidates = layouts(draft)
@@ -114,6 +122,7 @@ def complete_training(
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
     plan = draft.plan(*layout, again)
+    plan = _loaded(filler, plan, model, routed)
     filler.run(_planned(plan, model))
     _reachable(plan, cluster)
     if strict:
@@ -135,6 +144,29 @@ def complete_training(
         variation=profile(values.get("variation", NONE)),
         faults=faults(values.get("faults", NONE)),
     )
+
+
+def _routed(values: dict[str, Any], model: Model) -> dict[str, Any]:
+    """What is stated of the loads of experts, taken out; what fits is judged by the usual load."""
+    routed = take_loads(values)
+    if not model.is_moe:
+        values.pop("expert_load", None)
+        return {}
+    if routed:
+        values["expert_load"] = TRAINED_LOAD
+    return routed
+
+
+def _loaded(
+    filler: Filler, plan: TrainingPlan, model: Model, routed: dict[str, Any]
+) -> TrainingPlan:
+    """The plan with the load that stated loads of experts leave its busiest rank."""
+    if not routed:
+        return plan
+    copies = plan.tokens / plan.tp * model.top_k * plan.etp
+    found = load_of(routed, model, float(plan.ep), float(copies))
+    filler.assumed.append(found)
+    return replace(plan, expert_load=found.value)
 
 
 def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:

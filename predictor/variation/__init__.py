@@ -4,25 +4,41 @@ Apart from what we do not know (`low` and `high` of a prediction): this is what 
 """
 
 from predictor.variation.composition import Meeting, Waiting, waiting
+from predictor.variation.experts import (
+    LOAD_KEYS,
+    Busiest,
+    Loads,
+    busiest,
+    load_of,
+    parse_loads,
+    take_loads,
+)
 from predictor.variation.faults import Fault, faults
 from predictor.variation.outcome import LEVELS, Series, levels, stalled
 from predictor.variation.profile import NONE, SILENT, TERMS, Profile, known, names, profile
 
 __all__ = [
     "LEVELS",
+    "LOAD_KEYS",
     "NONE",
     "SILENT",
     "TERMS",
+    "Busiest",
     "Fault",
+    "Loads",
     "Meeting",
     "Profile",
     "Series",
     "Waiting",
+    "busiest",
     "faults",
     "known",
     "levels",
+    "load_of",
     "names",
+    "parse_loads",
     "profile",
     "stalled",
+    "take_loads",
     "waiting",
 ]

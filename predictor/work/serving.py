@@ -197,7 +197,8 @@ def pass_collectives(
         # One replica: every rank has all tokens, and the experts' parts are added up. Several:
         # tokens travel to the ranks of their experts and back.
         alone = np.where(np.asarray(plan.dp) > 1, 0.0, held.moe)
-        sent = size * tokens * model.expert_width * model.top_k / plan.tp
+        # What the busiest rank's experts are sent keeps its link busy the longest.
+        sent = size * tokens * model.expert_width * model.top_k / plan.tp * plan.expert_load
         add("moe.reduce", "allreduce", "tp", whole, alone)
         across = 2.0 * (held.moe - alone)
         add("moe.travel", "alltoall", "ep", sent, across, float(model.top_k))

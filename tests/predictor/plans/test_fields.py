@@ -113,6 +113,7 @@ def test_what_is_filled_in_is_the_default_of_the_table(
 BASE = {"gpus": 32, "tp": 2, "pp": 2, "cp": 2, "vpp": 2, "global_batch": 128, "seq_len": 8192,
         "micro_batch": 1, "recompute": "selective", "sharding": "fsdp"}  # fmt: skip
 EXPERTS = {**BASE, "ep": 4, "dispatch": "once"}
+ROUTED = {**EXPERTS, "expert_loads": "zipf:1"}
 FULL = {**BASE, "recompute": "full"}
 AWAY = {**BASE, "offload_optimizer": 0.5, "offload_activations": 0.5}
 OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
@@ -122,6 +123,10 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "first_layers": ("llama3-8b", {**BASE, "vpp": 1}, 14),
     "last_layers": ("llama3-8b", {**BASE, "vpp": 1}, 14),
     "expert_load": ("mixtral-8x7b", EXPERTS, 1.5),
+    "expert_loads": ("mixtral-8x7b", EXPERTS, "zipf:0.6"),
+    "expert_replicas": ("mixtral-8x7b", ROUTED, 4),
+    "expert_placement": ("mixtral-8x7b", ROUTED, "balanced"),
+    "expert_capacity": ("mixtral-8x7b", ROUTED, 1.25),
     "routed_nodes": ("mixtral-8x7b", {**EXPERTS, "ep": 8, "tp": 1, "pp": 2, "gpus": 64}, 1),
     "recompute": ("llama3-8b", BASE, "full"),
     "recompute_modules": ("llama3-8b", BASE, "mlp"),

@@ -16,8 +16,10 @@ import pandas as pd
 
 from calibration.checks import steps
 from calibration.checks.kernel_rows import score_kernels
+from calibration.checks.powered import POWER, score_power
 from calibration.checks.scored import MemoryRow, Scored, Scores
 from calibration.kernels.fit import LEAST_POINTS
+from calibration.power.points import power_table
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
 from calibration.serving import open_loops
@@ -48,8 +50,10 @@ FOLDS = ("source", "model", "accelerator")
 
 
 def kind_of_table(table: pd.DataFrame, where: str) -> str:
-    """'variation', 'kernels', 'inference' or 'training', by columns that only one of them has;
+    """'power', 'variation', 'kernels', 'inference' or 'training', by columns only one of them has;
     'slow steps', 'slow transfers' or 'documents' of tables of their own."""
+    if power_table(table):
+        return POWER
     if RATIO_KEY in table and "run" in table:
         return "variation"
     if DOCUMENT_KEY in table:
@@ -87,6 +91,7 @@ def score(
     points: list[Point] = []
     served: list[InferencePoint] = []
     ratios: list[Configuration] = []
+    powered: list[pd.DataFrame] = []
     total, done = sum(len(table) for _, table in tables), 0
     for (path, table), kind in zip(tables, named, strict=True):
         if kind in ("training", "inference", "slow steps"):
@@ -116,13 +121,16 @@ def score(
             rows, total = rows + told, total + len(told) - len(table)
         elif kind in LATENCIES:
             rows += _latencies(path, table, kind, calibration)
+        elif kind == POWER:
+            score_power(table, calibration, rows, skipped)
+            powered.append(table)
         else:
             score_kernels(path, table, calibration, rows, skipped)
         progress(done, total)
     inference = _score_served(served, calibration, rows, skipped) if served else None
     kinds = {KINDS.get(kind, kind) for kind in named}
     kind = kinds.pop() if len(kinds) == 1 else "mixed"
-    return Scores(kind, rows, skipped, memory, total, points, inference, ratios)
+    return Scores(kind, rows, skipped, memory, total, points, inference, ratios, powered)
 
 
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}
@@ -372,6 +380,8 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
         spread += refold_served(scores.inference, calibration, by)
     spread += steady
     spread += [row for row in scores.rows if row.kind == "open"]  # no engine was fitted to them
+    for table in scores.power:
+        score_power(table, calibration, spread, [], by)
     return replace(scores, rows=spread)
 
 

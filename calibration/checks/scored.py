@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from calibration.serving.timed import Timed
 from calibration.tables.runs import Point, Skipped
@@ -63,7 +64,7 @@ class MemoryRow:
 class Scores:
     """Everything that was scored, skipped, and known of memory; `points` are the training runs
     among the scored rows, `inference` the runs of inference, timed, `ratios` the configurations
-    whose steps were scored."""
+    whose steps were scored, `power` tables of power."""
 
     kind: str
     rows: list[Scored]
@@ -73,6 +74,7 @@ class Scores:
     points: list[Point] = field(default_factory=list)
     inference: Timed | None = None
     ratios: list[Configuration] = field(default_factory=list)
+    power: list[pd.DataFrame] = field(default_factory=list)
 
 
 def _figures(rows: list[Scored]) -> dict[str, float | int | None]:

@@ -42,6 +42,14 @@ from predictor.catalog.machine_names import (
 )
 from predictor.catalog.model_names import NAMED, ModelName, read_model_name
 from predictor.catalog.names import aliases, spelled
+from predictor.catalog.power import (
+    chassis,
+    is_stacked,
+    node_constants,
+    power_constants,
+    power_fit,
+    power_laws,
+)
 from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
 from predictor.catalog.specs import (
     AcceleratorSpec,
@@ -99,6 +107,7 @@ __all__ = [
     "calibration_dir",
     "calibrations",
     "catalog_cost",
+    "chassis",
     "complete_cluster",
     "cost_assumptions",
     "data_dir",
@@ -111,14 +120,19 @@ __all__ = [
     "framework_settings",
     "frameworks",
     "instances",
+    "is_stacked",
     "load",
     "machine",
     "machine_cost",
     "model",
     "named_model",
+    "node_constants",
     "note_names",
     "parse",
     "period",
+    "power_constants",
+    "power_fit",
+    "power_laws",
     "processor",
     "read_accelerator_name",
     "read_given",

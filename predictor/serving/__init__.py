@@ -8,6 +8,7 @@ from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.events import Served, poisson, serve, spread_lengths
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
+from predictor.serving.power import ServingActivity, serving_activity
 from predictor.serving.prediction import (
     BREAKDOWN,
     InferencePrediction,
@@ -36,6 +37,7 @@ __all__ = [
     "Pass",
     "Promise",
     "Served",
+    "ServingActivity",
     "ServingRequest",
     "Work",
     "capacity",
@@ -54,6 +56,7 @@ __all__ = [
     "sending_time",
     "serve",
     "serve_apart",
+    "serving_activity",
     "spread_lengths",
     "spread_of",
     "spreads",

@@ -19,6 +19,7 @@ from predictor.training.layer import (
     distinct,
     layer_parts,
 )
+from predictor.training.power import StepActivity, step_activity
 from predictor.training.prediction import TrainingPrediction, environment_of, interval, predict
 from predictor.training.reliability import Goodput, goodput
 from predictor.training.step import (
@@ -51,6 +52,7 @@ __all__ = [
     "Goodput",
     "LayerParts",
     "Parts",
+    "StepActivity",
     "TrainingPrediction",
     "TrainingRequest",
     "Variation",
@@ -73,6 +75,7 @@ __all__ = [
     "reliability_of",
     "sensitivity",
     "stack",
+    "step_activity",
     "stretched",
     "take",
     "told",

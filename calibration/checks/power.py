@@ -1,0 +1,76 @@
+"""How well power is predicted where it was not fitted: `python -m calibration.checks.power SHARED`.
+
+Tables of power scored as `reckon validate --folds` does it, by accelerator and by model.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from calibration.power.points import PowerPoint, power_points, power_table
+from calibration.sources.reading import read_table
+from predictor.catalog import load
+from predictor.errors import InputError
+from predictor.timing import Calibration
+
+QUANTILE = 1.2816
+"""Of the normal distribution, for intervals of 80 %."""
+
+
+def scored(points: list[PowerPoint]) -> pd.DataFrame:
+    """Mean and median error and coverage of the interval, by source, metric and accelerator."""
+    table = pd.DataFrame(
+        {
+            "source": [p.source for p in points],
+            "metric": [p.metric for p in points],
+            "accelerator": [p.accelerator for p in points],
+            "log": [np.log(p.predicted / p.published) for p in points],
+            "reach": [QUANTILE * p.sigma for p in points],
+        }
+    )
+    table["away"] = np.abs(np.expm1(table["log"]))
+    table["covered"] = table["log"].abs() <= table["reach"]
+    groups = table.groupby(["metric", "source", "accelerator"])
+    return groups.agg(
+        n=("away", "size"),
+        mape=("away", "mean"),
+        median=("away", "median"),
+        bias=("log", "mean"),
+        covered=("covered", "mean"),
+    ).round(3)
+
+
+def report(shared: Path, calibration: Calibration) -> None:
+    """Print the scores of every table of power under a shared folder."""
+    for path in sorted((shared / "reference" / "power").glob("*.csv")):
+        table = read_table(path)
+        kind = power_table(table)
+        if kind is None:
+            continue
+        for by in {"served": ("model", "accelerator"), "sweeps": ("accelerator",)}.get(kind, ("",)):
+            points, _ = power_points(table, kind, calibration, by or None)
+            points = [point for point in points if not point.in_sample]
+            if points:
+                print(f"\n{path.name}, {f'each {by} left out' if by else 'not fitted'}")
+                print(scored(points).to_string())
+
+
+def main(arguments: list[str]) -> int:
+    """Score and print; returns the exit status."""
+    if len(arguments) != 1:
+        print("usage: python -m calibration.checks.power SHARED", file=sys.stderr)
+        return 2
+    try:
+        report(Path(arguments[0]), load("default"))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

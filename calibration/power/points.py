@@ -1,0 +1,313 @@
+"""Rows of tables of power as scored points: what `reckon validate` does with them.
+
+Which table a file is, its columns tell (`KEYS`). Spreads are those of rows that were left out of
+the fits, in `data/power/fitted.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from calibration.power.fit import row_marks, stated_laws, sweeps_held_out
+from calibration.power.ladder import at_limit
+from calibration.power.serving import Served, held_out, powers, served_rows, stacked
+from calibration.power.sweeps import FITTED, START, Sweep, device_of, relative, sweep_of
+from calibration.power.training import node_row, predicted_power
+from calibration.tables.cells import cell
+from calibration.tables.runs import Skipped
+from predictor.arrays import Array
+from predictor.catalog import power_constants, power_fit, power_laws
+from predictor.errors import InputError
+from predictor.power import AIR, COOLINGS
+from predictor.timing import Calibration
+
+KEYS = {
+    "served": ("energy_per_out_token_j", "power_per_gpu_w"),
+    "sweeps": ("control", "power_limit_w", "avg_power_w"),
+    "kernels": ("enforced_limit_w", "workload"),
+    "heat": ("temp_c", "position"),
+    "training": ("avg_power_per_gpu_w", "node_power_w"),
+    "systems": ("category", "component", "value"),
+}
+"""Columns that only one of the tables of power has."""
+
+LARGE, TEMPERATURE = 0.12, 0.07
+"""Log-standard-deviations of what too few rows were left out to tell: of kernels and nodes, and of
+temperatures in °C."""
+
+
+def power_table(table: pd.DataFrame) -> str | None:
+    """Which table of power it is; None: none."""
+    return next((kind for kind, keys in KEYS.items() if set(keys) <= set(table.columns)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerPoint:
+    """A scored row: what is published and predicted in the unit of its metric."""
+
+    point_id: str
+    source: str
+    metric: str
+    published: float
+    predicted: float
+    sigma: float
+    accelerator: str
+    model: str = ""
+    in_sample: bool = False
+
+
+Found = tuple[list[PowerPoint], list[Skipped]]
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def _sigma(name: str, default: float = LARGE) -> float:
+    value = power_fit().get("sigma", {}).get(name, default)
+    return float(value) if np.isfinite(value) else default
+
+
+def _served(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Found:
+    """Power at the measured rate and from the configuration alone, energy per generated token."""
+    rows, skipped = served_rows(table, calibration)
+    if by:
+        return _served_apart(rows, by), skipped
+    points: list[PowerPoint] = []
+    fitted = power_fit().get("accelerators", {})
+    for name in sorted({row.name for row in rows}):
+        own = [row for row in rows if row.name == name]
+        alone = powers(stacked(name, [row.own for row in own]))
+        told = [row for row in own if row.measured is not None]
+        given: Array = np.zeros(0)
+        if told:
+            given = powers(stacked(name, [r.measured for r in told if r.measured is not None]))
+        sigma = _sigma("serving" if name in fitted else "serving_relatives", 0.2)
+        by_id = dict(zip((row.point.point_id for row in told), given.tolist(), strict=True))
+        for row, power in zip(own, alone.tolist(), strict=True):
+            points += _served_points(row, power, by_id.get(row.point.point_id), sigma)
+    return points, skipped
+
+
+def _served_apart(rows: list[Served], by: str) -> list[PowerPoint]:
+    """Rows whose constants were fitted without their group."""
+    sigma = _sigma("serving_relatives" if by == "accelerator" else "serving", 0.2)
+    apart = held_out(rows, by, stated_laws())
+    points: list[PowerPoint] = []
+    for row, given, alone in apart:
+        points += _served_points(row, alone, given, sigma)
+    return points
+
+
+CPU_TWICE = 510.0
+"""What a scope adds that counts two processors, package and cores of it twice [W]: 300 and 210
+under load (from memory)."""
+
+
+def _served_points(
+    row: Served, alone: float, given: float | None, sigma: float
+) -> list[PowerPoint]:
+    found: list[PowerPoint] = []
+    gpus = float(row.row["n_gpus"])
+    beside = CPU_TWICE / gpus if "CPU counted twice" in str(row.row.get("power_scope")) else 0.0
+
+    def add(metric: str, published: float, predicted: float, spread: float) -> None:
+        point = row.point
+        found.append(
+            PowerPoint(
+                point.point_id, point.source, metric, published, predicted, spread, row.name,
+                point.request.model.name,
+            )
+        )  # fmt: skip
+
+    if np.isfinite(row.power):
+        add("power_w", row.power, alone + beside, float(np.hypot(sigma, 0.3 * row.sigma)))
+        if given is not None:
+            add("power_w:given_throughput", row.power, given + beside, sigma)
+    energy = cell(row.row, "energy_per_out_token_j")
+    if energy is not None and cell(row.row, "output_tok_s") is not None:
+        predicted = alone * gpus / row.tokens_per_s
+        add("energy_per_token_j", float(energy), predicted, float(np.hypot(sigma, row.sigma)))
+    return found
+
+
+def _sweeps(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Found:
+    """Time and power over those of the group's row at the highest limit or clock."""
+    sweep, refused = sweep_of(table)
+    time, power = sweeps_held_out(sweep, by) if by else _shipped(sweep)
+    clocked = sweep.clock < 0.999
+    points = []
+    for at, number in enumerate(sweep.index.astype(int).tolist()):
+        bound = bool(sweep.binding[at])
+        kind = "clock" if clocked[at] else ("bound" if bound else "free")
+        about = (f"{sweep.sources[at]}:{number}", sweep.sources[at])
+        if np.isfinite(sweep.time[at]):
+            sigma = _sigma("time_free" if kind == "free" else "time_bound", 0.1)
+            points.append(
+                PowerPoint(
+                    *about, "rel_time", float(sweep.time[at]), float(time[at]), sigma,
+                    sweep.names[at],
+                )
+            )  # fmt: skip
+        points.append(
+            PowerPoint(
+                *about, "rel_power", float(sweep.power[at]), float(power[at]),
+                _sigma(f"power_{kind}", 0.07), sweep.names[at],
+            )
+        )  # fmt: skip
+    ids = table["source"].astype(str).tolist()
+    return points, [Skipped(f"{ids[at]}:{at}", ids[at], reason) for at, reason in refused]
+
+
+def _shipped(sweep: Sweep) -> tuple[Array, Array]:
+    """Time and power over the reference's, by what ships."""
+    law = power_laws()
+    laws = {name: law.get(name, START[name]) for name in FITTED}
+    time, power = relative(sweep, laws)
+    own = power_fit().get("accelerators", {})
+    for name in sorted(set(sweep.names)):
+        curve = own.get(device_of(name).name, {})
+        if "slope" in curve:
+            inside = np.array(sweep.names) == name
+            time[inside], power[inside] = relative(sweep.take(inside), {**laws, **curve})
+    return time, power
+
+
+def _kernels(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Found:
+    """Power of kernels that load one unit, under the limit that a row enforces; time over that of
+    the same kernel at the highest limit, where rows state the rate."""
+    points: list[PowerPoint] = []
+    skipped: list[Skipped] = []
+    timed: dict[tuple[str, str, str], list[tuple[float, str, float, float]]] = {}
+    for number, row in enumerate(_records(table)):
+        source, name = str(row["source"]), str(row["accelerator"])
+        point_id = f"{source}:{number}"
+        try:
+            device = device_of(name)
+            found = at_limit(row, device, power_constants(device))
+        except InputError as error:
+            found = str(error).splitlines()[0]
+        if isinstance(found, str):
+            skipped.append(Skipped(point_id, source, found))
+            continue
+        predicted = float(found.power)
+        points.append(
+            PowerPoint(
+                point_id, source, "power_w", float(row["avg_power_w"]), predicted, LARGE, name
+            )
+        )
+        rate, limit = cell(row, "tflops"), cell(row, "enforced_limit_w")
+        if rate is not None and limit is not None:
+            key = (source, name, str(row["precision"]))
+            timed.setdefault(key, []).append(
+                (float(limit), point_id, float(rate), float(found.slower))
+            )
+    for (source, name, _), own in timed.items():
+        top = max(own)
+        for limit, point_id, rate, slower in own:
+            if limit < top[0]:
+                ratio = slower / top[3]
+                points.append(
+                    PowerPoint(point_id, source, "rel_time", top[2] / rate, ratio, LARGE, name)
+                )
+    return points, skipped
+
+
+def _heat(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Found:
+    """Temperature at the measured power, of the middle of the positions where that is not known."""
+    law = power_laws()
+    points: list[PowerPoint] = []
+    skipped: list[Skipped] = []
+    for number, row in enumerate(_records(table)):
+        source = str(row["source"])
+        point_id = f"{source}:{number}"
+        power, temperature = cell(row, "power_w"), cell(row, "temp_c")
+        try:
+            if power is None or temperature is None:
+                raise InputError("no temperature or no power is measured")
+            device = device_of(str(row["accelerator"]))
+            constants = power_constants(device)
+        except InputError as error:
+            skipped.append(Skipped(point_id, source, str(error).splitlines()[0]))
+            continue
+        cooling = next((c for c in COOLINGS if c in str(row.get("position"))), "air")
+        several = cell(row, "gpu_index") is not None and "node" in str(row.get("position"))
+        flow = law["air_flow"] * float(np.asarray(device.power)) / 700.0
+        before = 0.5 * float(power) / (AIR * flow) if several else 0.0
+        predicted = (
+            law[f"inlet_{cooling}_c"] + before + constants.resistance[cooling] * float(power)
+        )
+        points.append(
+            PowerPoint(
+                point_id, source, "temp_c", float(temperature), float(predicted), TEMPERATURE,
+                str(row["accelerator"]),
+            )
+        )  # fmt: skip
+    return points, skipped
+
+
+def _nodes(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Found:
+    """Power of nodes and accelerators that train."""
+    points: list[PowerPoint] = []
+    skipped: list[Skipped] = []
+    for number, row in enumerate(_records(table)):
+        source = str(row["source"])
+        point_id = f"{source}:{number}"
+        stated = node_row(row)
+        try:
+            if isinstance(stated, str):
+                raise InputError(stated)
+            mean, node = predicted_power(stated, calibration)
+        except InputError as error:
+            skipped.append(Skipped(point_id, source, str(error).splitlines()[0]))
+            continue
+        predicted = mean
+        if stated.metric == "node_power_w":
+            predicted = float(node.direct if stated.direct else node.whole)
+        points.append(
+            PowerPoint(
+                point_id, source, stated.metric, stated.value, predicted, LARGE,
+                stated.accelerator, "llama2-70b",
+            )
+        )  # fmt: skip
+    return points, skipped
+
+
+READERS: Mapping[str, Callable[[pd.DataFrame, Calibration, str | None], Found]] = {
+    "served": _served,
+    "sweeps": _sweeps,
+    "kernels": _kernels,
+    "heat": _heat,
+    "training": _nodes,
+    "systems": _nodes,
+}
+
+
+def power_points(
+    table: pd.DataFrame, kind: str, calibration: Calibration, by: str | None = None
+) -> Found:
+    """Every row of a table of power (`power_table`), predicted or skipped with the reason.
+
+    by   'source', 'model' or 'accelerator': constants are fitted without each group of rows
+
+    Rows that what ships was fitted to are marked, unless they were left out.
+    """
+    table = table.reset_index(drop=True)
+    found, skipped = READERS[kind](table, calibration, by)
+    fitted = set(power_fit().get("fitted_rows", ())) if not by else set()
+    marks = row_marks(table) if fitted else []
+    points = [
+        replace(one, in_sample=marks[int(one.point_id.rpartition(":")[2])] in fitted)
+        if fitted
+        else one
+        for one in found
+    ]
+    return points, skipped
+
+
+__all__ = ["KEYS", "PowerPoint", "power_points", "power_table"]

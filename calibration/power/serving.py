@@ -1,0 +1,274 @@
+"""Served energy: its rows predicted, and the constants of power fitted to their power.
+
+Fitted are six numbers that all accelerators share (`LAWS`), as shares of the limit, energies over
+the law of matrix units, joules per byte; then, for accelerators of many rows, how far their own lie
+from those, held back by a prior of `PRIOR` in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import least_squares
+
+from calibration.tables.energy import energy_point
+from calibration.tables.requests import InferencePoint
+from calibration.tables.runs import Skipped
+from predictor import arrays
+from predictor.arrays import Array
+from predictor.catalog import accelerator, power_constants, power_laws
+from predictor.errors import InputError
+from predictor.plans import batches
+from predictor.power import Activity, demand, operating
+from predictor.serving import ServingActivity, predict_inference, serving_activity
+from predictor.timing import Calibration
+
+LAWS = ("awake_share", "busy_share", "thin", "byte_pj", "waiting_share")
+"""What is fitted to serving; energy of products comes from large ones."""
+
+LAW_SOURCES = ("mlenergy_v3",)
+"""Sources of the shared constants: steady states by an energy counter. Powers that others derive
+from energy and time serve the constants of single accelerators only."""
+
+PRIOR = 0.35
+"""Log-standard-deviation of an accelerator's constants around the shared ones."""
+
+WEIGHT = 3.0
+"""The prior of each constant counts as the square of this in rows."""
+
+LEAST_OWN = 40
+"""Rows from which an accelerator has constants of its own."""
+
+SOFT = 0.08
+"""Log-error from which a row counts less."""
+
+SHARES = ("prefill", "decode", "idle")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A row with its prediction: activity at the measured rate where there is one (`measured`) and
+    as predicted (`own`); tokens per second; power of one accelerator [W], NaN: not stated."""
+
+    point: InferencePoint
+    name: str
+    row: Mapping[Any, Any]
+    measured: ServingActivity | None
+    own: ServingActivity
+    tokens_per_s: float
+    sigma: float
+    power: float
+
+
+def _one(activity: ServingActivity, at: int) -> ServingActivity:
+    """One plan of a batch."""
+    index = np.array([at])
+
+    def pick(values: Array) -> Array:
+        return np.asarray(np.broadcast_to(values, activity.passes.shape)[index])
+
+    return ServingActivity(
+        {k: pick(v) for k, v in activity.share.items()},
+        {
+            k: arrays.take(arrays.widened(v, activity.passes.shape), index)
+            for k, v in activity.activity.items()
+        },
+        pick(activity.prompts),
+        pick(activity.passes),
+    )
+
+
+def served_rows(
+    table: pd.DataFrame, calibration: Calibration, measured: bool = True
+) -> tuple[list[Served], list[Skipped]]:
+    """Every row of a table of served energy, predicted, and those that cannot be."""
+    points: list[tuple[InferencePoint, Mapping[Any, Any]]] = []
+    skipped: list[Skipped] = []
+    for number, row in enumerate(table.to_dict("records")):
+        found = energy_point(row, number, calibration.run)
+        if isinstance(found, Skipped):
+            skipped.append(found)
+        else:
+            points.append((found, row))
+    rows: list[Served] = []
+    for batch in batches([point.request for point, _ in points]):
+        try:
+            found_ = predict_inference(batch.model, batch.cluster, batch.plan, calibration)
+        except InputError as error:
+            refused = (points[at][0] for at in batch.positions)
+            skipped += [Skipped(one.point_id, one.source, str(error)) for one in refused]
+            continue
+        own = serving_activity(found_)
+        stated = np.array([_rate(points[at][1]) for at in batch.positions])
+        given = serving_activity(found_, np.where(np.isfinite(stated), stated, 1.0))
+        for index, at in enumerate(batch.positions):
+            point, stated_row = points[at]
+            rows.append(
+                Served(
+                    point=point,
+                    name=point.request.cluster.accelerator.name,
+                    row=stated_row,
+                    measured=_one(given, index) if np.isfinite(stated[index]) else None,
+                    own=_one(own, index),
+                    tokens_per_s=float(found_.output_tokens_per_s[index]),
+                    sigma=float(found_.sigma["throughput"][index]),
+                    power=float(stated_row.get("power_per_gpu_w") or np.nan),
+                )
+            )
+    return rows, skipped
+
+
+def _rate(row: Mapping[Any, Any]) -> float:
+    value = row.get("output_tok_s")
+    return float(value) if value is not None else np.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of one accelerator, stacked: share of the time and activity by phase."""
+
+    name: str
+    share: dict[str, Array]
+    activity: dict[str, Activity]
+
+
+def stacked(name: str, found: list[ServingActivity]) -> Batch:
+    """Activities of rows of one accelerator as one batch."""
+    wide = {
+        phase: arrays.join([arrays.widened(one.activity[phase], (1,)) for one in found])
+        for phase in SHARES
+    }
+    share = {phase: np.concatenate([one.share[phase] for one in found]) for phase in SHARES}
+    return Batch(name, share, wide)
+
+
+def powers(
+    batch: Batch,
+    own: Mapping[str, float] | None = None,
+    laws: Mapping[str, float] | None = None,
+) -> Array:
+    """Mean power of rows [W].
+
+    own    constants of the accelerator over the laws; None: as shipped
+    laws   values of the laws instead of the shipped ones
+    """
+    known = None if laws is None else {**power_laws(), **laws}
+    constants = power_constants(accelerator(batch.name), known, own)
+    total: Array = np.zeros(len(batch.share["decode"]))
+    for phase in SHARES:
+        drawn = demand(batch.activity[phase], constants)
+        total = total + batch.share[phase] * operating(drawn, constants, constants.limit).power
+    return total
+
+
+def fit_laws(
+    groups: Mapping[str, tuple[Batch, Array]],
+    start: Mapping[str, float],
+    around: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """Constants that suit the rows of all groups.
+
+    groups   rows by accelerator, with their measured powers [W]
+    start    where to begin
+    around   centre of a prior of `PRIOR` in the log; None: no prior
+    """
+    first = np.log([start[name] for name in LAWS])
+    centre = None if around is None else np.log([around[name] for name in LAWS])
+
+    def errors(logs: Array) -> Array:
+        values = {**start, **dict(zip(LAWS, np.exp(logs).tolist(), strict=True))}
+        parts = []
+        for batch, power in groups.values():
+            own = powers(batch, {}, values)
+            # Each accelerator counts as much as any other.
+            weight = 1.0 if len(groups) == 1 else np.sqrt(200.0 / len(power))
+            parts.append(weight * np.log(own / power))
+        if centre is not None:
+            parts.append((logs - centre) / PRIOR * SOFT * WEIGHT)
+        return np.concatenate(parts)
+
+    found = least_squares(errors, first, loss="soft_l1", f_scale=SOFT, diff_step=1e-3, max_nfev=30)
+    return dict(zip(LAWS, np.exp(found.x).tolist(), strict=True))
+
+
+def grouped(rows: list[Served]) -> dict[str, tuple[Batch, Array]]:
+    """Rows with a measured rate and power, by accelerator."""
+    found: dict[str, list[Served]] = {}
+    for row in rows:
+        if row.measured is not None and np.isfinite(row.power):
+            found.setdefault(row.name, []).append(row)
+    return {
+        name: (
+            stacked(name, [one.measured for one in own if one.measured is not None]),
+            np.array([one.power for one in own]),
+        )
+        for name, own in found.items()
+    }
+
+
+def fit(
+    rows: list[Served], start: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Shared constants, and those of accelerators with at least `LEAST_OWN` rows."""
+    groups = grouped(rows)
+    steady = grouped([row for row in rows if row.point.source in LAW_SOURCES])
+    shared = fit_laws(steady, start)
+    own = {
+        name: fit_laws({name: group}, {**start, **shared}, shared)
+        for name, group in groups.items()
+        if len(group[1]) >= LEAST_OWN
+    }
+    return shared, own
+
+
+def without(rows: list[Served], by: str, key: str) -> list[Served]:
+    """Rows of other models, sources or accelerators."""
+    return [row for row in rows if group_of(row, by) != key]
+
+
+def group_of(row: Served, by: str) -> str:
+    """What of a row is left out at a time."""
+    if by == "model":
+        return row.point.request.model.name
+    return row.name if by == "accelerator" else row.point.source
+
+
+def held_out(
+    rows: list[Served], by: str, start: Mapping[str, float]
+) -> list[tuple[Served, float, float]]:
+    """Every row with a measured rate and power, and its power predicted [W] by constants fitted
+    without its model, accelerator or source: at the measured rate, and at the predicted one."""
+    usable = [row for row in rows if row.measured is not None and np.isfinite(row.power)]
+    found = []
+    for key in sorted({group_of(row, by) for row in usable}):
+        rest = without(usable, by, key)
+        # Of one source alone nothing is left to fit: the stated laws then hold.
+        shared, own = fit(rest, start) if _told(rest) else (dict(start), {})
+        for row in usable:
+            if group_of(row, by) != key or row.measured is None:
+                continue
+            batch = stacked(row.name, [row.measured, row.own])
+            power = powers(batch, own.get(row.name, {}), {**start, **shared})
+            found.append((row, float(power[0]), float(power[1])))
+    return found
+
+
+def _told(rows: list[Served]) -> bool:
+    return any(row.point.source in LAW_SOURCES for row in rows)
+
+
+__all__ = [
+    "LAWS",
+    "Served",
+    "fit",
+    "fit_laws",
+    "grouped",
+    "held_out",
+    "powers",
+    "served_rows",
+    "stacked",
+]

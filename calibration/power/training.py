@@ -1,0 +1,124 @@
+"""Nodes that train: rows of fine-tuning and training tables, predicted from their configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibration.tables.cells import cell
+from predictor import catalog
+from predictor.catalog import TrainingPlanSpec, parse
+from predictor.power import NodePower, demand, node_power, settle
+from predictor.timing import Calibration
+from predictor.training import complete_training, predict, step_activity
+
+LORA = {
+    "model": "llama2-70b",
+    "trained": "lora",
+    "lora_rank": 16,
+    "seq_len": 8192,
+    "micro_batch": 1,
+    "precision": "fp8",
+    "framework": "nemo",
+    "era": "2024-06",
+}
+"""MLPerf's fine-tuning of Llama 2 70B (reference of Training v4.0: rank 16, 8,192 tokens), which
+submissions run in NeMo with fp8."""
+
+HOST_SHARE = 0.6
+"""Load of the host of a node that trains, of what work adds to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """What a row states of a node or an accelerator that trains.
+
+    metric   'node_power_w' or 'power_w'
+    value    [W]
+    gpus     in all; per_node of them
+    cooling  None: as the machine has it
+    direct   whether before (direct current) or behind the supplies of the node
+    """
+
+    metric: str
+    value: float
+    accelerator: str
+    gpus: int
+    per_node: int
+    cooling: str | None
+    direct: bool
+
+
+def node_row(row: Mapping[Any, Any]) -> NodeRow | str:
+    """A row of a table of training or system power, or why it is not predicted."""
+    if cell(row, "component") is not None:
+        return _system_row(row)
+    if cell(row, "measured") is not None and not str(row["measured"]).startswith("yes"):
+        return "not measured: rated power times hours"
+    if "LoRA" not in str(cell(row, "workload")):
+        return "the configuration is not stated"
+    gpus, per_node = cell(row, "num_gpus"), cell(row, "gpus_per_node")
+    if gpus is None or per_node is None:
+        return "the number of accelerators is not stated"
+    common = (str(row["accelerator"]), int(gpus), int(per_node))
+    node = cell(row, "node_power_w")
+    scope = str(cell(row, "scope") or "")
+    cooling = "immersion" if "immersion" in scope else None
+    if node is not None:
+        return NodeRow("node_power_w", float(node), *common, cooling, "DC" in scope)
+    mean = cell(row, "median_power_per_gpu_w")
+    if mean is None:
+        return "no power is stated"
+    return NodeRow("power_w", float(mean), *common, cooling, False)
+
+
+def _system_row(row: Mapping[Any, Any]) -> NodeRow | str:
+    """A measured node of a table of parts of systems."""
+    text = str(row["component"])
+    found = re.match(r"8xH100 (\w+), LoRA (\d+) nodes?, (DC|AC)", text)
+    if found is None or row.get("status") != "measured":
+        return "a part, not a machine at work"
+    nodes = int(found[2])
+    return NodeRow(
+        "node_power_w", float(row["value"]), "H100-SXM5-80GB", 8 * nodes, 8, found[1],
+        found[3] == "DC",
+    )  # fmt: skip
+
+
+def lora_plan(gpus: int) -> dict[str, Any]:
+    """Layout of MLPerf's fine-tuning at a scale: four-way tensor parallel, context parallel where
+    there are more ranks than sequences in a batch of eight (submissions of v4.0, from memory)."""
+    cp = 1 if gpus <= 32 else 2 if gpus <= 64 else 4
+    dp = gpus // (4 * cp)
+    return {"gpus": gpus, "tp": 4, "pp": 1, "cp": cp, "global_batch": max(8, dp)}
+
+
+def predicted_power(row: NodeRow, calibration: Calibration) -> tuple[float, NodePower]:
+    """Mean power of an accelerator in the row's run [W], and of its node.
+
+    Raises InputError where the run cannot be.
+    """
+    fields = {
+        **LORA, **lora_plan(row.gpus), "accelerator": row.accelerator,
+        "accelerators_per_node": row.per_node,
+    }  # fmt: skip
+    spec = parse(TrainingPlanSpec, fields, "row")
+    request = complete_training(spec, calibration.run, strict=False)
+    found = predict(request.model, request.cluster, request.plan, calibration)
+    cluster = request.cluster
+    constants = catalog.power_constants(cluster.accelerator)
+    chassis = catalog.chassis(cluster, row.cooling)
+    work = step_activity(found)
+    phases = [demand(one, constants) for one in work.activity.values()]
+    share = [np.asarray(one.time) for one in work.activity.values()]
+    state = settle(phases, share, constants, constants.limit, chassis)
+    mean = float(np.mean(state.mean))
+    node = node_power(
+        mean, row.per_node, constants.limit, HOST_SHARE, catalog.node_constants(cluster),
+        chassis.cooling,
+    )  # fmt: skip
+    return mean, node

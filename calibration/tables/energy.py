@@ -1,0 +1,126 @@
+"""Rows of tables of served energy as requests: what they state under other names than tables of
+inference do, and what their sources' setups say where the table does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from calibration.tables.cells import cell
+from calibration.tables.requests import InferencePoint, inference_point
+from calibration.tables.runs import Skipped
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.timing import RunParameters
+
+TASKS = {
+    "gpqa": 250.0,
+    "lm-arena-chat": 150.0,
+    "sourcegraph-fim": 500.0,
+    "image-chat": 300.0,
+    "video-chat": 800.0,
+    "llm-chat": 150.0,
+    "llm-code": 150.0,
+    "mllm-chat": 600.0,
+    "offline batch": 256.0,
+}
+"""Mean prompt of a task [tokens], which the tables leave out: as `requests.TASK_INPUT`; of pictures
+and films what reaches the language model after their encoder, in the order of magnitude."""
+
+DROPPED = (
+    r"-(instruct|thinking|it|chat|hf|2507|2407|0528|fp8|bf16|vl|v0\.[13]|1\.1|8k|4k|128k)(?=-|$)"
+)
+"""What names of checkpoints add to the dimensions' own."""
+
+SPELLED = (
+    (r"^(meta|nvidia)-", ""),
+    (r"^llama-(?=[234])", "llama"),
+    (r"^gemma-([23])", r"gemma\1"),
+    (r"^codegemma-(2|7)b", r"gemma-\1b"),
+    (r"^codellama-(7|13|70)b", r"llama2-\1b"),
+    (r"^deepseek-v3\.1", "deepseek-v3"),
+    (r"^qwen3-coder-30b", "qwen3-30b"),
+    (r"^mistral-nemo", "mistral-nemo-12b"),
+    (r"^mistral-large", "mistral-large-123b"),
+    (r"\s*\(.*\)$", ""),
+)
+"""Checkpoints' names as the catalog spells them."""
+
+PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "mxfp4", "fp16": "fp16"}
+
+ACCELERATORS = {"B200": "B200-SXM-180GB", "A100-80GB": "A100-SXM4-80GB"}
+
+ERAS = {"mlenergy_v3": "2025-10", "mlenergy_v2": "2024-08", "nlr_offline": "2025-06"}
+"""Months of the engines that the sources ran."""
+
+REFUSED = {
+    "mlenergy_v1": "the variant of the accelerator is not stated",
+    "tokenpowerbench": "runs of seconds, accelerators that idle included",
+    "chuyishang": "the requests at a time are not stated",
+}
+"""Sources that cannot be predicted, and why."""
+
+
+def catalog_name(checkpoint: str) -> str:
+    """Name of the catalog's model behind that of a checkpoint.
+
+    Raises InputError where there is none.
+    """
+    name = checkpoint.rpartition("/")[2].lower()
+    for _ in range(3):
+        name = re.sub(DROPPED, "", name)
+    for pattern, put in SPELLED:
+        name = re.sub(pattern, put, name)
+    return str(catalog.find("models", name)["name"])
+
+
+def energy_point(
+    row: Mapping[Any, Any], number: int, run: RunParameters
+) -> InferencePoint | Skipped:
+    """A row of a table of served energy as a point of inference (its value is the measured rate of
+    generated tokens), or the reason why it is none.
+
+    number   of the row in its table
+    """
+    source = str(cell(row, "source") or "")
+    point_id = f"{source}:{number}"
+    if source in REFUSED:
+        return Skipped(point_id, source, REFUSED[source])
+    try:
+        name = catalog_name(str(cell(row, "model")))
+    except InputError:
+        return Skipped(point_id, source, "the model is not in the catalog")
+    task = str(cell(row, "task"))
+    given = cell(row, "input_len") or TASKS.get(task)
+    made = cell(row, "output_len") or cell(row, "max_output_tokens")
+    gpus, batch = int(row["n_gpus"]), cell(row, "batch")
+    if given is None or made is None or batch is None:
+        return Skipped(point_id, source, "lengths or requests at a time are not stated")
+    tp, ep, dp = (cell(row, key) for key in ("tp", "ep", "dp"))
+    if dp is not None and float(dp) <= 1:
+        dp = None
+    spread = ep is not None and float(ep) > 1
+    stated = {
+        "point_id": point_id,
+        "source": source,
+        "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
+        "gpus_per_node": 8,
+        "num_gpus": gpus,
+        "model": name,
+        "tp": tp if tp is not None and not spread else (None if spread else gpus),
+        "pp": cell(row, "pp"),
+        "ep": ep if spread else None,
+        "dp": dp,
+        "weights_precision": PRECISIONS.get(str(cell(row, "precision")), "bf16"),
+        "batch": cell(row, "max_num_seqs") or batch,
+        "concurrency": max(round(float(batch)), 1),
+        "input_len": given,
+        "output_len": max(round(float(made)), 1),
+        "framework": "vllm",
+        "published": ERAS.get(source, "2025-06"),
+        "metric": "output_tokens_per_s",
+        "value": cell(row, "output_tok_s") or 1.0,
+        "notes": "batch=max_num_seqs",
+    }
+    return inference_point({k: v for k, v in stated.items() if v is not None}, run)

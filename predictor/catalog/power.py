@@ -1,0 +1,165 @@
+"""Constants of power: of an accelerator, its node and how it is cooled, from `data/power`.
+
+`laws.yaml` states laws by which any accelerator has constants, `fitted.json` what was fitted: the
+laws' own values, and those of accelerators that were measured. What a machine's budget says of its
+arithmetic (`Accelerator.energy`) stands in place of the law.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.catalog import tables
+from predictor.errors import InputError, unknown
+from predictor.hardware import Accelerator, Cluster, matrix_energy
+from predictor.power import COOLINGS, Chassis, Curve, NodeConstants, PowerConstants
+
+PJ = 1e-12
+
+STACKED = 1.2e12
+"""Bandwidth from which memory is stacked (HBM), below which it is GDDR [bytes/s]; V100, with
+900 GB/s, is told by its architecture."""
+
+HOT, COOL = 700.0, 2.5
+"""Limit for which the heat sink and the air of `laws.yaml` hold [W]; how much weaker the cooling of
+a small board may be at most."""
+
+
+@lru_cache(maxsize=4)
+def _tables(folder: Path) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, Any]]:
+    table = tables.read_mapping(folder / "power" / "laws.yaml")
+    laws = {name: float(entry["value"]) for name, entry in table.items()}
+    path = folder / "power" / "fitted.json"
+    if not path.is_file():
+        return laws, {}, {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON: {error}") from None
+    return {**laws, **content["laws"]}, content["accelerators"], content
+
+
+def power_laws() -> dict[str, float]:
+    """Values of the laws, the fitted ones in place of the assumed."""
+    return dict(_tables(tables.data_dir())[0])
+
+
+def power_fit() -> Mapping[str, Any]:
+    """The content of `fitted.json`: provenance and errors of what was left out."""
+    return _tables(tables.data_dir())[2]
+
+
+def is_stacked(accelerator: Accelerator) -> bool:
+    """Whether its memory is stacked (HBM)."""
+    if accelerator.architecture == "volta":
+        return True
+    return bool(np.all(np.asarray(accelerator.bandwidth) >= STACKED))
+
+
+def power_constants(
+    accelerator: Accelerator,
+    laws: Mapping[str, float] | None = None,
+    own: Mapping[str, float] | None = None,
+) -> PowerConstants:
+    """Constants of an accelerator: its own where it was measured, else by law.
+
+    laws, own   instead of the tables' (fits use them)
+
+    Raises InputError for a host, and where the catalog knows no power limit.
+    """
+    known, measured, _ = _tables(tables.data_dir())
+    limit = accelerator.power
+    if accelerator.is_host or not np.all(np.isfinite(limit)):
+        raise InputError(
+            f"power of {accelerator.name} is not known; state power_w of the accelerator"
+        )
+    fitted = measured.get(accelerator.name, {}) if own is None else own
+    law = {**(known if laws is None else laws), **fitted}
+    stacked = is_stacked(accelerator)
+    standing = 0.0 if stacked else law["gddr_w_per_gb"] * np.asarray(accelerator.memory) / 1e9
+    return PowerConstants(
+        limit=limit,
+        off=law["off_share"] * np.asarray(limit),
+        awake=np.asarray(law["awake_share"] * np.asarray(limit) + standing),
+        busy=law["busy_share"] * np.asarray(limit),
+        waiting=law["waiting_share"] * np.asarray(limit),
+        rows=law["rows"],
+        flop=law["flop_scale"] * _product_energy(accelerator),
+        thin=law["thin"],
+        byte=PJ * law["byte_pj" if stacked else "gddr_byte_pj"],
+        link=PJ * law["link_pj"],
+        leaking=law["leaking"],
+        leakage=law["leakage"],
+        reference=law["reference_c"],
+        tracking=law["tracking"],
+        slowdown=law["slowdown_c"],
+        clock=accelerator.clock,
+        sigma=law.get("sigma", law["sigma_relatives"]),
+        curve=Curve(law["slope"], law["floor"]),
+        resistance=_resistances(law, limit),
+        status="fitted" if fitted else "relatives",
+    )
+
+
+def _product_energy(accelerator: Accelerator) -> Numeric:
+    """Per 16-bit FLOP of products [J]: the budget's, else by the width of the matrix units."""
+    stated = np.asarray(accelerator.energy, float)
+    peak = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    width = np.asarray(peak) / (np.asarray(accelerator.sms) * accelerator.clock)
+    usual = np.asarray(matrix_energy(np.where(np.isfinite(width), width, 1024.0)))
+    return np.asarray(np.where(np.isfinite(stated), stated, usual))
+
+
+def _resistances(law: Mapping[str, float], limit: Numeric) -> dict[str, float]:
+    """By cooling [K/W]: heat sinks are made for the limit of the board."""
+    scale = float(np.clip(HOT / np.mean(np.asarray(limit)), 1.0 / COOL, COOL))
+    return {name: law[f"resistance_{name}"] * scale for name in COOLINGS}
+
+
+def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = None) -> Chassis:
+    """How the nodes of a cluster are cooled: air unless their scale-up domain leaves the node
+    (racks of NVL72), or as stated.
+
+    cooling   of `COOLINGS`
+    inlet     of the air or the coolant [°C]
+
+    Raises InputError for a cooling that does not exist.
+    """
+    law = power_laws()
+    if cooling is not None and cooling not in COOLINGS:
+        raise unknown("cooling", cooling, COOLINGS)
+    wide = len(cluster.tiers) > 1 and cluster.tiers[0].size > 2 * cluster.accelerators_per_node
+    name = cooling or ("liquid" if wide else "air")
+    rows = int(law["air_rows"]) if cluster.accelerators_per_node >= 4 else 1
+    limit = float(np.mean(np.asarray(cluster.accelerator.power)))
+    return Chassis(
+        cooling=name,
+        inlet=law[f"inlet_{name}_c"] if inlet is None else inlet,
+        rows=rows if name == "air" else 1,
+        flow=law["air_flow"] * limit / HOT,
+    )
+
+
+def node_constants(cluster: Cluster) -> NodeConstants:
+    """What of a node of a cluster is no accelerator; the laws are of nodes of eight."""
+    law, count = power_laws(), float(cluster.accelerators_per_node)
+    share = count / 8.0
+    scale = float(np.mean(np.asarray(cluster.accelerator.power))) / HOT
+    return NodeConstants(
+        idle=law["node_idle"] * share**0.5,
+        span=law["node_span"] * share**0.5,
+        adapter=law["adapter"],
+        adapters=law["adapters_per_accelerator"] * count,
+        switch=law["switch"] if count > 2 else 0.0,
+        fans=law["fans"] * share * scale,
+        spread=law["fan_least"],
+        efficiency=law["supply_efficiency"],
+        fabric=law["fabric"],
+    )

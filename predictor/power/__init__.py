@@ -1,0 +1,75 @@
+"""Power, energy and heat of accelerators and nodes: pure functions of arrays."""
+
+from predictor.power.clock import Curve, power_at, settled, stretch, switching
+from predictor.power.conditions import Conditions
+from predictor.power.constants import RELATIVE_ENERGY, PowerConstants, relative_energy
+from predictor.power.demand import (
+    Activity,
+    Drawn,
+    Operating,
+    demand,
+    joined,
+    leaking,
+    occupancy,
+    operating,
+)
+from predictor.power.heat import AIR, COOLINGS, Chassis, Settled, ambient, die_gap, settle
+from predictor.power.phases import (
+    AVERAGED,
+    INSTANT,
+    Phase,
+    energy,
+    mean_power,
+    peak_power,
+    sampled_peak,
+)
+from predictor.power.site import (
+    KWH,
+    NodeConstants,
+    NodePower,
+    Tariff,
+    fan_power,
+    node_power,
+    site_energy,
+)
+
+__all__ = [
+    "AIR",
+    "AVERAGED",
+    "COOLINGS",
+    "INSTANT",
+    "KWH",
+    "RELATIVE_ENERGY",
+    "Activity",
+    "Chassis",
+    "Conditions",
+    "Curve",
+    "Drawn",
+    "NodeConstants",
+    "NodePower",
+    "Operating",
+    "Phase",
+    "PowerConstants",
+    "Settled",
+    "Tariff",
+    "ambient",
+    "demand",
+    "die_gap",
+    "energy",
+    "fan_power",
+    "joined",
+    "leaking",
+    "mean_power",
+    "node_power",
+    "occupancy",
+    "operating",
+    "peak_power",
+    "power_at",
+    "relative_energy",
+    "sampled_peak",
+    "settle",
+    "settled",
+    "site_energy",
+    "stretch",
+    "switching",
+]

@@ -1,0 +1,30 @@
+"""What a request says of power: limits, cooling, and what energy costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from predictor.power.site import Tariff
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Under what a run is powered; what is None is as the machine has it.
+
+    limit     of one accelerator [W]
+    clock     that it does not exceed [Hz]
+    inlet     of air or coolant [°C]
+    cooling   'air', 'liquid' or 'immersion'
+    tariff    of energy
+    """
+
+    limit: float | None = None
+    clock: float | None = None
+    inlet: float | None = None
+    cooling: str | None = None
+    tariff: Tariff = field(default_factory=Tariff)
+
+    @property
+    def slows(self) -> bool:
+        """Whether anything is asked for that a prediction without it does not have."""
+        return any(one is not None for one in (self.limit, self.clock, self.inlet, self.cooling))

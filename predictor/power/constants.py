@@ -1,0 +1,79 @@
+"""What an accelerator draws: the constants of its power, in SI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.power.clock import Curve
+
+RELATIVE_ENERGY = {
+    "fp32": 4.0,
+    "tf32": 2.3,
+    "fp8": 0.45,
+    "fp8_block": 0.5,
+    "mxfp8": 0.45,
+    "int8": 0.45,
+    "sq": 0.45,
+    "fp4": 0.3,
+    "nvfp4": 0.3,
+    "mxfp4": 0.3,
+    "w4a8_mxfp4_mxfp8": 0.45,
+}
+"""Energy of a FLOP over that of 16 bits. fp8 and tf32: unit ladder of a B300 (8192³ products, less
+what it draws awake); int8 as fp8; fp32 outside matrix units and fp4: from memory, by the width of
+their multipliers. Every other data type is multiplied in 16 bits."""
+
+
+def relative_energy(dtype: str) -> float:
+    """Energy of a FLOP of a data type over that of 16 bits."""
+    return RELATIVE_ENERGY.get(dtype, 1.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PowerConstants:
+    """Constants of one accelerator, or arrays of many; those with a share are of `limit`.
+
+    limit       cap that the board holds by itself [W]
+    off         without a context [W]
+    awake       with a context, boost clocks held, no kernel [W]; `leaking` is the share of it that
+                leaks, at the temperature `reference` [°C]
+    busy        processors that are full of threads, beside what their arithmetic takes [W]
+    waiting     ranks that spin in a collective or for each other [W]
+    rows        that fill the processors half
+    flop        per 16-bit FLOP of products of many rows [J]; `thin` times as much where a pass has
+                a row for each sequence only
+    byte        of memory traffic [J]
+    link        per byte sent on a link [J]
+    curve       voltage over clock
+    tracking    mean power over the limit, where it binds
+    clock       highest clock [Hz]
+    leakage     relative growth of the leaking power per kelvin
+    resistance  from the chip to its coolant [K/W], by cooling
+    slowdown    temperature at which the clock is stepped down [°C]
+    sigma       log-standard-deviation of a power of this accelerator
+    status      'fitted' to measurements of it, or from its 'relatives'
+    """
+
+    limit: Numeric
+    off: Numeric
+    awake: Numeric
+    busy: Numeric
+    waiting: Numeric
+    rows: Numeric
+    flop: Numeric
+    thin: Numeric
+    byte: Numeric
+    link: Numeric
+    leaking: Numeric
+    leakage: Numeric
+    reference: Numeric
+    tracking: Numeric
+    slowdown: Numeric
+    clock: Numeric = np.nan
+    sigma: Numeric = 0.2
+    curve: Curve = field(default_factory=Curve)
+    resistance: dict[str, float] = field(default_factory=dict)
+    status: str = "relatives"

@@ -1,0 +1,136 @@
+"""What work draws before anything limits it: from its arithmetic and its traffic.
+
+P = awake(T) + busy x occupancy + waiting x spinning + (e_flop F + e_byte B + e_link N) / t: the
+constant + static + dynamic form of Kandiah et al. 2021 (AccelWattch) and Guerreiro et al. 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.power.clock import power_at, settled, stretch
+from predictor.power.constants import PowerConstants
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activity:
+    """What one accelerator does for a time; arrays of one broadcast shape.
+
+    time      at the clock at which work was timed [s]
+    flop      in 16-bit equivalents (`relative_energy`)
+    bytes     to and from memory
+    link      bytes sent on links
+    rows      of its products and kernels, which fill the processors
+    thin      share of the FLOPs in products of a row for each sequence only, 0..1
+    spinning  share of the time in which it waits for others in a kernel, 0..1
+    core      share of the time that follows the processors' clock, 0..1
+    """
+
+    time: Numeric
+    flop: Numeric = 0.0
+    bytes: Numeric = 0.0
+    link: Numeric = 0.0
+    rows: Numeric = 0.0
+    thin: Numeric = 0.0
+    spinning: Numeric = 0.0
+    core: Numeric = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """Parts of a power at the reference clock [W], and the share of time that follows the clock.
+
+    fixed   leaks, or does not switch
+    core    processors and their clock trees
+    other   memory and links
+    """
+
+    fixed: Array
+    core: Array
+    other: Array
+    share: Array
+
+    @property
+    def whole(self) -> Array:
+        """All of it [W]."""
+        return np.asarray(self.fixed + self.core + self.other)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operating:
+    """Work as it settles: clock over the reference, time over that at the reference, power [W]."""
+
+    clock: Array
+    slower: Array
+    power: Array
+
+
+def leaking(constants: PowerConstants, temperature: Numeric) -> Array:
+    """Power that leaks [W] at a temperature [°C]: exponential around the reference (Su et al.
+    2003, linearised range)."""
+    above = np.asarray(temperature, float) - constants.reference
+    return np.asarray(constants.awake * constants.leaking * np.exp(constants.leakage * above))
+
+
+def occupancy(rows: Numeric, constants: PowerConstants) -> Array:
+    """Share of the processors' threads that so many rows fill, 0..1."""
+    return np.asarray(1.0 / (1.0 + constants.rows / np.maximum(rows, 1e-9)))
+
+
+def demand(activity: Activity, constants: PowerConstants) -> Drawn:
+    """Power that work draws at the reference clock and temperature, by part [W]."""
+    time = np.maximum(activity.time, 1e-15)
+    clocked = constants.awake * (1.0 - np.asarray(constants.leaking))
+    each = constants.flop * (1.0 + (constants.thin - 1.0) * np.asarray(activity.thin))
+    core = (
+        clocked
+        + constants.busy * occupancy(activity.rows, constants)
+        + constants.waiting * np.asarray(activity.spinning)
+        + each * np.asarray(activity.flop) / time
+    )
+    other = (constants.byte * activity.bytes + constants.link * activity.link) / time
+    fixed = leaking(constants, constants.reference)
+    parts = np.broadcast_arrays(fixed, core, other, np.asarray(activity.core, float))
+    return Drawn(*(np.asarray(part) for part in parts))
+
+
+def operating(
+    drawn: Drawn,
+    constants: PowerConstants,
+    limit: Numeric,
+    clock: Numeric = 1.0,
+    temperature: Numeric | None = None,
+) -> Operating:
+    """How work settles under a limit [W], a clock that is not exceeded (share), and heat [°C].
+
+    drawn   at the reference temperature
+
+    Work was timed under the board's own limit: what exceeds that by the constants is held to it at
+    the reference clock; a lower limit, or leakage above the reference, starts from there.
+    """
+    own = np.asarray(constants.tracking * constants.limit)
+    room = np.maximum(own - drawn.fixed, 0.0)
+    scale = np.minimum(room / np.maximum(drawn.core + drawn.other, 1e-9), 1.0)
+    core, other = drawn.core * scale, drawn.other * scale
+    fixed = drawn.fixed if temperature is None else leaking(constants, temperature)
+    bound = np.minimum(np.asarray(limit) * constants.tracking, own)
+    found = settled(bound, fixed, core, other, drawn.share, constants.curve)
+    found = np.minimum(found, clock)
+    power = power_at(found, fixed, core, other, drawn.share, constants.curve)
+    return Operating(found, stretch(found, drawn.share), power)
+
+
+def joined(first: Activity, second: Activity) -> Activity:
+    """Both beside each other: the longer time, all of the work of both."""
+    return replace(
+        first,
+        time=np.maximum(first.time, second.time),
+        flop=np.asarray(first.flop) + second.flop,
+        bytes=np.asarray(first.bytes) + second.bytes,
+        link=np.asarray(first.link) + second.link,
+        rows=np.maximum(first.rows, second.rows),
+        spinning=np.maximum(first.spinning, second.spinning),
+    )

@@ -1,0 +1,129 @@
+"""Heat: the temperature of each accelerator of a node, and what it does to power and clock.
+
+C dT/dt = P - (T - T_air) / R for each; air passes the positions in the order of the chassis and
+each warms it by P / (rho c q). Shapes: positions lead, plans follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Mask, Numeric
+from predictor.power.constants import PowerConstants
+from predictor.power.demand import Drawn, Operating, operating
+
+AIR = 1160.0
+"""Heat that a cubic metre of air takes per kelvin [J/(m³ K)], at 35 °C."""
+
+ROUNDS = 4
+"""Of the fixed point between temperature, leakage, power and clock; it contracts by R dP/dT < 0.05
+each round."""
+
+COOLINGS = ("air", "liquid", "immersion")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chassis:
+    """How a node is cooled.
+
+    cooling   of `COOLINGS`
+    inlet     of the air or the coolant [°C]
+    rows      accelerators that the same air passes one after the other (1: side by side)
+    flow      of air past one accelerator [m³/s]
+    coupling  from one die of a package to the other [W/K]; 0: one die
+    """
+
+    cooling: str
+    inlet: Numeric
+    rows: int
+    flow: float
+    coupling: float = 0.0
+
+
+def ambient(power: Array, chassis: Chassis) -> Array:
+    """Temperature of what cools each position [°C]: the inlet and all that stands before it.
+
+    power   of each position of a row, front first, (rows, *plans) [W]
+    """
+    inlet = np.asarray(chassis.inlet, float)
+    if chassis.cooling != "air":
+        return np.asarray(inlet + np.zeros_like(power))
+    before = np.concatenate([np.zeros_like(power[:1]), np.cumsum(power, axis=0)[:-1]])
+    return np.asarray(inlet + before / (AIR * chassis.flow))
+
+
+def die_gap(difference: Numeric, resistance: Numeric, coupling: Numeric) -> Array:
+    """Difference in temperature of two coupled dies [K] whose coolants or powers differ: that of
+    each alone, reduced by what flows between them: D / (1 + 2 G R).
+
+    difference   of both alone [K]
+    coupling     between them [W/K]
+    """
+    return np.asarray(np.asarray(difference) / (1.0 + 2.0 * np.asarray(coupling) * resistance))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """Positions of a node at rest; arrays (rows, *plans).
+
+    temperature   [°C]
+    states        how each phase of the work settles
+    mean          power [W]
+    longer        time of all phases over that at the reference clock
+    throttled     whether heat, not the power limit, holds the clock
+    """
+
+    temperature: Array
+    states: list[Operating]
+    mean: Array
+    longer: Array
+    throttled: Mask
+
+
+def settle(
+    drawn: Sequence[Drawn],
+    share: Sequence[Array],
+    constants: PowerConstants,
+    limit: Numeric,
+    chassis: Chassis,
+    clock: Numeric = 1.0,
+) -> Settled:
+    """Temperature, clock and power of every position, as a fixed point.
+
+    drawn   demand of each phase of the work, at the reference temperature
+    share   of the time that each takes at the reference clock
+
+    Phases follow each other faster than chips warm up: the temperature is that of the mean power.
+    Where it would exceed the slowdown temperature, power is limited to what the cooling carries
+    away there.
+    """
+    rows = max(chassis.rows, 1)
+    resistance = constants.resistance[chassis.cooling]
+    limits: Array = np.asarray(limit, float)
+    warm: Numeric = constants.reference
+    throttled: Mask = np.zeros(1, dtype=bool)
+    for _ in range(ROUNDS):
+        states = [operating(one, constants, limits, clock, warm) for one in drawn]
+        times = [part * one.slower for part, one in zip(share, states, strict=True)]
+        longer = sum(times, np.zeros(()))
+        joules = sum((t * one.power for t, one in zip(times, states, strict=True)), np.zeros(()))
+        mean = np.asarray(joules / np.maximum(longer, 1e-15))
+        if mean.ndim == 0 or mean.shape[0] != rows or not np.ndim(warm):
+            mean = np.broadcast_to(mean, (rows, *mean.shape))
+        around = ambient(mean, chassis)
+        temperature = around + resistance * mean
+        hot = temperature > constants.slowdown + 0.05
+        room = np.maximum((constants.slowdown - around) / resistance, 1.0)
+        limits = np.where(hot, np.minimum(limits, mean) * room / mean, limits)
+        throttled = throttled | hot
+        warm = np.minimum(temperature, constants.slowdown)
+    return Settled(
+        temperature=np.asarray(temperature),
+        states=states,
+        mean=mean,
+        longer=np.broadcast_to(longer, mean.shape),
+        throttled=np.asarray(throttled),
+    )

@@ -1,0 +1,110 @@
+"""From accelerators to nodes, racks and sites: kilowatts, kilowatt-hours, money and CO2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+
+KWH = 3.6e6
+"""Joules."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeConstants:
+    """What of a node is no accelerator.
+
+    idle, span    of processors, memory and drives: idle, and what work adds [W]
+    adapter       one network adapter with its optics [W]; adapters in a node
+    switch        switches inside the node, per accelerator [W]
+    fans          of an air-cooled node at full flow [W]; cubic in the flow, which follows the heat
+    spread        least flow over the full one
+    efficiency    of the power supplies
+    fabric        switches and optics outside, per adapter [W]
+    """
+
+    idle: Numeric
+    span: Numeric
+    adapter: Numeric
+    adapters: Numeric
+    switch: Numeric
+    fans: Numeric
+    spread: Numeric
+    efficiency: Numeric
+    fabric: Numeric
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodePower:
+    """Of one node [W]: by part, at its supplies' outlets (`direct`) and inlets (`whole`); `fabric`
+    is the network outside it."""
+
+    parts: dict[str, Array]
+    direct: Array
+    whole: Array
+    fabric: Array
+
+
+def fan_power(heat: Numeric, full: Numeric, constants: NodeConstants, cooling: str) -> Array:
+    """Fans [W]: flow in proportion to heat, power cubic in flow (fan affinity laws); none in
+    liquid."""
+    if cooling != "air":
+        return np.zeros(np.shape(heat))
+    flow = np.clip(np.asarray(heat) / full, constants.spread, 1.0)
+    return np.asarray(constants.fans * flow**3)
+
+
+def node_power(
+    accelerators: Numeric,
+    count: Numeric,
+    rated: Numeric,
+    load: Numeric,
+    constants: NodeConstants,
+    cooling: str,
+) -> NodePower:
+    """Power of a node.
+
+    accelerators   one of them, mean [W]; `count` in the node, each rated at `rated` [W]
+    load           of the host, 0..1
+    """
+    ours = np.asarray(accelerators) * count
+    host = constants.idle + constants.span * np.asarray(load)
+    adapters = constants.adapter * np.asarray(constants.adapters)
+    switches = constants.switch * np.asarray(count)
+    inside = ours + host + adapters + switches
+    full = np.asarray(rated) * count + constants.idle + constants.span + adapters + switches
+    fans = fan_power(inside, full, constants, cooling)
+    direct = inside + fans
+    whole = direct / constants.efficiency
+    parts = {
+        "accelerators": ours,
+        "host": host,
+        "adapters": adapters,
+        "switches": switches,
+        "fans": fans,
+        "supplies": whole - direct,
+    }
+    shape = np.shape(whole)
+    return NodePower(
+        {name: np.broadcast_to(value, shape) for name, value in parts.items()},
+        np.asarray(direct),
+        np.asarray(whole),
+        np.broadcast_to(constants.fabric * np.asarray(constants.adapters), shape),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What energy costs: per kWh in any currency (None: not asked), kg CO2e per kWh (None), and
+    the site's power over that of its machines."""
+
+    price: float | None = None
+    carbon: float | None = None
+    pue: float = 1.15
+
+
+def site_energy(joules: Numeric, tariff: Tariff) -> Array:
+    """Energy at the meter of the site [kWh] for energy at the machines [J]."""
+    return np.asarray(np.asarray(joules) * tariff.pue / KWH)

@@ -1,0 +1,106 @@
+"""What a training step draws: its phases from the kernels and the schedule that give its time.
+
+Products count as those of many rows. Exposed communication and bubbles wait in kernels that spin;
+the optimizer streams memory. All of it is of the slowest stage, on which the breakdown is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array
+from predictor.power import Activity, relative_energy
+from predictor.training.prediction import TrainingPrediction
+
+COMPUTED = ("forward", "backward", "recompute")
+NEAR = ("tp_communication", "cp_communication", "ep_communication")
+FAR = ("pp_communication", "dp_communication")
+STREAMED = 0.7
+"""Share of the memory's bandwidth that the optimizer reaches."""
+
+FULL = 1e9
+"""Rows of kernels that fill the processors."""
+
+SENDING = 0.6
+"""Share of a link's rate that collectives reach, for its energy."""
+
+COPIES = 3.0
+"""Traffic of the memory per byte on a link: read, read to be added to, written (rings)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepActivity:
+    """What one accelerator does in a step, by phase: activities of the plans' shape, and in how
+    many pieces each comes."""
+
+    activity: dict[str, Activity]
+    pieces: dict[str, Array]
+
+
+def step_activity(found: TrainingPrediction) -> StepActivity:
+    """Activity of the slowest stage by phase: terms of the breakdown, collectives together
+    ('communication'), host, framework and loading as 'waiting'."""
+    terms, plan = found.breakdown, found.plan
+    neutral = found.step_time - terms["data_loading"]
+    factor = neutral / np.maximum(neutral - terms["framework"], 1e-15)
+    work = _work(found)
+    compute = sum((terms[name] for name in COMPUTED), np.zeros(()))
+    hidden = sum(found.hidden.values(), np.zeros(()))
+    beside = np.minimum(hidden / np.maximum(compute, 1e-15), 1.0)
+    device = found.cluster.accelerator
+    peak, bandwidth = found.peak, np.asarray(device.bandwidth)
+    near, far = (SENDING * np.asarray(found.cluster.tiers[at].bandwidth) for at in (0, -1))
+    micro = np.asarray(plan.micro_batches, float) * plan.vpp
+    activity, pieces = {}, {}
+    for name in COMPUTED:
+        flop, moved = work[name]
+        ideal = flop / peak, moved / bandwidth
+        activity[name] = Activity(
+            time=np.maximum(factor * terms[name], 1e-12),
+            flop=flop,
+            bytes=moved,
+            link=beside * terms[name] * near,
+            rows=FULL,
+            spinning=beside,
+            core=ideal[0] / np.maximum(ideal[0] + ideal[1], 1e-30),
+        )
+        pieces[name] = micro
+    inner, outer = (
+        factor * sum((terms[name] for name in names), np.zeros(())) for names in (NEAR, FAR)
+    )
+    sent = inner * near + outer * far
+    activity["communication"] = Activity(
+        np.maximum(inner + outer, 1e-12), bytes=COPIES * sent, link=sent, spinning=1.0
+    )
+    pieces["communication"] = micro
+    activity["bubble"] = Activity(np.maximum(factor * terms["bubble"], 1e-12), spinning=1.0)
+    pieces["bubble"] = np.full_like(micro, 2.0)
+    update = np.maximum(factor * terms["optimizer"], 1e-12)
+    activity["optimizer"] = Activity(update, bytes=STREAMED * bandwidth * update, rows=FULL)
+    pieces["optimizer"] = np.ones_like(micro)
+    waits = factor * (terms["host"] + terms["offload"]) + terms["data_loading"]
+    activity["waiting"] = Activity(np.maximum(waits, 1e-12))
+    pieces["waiting"] = micro
+    return StepActivity(activity, pieces)
+
+
+def _work(found: TrainingPrediction) -> dict[str, tuple[Array, Array]]:
+    """Arithmetic (16-bit equivalents) [FLOP] and traffic [bytes] of a step by phase."""
+    index = found.unique
+    shape = found.step_time.shape
+    totals = {name: (np.zeros(shape), np.zeros(shape)) for name in COMPUTED}
+    for operator, count in zip(found.operators, found.executions, strict=True):
+        if operator.phase not in totals:
+            continue
+        flop, moved = (
+            value if not value.ndim else value[index]
+            for value in (
+                np.asarray(operator.flop * relative_energy(operator.dtype)),
+                np.asarray(operator.bytes, float),
+            )
+        )
+        before = totals[operator.phase]
+        totals[operator.phase] = (before[0] + count * flop, before[1] + count * moved)
+    return totals

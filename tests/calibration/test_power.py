@@ -1,0 +1,122 @@
+"""Tables of power: which table a file is, how rows are read, what is predicted of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.power.fit import row_marks, spread
+from calibration.power.ladder import fit_ladder
+from calibration.power.points import power_points, power_table
+from calibration.power.sweeps import START, fit_sweeps, relative, sweep_of
+from calibration.power.training import node_row
+from calibration.tables.energy import catalog_name, energy_point
+from calibration.tables.requests import InferencePoint
+from calibration.tables.runs import Skipped
+from predictor.catalog import load
+from predictor.errors import InputError
+
+BASE = {"source": "made", "group": "g", "control": "power_limit", "core_clock_mhz": np.nan}
+
+
+def limits(accelerator: str = "A40") -> pd.DataFrame:
+    rows = [
+        {"accelerator": accelerator, "power_limit_w": w, "time_s": t, "avg_power_w": p, **BASE}
+        for w, t, p in ((300.0, 10.0, 270.0), (200.0, 11.5, 190.0), (250.0, 10.3, 240.0))
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("google/gemma-3-12b-it", "gemma3-12b"),
+        ("Qwen/Qwen3-VL-8B-Instruct", "qwen3-8b"),
+    ],
+)
+def test_checkpoints_have_the_catalogs_names(name: str, known: str) -> None:
+    assert catalog_name(name) == known
+
+
+def test_a_checkpoint_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError):
+        catalog_name("nobody/no-model-7b")
+
+
+def test_rows_of_served_energy_are_points_or_say_why_not() -> None:
+    row = {
+        "source": "mlenergy_v3", "model": "Qwen/Qwen3-8B", "accelerator": "B200", "n_gpus": 1,
+        "task": "gpqa", "batch": 7.9, "max_num_seqs": 8.0, "output_len": 900.0, "tp": 1.0,
+        "precision": "bfloat16", "output_tok_s": 500.0,
+    }  # fmt: skip
+    run = load("default").run
+    point = energy_point(row, 3, run)
+    assert isinstance(point, InferencePoint)
+    assert point.point_id == "mlenergy_v3:3"
+    assert point.value == 500.0
+    refused = energy_point({**row, "source": "mlenergy_v1"}, 3, run)
+    assert isinstance(refused, Skipped)
+    assert "variant" in refused.reason
+
+
+def test_the_highest_limit_is_the_reference_and_lower_ones_cost_time() -> None:
+    sweep, skipped = sweep_of(limits())
+    assert [at for at, _ in skipped] == [0]
+    time, power = relative(sweep, START)
+    by_limit = dict(zip(sweep.limit.tolist(), zip(time, power, strict=True), strict=True))
+    assert by_limit[200.0][0] > by_limit[250.0][0] >= 1.0
+    assert by_limit[200.0][1] < by_limit[250.0][1] < 1.0
+    assert sweep.binding.tolist() == [True, True]
+
+
+def test_a_fit_of_sweeps_comes_back_to_what_made_them() -> None:
+    made, _ = sweep_of(pd.concat([limits(), limits("RTX 3090").assign(group="h")]))
+    truth = {**START, "slope": 1.0, "gaps": 0.5}
+    time, power = relative(made, truth)
+    from dataclasses import replace
+
+    found = fit_sweeps(replace(made, time=time, power=power))
+    again = relative(made, found)
+    assert np.abs(again[0] / time - 1).max() < 0.02
+    assert np.abs(again[1] / power - 1).max() < 0.02
+
+
+def test_tables_are_told_apart_and_scored() -> None:
+    assert power_table(limits()) == "sweeps"
+    assert power_table(pd.DataFrame({"m": [1]})) is None
+    points, skipped = power_points(limits(), "sweeps", load("default"))
+    assert {point.metric for point in points} == {"rel_time", "rel_power"}
+    assert not any(point.in_sample for point in points)
+    assert all(point.predicted > 0 and point.sigma > 0 for point in points)
+    assert len(skipped) == 1
+
+
+def test_a_ladder_of_three_rungs_gives_them_back() -> None:
+    rows = pd.DataFrame(
+        [
+            {"source": "made", "accelerator": "B300-SXM6", "workload": w, "precision": "bf16",
+             "enforced_limit_w": 1100.0, "avg_power_w": p}
+            for w, p in (("idle", 183.0), ("unit-dram", 765.0), ("prec-bf16", 1036.0))
+        ]
+    )  # fmt: skip
+    found = fit_ladder(rows, "B300-SXM6")
+    assert found["awake_share"] == pytest.approx(183 / 1100)
+    assert 40 < found["byte_pj"] < 90
+    points, _ = power_points(rows, "kernels", load("default"))
+    assert [round(p.predicted / p.published, 1) for p in points] == [1.0, 1.0, 1.0]
+
+
+def test_rated_power_is_no_measurement() -> None:
+    assert node_row({"measured": "no (TDP)", "workload": "x"}) == (
+        "not measured: rated power times hours"
+    )
+
+
+def test_marks_tell_rows_apart_and_spreads_have_a_floor() -> None:
+    marks = row_marks(limits())
+    assert len(set(marks)) == 3
+    assert spread(np.zeros(10)) == pytest.approx(0.05 / 1.2816)
+    assert spread(np.linspace(-1, 1, 101)) == pytest.approx(0.8 / 1.2816, rel=0.02)

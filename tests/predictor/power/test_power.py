@@ -1,0 +1,179 @@
+"""Laws of power and heat: hand counts, signs, limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.power import (
+    Activity,
+    Chassis,
+    Curve,
+    NodeConstants,
+    Phase,
+    demand,
+    die_gap,
+    energy,
+    mean_power,
+    node_power,
+    operating,
+    peak_power,
+    power_at,
+    sampled_peak,
+    settle,
+    settled,
+    stretch,
+    switching,
+)
+
+H100 = catalog.power_constants(catalog.accelerator("H100-SXM5-80GB"))
+shares = st.floats(0.0, 1.0)
+
+
+def products(flops: float = 6e14) -> Activity:
+    return Activity(1.0, flop=flops, bytes=5e11, rows=1e9, core=1.0)
+
+
+@given(clock=st.floats(0.3, 1.0), core=shares)
+def test_a_slower_clock_never_speeds_work_up_and_draws_no_more(clock: float, core: float) -> None:
+    curve = Curve(0.8, 0.8)
+    whole = power_at(1.0, 100.0, 400.0, 100.0, core, curve)
+    assert stretch(clock, core) >= 1.0
+    assert power_at(clock, 100.0, 400.0, 100.0, core, curve) <= whole + 1e-9
+
+
+def test_below_the_knee_energy_of_an_event_is_flat() -> None:
+    curve = Curve(slope=1.0, floor=0.8)
+    assert switching(0.8, curve) == pytest.approx(0.64)
+    assert switching(0.5, curve) == pytest.approx(0.64)
+    assert switching(0.9, curve) == pytest.approx(0.81)
+
+
+@given(limit=st.floats(250.0, 599.0), core=shares)
+def test_work_settles_at_its_limit(limit: float, core: float) -> None:
+    curve = Curve(0.8, 0.8)
+    clock = settled(limit, 100.0, 400.0, 100.0, core, curve)
+    power = power_at(clock, 100.0, 400.0, 100.0, core, curve)
+    assert power <= limit * 1.001 or clock == pytest.approx(0.3)
+    if 0.31 < clock < 1.0:
+        assert power == pytest.approx(limit, rel=1e-2)
+
+
+def test_what_lies_below_its_limit_keeps_its_clock() -> None:
+    assert settled(700.0, 100.0, 400.0, 100.0, 1.0, Curve()) == 1.0
+
+
+def test_streaming_loses_no_time_to_a_clock_that_products_follow() -> None:
+    state = operating(demand(Activity(1.0, bytes=2e12, rows=1e9), H100), H100, 700.0, clock=0.7)
+    assert state.slower == 1.0
+    assert operating(demand(products(), H100), H100, 700.0, clock=0.7).slower > 1.4
+
+
+def test_demand_is_the_sum_that_its_equation_says() -> None:
+    drawn = demand(Activity(2.0, flop=4e14, bytes=1e12, link=1e10, rows=H100.rows), H100)
+    hand = H100.awake + 0.5 * H100.busy + H100.flop * 2e14 + H100.byte * 5e11 + H100.link * 5e9
+    assert drawn.whole == pytest.approx(float(hand))
+
+
+def test_idle_has_levels() -> None:
+    awake = demand(Activity(1.0), H100).whole
+    waiting = demand(Activity(1.0, spinning=1.0), H100).whole
+    assert 0 < H100.off < awake < waiting < H100.limit
+
+
+@given(st.lists(st.floats(100.0, 700.0), min_size=2, max_size=6))
+def test_plans_of_a_batch_settle_as_one_by_one(limits: list[float]) -> None:
+    drawn = demand(products(), H100)
+    together = operating(drawn, H100, np.array(limits))
+    alone = [float(operating(drawn, H100, one).power) for one in limits]
+    assert together.power.tolist() == alone
+
+
+AIR = Chassis("air", inlet=25.0, rows=2, flow=0.045)
+
+
+def test_the_rear_is_hotter_in_air_and_not_in_liquid() -> None:
+    drawn = [demand(products(), H100)]
+    air = settle(drawn, [np.ones(())], H100, 700.0, AIR)
+    assert 1.05 < air.temperature[1] / air.temperature[0] < 1.35
+    wet = settle(drawn, [np.ones(())], H100, 700.0, Chassis("liquid", 30.0, 2, 0.045))
+    assert wet.temperature[0] == wet.temperature[1]
+
+
+def test_heat_takes_clock_under_a_limit() -> None:
+    """V100 at its limit: -0.17 %/K within one device (47 cases); here of that order."""
+    drawn = demand(products(9e14), H100)
+    cool, warm = (operating(drawn, H100, 700.0, temperature=t) for t in (60.0, 80.0))
+    loss = float(1.0 - warm.clock / cool.clock) / 20.0
+    assert 0.0005 < loss < 0.005
+
+
+def test_a_chip_is_held_at_its_slowdown_temperature() -> None:
+    hot = Chassis("air", inlet=60.0, rows=2, flow=0.045)
+    found = settle([demand(products(), H100)], [np.ones(())], H100, 700.0, hot)
+    assert found.throttled.all()
+    assert found.temperature.max() < H100.slowdown + 2.0
+    assert (found.longer > 1.0).all()
+
+
+def test_coupled_dies_differ_less_than_each_alone() -> None:
+    assert die_gap(20.0, 0.1, 0.0) == 20.0
+    assert die_gap(20.0, 0.1, 5.0) == pytest.approx(10.0)
+
+
+def test_peaks_lie_between_mean_and_highest_and_fall_with_the_window() -> None:
+    phases = [
+        Phase("forward", np.array(0.6), np.array(700.0), np.array(3.0)),
+        Phase("bubble", np.array(0.4), np.array(200.0), np.array(1.0)),
+    ]
+    mean = float(mean_power(phases))
+    assert mean == pytest.approx(0.6 * 700 + 0.4 * 200)
+    assert energy(phases) == pytest.approx(mean)
+    instant, second = peak_power(phases, 0.1), peak_power(phases, 1.0)
+    assert mean < second < instant <= 700.0
+
+
+def test_a_sliding_window_finds_the_highest_stretch() -> None:
+    ends, power = np.array([1.0, 1.5, 3.0]), np.array([100.0, 700.0, 100.0])
+    assert sampled_peak(ends, power, 0.5) == pytest.approx(700.0)
+    assert sampled_peak(ends, power, 1.0) == pytest.approx(400.0)
+    assert sampled_peak(ends, power, 10.0) == pytest.approx((100 + 350 + 150) / 3.0)
+
+
+def test_a_node_is_the_sum_of_its_parts_and_fans_are_cubic() -> None:
+    node = NodeConstants(
+        idle=600.0, span=400.0, adapter=30.0, adapters=8.0, switch=25.0, fans=1000.0, spread=0.1,
+        efficiency=0.95, fabric=60.0,
+    )  # fmt: skip
+    full = node_power(700.0, 8, 700.0, 1.0, node, "air")
+    assert float(full.whole) == pytest.approx(sum(float(v) for v in full.parts.values()))
+    assert full.parts["fans"] == pytest.approx(1000.0)
+    less = node_power(300.0, 8, 700.0, 1.0, node, "air")
+    heat = (300 * 8 + 1000 + 240 + 200) / (700 * 8 + 1000 + 240 + 200)
+    assert less.parts["fans"] == pytest.approx(1000.0 * heat**3)
+    assert node_power(700.0, 8, 700.0, 1.0, node, "liquid").parts["fans"] == 0.0
+
+
+def test_an_hgx_node_at_work_draws_what_is_published() -> None:
+    """8xH100 in air: 7,752 W mean in intensive training, 8,400 W the highest seen (BNL)."""
+    cluster = catalog.system("dgx-h100")
+    node = node_power(670.0, 8, 700.0, 0.6, catalog.node_constants(cluster), "air")
+    assert 0.88 * 7752 < float(node.whole) < 1.08 * 8400
+
+
+def test_an_accelerator_that_was_never_measured_has_constants_by_law() -> None:
+    found = catalog.power_constants(catalog.accelerator("MI300X-192GB"))
+    assert found.status == "relatives"
+    assert 0 < found.awake < 0.4 * found.limit
+    with pytest.raises(InputError, match="power of"):
+        catalog.power_constants(_unrated())
+
+
+def _unrated():  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    return replace(catalog.accelerator("H100-SXM5-80GB"), name="unrated", power=np.nan)

@@ -9,6 +9,7 @@ from predictor.plans.fields import (
     EVERYWHERE,
     EXPLAIN,
     LOAD,
+    NATURAL,
     ORDER,
     PART,
     PLAN,
@@ -369,6 +370,33 @@ _RUN = (
     PlanField(
         "checkpoint_interval_s", POSITIVE, "Between checkpoints.", ("run",), unit="s",
         default="Daly's", reason="the interval that loses least (Daly 2006)", held="",
+    ),
+    PlanField(
+        "spares", NATURAL, "Nodes that wait for another to fail.", ("run",), unit="nodes",
+        default="none", reason="no fleet unless one of these is stated", held="",
+    ),
+    PlanField(
+        "repair_hours", POSITIVE, "Until a node that has failed is back.", ("run",), unit="h",
+        default="24", reason="a day to drain, repair and test a node", held="",
+    ),
+    PlanField(
+        "preempted_hours", POSITIVE, "Between preemptions of an instance (a node).", ("run",),
+        unit="h", default="never", reason="instances of one's own", held="",
+        more="Spot instances: 2 to 60 h in traces of a day to four (Thorpe et al. 2023, Bamboo).",
+    ),
+    PlanField(
+        "returned_hours", POSITIVE, "Until a preempted instance is replaced.", ("run",), unit="h",
+        default="1", reason="a guess: minutes where a zone has plenty, never where it is starved",
+        held="",
+    ),
+    PlanField(
+        "preempted_group", POSITIVE, "Instances that are preempted together.", ("run",),
+        default="1", reason="one at a time", held="",
+    ),
+    PlanField(
+        "elastic", SWITCH, "The job goes on with fewer replicas where nodes are missing.",
+        ("run",), default="no", reason="frameworks wait for the nodes that they were given",
+        held="",
     ),
     PlanField(
         "variation", WORD, "How machines vary: P50, P95, P99 of a step, waiting.", ("run",),

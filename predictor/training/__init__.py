@@ -11,6 +11,7 @@ from predictor.training.decomposition import Parts, parts, stack, take
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
 from predictor.training.faults import told as losses
+from predictor.training.fleet import Fleet, served
 from predictor.training.frame import LAYERED, Frame, frame, is_apart
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
@@ -48,6 +49,7 @@ __all__ = [
     "Case",
     "Environment",
     "Explanation",
+    "Fleet",
     "Frame",
     "Goodput",
     "LayerParts",
@@ -74,6 +76,7 @@ __all__ = [
     "reliability_defaults",
     "reliability_of",
     "sensitivity",
+    "served",
     "stack",
     "step_activity",
     "stretched",

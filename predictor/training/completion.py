@@ -45,6 +45,7 @@ from predictor.training.fitting import (
     layouts,
     recomputations,
 )
+from predictor.training.fleet import Fleet
 from predictor.training.reliability import Reliability
 from predictor.units import GB
 from predictor.variation import (
@@ -71,6 +72,7 @@ class TrainingRequest:
     price    of an accelerator for an hour, in any currency, if one was given
     variation  how the machines vary; `NONE`: not asked
     faults   what of the machine is slow, or has failed
+    fleet    spares, preemption; None: not asked
     """
 
     model: Model
@@ -82,6 +84,7 @@ class TrainingRequest:
     price: float | None = None
     variation: Profile = SILENT
     faults: tuple[Fault, ...] = ()
+    fleet: Fleet | None = None
 
 
 def complete_training(
@@ -143,6 +146,34 @@ def complete_training(
         price=price,
         variation=profile(values.get("variation", NONE)),
         faults=faults(values.get("faults", NONE)),
+        fleet=_fleet(values, tokens),
+    )
+
+
+FLEET = (
+    "spares",
+    "repair_hours",
+    "preempted_hours",
+    "returned_hours",
+    "preempted_group",
+    "elastic",
+)
+"""Fields of a fleet; a run has one where any is stated."""
+
+
+def _fleet(values: Mapping[str, Any], tokens: float | None) -> Fleet | None:
+    stated = [name for name in FLEET if name in values]
+    if not stated:
+        return None
+    if tokens is None:
+        raise InputError(f"{stated[0]} is of a whole run; give --tokens too")
+    return Fleet(
+        spares=int(values.get("spares", 0)),
+        repair=3600.0 * values.get("repair_hours", 24.0),
+        every=3600.0 * values.get("preempted_hours", np.inf),
+        returned=3600.0 * values.get("returned_hours", 1.0),
+        group=max(float(values.get("preempted_group", 1.0)), 1.0),
+        elastic=bool(values.get("elastic", False)),
     )
 
 

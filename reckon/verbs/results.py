@@ -18,6 +18,7 @@ from predictor.timing import BOUNDS
 from predictor.training import (
     Case,
     Explanation,
+    Fleet,
     Goodput,
     TrainingPrediction,
     TrainingRequest,
@@ -28,6 +29,7 @@ from predictor.training import (
     losses,
     predict,
     sensitivity,
+    served,
     told,
     vary,
 )
@@ -248,7 +250,15 @@ class Prediction:
                 "interval_s": float(found.interval),
             },
             "cost": billed.scaled(price).to_dict() if price is not None else None,
+            **({} if self.request.fleet is None else {"fleet": self._fleet(self.request.fleet)}),
         }
+
+    def _fleet(self, fleet: Fleet) -> dict[str, Any]:
+        """What spares, preemption and shrinking make of the run, as JSON writes it."""
+        request, batch = self.request, self.batch
+        if self.index is not None:
+            batch = predict(request.model, request.cluster, request.plan, batch.calibration)
+        return served(batch, request.reliability, fleet).to_dict()
 
     @property
     def operators(self) -> list[OperatorReport]:

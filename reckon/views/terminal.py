@@ -179,6 +179,16 @@ def _run_rows(result: Prediction) -> list[list[str]]:
             f"checkpoint every {seconds(saved)}",
         ],
     ]
+    fleet = run.get("fleet")
+    if fleet:
+        rows.append(
+            [
+                "fleet",
+                f"{fleet['effective_share']['value']:.1%} of the whole job's rate, enough nodes "
+                f"{fleet['enough_nodes']:.1%} of the time",
+                f"99 %: {fleet['spares_for_99_percent']} spares",
+            ]
+        )
     if run["cost"]:
         cost = Interval(**run["cost"]).scaled(1e-6)
         rows.append(["price", with_interval(cost, "million"), f"{result.request.price:g} per hour"])

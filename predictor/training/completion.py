@@ -144,9 +144,7 @@ def complete_training(
         assumed=tuple(filler.assumed),
         reliability=trust,
         price=price,
-        variation=profile(values.get("variation", NONE)),
-        faults=faults(values.get("faults", NONE)),
-        fleet=_fleet(values, tokens),
+        **_machines(values, tokens),
     )
 
 
@@ -159,6 +157,15 @@ FLEET = (
     "elastic",
 )
 """Fields of a fleet; a run has one where any is stated."""
+
+
+def _machines(values: Mapping[str, Any], tokens: float | None) -> dict[str, Any]:
+    """How the machines of a run vary, what of them is slow, what stands by."""
+    return {
+        "variation": profile(values.get("variation", NONE)),
+        "faults": faults(values.get("faults", NONE)),
+        "fleet": _fleet(values, tokens),
+    }
 
 
 def _fleet(values: Mapping[str, Any], tokens: float | None) -> Fleet | None:

@@ -22,6 +22,7 @@ from predictor.serving.rates import predict_rate
 from predictor.serving.reading import VARIATION, read_table
 from predictor.serving.simulation import one_by_one
 from predictor.serving.tables import pass_table
+from predictor.serving.taxes import decoding_taxes
 
 __all__ = [
     "BREAKDOWN",
@@ -43,6 +44,7 @@ __all__ = [
     "capacity",
     "complete_serving",
     "decode_pass",
+    "decoding_taxes",
     "holding",
     "latencies",
     "one_by_one",

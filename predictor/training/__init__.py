@@ -34,6 +34,7 @@ from predictor.training.step import (
     environment,
     stretched,
 )
+from predictor.training.taxes import taxes
 from predictor.training.variation import Variation, checked_by_lots, sensitivity, told, vary
 
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "step_activity",
     "stretched",
     "take",
+    "taxes",
     "told",
     "vary",
 ]

@@ -19,11 +19,12 @@ from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.plans import TrainingPlan
 from predictor.precision import PEAK
-from predictor.timing import BOUNDS, Calibration, RunParameters
+from predictor.timing import BOUNDS, Calibration, RunParameters, Taxes
 from predictor.training.completion import TrainingRequest
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import Exchange, Slot, Worklist, kernel_class, weight_share
 from predictor.training.step import KINDS, Environment, Step, assemble, environment, stretched
+from predictor.training.taxes import taxes
 
 LONGEST = 5
 """Operators that are named."""
@@ -87,6 +88,7 @@ class Explanation:
     operators  the longest
     remedies   what would help, most first
     grounds    what is known, by share of the time; shares add up to one
+    taxes      launching, bulk-synchronous waiting and data locality, alone and together
     """
 
     step_time: float
@@ -94,6 +96,7 @@ class Explanation:
     operators: tuple[Named, ...]
     remedies: tuple[Remedy, ...]
     grounds: tuple[Ground, ...]
+    taxes: Taxes
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON writes it; every key carries its unit."""
@@ -102,6 +105,7 @@ class Explanation:
                 name: {"time_s": time, "share": time / self.step_time}
                 for name, time in self.terms.items()
             },
+            "taxes": self.taxes.to_dict(),
             "longest_operators": [
                 {
                     "name": o.name,
@@ -371,4 +375,5 @@ def explain(request: TrainingRequest, calibration: Calibration) -> Explanation:
         operators=tuple(_longest(case, step)),
         remedies=tuple(_remedies(case, step)),
         grounds=tuple(_grounds(case, step)),
+        taxes=taxes(request.model, request.cluster, request.plan, calibration),
     )

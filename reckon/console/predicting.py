@@ -103,6 +103,7 @@ def infer_command() -> click.Command:
             settings_option(),
             calibration_option(),
             json_option(),
+            switch("explain", "Taxes of a decoding pass: launch, waiting, locality."),
             allow_oom_option(),
             option("emit", "Launch line: vllm sglang trtllm.", "NAME"),
             _line_option("vllm", "Read such a line."),
@@ -208,7 +209,12 @@ def predict_train(
 
 
 def predict_infer(
-    asked: Invocation, lines: Mapping[str, str], *, allow_oom: bool, emit: str | None
+    asked: Invocation,
+    lines: Mapping[str, str],
+    *,
+    explain: bool,
+    allow_oom: bool,
+    emit: str | None,
 ) -> int:
     """Predict how a model is served, or one way for each combination of lists; returns the exit
     status."""
@@ -217,6 +223,11 @@ def predict_infer(
 
     fields, told = _launched(lines, asked)
     found = sweep_serving(fields, load(asked.calibration), asked.where)
+    if explain and found.varying:
+        raise InputError("--explain is of one plan; give no comma lists beside it")
+    taxes = found.predictions[0].taxes() if explain else None
+    if taxes:
+        told["explain"] = {"taxes": taxes.to_dict()}
     held = _finish(asked, found, "inference-sweep", emit, told)
     if not asked.quiet and not emit:
         from reckon.views.serving import show_serving, show_serving_sweep
@@ -225,6 +236,10 @@ def predict_infer(
             show_serving_sweep(found)
         else:
             show_serving(found.predictions[0])
+        if taxes:
+            from reckon.views.explanation import show_taxes
+
+            show_taxes(taxes)
     return _status(found, allow_oom, held)
 
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.serving import InferencePrediction, Line, Served, ServingRequest, sending_time
+from predictor.serving import (
+    InferencePrediction,
+    Line,
+    Served,
+    ServingRequest,
+    decoding_taxes,
+    sending_time,
+)
+from predictor.timing import Taxes
 from predictor.units import GB
 from reckon.verbs.results import Interval, plain
 
@@ -41,6 +49,11 @@ class ServingResult:
     def _interval(self, metric: str, value: Any) -> Interval:
         low, high = self.batch.interval(metric, value)
         return Interval(self._at(value), self._at(low), self._at(high))
+
+    def taxes(self) -> Taxes:
+        """Launching, bulk-synchronous waiting and data locality of a pass that decodes."""
+        request = self.request
+        return decoding_taxes(request.model, request.cluster, request.plan, self.batch.calibration)
 
     @property
     def ttft(self) -> Interval:

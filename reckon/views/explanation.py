@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from predictor.timing import Taxes
 from predictor.training import Explanation
 from reckon.views.terminal import grid, seconds
 
 SHOWN = 8
 """Rows of what would help, and of what is known."""
+
+
+def show_taxes(found: Taxes) -> None:
+    """Print what launching, waiting and bringing data back take, alone and together."""
+    rows = [
+        [name, seconds(value), f"{value / found.total:.1%}"] for name, value in found.alone.items()
+    ]
+    rows.append(
+        ["all three together", seconds(found.together), f"{found.together / found.total:.1%}"]
+    )
+    print("\n" + grid(["taxes", "", "share"], rows))
 
 
 def show_explanation(why: Explanation) -> None:
@@ -22,6 +34,7 @@ def show_explanation(why: Explanation) -> None:
         if o.time > 0
     ]
     print("\n" + grid(["longest operators", "phase", "per step", "", "arithmetic"], longest, 2))
+    show_taxes(why.taxes)
     known = [
         [
             ground.name,

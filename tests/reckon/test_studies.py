@@ -108,7 +108,8 @@ def test_taxes_are_parts_of_the_whole() -> None:
     taxes = ["launch", "bulk-synchronous waiting", "data locality"]
     assert (table[taxes] >= 0).all(axis=None)
     assert (table["rest"] > 0).all()
-    assert np.allclose(table[[*taxes, "rest"]].sum(axis=1), table["total"])
+    assert np.allclose(table["together"] + table["rest"], table["total"])
+    assert np.allclose(table[[*taxes, "interaction"]].sum(axis=1), table["together"])
 
 
 def test_unknown_studies_and_damaged_ones_end_in_one_line(

@@ -1,0 +1,104 @@
+"""The three taxes of a training step, each by putting the step together without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import TrainingPlan
+from predictor.timing import (
+    BULK,
+    LAUNCH,
+    LOCALITY,
+    TILES,
+    Calibration,
+    Taxes,
+    on_chip,
+    taxes_of,
+    tiled,
+    without_launches,
+)
+from predictor.training.decomposition import Parts, parts
+from predictor.training.layer import Exchange, LayerParts, Slot, layer_parts
+from predictor.training.prediction import environment_of
+from predictor.training.step import assemble, stretched
+from predictor.work import PASSES
+
+
+def _overlapped(
+    own: LayerParts, beside: LayerParts, calibration: Calibration, tiles: float
+) -> LayerParts:
+    """Layers whose tensor-parallel collectives run in tiles beside their products, where that is
+    faster than as they run now.
+
+    beside   the same layers with a product to hide every collective behind
+    """
+    run = calibration.run
+    found: dict[tuple[Slot, int], Exchange] = {}
+    for number, ((slot, at), exchange) in enumerate(own.inside.items()):
+        (other, _), hides = list(beside.inside.items())[number]
+        if slot.kind != "tp" or slot.behind == PASSES:
+            found[(slot, at)] = exchange
+            continue
+        share = run.overlap.get("tp", 0.0) if slot.behind else 0.0
+        window = stretched(run.factors, slot.behind) * exchange.window if slot.behind else 0.0
+        hidden = np.minimum(exchange.time, share * window)
+        now = exchange.time + (run.contention - 2.0) * hidden
+        product = stretched(run.factors, other.behind) * hides.window if other.behind else 0.0
+        then = tiled(product, exchange.time, tiles) - product
+        shown = Slot(slot.kind, slot.op, slot.place, "")
+        count = sum(key[0] == shown for key in found)
+        found[(shown, count)] = replace(
+            exchange, time=np.minimum(now, then), window=0.0 * exchange.time
+        )
+    return replace(own, inside=found)
+
+
+def _parts(
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    without: frozenset[str],
+    tiles: float,
+) -> Parts:
+    """A step without some taxes, taken apart."""
+    found, listed = parts(model, cluster, plan, calibration)
+    timing = listed.timing
+    if LOCALITY in without:
+        kept = on_chip(listed.operators, cluster.accelerator)
+        timing = replace(timing, time=timing.time * kept)
+    own = layer_parts(model, cluster, plan, calibration, timing)
+    if BULK in without:
+        beside = layer_parts(model, cluster, replace(plan, tp_overlap=True), calibration, timing)
+        own = _overlapped(own, beside, calibration, tiles)
+    return parts(model, cluster, plan, calibration, (own, found.index))[0]
+
+
+def taxes(
+    model: Model,
+    cluster: Cluster,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    tiles: float = TILES,
+) -> Taxes:
+    """Launching, bulk-synchronous waiting and data locality of a single plan's step [s].
+
+    tiles   into which products and their tensor-parallel collectives are cut without the second
+
+    Raises InputError for a batch of plans.
+    """
+    if plan.shape:
+        raise InputError("taxes are of one plan, not of a batch")
+
+    def time(without: frozenset[str]) -> float:
+        used = without_launches(calibration) if LAUNCH in without else calibration
+        found = _parts(model, cluster, plan, used, without, tiles)
+        using = environment_of(cluster, plan, used.run)
+        return float(assemble(found, used.run, using).step_time)
+
+    return taxes_of(time)

@@ -15,7 +15,7 @@ import numpy as np
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array, identity
 from predictor.errors import InputError
-from predictor.serving import Served, one_by_one
+from predictor.serving import Client, Served, one_by_one
 from predictor.timing import Calibration
 
 
@@ -31,7 +31,7 @@ def _served(point: InferencePoint, calibration: Calibration) -> Served:
         plan=replace(plan, batch=np.inf, serving=1.0),
         calibration=calibration,
         requests=count,
-        variation=0.0,
+        client=Client(variation=point.request.variation),
         rate=None if endless else rate,
         clients=count if endless else 0,
     )

@@ -48,6 +48,7 @@ class Kind:
 COUNT = Kind("whole", int, least=1, most=10**9)
 NATURAL = Kind("whole", int, least=0, most=10**9)
 POSITIVE = Kind("number", float, above=0, below=1e30)
+AMOUNT = Kind("number", float, least=0, below=1e30)
 SHARE = Kind("share", float, least=0, most=1)
 PART = Kind("share", float, above=0, most=1)
 LOAD = Kind("ratio", float, least=1, most=1e3)

@@ -138,6 +138,8 @@ class ServingPlan:
     padded: Numeric = np.inf
     polling: Numeric = 1.0
     memory_fraction: Numeric = 0.9
+    adapters: Numeric = 0.0
+    adapter_rank: Numeric = 16.0
     synchrony: Numeric = 0.1
     drafted: Numeric = 0.0
     acceptance: Numeric = 0.7

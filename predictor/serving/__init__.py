@@ -3,9 +3,12 @@
 from predictor.serving.apart import holding, sending_time, worker
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
+from predictor.serving.around import Around
 from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
+from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
-from predictor.serving.events import Served, poisson, serve, spread_lengths
+from predictor.serving.events import Served, serve
+from predictor.serving.fleet import Fleet, FleetServed, serve_fleet
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
 from predictor.serving.power import ServingActivity, serving_activity
@@ -19,8 +22,8 @@ from predictor.serving.prediction import (
     spreads,
 )
 from predictor.serving.rates import predict_rate
-from predictor.serving.reading import VARIATION, read_table
-from predictor.serving.simulation import one_by_one
+from predictor.serving.reading import read_table
+from predictor.serving.simulation import one_by_one, with_fleet
 from predictor.serving.tables import pass_table
 from predictor.serving.taxes import decoding_taxes
 
@@ -30,8 +33,12 @@ __all__ = [
     "STEPS_LISTED",
     "VARIATION",
     "Apart",
+    "Around",
     "Capacity",
+    "Client",
     "DeviceTime",
+    "Fleet",
+    "FleetServed",
     "InferencePrediction",
     "Latencies",
     "Line",
@@ -41,6 +48,7 @@ __all__ = [
     "ServingActivity",
     "ServingRequest",
     "Work",
+    "arrivals",
     "capacity",
     "complete_serving",
     "decode_pass",
@@ -58,10 +66,12 @@ __all__ = [
     "sending_time",
     "serve",
     "serve_apart",
+    "serve_fleet",
     "serving_activity",
     "spread_lengths",
     "spread_of",
     "spreads",
     "waiting_quantile",
+    "with_fleet",
     "worker",
 ]

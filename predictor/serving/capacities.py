@@ -2,10 +2,10 @@
 
 Requests arrive at random. As many run at a time as Little's law says; their number is close to
 Poisson's, so that a share q of requests meets no more than its q-quantile running, and latencies
-are those of so many. A prompt that finds others being read waits: not at all with probability
-1 - u, else exponentially with a mean of 1 / (2 (1 - u)) prompts, u = rate x prompt (Pollaczek 1930
-for the mean; Kingman 1961 for the tail). `apart_capacities` has engines whose prompts are read
-apart.
+are those of so many and one more. A prompt that finds others being read waits: not at all with
+probability 1 - u, else exponentially with a mean of 1 / (2 (1 - u)) prompts, u = rate x prompt
+(Pollaczek 1930 for the mean; Kingman 1961 for the tail). `apart_capacities` has engines whose
+prompts are read apart.
 """
 
 from __future__ import annotations
@@ -118,15 +118,20 @@ def capacity(
         batch = replace(column, batch=running * column.dp)
         return predict_inference(model, cluster, batch, calibration)
 
-    mean = at(nodes).latencies
-    slow_first = at(poisson_quantile(nodes, promise.ttft_share)).latencies
+    def meeting(others: Array) -> Any:
+        """Latencies of a request that meets so many."""
+        return at(np.minimum(others + 1.0, np.maximum(top, 1.0))).latencies
+
+    mean = meeting(nodes)
+    share = nodes / np.minimum(nodes + 1.0, np.maximum(top, 1.0))
+    slow_first = meeting(poisson_quantile(nodes, promise.ttft_share))
     slow_token = slow_first
     if promise.tpot_share != promise.ttft_share:
-        slow_token = at(poisson_quantile(nodes, promise.tpot_share)).latencies
-    used = mean.requests_per_s * mean.prompt
+        slow_token = meeting(poisson_quantile(nodes, promise.tpot_share))
+    used = share * mean.requests_per_s * mean.prompt
     wait = waiting_quantile(used, mean.turn, promise.ttft_share)
     return Capacity(
-        rate=mean.requests_per_s * column.dp,
+        rate=share * mean.requests_per_s * column.dp,
         ttft=slow_first.ttft + wait,
         tpot=slow_token.tpot,
         running=nodes * column.dp,

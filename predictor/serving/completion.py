@@ -6,7 +6,7 @@ The same rules serve users and rows of published tables; none of them looks at a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,10 @@ from predictor.plans import (
     runnable,
     serving_rules,
 )
+from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_stored
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
-from predictor.serving.reading import VARIATION
 from predictor.timing import RunParameters
 from predictor.units import GB
 from predictor.variation import load_of, take_loads
@@ -56,7 +56,7 @@ class ServingRequest:
 
     rate       requests that arrive per second, at random; None: the plan states the load
     simulate   requests to serve one by one; 0: none
-    variation  of lengths: uniform within so much of their mean
+    around     its client, fleet and promise
     """
 
     model: Model
@@ -65,7 +65,12 @@ class ServingRequest:
     assumed: tuple[Assumption, ...]
     rate: float | None = None
     simulate: int = 0
-    variation: float = 0.0
+    around: Around = field(default_factory=Around)
+
+    @property
+    def variation(self) -> float:
+        """Of lengths, where requests are served one by one."""
+        return self.around.client.variation
 
 
 def complete_serving(
@@ -90,7 +95,9 @@ def complete_serving(
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster, unless=("dp", "tp", "pp"))
     accelerator = cluster.accelerator
+    trace = fill_trace(filler)
     filler.need("input_len", "output_len")
+    fill_client(filler)
     _scores(model, accelerator)
     _load(filler)
     fill_stored(filler, model, accelerator)
@@ -116,23 +123,27 @@ def complete_serving(
         enforce(serving_rules(plan, model), plan)
         enforce_host(model, plan)
         _reachable(plan, cluster)
-    _simulable(plan, values)
+    around = around_of(values, model, cluster, plan, run, trace)
+    simulate = _simulable(plan, values, around)
     return ServingRequest(
         model=model,
         cluster=cluster,
         plan=plan,
         assumed=tuple(filler.assumed),
         rate=values.get("rate"),
-        simulate=int(values.get("simulate", 0)),
-        variation=float(values.get("variation", VARIATION)),
+        simulate=simulate,
+        around=around,
     )
 
 
-def _simulable(plan: ServingPlan, values: Mapping[str, Any]) -> None:
-    if values.get("simulate") and not float(plan.serving):
+def _simulable(plan: ServingPlan, values: Mapping[str, Any], around: Around) -> int:
+    """Requests to serve one by one: as many as stated, or some where nothing else can tell."""
+    asked = int(values.get("simulate", 0)) or (0 if around.plain else FEWEST_REPLAYED)
+    if asked and not float(plan.serving):
         raise InputError(
             "--simulate needs requests that follow each other: --concurrency or --rate"
         )
+    return asked
 
 
 def _scores(model: Model, accelerator: Accelerator) -> None:
@@ -259,13 +270,13 @@ def _offload(filler: Filler, accelerator: Accelerator) -> None:
         return
     if "host_memory_gb" in values:
         values["host_memory"] = values.pop("host_memory_gb") * GB
-    for key, field, usual, rule in (
+    for key, name, usual, rule in (
         ("host_bandwidth_gbs", "host_bandwidth", HOST_BANDWIDTH, "eight channels of DDR4-3200"),
         ("host_link_gbs", "host_link", default_link(accelerator), "copies over PCIe of its year"),
     ):
         if key in values:
-            values[field] = values.pop(key) * GB
-        filler.fill(field, usual, rule)
+            values[name] = values.pop(key) * GB
+        filler.fill(name, usual, rule)
 
 
 def _load(filler: Filler) -> None:

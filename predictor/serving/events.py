@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,8 @@ class Served:
     arrival, first, last   times of its arrival, first and last token [s]
     output_len             tokens
     preempted              how often requests lost their cache and were read again
+    gaps                   times between tokens [s] and how many there were of each, (2, gaps);
+                           pooled over all requests, as benchmark clients of vLLM and SGLang do
     """
 
     arrival: Array
@@ -39,6 +41,7 @@ class Served:
     last: Array
     output_len: Array
     preempted: int
+    gaps: Array
 
     @property
     def ttft(self) -> Array:
@@ -60,27 +63,43 @@ class Served:
         """Rate at which requests ended, over the whole run."""
         return float(len(self.last) / (self.last.max() - self.arrival.min()))
 
+    def after(self, warmup: int) -> Served:
+        """The same without the first requests; gaps stay those of all."""
+        names = ("arrival", "first", "last", "output_len")
+        return replace(self, **{name: getattr(self, name)[warmup:] for name in names})
+
+    def attained(self, ttft: float = math.inf, tpot: float = math.inf) -> float:
+        """Share of the requests that meet both latencies [s] (goodput of Zhong et al. 2024,
+        DistServe, is that share of their rate)."""
+        return float(np.mean((self.ttft <= ttft) & (self.tpot <= tpot)))
+
     def summary(self) -> dict[str, dict[str, float]]:
-        """Mean, P50, P90 and P99 of each latency [s]."""
-        return {
+        """Mean and percentiles of each latency, and of the times between tokens [s]."""
+        found = {
             name: {
                 "mean": float(values.mean()),
-                **{f"p{q}": float(np.percentile(values, q)) for q in (50, 90, 99)},
+                **{f"p{q}": float(np.percentile(values, q)) for q in QUANTILES},
             }
             for name, values in (("ttft", self.ttft), ("tpot", self.tpot), ("e2e", self.e2e))
         }
+        if self.gaps.size:
+            found["itl"] = _weighted(*self.gaps)
+        return found
 
 
-def poisson(rate: float, count: int, seed: int = 0) -> Array:
-    """Arrival times of `count` requests at a mean `rate` per second [s]."""
-    gaps = np.random.default_rng(seed).exponential(1.0 / rate, count)
-    return np.asarray(np.cumsum(gaps))
+QUANTILES = (50, 90, 95, 99)
+"""Percentiles that are told."""
 
 
-def spread_lengths(mean: float, count: int, variation: float, seed: int = 0) -> Array:
-    """Whole lengths of the given mean, uniform within +- `variation` of it; 0: all alike."""
-    draws = np.random.default_rng(seed).uniform(1.0 - variation, 1.0 + variation, count)
-    return np.maximum(np.round(mean * draws), 1.0)
+def _weighted(values: Array, counts: Array) -> dict[str, float]:
+    """Mean and percentiles of values that occur so many times each."""
+    order = np.argsort(values)
+    below = np.cumsum(counts[order])
+    at = np.searchsorted(below, np.array(QUANTILES) / 100.0 * below[-1])
+    found = {"mean": float(np.average(values, weights=counts))}
+    return found | {
+        f"p{q}": float(values[order][i]) for q, i in zip(QUANTILES, at.tolist(), strict=True)
+    }
 
 
 def enforce_load(
@@ -111,17 +130,7 @@ def serve(
     enforce_load(table, input_len, output_len, arrivals, clients)
     came = None if arrivals is None else arrivals.tolist()
     engine = Engine(table, input_len.tolist(), output_len.tolist(), came, clients)
-    while engine.finished < engine.count:
-        engine.arrive()
-        engine.admit()
-        if engine.reading:
-            engine.read()
-        elif engine.live:
-            if not engine.leap():
-                continue
-        else:
-            engine.now = engine.until
-        engine.finish()
+    engine.run()
     return engine.served(1)
 
 
@@ -138,15 +147,17 @@ class Engine:
     until      when the next one arrives [s]; inf: none, as far as is known
     apart      whether prompts have passes of their own; `holds`: not before enough of them wait
     polling    passes between two looks for requests; `looked`: pass of the last one
+    gaps       times between tokens, and how many of each; `stalled`: time for which passes over
+               prompts have kept the running requests waiting
     crowded    whether a request had to give way, and no pass has been made since: none is let in
                (Kwon et al. 2023; vLLM's scheduler takes up no waiting request in such a pass)
     """
 
     __slots__ = (
         "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded", "done",
-        "ending", "finished", "first", "fresh", "given", "holds", "last", "live", "looked",
+        "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live", "looked",
         "mixing", "most", "now", "open", "order", "polling", "pool", "preempted", "reading",
-        "reserved", "started", "step", "table", "until", "waiting", "wanted", "whole",
+        "reserved", "stalled", "started", "step", "table", "until", "waiting", "wanted", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -177,6 +188,26 @@ class Engine:
         self.now, self.cached, self.reserved = 0.0, 0.0, 0.0
         self.until = math.inf
         self.step = self.finished = self.preempted = 0
+        self.gaps: list[tuple[float, int]] = []
+        self.stalled = 0.0
+
+    def run(self) -> None:
+        """Serve all requests."""
+        while self.finished < self.count:
+            self.advance()
+
+    def advance(self) -> None:
+        """Up to the end of the next pass, or the next event."""
+        self.arrive()
+        self.admit()
+        if self.reading:
+            self.read()
+        elif self.live:
+            if not self.leap():
+                return
+        else:
+            self.now = max(self.now, self.until)
+        self.finish()
 
     def arrive(self) -> None:
         """Requests that have come by now wait."""
@@ -198,12 +229,24 @@ class Engine:
             one = waiting[0]
             length, done = given[one], self.done[one]
             need = length + (self.wanted[one] if self.whole else done)
-            if (self.reserved if self.whole else self.cached) + need > self.pool:
+            full = (self.reserved if self.whole else self.cached) + need > self.pool
+            if full or self.blocked(one):
                 return
             waiting.popleft()
-            reading.append([one, max(length * self.fresh, 1.0) + done])
+            reading.append([one, self.new_tokens(one) + done])
             self.reserved += length + self.wanted[one]
             self.cached += length + done
+
+    def new_tokens(self, one: int) -> float:
+        """Tokens of a prompt that are to be read."""
+        return max(self.given[one] * self.fresh, 1.0)
+
+    def blocked(self, one: int) -> bool:
+        """Whether something else than room keeps a request out."""
+        return False
+
+    def read_out(self, one: int) -> None:
+        """A prompt has been read."""
 
     def _looks(self) -> bool:
         """Whether the engine looks for requests before the next pass: always where nothing runs or
@@ -235,12 +278,15 @@ class Engine:
                 break
         if many:
             work = self.mixing * max(work - table.sharing(many, self.chunk - budget), 0.0)
-            self.now += table.decoding(many, self.cached / many) + work
+            spent = table.decoding(many, self.cached / many) + work
+            self.now += spent
             self.step += 1
             self.cached += many
+            self.gaps.append((spent, many))
         else:
             self.now += work
             self.step += not self.apart
+            self.stalled += work
         self.looked, self.crowded = self.step, False
         for one in read:
             self._start(one)
@@ -255,6 +301,7 @@ class Engine:
         self.live.add(one)
         self.order.append(one)
         heapq.heappush(self.ending, (self.started[one] + int(self.wanted[one]), one))
+        self.read_out(one)
 
     def leap(self) -> bool:
         """Passes that only decode, up to the next event; False where one request had to give way
@@ -271,7 +318,15 @@ class Engine:
         if until < math.inf and many + len(self.waiting) < self.most:
             each = self.table.decoding(many, self.cached / many)
             leap = max(min(leap, int((until - self.now) / each) + 1), 1)
-        self.now += leap * self.table.decoding(many, self.cached / many + 0.5 * leap)
+        each = self.table.decoding(many, self.cached / many + 0.5 * leap)
+        self.now += leap * each
+        if self.stalled:
+            # Prompts in passes of their own: those that ran on have waited for them.
+            self.gaps.append((self.stalled + each, many))
+            self.gaps.append((each, many * (leap - 1)))
+            self.stalled = 0.0
+        else:
+            self.gaps.append((each, many * leap))
         self.step += leap
         self.cached += many * leap
         self.crowded = False
@@ -310,12 +365,16 @@ class Engine:
             self.cached -= length
             self.reserved -= length
             self.finished += 1
-            if not self.open and self.arrived < self.count:
-                self.came[self.arrived] = self.now
-                self.send(self.arrived)
-                self.arrived += 1
+            self.ended(one)
         if len(self.order) > 4 * self.most:
             self.order = [one for one in self.order if one in self.live]
+
+    def ended(self, one: int) -> None:
+        """A request has its last token: its client sends the next one."""
+        if not self.open and self.arrived < self.count:
+            self.came[self.arrived] = self.now
+            self.send(self.arrived)
+            self.arrived += 1
 
     def send(self, one: int) -> None:
         """A client's request comes."""
@@ -329,4 +388,5 @@ class Engine:
             np.array(values, float)[::every]
             for values in (self.came, self.first, self.last, self.wanted)
         )
-        return Served(start, head + overhead, tail + overhead, tokens, self.preempted)
+        pooled = np.array(self.gaps, float).reshape(-1, 2).T
+        return Served(start, head + overhead, tail + overhead, tokens, self.preempted, pooled)

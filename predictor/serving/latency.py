@@ -29,6 +29,10 @@ class DeviceTime:
     passes: Numeric = 1.0
 
 
+NOTHING = DeviceTime(0.0, 0.0, 0.0, 0.0)
+"""No pass."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """What an engine has to do for its requests; per attention replica.
@@ -44,7 +48,7 @@ class Work:
     new_tokens  of a prompt, beyond what is cached
     output_len  tokens
     chunk       most tokens of prompts in one pass
-    synchrony   share of the clients that send together
+    synchrony   share of the clients that send together; 0: requests arrive at random
     per_pass    tokens that a pass adds to a sequence, on average
     launching   host time of a launch, a pass, a sequence, a request over that of Python
     drafting    time of guessing tokens ahead, over that of a pass
@@ -59,6 +63,7 @@ class Work:
     linear      of a prompt's time on the device, that of products [s]
     slack       time on the device by which a pass that decodes keeps the matrix units waiting for
                 weights [s]: products of prompts fit in
+    single      passes over one prompt by itself, where prompts have passes of their own
     """
 
     prompts: DeviceTime
@@ -86,6 +91,7 @@ class Work:
     polling: Numeric = 1.0
     linear: Numeric = 0.0
     slack: Numeric = 0.0
+    single: DeviceTime = NOTHING
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,13 +139,14 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     return with_host(guessing * (device + between), host, work.overlapped)
 
 
-def prompt_time(work: Work, own: EngineParameters) -> Array:
-    """Wall time of the passes over `together` prompts [s]."""
-    device = own.prefill * work.prompts.compute + own.communication * work.prompts.communication
-    waiting = host_bound(device, work.prompts.kernels, own.launch * np.asarray(work.launching))
+def prompt_time(work: Work, own: EngineParameters, single: bool = False) -> Array:
+    """Wall time of the passes over `together` prompts, or over a single one [s]."""
+    passes = work.single if single else work.prompts
+    device = own.prefill * passes.compute + own.communication * passes.communication
+    waiting = host_bound(device, passes.kernels, own.launch * np.asarray(work.launching))
     return with_host(
         device + waiting,
-        work.launching * own.step * np.asarray(work.prompts.passes),
+        work.launching * own.step * np.asarray(passes.passes),
         work.overlapped,
     )
 
@@ -151,8 +158,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
-    burst) prompts arrive together, and the other R - G while a request decodes, as far as its
-    passes have room for them (the rest delays first tokens too). Of the G, one is read alone and
+    burst) prompts arrive together (1 + S where they have passes of their own), and the other R - G
+    while a request decodes, as far as its passes have room for them (the rest delays first tokens
+    too). Of the G, one is read alone and
     the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
     way (not where all send together) + those prompts + the pass that answers + queue; the rest =
@@ -174,16 +182,14 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
-    others = np.maximum(work.running - 1.0, 0.0)
-    together = work.synchrony * others
-    burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
-    room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
-    burst = np.where(apart, burst, np.maximum(burst, work.running - room))
-    first = _first(work, burst, prompt, batch / np.maximum(work.together, 1.0))
-    first = first + np.where(apart, 0.0, _residual(work, after, others) * step)
-    first = first + work.launching * np.asarray(own.request)
+    burst = _burst(work, own, after)
+    first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0))
+    first = first + np.where(apart, 0.0, _residual(work, after) * step)
     ttft = np.where(static, batch * (1.0 + work.fill), first)
-    mixed = riding(work, own, np.maximum(work.running - burst, 0.0), prompt, after)
+    read = np.maximum(work.running - burst, 0.0)
+    mixed = riding(work, own, read, prompt, after)
+    # In passes of their own, with what passes over few prompts take beyond their share.
+    ahead = np.where(np.asarray(work.apart) > 0, mixed / np.maximum(read, 1e-9), 0.0)
     mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
     # Workers that are always busy decide how often a request gets its turn.
@@ -200,10 +206,31 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         e2e=np.asarray(life + queue),
         requests_per_s=np.asarray(work.running / life),
         step=step,
-        prompt=np.asarray(prompt),
-        turn=np.asarray(turn),
+        prompt=np.asarray(np.where(ahead > 0, ahead, prompt)),
+        turn=np.asarray(np.where(ahead > 0, ahead, turn)),
         queue=np.asarray(queue + busy),
     )
+
+
+def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
+    """Prompts that arrive together."""
+    together = work.synchrony * np.maximum(work.running - 1.0, 0.0)
+    # Prompts in passes of their own are all read before any of them decodes, and stay together.
+    limit = np.where(np.asarray(work.apart) > 0, 0.0, work.new_tokens / own.burst)
+    burst = 1.0 + together / (1.0 + together * limit)
+    room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
+    return np.where(np.asarray(work.workers) > 0, burst, np.maximum(burst, work.running - room))
+
+
+def _reading(work: Work, own: EngineParameters, burst: Array, prompt: Array, alone: Array) -> Array:
+    """Time from a request to the end of the passes over its prompt, nothing being under way [s].
+
+    prompt, alone   of one among others, and by itself, where nothing decodes meanwhile
+    """
+    beside = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
+    mine = np.where(beside, own_prompt(work, own, prompt), prompt)
+    found = _first(work, burst, mine, alone * mine / prompt)
+    return np.asarray(found + work.launching * np.asarray(own.request))
 
 
 def riding(
@@ -211,19 +238,71 @@ def riding(
 ) -> Array:
     """Time by which the prompts of `many` others delay a request's decoding of `after` passes [s].
 
-    Prompts in passes of their own: that of all of them. Those that ride along are read in passes
+    Prompts in passes of their own: that of all of them, and what passes over few of them take
+    beyond their share of a full one (`_own_passes`). Those that ride along are read in passes
     that decode in any case: the host prepares one pass instead of two, and products of prompts and
     of decoding read the same weights, so that they take no longer together than the matrix units
     need for both (Agrawal et al. 2024, Sarathi-Serve, section 4.1).
     """
     whole = np.asarray(many * prompt)
+    alone = whole + _own_passes(work, own, many, prompt, after)
     each = np.maximum(work.new_tokens / work.chunk, 1.0)
     passes = np.minimum(many * each, np.maximum(after, 1.0))
     products = own.prefill * np.asarray(many * work.linear) / np.maximum(passes, 1e-9)
-    host = np.where(np.asarray(work.overlapped) > 0, 0.0, work.launching * np.asarray(own.step))
-    shared = passes * (np.minimum(own.decode * np.asarray(work.slack), products) + host)
+    shared = passes * (
+        np.minimum(own.decode * np.asarray(work.slack), products) + _hidden(work, own)
+    )
     mixed = own.mixing * np.maximum(whole - shared, 0.0)
-    return np.asarray(np.where(np.asarray(work.apart) > 0, whole, mixed))
+    return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
+
+
+GATHERED = 6
+"""Of the fixed point between how long passes over prompts take and how many prompts gather."""
+
+
+def _own_passes(
+    work: Work, own: EngineParameters, many: Numeric, prompt: Array, after: Numeric
+) -> Array:
+    """Time that passes over `many` prompts take beyond the prompts' share of full ones [s], in
+    `after` passes that decode, where prompts have passes of their own, which come first.
+
+    A client's next prompt comes where a pass that decodes has ended: of m prompts for each of
+    these, 1 - exp(-m) are followed by a pass over prompts. Prompts that arrive at random come
+    during these, too: n = (1 - exp(-r s)) exp(r p) of them follow one that decodes in s, where each
+    takes p and prompts arrive at r (a pass over prompts is followed by another unless none came).
+    """
+    step, each = decode_time(work, own), np.asarray(many) / np.maximum(after, 1e-9)
+    extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
+    follow = -np.expm1(-each)
+    random = (np.asarray(work.synchrony) <= 0) & np.isfinite(work.clients)
+    if np.any(random):
+        passes = follow
+        for _ in range(GATHERED):
+            spent = passes * extra + each * prompt
+            rate = each / (step + spent)
+            mean = extra + prompt * each / np.maximum(passes, 1e-12)
+            passes = -np.expm1(-rate * step) * np.exp(np.minimum(rate * mean, 50.0))
+            passes = np.clip(passes, 1e-12, np.maximum(each, 1e-12))
+        follow = np.where(random, passes, follow)
+    return np.asarray(after * follow * extra)
+
+
+def _hidden(work: Work, own: EngineParameters) -> Array:
+    """Host time that a pass needs only once, whatever it holds [s]."""
+    host = work.launching * np.asarray(own.step)
+    return np.asarray(np.where(np.asarray(work.overlapped) > 0, 0.0, host))
+
+
+def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
+    """What a prompt adds to the passes in which it is read while others decode [s]."""
+    passes = np.maximum(work.new_tokens / work.chunk, 1.0)
+    products = own.prefill * np.asarray(work.linear) / passes
+    shared = passes * (
+        np.minimum(own.decode * np.asarray(work.slack), products) + _hidden(work, own)
+    )
+    alone = np.maximum(prompt, prompt_time(work, own, single=True))
+    mixed = own.mixing * np.maximum(prompt - shared, 0.0)
+    return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
 
 
 WAITING_SHARE = 0.3
@@ -231,17 +310,20 @@ WAITING_SHARE = 0.3
 them (TGI's waiting_served_ratio)."""
 
 
-def _residual(work: Work, after: Numeric, others: Numeric) -> Array:
+def _residual(work: Work, after: Numeric) -> Array:
     """Passes for which a request waits beside the prompts, on average: those under way before the
     engine looks for it, and the one that answers.
 
     Where all send together, nothing is under way when they do. An engine that holds prompts until
     enough wait begins no later than its `polling`.
     """
+    others = np.maximum(work.running - 1.0, 0.0)
     every = np.asarray(work.polling, float)
     enough = np.where(others > 0, WAITING_SHARE * np.asarray(after), 1.0)
     every = np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
-    waits = (1.5 - work.synchrony) + 0.5 * (every - 1.0)
+    # A prompt that rides along has its first token with the tokens of the others.
+    answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
+    waits = answers + 0.5 - np.minimum(work.synchrony, 0.5 + answers) + 0.5 * (every - 1.0)
     return np.asarray(np.where(others > 0, waits, 0.0))
 
 

@@ -360,6 +360,7 @@ def body(
     attention cores; floats or arrays of the plans' shape."""
     accelerator = cluster.accelerator
     layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
+    layout += [plan.adapters, plan.adapter_rank]
     layers = _kernels(
         build=lambda p, q: layer_operators(model, p, q[0]),
         plan=plan,

@@ -182,6 +182,8 @@ def predict_inference(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
     )
     work = _work(plan, load, together, passes, prompts, decoding)
+    if plan.batching != "mixed" and np.any(static < 1):
+        work = replace(work, single=_single(model, cluster, plan, calibration))
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     found = latencies(work, own)
@@ -211,6 +213,14 @@ def _placed(plan: ServingPlan, cluster: Cluster) -> ServingPlan:
         machines = np.broadcast_shapes(plan.shape, shape_of(cluster))
         plan = replace(plan, tp=np.broadcast_to(plan.tp, machines))
     return adapted(plan, cluster.accelerator)
+
+
+def _single(
+    model: Model, cluster: Cluster, plan: ServingPlan, calibration: Calibration
+) -> DeviceTime:
+    """The passes over one prompt by itself."""
+    one, passes = prompt_pass(model, cluster, worker(plan), np.ones(plan.shape), calibration)
+    return replace(_device(one), passes=passes)
 
 
 def _handed_over(

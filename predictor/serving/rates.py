@@ -1,7 +1,8 @@
 """Serving at a rate of random arrivals: how many requests run, and how long each waits.
 
-Requests run in such a number R that as many end as arrive: R = rate x life(R) (Little 1961), where
-the life of a request is that of a concurrency of R. Random arrivals find the prompts of others
+Requests run in such a number R that as many end as arrive: R = rate x life(R + 1) (Little 1961),
+where the life of a request is that of a concurrency of R + 1: it meets R others, as many as there
+are at any time, since arrivals at random see averages (Wolff 1982). They find the prompts of others
 being read: a mean wait of u / (2 (1 - u)) turns, u = rate x prompt (Pollaczek 1930, for a service
 of constant length), a turn being a prompt; before workers that read nothing else that of `reading`.
 """
@@ -15,9 +16,10 @@ import numpy as np
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.serving.clients import VARIATION
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference
-from predictor.serving.reading import VARIATION, read_table
+from predictor.serving.reading import read_table
 from predictor.timing import Calibration
 
 CONCURRENCIES = 40
@@ -62,8 +64,9 @@ def predict_rate(
     nodes = np.unique(np.geomspace(1.0, max(top, 1.0), CONCURRENCIES))
     grid = replace(plan, batch=nodes * plan.dp, synchrony=0.0)
     found = predict_inference(model, cluster, grid, calibration, EXACT_STEPS // len(nodes))
-    # A rate below that of one request at a time still keeps one running while it is there.
-    ends = np.maximum.accumulate(found.requests_per_s)
+    # As many as are met, of those that run with the one that meets them.
+    met = found.requests_per_s * (1.0 if before is not None else (nodes - 1.0) / nodes)
+    ends = np.append(np.maximum.accumulate(met)[:-1], max(most, float(met[-1])))
     running = float(np.interp(rate, ends, nodes * float(plan.dp)))
     one = predict_inference(
         model, cluster, replace(plan, batch=running, synchrony=0.0), calibration, EXACT_STEPS

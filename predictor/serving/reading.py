@@ -25,14 +25,12 @@ from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.apart import holding, most_together, sending_time, worker
+from predictor.serving.clients import VARIATION
 from predictor.serving.latency import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import prompt_pass
 from predictor.serving.tables import between, pass_work
 from predictor.timing import Calibration
-
-VARIATION = 0.1
-"""Of the lengths of requests, unless stated: uniform within so much of their mean."""
 
 LENGTHS = 33
 """Mean lengths of prompts at which the times of passes are evaluated."""

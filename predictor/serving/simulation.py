@@ -1,14 +1,23 @@
-"""Requests served one by one, as a check of closed forms: which tables, arrivals and lengths."""
+"""Requests served one by one: which tables, arrivals and lengths."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from predictor.arrays import Array
+from predictor.catalog.traces import Trace
+from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.apart_events import serve_apart
-from predictor.serving.events import Served, poisson, serve, spread_lengths
-from predictor.serving.reading import VARIATION, read_table
+from predictor.serving.around import Around
+from predictor.serving.clients import Client, arrivals, spread_lengths
+from predictor.serving.events import Served, serve
+from predictor.serving.fleet import FleetServed, serve_fleet
+from predictor.serving.reading import read_table
 from predictor.serving.tables import pass_table
+from predictor.serving.workload import Workload, of_trace, sessions, with_adapters
 from predictor.timing import Calibration
 
 
@@ -18,32 +27,102 @@ def one_by_one(
     plan: ServingPlan,
     calibration: Calibration,
     requests: int,
-    variation: float = VARIATION,
+    client: Client | None = None,
     rate: float | None = None,
     clients: int = 0,
 ) -> Served:
     """Serve requests by one replica of a plan, their prompts apart where the plan says so.
 
     requests   how many, of the replica
-    variation  of lengths: uniform within so much of their mean
-    rate       at which requests of all replicas arrive at random [1/s]; None: `clients` of the
-               replica send the next one when they have the answer to the last
+    client     their lengths, and the times between arrivals
+    rate       at which requests of all replicas arrive [1/s]; None: `clients` of the replica send
+               the next one when they have the answer to the last
 
     Raises InputError where the cache holds no request.
     """
+    client = client or Client()
     own, replicas = float(plan.prefill_workers) > 0, round(float(plan.dp))
     # Workers read the prompts of all replicas, of which one is followed.
     count = requests * replicas if own and rate is not None else requests
-    given, made = (
-        spread_lengths(float(mean), count, variation, seed)
-        for seed, mean in ((1, plan.input_len), (2, plan.output_len))
-    )
+    given, made = _lengths(plan, client, count)
     longest = (float(given.max()), float(made.max()))
     table = pass_table(model, cluster, plan, calibration, longest)
-    arrivals = None
+    came = None
     if rate is not None:
-        arrivals = poisson(rate if own else rate / replicas, count)
+        came = arrivals(rate if own else rate / replicas, count, client.burstiness)
     if not own:
-        return serve(table, given, made, arrivals, clients)
-    reading = read_table(model, cluster, plan, calibration, variation)
-    return serve_apart(reading, table, given, made, arrivals, clients)
+        return serve(table, given, made, came, clients)
+    reading = read_table(model, cluster, plan, calibration, client.variation)
+    return serve_apart(reading, table, given, made, came, clients)
+
+
+def _lengths(plan: ServingPlan, client: Client, count: int) -> tuple[Array, Array]:
+    """Lengths of prompts and answers."""
+    given, made = (
+        spread_lengths(float(mean), count, client.variation, seed, client.lengths)
+        for seed, mean in ((1, plan.input_len), (2, plan.output_len))
+    )
+    return given, made
+
+
+def with_fleet(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    requests: int,
+    around: Around,
+    rate: float | None = None,
+    clients: int = 0,
+) -> FleetServed:
+    """Serve requests by replicas behind a router, with sessions, cached prefixes and adapters as
+    `around` has them.
+
+    requests   how many, of all replicas
+    rate       at which sessions, or requests, arrive at all replicas [1/s]; None: `clients`, who
+               send one session after the other
+
+    Raises InputError where prompts are read apart, or the cache holds no request.
+    """
+    if float(plan.prefill_workers) > 0:
+        raise InputError("sessions, traces and routers are of engines that read their own prompts")
+    work = _workload(plan, around, requests, rate)
+    longest = (float(work.input_len.max()), float(work.output_len.max()))
+    table = pass_table(model, cluster, plan, calibration, longest)
+    return serve_fleet(table, work, around.fleet, clients)
+
+
+def _replayed(trace: Trace, replicas: int, client: Client, rate: float | None) -> Trace:
+    """The requests of a trace that one of several replicas gets, in turn; as fast as a rate says
+    where one is stated, in their own rhythm where the trace has one [1/s]."""
+    count = len(trace.input_len)
+    came = trace.arrival
+    if rate is None:
+        came = None
+    elif came is None or trace.rate is None:
+        came = arrivals(rate, count, client.burstiness)
+    else:
+        came = came * (trace.rate / rate)
+    return Trace(
+        None if came is None else came[::replicas],
+        trace.input_len[::replicas],
+        trace.output_len[::replicas],
+        trace.pieces[::replicas],
+    )
+
+
+def _workload(plan: ServingPlan, around: Around, requests: int, rate: float | None) -> Workload:
+    client, replicas = around.client, round(float(plan.dp))
+    if around.trace is not None:
+        work = of_trace(_replayed(around.trace, replicas, client, rate))
+    else:
+        count = max(requests // around.turns, 1) * around.turns
+        given, made = _lengths(plan, client, count)
+        begins = count // around.turns
+        came = None
+        if rate is not None:
+            came = arrivals(rate / replicas / around.turns, begins, client.burstiness)
+        work = sessions(given, made, came, around.turns, around.shared)
+    if around.adapters:
+        work = replace(work, adapter=with_adapters(around.adapters, work.count))
+    return work

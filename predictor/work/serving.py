@@ -10,6 +10,8 @@ DeepSeek-AI 2024, section 2.1 (latent attention, whose projections are absorbed 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from predictor.arrays import Numeric
@@ -129,7 +131,33 @@ def layer_operators(model: Model, plan: ServingPlan, tokens: Numeric) -> list[Op
     aside."""
     at = serving_list(model, plan, tokens)
     layer_blocks(at, all_blocks(model), None)
-    return at.operators
+    if not np.any(plan.adapters):
+        return at.operators
+    return at.operators + [_adapted(one, plan) for one in at.operators if one.op == "gemm"]
+
+
+def _adapted(product: Operator, plan: ServingPlan) -> Operator:
+    """What adapters add to a product: rows are multiplied by a narrow matrix and a wide one of the
+    rank, those of every adapter that the rows ask for (Chen et al. 2023, Punica: two kernels).
+
+    Of N adapters, all alike often, m rows ask for N (1 - (1 - 1 / N)^m).
+    """
+    rank, many = np.asarray(plan.adapter_rank, float), np.maximum(plan.adapters, 1.0)
+    hit = many * (1.0 - (1.0 - 1.0 / many) ** np.asarray(product.m))
+    on = np.asarray(plan.adapters) > 0
+    size, widths = ELEMENT_BYTES[plan.half], np.asarray(product.k + product.n)
+    moved = size * widths * (hit * rank + product.m) + 2.0 * size * product.m * rank
+    return replace(
+        product,
+        name=f"{product.name}.lora",
+        op="elementwise",
+        variant="add",
+        dtype=plan.half,
+        flop=np.where(on, 2.0 * product.m * rank * widths, 0.0),
+        bytes=np.where(on, moved, 0.0),
+        count=np.where(on, product.count, 0.0),
+        kernels=2.0,
+    )
 
 
 def end_operators(

@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
 from predictor.serving import (
+    FleetServed,
     InferencePrediction,
     Line,
     Served,
@@ -33,6 +34,7 @@ class ServingResult:
     served      requests one by one, where that was asked for
     most        requests per second beyond which the queue grows without end, where a rate was given
     saturated   whether the rate is beyond that
+    fleet       what became of the fleet that served them, where there is one
     """
 
     request: ServingRequest
@@ -41,6 +43,7 @@ class ServingResult:
     served: Served | None = None
     most: float | None = None
     saturated: bool = False
+    fleet: FleetServed | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -168,6 +171,24 @@ class ServingResult:
             "rate": self.request.rate,
         }
 
+    def _promise(self) -> dict[str, float]:
+        """Share of the requests that meet what was promised, if anything was, and their rate."""
+        around, served = self.request.around, self.served
+        if served is None or not (np.isfinite(around.ttft) or np.isfinite(around.tpot)):
+            return {}
+        share = served.attained(around.ttft, around.tpot)
+        return {"attained": share, "goodput_requests_per_s": share * served.requests_per_s}
+
+    def _fleet(self) -> dict[str, float]:
+        """Replicas, their time and what was cached."""
+        if self.fleet is None:
+            return {}
+        return {
+            "cached_share": self.fleet.cached,
+            "most_replicas": self.fleet.replicas,
+            "replica_hours": self.fleet.seconds / 3600.0,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
         calibration = self.batch.calibration
@@ -197,6 +218,8 @@ class ServingResult:
                 "requests_per_s": self.served.requests_per_s,
                 "preempted": self.served.preempted,
                 **{f"{name}_s": own for name, own in self.served.summary().items()},
+                **self._promise(),
+                **self._fleet(),
             },
             "queue_s": self._at(latencies.queue),
             "decode_pass_s": self._at(latencies.step),

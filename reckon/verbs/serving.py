@@ -16,12 +16,15 @@ from predictor.plans import ServingPlan, batches
 from predictor.serving import (
     EXACT_STEPS,
     STEPS_LISTED,
+    FleetServed,
     InferencePrediction,
+    Served,
     ServingRequest,
     complete_serving,
     one_by_one,
     predict_inference,
     predict_rate,
+    with_fleet,
 )
 from predictor.timing import Calibration
 from reckon.verbs.served import ServingResult
@@ -77,20 +80,30 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
         batch = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
-    served = None
-    if request.simulate:
-        clients = float(plan.batch) / float(plan.dp)
-        served = one_by_one(
-            model=model,
-            cluster=cluster,
-            plan=plan,
-            calibration=calibration,
-            requests=request.simulate,
-            variation=request.variation,
-            rate=request.rate,
-            clients=max(int(clients), 1) if math.isfinite(clients) else request.simulate,
-        )
-    return ServingResult(request, batch, None, served, most, saturated)
+    served, fleet = _served(request, calibration) if request.simulate else (None, None)
+    return ServingResult(request, batch, None, served, most, saturated, fleet)
+
+
+def _served(request: ServingRequest, calibration: Calibration) -> tuple[Served, FleetServed | None]:
+    """Requests one by one, and their fleet where there is one."""
+    plan, around = request.plan, request.around
+    clients = float(plan.batch) / float(plan.dp)
+    load: dict[str, Any] = {
+        "model": request.model,
+        "cluster": request.cluster,
+        "plan": plan,
+        "calibration": calibration,
+        "requests": request.simulate,
+        "rate": request.rate,
+        "clients": max(int(clients), 1) if math.isfinite(clients) else request.simulate,
+    }
+    fleet = None
+    if around.plain:
+        served = one_by_one(**load, client=around.client)
+    else:
+        fleet = with_fleet(**load, around=around)
+        served = fleet.served
+    return served.after(around.client.warmup), fleet
 
 
 ServingSweep = Sweep[ServingResult]

@@ -90,7 +90,7 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     ]
     print(grid(["", "", ""], rows, left=3))
     if result.served is not None:
-        _show_served(result.served)
+        _show_served(result, result.served)
     share = memory["total_gb"] / memory["capacity_gb"]
     print(
         f"memory       {bar(share, 20)}  {memory['total_gb'] * GB / GIB:.1f} of "
@@ -130,18 +130,32 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     show_assumed(result.request.assumed)
 
 
-def _show_served(served: Served) -> None:
-    """Percentiles of the requests that were served one by one."""
-    names = {"ttft": "first token", "tpot": "per token", "e2e": "request"}
+def _show_served(result: ServingResult, served: Served) -> None:
+    """Percentiles of the requests that were served one by one, and what their fleet did."""
+    names = {"ttft": "first token", "tpot": "per token", "e2e": "request", "itl": "between tokens"}
+    keys = ("mean", "p50", "p90", "p95", "p99")
     rows = [
-        [names[name], *(seconds(own[key]) for key in ("mean", "p50", "p90", "p99"))]
+        [names[name], *(seconds(own[key]) for key in keys)]
         for name, own in served.summary().items()
     ]
     print(
         f"\n{len(served.arrival)} requests one by one: {served.requests_per_s:.3g} requests/s, "
         f"{served.preempted} preempted"
     )
-    print(grid(["", "mean", "P50", "P90", "P99"], rows), end="\n\n")
+    print(grid(["", *(key.upper() if key != "mean" else key for key in keys)], rows))
+    around, fleet = result.request.around, result.fleet
+    if math.isfinite(around.ttft) or math.isfinite(around.tpot):
+        share = served.attained(around.ttft, around.tpot)
+        print(
+            f"{share:.1%} of the requests meet what was promised: a goodput of "
+            f"{share * served.requests_per_s:.3g} requests/s"
+        )
+    if fleet is not None:
+        print(
+            f"{fleet.cached:.1%} of the prompts' tokens were cached; at most {fleet.replicas} "
+            f"replicas, {fleet.seconds / 3600.0:.3g} replica-hours"
+        )
+    print()
 
 
 def show_serving_sweep(found: ServingSweep) -> None:

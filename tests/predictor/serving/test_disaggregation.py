@@ -12,8 +12,8 @@ from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart import link_rate, sending_time, transfer_time, worker
 from predictor.serving.apart_events import serve_apart
+from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
-from predictor.serving.events import poisson, spread_lengths
 from predictor.serving.latency import DeviceTime, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.serving.rates import predict_rate

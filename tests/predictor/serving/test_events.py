@@ -9,7 +9,8 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.plans.serving import ServingPlan
-from predictor.serving.events import poisson, serve, spread_lengths
+from predictor.serving.clients import poisson, spread_lengths
+from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
 from predictor.serving.tables import PassTable, pass_table

@@ -26,8 +26,9 @@ from predictor.serving.capacities import (
     poisson_quantile,
     waiting_quantile,
 )
+from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
-from predictor.serving.events import poisson, serve, spread_lengths
+from predictor.serving.events import serve
 from predictor.serving.kernels import headwise_time, matvec_time
 from predictor.serving.latency import DeviceTime, Work, decode_time, latencies, prompt_time
 from predictor.serving.passes import COMMUNICATION, TERMS, Pass, body, prefill_cores
@@ -113,8 +114,9 @@ def test_a_concurrency_by_hand() -> None:
     step, prompt = float(decode_time(work(), own)), float(prompt_time(work(), own)) / 2
     found = latencies(work(), own)
     # Two at a time: a mean prompt of them is not read sooner than one alone.
-    first = 0.5 + 1.5 * step + prompt
-    others = 0.4 * 5 * (prompt - own.step)
+    beside = 0.4 * (prompt - own.step)
+    first = 0.5 + 1.5 * step + beside
+    others = 5 * beside
     rest = 10 * step + others
     assert float(found.ttft) == pytest.approx(first)
     assert float(found.e2e) == pytest.approx(first + rest)
@@ -378,9 +380,10 @@ def test_loads_of_replicas_are_those_of_each() -> None:
     found = capacity(SMALL, CLUSTER, own, PLAIN, Promise())
     assert found.running[:, 0].tolist() == pytest.approx([1.0, 2.0])
     assert found.rate[1] == pytest.approx(2 * found.rate[0])
-    alone = predict_inference(SMALL, CLUSTER, plan(batch=1.0, synchrony=0.0), PLAIN).latencies
-    assert found.rate[0, 0] == pytest.approx(float(alone.requests_per_s))
-    assert found.used[0, 0] == pytest.approx(float(alone.requests_per_s * alone.prompt))
+    # One running, as Little has it: a request meets one other, being there itself (Wolff 1982).
+    met = predict_inference(SMALL, CLUSTER, plan(batch=2.0, synchrony=0.0), PLAIN).latencies
+    assert found.rate[0, 0] == pytest.approx(1.0 / float(met.e2e))
+    assert found.used[0, 0] == pytest.approx(float(found.rate[0, 0] * met.prompt))
     assert found.kept(Promise()).all()
     assert found.best(Promise()).tolist() == [int(np.argmax(row)) for row in found.rate]
     assert not found.kept(Promise(ttft=1e-9)).any()

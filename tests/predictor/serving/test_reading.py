@@ -9,7 +9,7 @@ import pytest
 from predictor.catalog.engines import EngineParameters
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart_events import serve_apart
-from predictor.serving.events import poisson
+from predictor.serving.clients import poisson
 from predictor.serving.reading import ReadTable, erlang, queue
 from predictor.serving.tables import PassTable
 

@@ -34,6 +34,9 @@ from predictor.timing import Calibration, EngineParameters, ServingParameters
 ROUNDS = 4
 """Of the fixed point between how many requests decode and how long they do."""
 
+METRICS = ("ttft", "tpot", "e2e", "throughput")
+"""What has an interval."""
+
 BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
 """Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
 read. Others: waiting for the prompts of other requests, and for a pipeline to fill."""
@@ -188,8 +191,7 @@ def predict_inference(
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     found = latencies(work, own)
     told = spread_of(prompts), spread_of(decoding)
-    metrics = ("ttft", "tpot", "e2e", "throughput")
-    sigma = {m: spreads(*told, work, found, own, m, calibration.serving) for m in metrics}
+    sigma = {m: spreads(*told, work, found, own, m, calibration.serving) for m in METRICS}
     return InferencePrediction(
         model=model,
         cluster=cluster,

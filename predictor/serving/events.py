@@ -147,8 +147,9 @@ class Engine:
     until      when the next one arrives [s]; inf: none, as far as is known
     apart      whether prompts have passes of their own; `holds`: not before enough of them wait
     polling    passes between two looks for requests; `looked`: pass of the last one
-    gaps       times between tokens, and how many of each; `stalled`: time for which passes over
-               prompts have kept the running requests waiting
+    gaps       times between tokens, and how many of each; `stalls`: passes over prompts since the
+               last one that decodes, and how many requests were running before each
+    watched    whether somebody looks at it when the next request comes, room or not
     crowded    whether a request had to give way, and no pass has been made since: none is let in
                (Kwon et al. 2023; vLLM's scheduler takes up no waiting request in such a pass)
     """
@@ -157,7 +158,8 @@ class Engine:
         "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded", "done",
         "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live", "looked",
         "mixing", "most", "now", "open", "order", "polling", "pool", "preempted", "reading",
-        "reserved", "stalled", "started", "step", "table", "until", "waiting", "wanted", "whole",
+        "reserved", "stalls", "started", "step", "table", "until", "waiting", "wanted", "watched",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -189,7 +191,8 @@ class Engine:
         self.until = math.inf
         self.step = self.finished = self.preempted = 0
         self.gaps: list[tuple[float, int]] = []
-        self.stalled = 0.0
+        self.stalls: list[tuple[float, int]] = []
+        self.watched = False
 
     def run(self) -> None:
         """Serve all requests."""
@@ -286,7 +289,7 @@ class Engine:
         else:
             self.now += work
             self.step += not self.apart
-            self.stalled += work
+            self.stalls.append((work, len(self.live)))
         self.looked, self.crowded = self.step, False
         for one in read:
             self._start(one)
@@ -315,24 +318,31 @@ class Engine:
             return False
         if self.waiting and (self.crowded or self.polling > 1):
             leap = 1 if self.crowded else self._until_look(leap)
-        if until < math.inf and many + len(self.waiting) < self.most:
+        if until < math.inf and (self.watched or many + len(self.waiting) < self.most):
             each = self.table.decoding(many, self.cached / many)
             leap = max(min(leap, int((until - self.now) / each) + 1), 1)
         each = self.table.decoding(many, self.cached / many + 0.5 * leap)
         self.now += leap * each
-        if self.stalled:
-            # Prompts in passes of their own: those that ran on have waited for them.
-            self.gaps.append((self.stalled + each, many))
-            self.gaps.append((each, many * (leap - 1)))
-            self.stalled = 0.0
-        else:
-            self.gaps.append((each, many * leap))
+        self.gaps.append((each, many * leap - self._resume(each)))
         self.step += leap
         self.cached += many * leap
         self.crowded = False
         if not self.waiting and not self.holds:
             self.looked = self.step - (self.step - self.looked) % self.polling
         return True
+
+    def _resume(self, each: float) -> int:
+        """Those that have waited for passes over prompts get their next token; returns how many."""
+        waited, back = 0.0, 0
+        for at in range(len(self.stalls) - 1, -1, -1):
+            spent, running = self.stalls[at]
+            waited += spent
+            since = running - (self.stalls[at - 1][1] if at else 0)
+            if since > 0:
+                self.gaps.append((waited + each, since))
+                back += since
+        self.stalls.clear()
+        return back
 
     def _until_look(self, leap: int) -> int:
         """Passes until the engine looks for requests again, at most so many."""

@@ -80,9 +80,9 @@ class Replica(Engine):
         self.came, self.first, self.last = fleet.came, fleet.first, fleet.last
         self.fleet, self.work, self.ready, self.stopped = fleet, work, ready, math.inf
         self.due: list[tuple[float, int]] = []
-        self.horizon, self.now = math.inf, ready
+        self.horizon, self.now, self.watched = math.inf, ready, True
         self.store = Prefixes(fleet.around.tiers)
-        self.resident: OrderedDict[int, None] = OrderedDict()
+        self.resident: OrderedDict[int, float] = OrderedDict()
         self.live_adapters: Counter[int] = Counter()
 
     @property
@@ -94,7 +94,7 @@ class Replica(Engine):
         """A request comes: what it needs beside its own tokens is loaded, if it is not here."""
         if not self.inside:
             self.now = max(self.now, time)
-        load = self._prefix(one) + self._adapter(one)
+        load = self._prefix(one) + self._adapter(one, max(time, self.ready))
         if load > 0:
             heapq.heappush(self.due, (max(time, self.ready) + load, one))
         else:
@@ -107,17 +107,17 @@ class Replica(Engine):
         self.fleet.have[one] = have
         return load
 
-    def _adapter(self, one: int) -> float:
-        """Adapters stay on the device until others take their place."""
+    def _adapter(self, one: int, time: float) -> float:
+        """Adapters stay on the device until others take their place; `resident` has when each is
+        there."""
         if not self.work.adapter:
             return 0.0
         name, around = self.work.adapter[one], self.fleet.around
-        known = name in self.resident
-        self.resident[name] = None
+        there = self.resident.setdefault(name, time + around.adapter)
         self.resident.move_to_end(name)
         while around.slots and len(self.resident) > around.slots:
             self.resident.popitem(last=False)
-        return 0.0 if known else around.adapter
+        return max(there - time, 0.0)
 
     def arrive(self) -> None:
         """Requests whose prefix has been loaded wait."""

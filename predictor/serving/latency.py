@@ -234,7 +234,7 @@ def _reading(work: Work, own: EngineParameters, burst: Array, prompt: Array, alo
 
 
 def riding(
-    work: Work, own: EngineParameters, many: Numeric, prompt: Numeric, after: Numeric
+    work: Work, own: EngineParameters, many: Numeric, prompt: Array, after: Numeric
 ) -> Array:
     """Time by which the prompts of `many` others delay a request's decoding of `after` passes [s].
 

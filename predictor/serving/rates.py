@@ -65,8 +65,8 @@ def predict_rate(
     grid = replace(plan, batch=nodes * plan.dp, synchrony=0.0)
     found = predict_inference(model, cluster, grid, calibration, EXACT_STEPS // len(nodes))
     # As many as are met, of those that run with the one that meets them.
-    met = found.requests_per_s * (1.0 if before is not None else (nodes - 1.0) / nodes)
-    ends = np.append(np.maximum.accumulate(met)[:-1], max(most, float(met[-1])))
+    ending = found.requests_per_s * (1.0 if before is not None else (nodes - 1.0) / nodes)
+    ends = np.append(np.maximum.accumulate(ending)[:-1], max(most, float(ending[-1])))
     running = float(np.interp(rate, ends, nodes * float(plan.dp)))
     one = predict_inference(
         model, cluster, replace(plan, batch=running, synchrony=0.0), calibration, EXACT_STEPS

@@ -93,6 +93,10 @@ TASK_INPUT = {"gpqa": 250, "lm-arena-chat": 150, "sourcegraph-fim": 500}
 their four answers, first turns of chats, code around a gap. Decoding depends on it little."""
 
 
+FIXED = {"variation": 0.0}
+"""Lengths of requests that arrive at a rate, unless a row or its script says otherwise: all alike
+(vLLM's and TensorRT-LLM's bench clients)."""
+
 REQUESTS = 500
 """Requests of an open loop that does not say how many."""
 
@@ -207,6 +211,7 @@ def _point(
     }
     fields = {
         **_release(row, framework),
+        **({} if rate is None else FIXED),
         **script_settings(row, framework, source),
         **{name: value for name, value in fields.items() if value is not None},
         **plan_columns(row),

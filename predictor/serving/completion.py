@@ -101,8 +101,7 @@ def complete_serving(
     _scores(model, accelerator)
     _load(filler)
     fill_stored(filler, model, accelerator)
-    stated = _precision(filler, accelerator)
-    _engine(filler, stated, model, accelerator)
+    _engine(filler, _precision(filler, accelerator), model, accelerator)
     filler.run(_cache(values["precision"], model, accelerator))
     routed = take_loads(values)
     filler.run([one for one in REQUEST_DEFAULTS if not (routed and one.field == "expert_load")])
@@ -124,14 +123,13 @@ def complete_serving(
         enforce_host(model, plan)
         _reachable(plan, cluster)
     around = around_of(values, model, cluster, plan, run, trace)
-    simulate = _simulable(plan, values, around)
     return ServingRequest(
         model=model,
         cluster=cluster,
         plan=plan,
         assumed=tuple(filler.assumed),
         rate=values.get("rate"),
-        simulate=simulate,
+        simulate=_simulable(plan, values, around),
         around=around,
     )
 

@@ -229,7 +229,7 @@ def _reading(work: Work, own: EngineParameters, burst: Array, prompt: Array, alo
     """
     beside = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
     mine = np.where(beside, own_prompt(work, own, prompt), prompt)
-    found = _first(work, burst, mine, alone * mine / prompt)
+    found = _first(work, burst, mine, alone * mine / np.maximum(prompt, 1e-12))
     return np.asarray(found + work.launching * np.asarray(own.request))
 
 

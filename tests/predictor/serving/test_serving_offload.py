@@ -7,8 +7,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.systems import alone
 from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.catalog.systems import alone
 from predictor.errors import InputError
 from predictor.memory.serving import weight_bytes
 from predictor.plans.serving import ServingPlan

@@ -24,6 +24,8 @@ from predictor.plans.rules import (
     check,
     enforce,
     feasible,
+    near_divisors,
+    near_multiples,
     pipeline_rules,
     training_rules,
 )
@@ -147,6 +149,8 @@ __all__ = [
     "enforce",
     "feasible",
     "in_flight",
+    "near_divisors",
+    "near_multiples",
     "pipeline_rules",
     "pipeline_time",
     "runnable",

@@ -4,6 +4,7 @@ say.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,37 @@ from predictor.plans.training import TrainingPlan
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A law that every plan obeys: a mask of the plans that break it, and what to say."""
+    """A law that every plan obeys: a mask of the plans that break it, and what to say.
+
+    nearest  of the fields' values, the nearest that obey it, as words; none where nothing is said
+    """
 
     broken: Array | npt.NDArray[np.bool_] | np.bool_
     message: str
     fields: tuple[str, ...]
+    nearest: Callable[..., str] = lambda *values: ""
+
+
+def near_divisors(whole: float) -> Callable[..., str]:
+    """The divisors of a number that are nearest to the first value, as words."""
+
+    def told(value: float, *rest: float) -> str:
+        size = int(whole)
+        found = [d for d in range(1, min(size, 4096) + 1) if size % d == 0]
+        below = max((d for d in found if d < value), default=None)
+        above = min((d for d in found if d > value), default=None)
+        return " and ".join(f"{d}" for d in (below, above) if d is not None)
+
+    return told
+
+
+def near_multiples(value: float, *factors: float) -> str:
+    """The multiples of a product that are nearest to the first value, as words."""
+    step = int(np.prod(np.asarray(factors)))
+    if step < 1 or not np.isfinite(value):
+        return ""
+    below = int(value) // step * step
+    return " and ".join(f"{n}" for n in (below, below + step) if n > 0)
 
 
 def not_multiple(value: Numeric, divisor: Numeric) -> Any:
@@ -51,6 +78,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             not_multiple(model.heads, plan.tp),
             f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
             ("tp",),
+            near_divisors(model.heads),
         ),
         Rule(
             not_multiple(model.kv_heads, plan.tp) & not_multiple(plan.tp, model.kv_heads),
@@ -63,6 +91,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
                 not_multiple(width, plan.tp),
                 f"tp {{tp}} does not divide the {what} {width} of {model.name}",
                 ("tp",),
+                near_divisors(width),
             )
             for what, width in (
                 ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
@@ -86,6 +115,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             not_multiple(plan.global_batch, plan.dp * plan.micro_batch),
             "global batch {global_batch} is not a multiple of dp {dp} x micro-batch {micro_batch}",
             ("global_batch", "dp", "micro_batch"),
+            near_multiples,
         ),
         Rule(
             not_multiple(plan.seq_len, plan.cp),
@@ -184,6 +214,7 @@ def _expert_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             not_multiple(model.num_experts, plan.ep),
             f"ep {{ep}} does not divide the {model.num_experts} experts of {model.name}",
             ("ep",),
+            near_divisors(model.num_experts),
         ),
         Rule(
             not_multiple(model.expert_ffn_hidden, plan.etp),
@@ -226,13 +257,15 @@ def enforce(laws: list[Rule], plan: Any) -> None:
         broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), plan.shape)
         if broken.any():
             at = np.unravel_index(int(np.argmax(broken)), plan.shape) if plan.shape else ()
+            numbers = [
+                float(np.broadcast_to(getattr(plan, name), plan.shape)[at]) for name in rule.fields
+            ]
             values = {
-                name: f"{float(np.broadcast_to(getattr(plan, name), plan.shape)[at]):g}".replace(
-                    "nan", "unstated"
-                )
-                for name in rule.fields
+                name: f"{value:g}".replace("nan", "unstated")
+                for name, value in zip(rule.fields, numbers, strict=True)
             }
             message = rule.message.format(**values)
             if message.startswith(next(iter(values.values()))):
                 message = f"{rule.fields[0]} {message}"
-            raise InputError(message)
+            near = rule.nearest(*numbers)
+            raise InputError(f"{message}; nearest {near}" if near else message)

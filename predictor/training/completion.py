@@ -35,7 +35,7 @@ from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import node_memory
 from predictor.models import Model
-from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check
+from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check, near_multiples
 from predictor.precision import PEAK, PRECISIONS
 from predictor.timing import RunParameters
 from predictor.training.fitting import (
@@ -345,7 +345,7 @@ def _whole_replicas(values: Mapping[str, Any]) -> None:
     if "dp" not in values and values.get("gpus", ranks) % ranks:
         raise InputError(
             f"gpus {values['gpus']} is not a multiple of tp {values['tp']} x pp {values['pp']} x "
-            f"cp {values['cp']} = {ranks}"
+            f"cp {values['cp']} = {ranks}; nearest {near_multiples(values['gpus'], ranks)}"
         )
 
 

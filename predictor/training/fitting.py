@@ -18,7 +18,15 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, FIT, NUMERIC_FIELDS, SHARDINGS, TrainingPlan
+from predictor.plans import (
+    CATEGORY_FIELDS,
+    FIT,
+    NUMERIC_FIELDS,
+    SHARDINGS,
+    TrainingPlan,
+    near_divisors,
+    near_multiples,
+)
 from predictor.timing import RunParameters
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
@@ -101,11 +109,36 @@ def layouts(draft: Draft) -> list[tuple[int, int]]:
         if _batch_divides(values, *pair)
     ]
     if not found:
-        raise InputError(
-            "no tp and pp inside a node divide the heads, the layers, the GPUs and the global "
-            "batch; state --tp and --pp"
-        )
+        raise _undivided(draft.model, values)
     return found
+
+
+def _undivided(model: Model, values: Mapping[str, Any]) -> InputError:
+    """What of a request does not divide: the heads, the accelerators, the batch."""
+    tp, gpus, cp = values.get("tp"), values.get("gpus"), values.get("cp", 1)
+    if tp is not None and model.heads % tp:
+        near = near_divisors(model.heads)(tp)
+        return InputError(
+            f"tp {tp} does not divide the {model.heads} attention heads of {model.name}; nearest "
+            f"{near}"
+        )
+    ranks = (tp or 1) * values.get("pp", 1) * cp
+    if gpus is not None and gpus % ranks:
+        near = near_multiples(gpus, ranks)
+        return InputError(f"gpus {gpus} is not a multiple of tp x pp x cp {ranks}; nearest {near}")
+    micro = values.get("micro_batch")
+    if gpus is not None and micro is not None:
+        each = gpus // ranks * micro
+        batch = values["global_batch"]
+        near = near_multiples(batch, each)
+        return InputError(
+            f"global batch {batch} is not a multiple of dp {gpus // ranks} x micro-batch {micro}; "
+            f"nearest {near}, or state another --tp, --pp or --micro-batch"
+        )
+    return InputError(
+        "no tp and pp inside a node divide the heads, the layers, the GPUs and the global batch; "
+        "state --tp and --pp"
+    )
 
 
 def recomputations(draft: Draft, habit: str) -> list[Recomputation]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,6 +17,9 @@ import click
 
 from predictor.errors import InputError, nearest
 from reckon import __version__
+
+COMPLETE = "_RECKON_COMPLETE"
+"""Variable by which a shell asks for completions."""
 
 
 class Verbs(click.Group):
@@ -86,6 +90,7 @@ app = Verbs(
         "calibrate": "measuring:calibrate",
         "show": "showing:show",
         "serve": "serving:serve",
+        "completion": "completing:completion",
     },
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
@@ -101,15 +106,41 @@ app = Verbs(
 )
 
 
+EXAMPLES = """reckon: how fast will this language model train or serve on these accelerators?
+
+  a training run      reckon predict train --model llama3-70b --system dgx-h100 --gpus 1024 \\
+                          --tp 8 --pp 4 --global-batch 1024 --seq-len 8192
+  a serving engine    reckon predict infer --model llama3-70b --system 8xH200 --concurrency 64 \\
+                          --input-len 1024 --output-len 256
+  the best layout     reckon plan train --model llama3-8b --system dgx-h100 --gpus 64 \\
+                          --global-batch 128 --seq-len 8192
+
+reckon --help lists all commands, reckon show models | systems | fields what they take,
+reckon serve opens a page.
+"""
+
+LONGEST = 80
+"""Letters of a value that a message repeats."""
+
+
+def shortened(message: str) -> str:
+    """A message on one line, with values in it cut that are longer than `LONGEST`."""
+    line = " ".join(message.split("\n")) if "\n" in message else message
+    return re.sub(rf"\S{{{LONGEST + 1},}}", lambda found: f"{found[0][: LONGEST - 3]}...", line)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    if not (sys.argv[1:] if arguments is None else arguments) and COMPLETE not in os.environ:
+        print(EXAMPLES, end="")
+        return 0
     try:
         return int(app.main(args=arguments, prog_name="reckon", standalone_mode=False) or 0)
     except InputError as error:
-        print(f"reckon: {error}", file=sys.stderr)
+        print(f"reckon: {shortened(str(error))}", file=sys.stderr)
         return 2
     except click.ClickException as error:
-        print(f"reckon: {error.format_message()}", file=sys.stderr)
+        print(f"reckon: {shortened(error.format_message())}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, click.Abort):
         print("reckon: interrupted", file=sys.stderr)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reckon.console.flags import argument, calibration_option, json_option, option
+from reckon.console.progress import progress, working
 
 if TYPE_CHECKING:
     from reckon.explore import Grid
@@ -33,14 +33,13 @@ def sweep(grid: str, out: str, json: str | None, **rest: Any) -> int:
     """
     from reckon.sweeping import sweep
 
-    found = sweep(grid, out, progress=sys.stderr.isatty(), **rest)
+    with progress("sweeping") as told:
+        found = sweep(grid, out, progress=told, **rest)
     _write(json, found.to_dict())
     if json != "-":
-        print(
-            f"{found.cells:,} cells in {found.folder}: {found.before:,} were there, {found.ok:,} "
-            f"predicted, {found.unfit:,} do not fit, {found.refused:,} refused "
-            f"({found.seconds:.1f} s)"
-        )
+        from reckon.views.sweeping import show_swept
+
+        show_swept(found)
     return 0
 
 
@@ -64,7 +63,8 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
     wanted = read_grid(grid)
     if wanted.spec.optimise:
         return _optimise(wanted, json)
-    found = explore(wanted, progress=_progress if sys.stderr.isatty() else None)
+    with progress("exploring") as told:
+        found = explore(wanted, progress=lambda done, whole: told(done / max(whole, 1)))
     for path in out:
         write(path, found)
     content = {
@@ -79,15 +79,11 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
     return 0
 
 
-def _progress(done: int, whole: int) -> None:
-    end = "\n" if done >= whole else ""
-    print(f"\r{done:,} of {whole:,} points", end=end, file=sys.stderr, flush=True)
-
-
 def _optimise(grid: Grid, json: str | None) -> int:
     from reckon.explore.optimise import optimise
 
-    found = optimise(grid)
+    with working("optimising"):
+        found = optimise(grid)
     objective = grid.spec.optimise.get("objective", "tokens_per_s")
     own = found.machine.accelerator
     areas = {name: float(area) * 1e6 for name, area in found.machine.areas.items()}

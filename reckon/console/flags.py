@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from predictor import catalog
 from predictor.errors import InputError
@@ -17,6 +18,21 @@ from predictor.plans import PLAN, SWITCH, PlanField, Table
 
 WIDEST = 44
 """Letters of choices that a line of help lists."""
+
+
+NAMED = {"model": "models", "system": "systems", "accelerator": "accelerators"}
+"""Flags whose values are names of a catalog."""
+
+
+def _named(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of a catalog that go on as what was typed, the last of several behind commas."""
+    kind = NAMED[str(param.name)]
+    before, comma, last = incomplete.rpartition(",")
+    names = [*catalog.rows(kind)]
+    if kind == "systems":
+        names += [one.name for one in catalog.instances()]
+    found = [name for name in names if name.lower().startswith(last.lower())]
+    return [CompletionItem(f"{before}{comma}{name}") for name in found]
 
 
 def option(
@@ -37,6 +53,8 @@ def option(
     """
     names = [f"--{name}", *(f"--{other}" for other in also), *([key] if key else [])]
     shown = more.get("default") is not None
+    if name in NAMED:
+        more["shell_complete"] = _named
     return click.Option(names, metavar=metavar, help=text, type=kind, show_default=shown, **more)
 
 
@@ -82,6 +100,40 @@ def _help(entry: PlanField, verb: str) -> str:
     if len(whole) <= WIDEST:
         return f"{whole}."
     return whole[:WIDEST].rpartition(" ")[0] + " ..."
+
+
+PANELS: dict[str, tuple[str, ...]] = {
+    "What is run": ("model", "seq_len", "global_batch", "batch_tokens", "tokens", "precision",
+                    "kv_precision", "framework", "batch", "concurrency", "rate", "load",
+                    "input_len", "output_len", "attention", "from_megatron", "from_torchtitan",
+                    "from_nemo", "from_deepspeed", "from_vllm", "from_sglang", "from_trtllm"),
+    "On what": ("system", "accelerator", "gpus", "accelerators_per_node", "price",
+                "price_per_gpu_hour", "inter_link_gbps"),
+    "Laid out how": ("tp", "pp", "cp", "ep", "etp", "vpp", "dp", "micro_batch", "sharding",
+                     "schedule", "recompute", "sequence_parallel", "offload", "tp_in_node"),
+    "What is asked": ("days", "money", "objective", "memory_fraction", "ttft_ms", "tpot_ms",
+                      "ttft_percentile", "tpot_percentile", "headroom", "spare", "compare",
+                      "explain", "simulate", "allow_oom", "variation", "top"),
+    "What is written": ("json", "report", "timeline", "emit", "target", "calibration", "set"),
+}  # fmt: skip
+"""Headings of a help, and the options below them."""
+
+
+class Paneled(click.Command):
+    """A command whose help has its options below headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, panel by panel."""
+        panels = {name: panel for panel, names in PANELS.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                rows.setdefault(panels.get(str(param.name), "Further"), []).append(record)
+        for panel in (*PANELS, "Further"):
+            if panel in rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows[panel])
 
 
 def field_options(entries: Table, verb: str) -> list[click.Option]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from reckon.console.flags import argument, calibration_option, json_option, option, switch
+from reckon.console.progress import working
 
 
 @click.command(
@@ -26,7 +27,8 @@ def validate(
     from reckon.verbs.validating import validate
     from reckon.views.validation import show_validation
 
-    result = validate(list(tables), calibration, folds)
+    with working("predicting every row"):
+        result = validate(list(tables), calibration, folds)
     return told(result, json, show_validation)
 
 
@@ -47,7 +49,9 @@ def calibrate(measurements: tuple[Path, ...], out: Path, json: str | None, **res
     from reckon.verbs.calibrating import calibrate
     from reckon.views.measured import show_calibrated
 
-    return told(calibrate(list(measurements), out, **rest), json, show_calibrated)
+    with working("calibrating"):
+        found = calibrate(list(measurements), out, **rest)
+    return told(found, json, show_calibrated)
 
 
 @click.command(

@@ -13,6 +13,7 @@ from predictor.errors import InputError
 from predictor.plans import PLAN, SERVING_FIELDS, TRAINING_FIELDS
 from reckon.console.flags import (
     Invocation,
+    Paneled,
     argument,
     calibration_option,
     field_options,
@@ -22,6 +23,7 @@ from reckon.console.flags import (
     settings_option,
     switch,
 )
+from reckon.console.progress import progress, working
 
 if TYPE_CHECKING:
     from reckon.verbs.fleets import InferenceSearch
@@ -97,14 +99,16 @@ def train_command() -> click.Command:
 
         said = invocation(given, [*flags, *bounds], also=OFFLOADED if offload else {})
         own = read_plan(compare) if compare else None
-        found = asked(
-            said.fields,
-            said.calibration,
-            said.where,
-            compare=own,
-            keep=max(top, 100),
-            target=aim(given["emit"], target),
-        )
+        with progress("searching") as told:
+            found = asked(
+                said.fields,
+                said.calibration,
+                said.where,
+                compare=own,
+                keep=max(top, 100),
+                target=aim(given["emit"], target),
+                progress=told,
+            )
         return _told(
             said,
             found,
@@ -114,7 +118,7 @@ def train_command() -> click.Command:
             **given,
         )
 
-    return click.Command(
+    return Paneled(
         "train",
         callback=run,
         params=[
@@ -142,7 +146,9 @@ def infer_command() -> click.Command:
         from reckon.views.report import write_inference
 
         said = invocation(given, [*flags, *promise])
-        found = asked(said.fields, said.calibration, said.where, target=aim(given["emit"], target))
+        aimed = aim(given["emit"], target)
+        with working("searching fleets"):
+            found = asked(said.fields, said.calibration, said.where, target=aimed)
         return _told(
             said,
             found,
@@ -152,7 +158,7 @@ def infer_command() -> click.Command:
             **given,
         )
 
-    return click.Command(
+    return Paneled(
         "infer",
         callback=run,
         params=[
@@ -181,11 +187,11 @@ def _told(
     line = {"emitted": found.emit(emit, quiet=said.quiet)} if emit else {}
     if said.json:
         said.write({**found.to_dict(max(top, 1)), **line})
-    if report:
-        draw(Path(report))
     if not said.quiet and not emit:
         show()
-        if report:
+    if report:  # last, so that a report that fails never loses the ranking
+        draw(Path(report))
+        if not said.quiet and not emit:
             print(f"\npictures in {report}")
     return 0 if not line or line["emitted"]["read_back"]["holds"] else 2
 

@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.plans import EXPLAIN, PREDICT, SERVING_FIELDS, TRAINING_FIELDS
 from reckon.console.flags import (
     Invocation,
+    Paneled,
     allow_oom_option,
     argument,
     calibration_option,
@@ -61,7 +62,7 @@ def train_command() -> click.Command:
         asked = invocation(given, flags, TRAINING_FIELDS)
         return predict_train(asked, _lines(given), **given)
 
-    return click.Command(
+    return Paneled(
         "train",
         callback=run,
         params=[
@@ -94,7 +95,7 @@ def infer_command() -> click.Command:
         asked = invocation(given, flags, SERVING_FIELDS)
         return predict_infer(asked, _lines(given), **given)
 
-    return click.Command(
+    return Paneled(
         "infer",
         callback=run,
         params=[
@@ -131,7 +132,7 @@ def explain_command() -> click.Command:
             show_trace(result)
         return 0
 
-    return click.Command(
+    return Paneled(
         "explain",
         callback=run,
         params=[

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def sweep(
     workers: int | None = None,
     cluster: str | None = None,
     chunk: int | None = None,
-    progress: bool = False,
+    progress: Callable[[float], None] | None = None,
 ) -> Swept:
     """Predict every cell of a grid into a Parquet dataset; cells that it holds are left out.
 
@@ -87,7 +86,7 @@ def sweep(
     workers      processes on this machine; None: one for each processor
     cluster      address of a Dask scheduler, instead
     chunk        cells of a file
-    progress     tell stderr how far it is
+    progress     told what share of the cells is done
 
     Raises InputError for a bad grid, folder or address.
     """
@@ -114,11 +113,8 @@ def sweep(
         done.update(cell.identity for cell in one.cells)
         for row in rows:
             counts[row["status"]] += 1
-        if progress:
-            told = before + sum(counts.values())
-            print(f"\r{told:,} of {len(found):,} cells", end="", file=sys.stderr, flush=True)
-    if progress and any(counts.values()):
-        print(file=sys.stderr)
+        if progress is not None:
+            progress((before + sum(counts.values())) / max(len(found), 1))
     return Swept(
         str(folder),
         len(found),

@@ -36,6 +36,10 @@ TERM_NAMES = {
 }
 
 
+def _gib(gigabytes: float) -> str:
+    return f"{gigabytes * GB / GIB:.1f}"
+
+
 def _load(result: ServingResult) -> str:
     plan = result.request.plan
     many = float(plan.batch)
@@ -61,15 +65,15 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     memory = result.memory
     if memory["shortfall_gb"] > 0:
         print(
-            f"{strong('does not fit', '1;31')}: needs {memory['total_gb']:.1f} GB of "
-            f"{memory['capacity_gb']:.1f} GB, {memory['shortfall_gb']:.1f} GB too much; the "
+            f"{strong('does not fit', '1;31')}: needs {_gib(memory['total_gb'])} GiB of "
+            f"{_gib(memory['capacity_gb'])} GiB, {_gib(memory['shortfall_gb'])} GiB too much; the "
             f"largest batch that fits is {memory['largest_batch']}; more tp or pp, narrower "
             "weights or cache would help"
         )
     if (missing := memory.get("prefill_worker_shortfall_gb", 0.0)) > 0:
         print(
-            f"{strong('does not fit', '1;31')}: a prefill worker needs {missing:.1f} GB more; more "
-            "prefill_tp would help"
+            f"{strong('does not fit', '1;31')}: a prefill worker needs {_gib(missing)} GiB more; "
+            "more prefill_tp would help"
         )
     if result.saturated:
         print(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,9 @@ from reckon.verbs.results import Interval, Prediction
 from reckon.verbs.training import Sweep
 
 BAR = 40
+
+WIDE = 100
+"""Letters of a line of what was assumed, at most."""
 
 TERM_NAMES = {
     "forward": "forward",
@@ -96,16 +101,16 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     if result.host_memory > result.host_capacity:
         print(
             f"{strong('does not fit', '1;31')} the host: it would keep "
-            f"{result.host_memory / GB:.1f} GB for each accelerator and has "
-            f"{result.host_capacity / GB:.1f} GB, "
-            f"{(result.host_memory - result.host_capacity) / GB:.1f} GB too little; offload less, "
-            "or to drives (offload_to=nvme)"
+            f"{result.host_memory / GIB:.1f} GiB for each accelerator and has "
+            f"{result.host_capacity / GIB:.1f} GiB, "
+            f"{(result.host_memory - result.host_capacity) / GIB:.1f} GiB too little; offload "
+            "less, or to drives (offload_to=nvme)"
         )
     if result.peak_memory > result.capacity:
-        over = (result.peak_memory - result.capacity) / GB
+        over = (result.peak_memory - result.capacity) / GIB
         print(
-            f"{strong('does not fit', '1;31')}: needs {result.peak_memory / GB:.1f} GB of "
-            f"{result.capacity / GB:.1f} GB, {over:.1f} GB too much; more tp or pp, a smaller "
+            f"{strong('does not fit', '1;31')}: needs {result.peak_memory / GIB:.1f} GiB of "
+            f"{result.capacity / GIB:.1f} GiB, {over:.1f} GiB too much; more tp or pp, a smaller "
             "micro-batch, more recomputation or sharding would help"
         )
     level = result.batch.calibration.interval_level
@@ -157,7 +162,10 @@ def show_assumed(assumed: Sequence[Assumption]) -> None:
     if not assumed:
         return
     filled = ", ".join(f"{a.field}={short(a.value)}" for a in assumed)
-    print("\n" + strong(f"assumed: {filled}", "2"))
+    wide = min(shutil.get_terminal_size((WIDE, 24)).columns, WIDE)
+    lines = textwrap.wrap(f"assumed: {filled}", wide, break_long_words=False,
+                          break_on_hyphens=False)  # fmt: skip
+    print("\n" + "\n".join(strong(line, "2") for line in lines))
     for one in assumed:
         if one.rule.startswith(TOLD):
             print(strong(f"{one.field} {one.value}: {one.rule}", "2"))
@@ -190,8 +198,15 @@ def _run_rows(result: Prediction) -> list[list[str]]:
             ]
         )
     if run["cost"]:
-        cost = Interval(**run["cost"]).scaled(1e-6)
-        rows.append(["price", with_interval(cost, "million"), f"{result.request.price:g} per hour"])
+        cost, unit = Interval(**run["cost"]), ""
+        if cost.value >= 1e6:
+            cost, unit = cost.scaled(1e-6), "million"
+        told = (
+            with_interval(cost, unit).replace("  (", " (")
+            if not unit
+            else with_interval(cost, unit)
+        )
+        rows.append(["price", told, f"{result.request.price:.4g} per hour"])
     return rows
 
 

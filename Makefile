@@ -16,7 +16,7 @@ $(VENV)/$(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt "torch==2.13.0"
 	$(PIP) --constraint constraints.txt hatchling editables
-	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,report,serve,docs,test,dev]"
+	$(PIP) --constraint constraints.txt --no-build-isolation --editable ".[profile,serve,docs,test,dev]"
 	$(BIN)/python -m compileall -q predictor profiler calibration reckon
 	touch $@
 

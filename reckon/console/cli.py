@@ -17,6 +17,7 @@ import click
 
 from predictor.errors import InputError, nearest
 from reckon import __version__
+from reckon.console.files import remember
 
 COMPLETE = "_RECKON_COMPLETE"
 """Variable by which a shell asks for completions."""
@@ -131,7 +132,9 @@ def shortened(message: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    if not (sys.argv[1:] if arguments is None else arguments) and COMPLETE not in os.environ:
+    given = sys.argv[1:] if arguments is None else arguments
+    remember(given)
+    if not given and COMPLETE not in os.environ:
         print(EXAMPLES, end="")
         return 0
     try:

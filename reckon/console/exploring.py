@@ -125,9 +125,7 @@ def _optimise(grid: Grid, json: str | None) -> int:
     params=[
         argument("name", "NAME|FILE.yaml"),
         option("out", "For NAME.html, .csv and .md.", "DIR", Path, default="studies"),
-        click.Option(
-            ["--html/--no-html", "page"], default=True, help="The page of figures (needs plotly)."
-        ),
+        click.Option(["--html/--no-html", "page"], default=True, help="The page of figures."),
         json_option(),
     ],
 )

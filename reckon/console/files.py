@@ -1,14 +1,27 @@
-"""Writing results as JSON, to a file or to standard output."""
+"""Writing results as JSON, to a file or to standard output; and the command that was given."""
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from predictor.files import write_text
+
+_given: list[str] = []
+
+
+def remember(arguments: list[str]) -> None:
+    """Keep the command that was given, for pages that quote it."""
+    _given[:] = arguments
+
+
+def line() -> str:
+    """The command that was given."""
+    return shlex.join(["reckon", *_given])
 
 
 def finite(value: Any) -> Any:

@@ -11,6 +11,7 @@ import click
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.plans import PLAN, SERVING_FIELDS, TRAINING_FIELDS
+from reckon.console.files import line
 from reckon.console.flags import (
     Invocation,
     Paneled,
@@ -113,7 +114,7 @@ def train_command() -> click.Command:
             said,
             found,
             show=lambda: show_training(found, top),
-            draw=lambda path: write_training(path, found, top),
+            draw=lambda path: write_training(path, found, top, line()),
             top=top,
             **given,
         )
@@ -153,7 +154,7 @@ def infer_command() -> click.Command:
             said,
             found,
             show=lambda: show_inference(found, top),
-            draw=lambda path: write_inference(path, found, top),
+            draw=lambda path: write_inference(path, found, top, line()),
             top=top,
             **given,
         )

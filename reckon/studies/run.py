@@ -12,7 +12,7 @@ from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder, write_text
 from reckon.studies import generations, inference, memory, scaling, sweep, taxes
-from reckon.views.page import Result, graphs, write_html
+from reckon.views.page import Result, write_html
 
 KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
     "memory": memory.run,
@@ -37,8 +37,6 @@ class Study:
 
     def write(self, folder: Path, page: bool = True) -> list[Path]:
         """Write NAME.md, NAME.csv of each table and, if wanted, NAME.html; returns the paths."""
-        if page:
-            graphs()
         prepare_folder(folder)
         made = [folder / f"{self.name}.md"]
         write_text(made[0], f"# {self.title}\n\n{self.reading.strip()}\n")

@@ -1,209 +1,300 @@
-"""Pictures of a search in one HTML file that opens offline (plotly, optional: `reckon[report]`)."""
+"""Pictures of a search in one HTML file that opens offline."""
 
 from __future__ import annotations
 
-import html
-import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from predictor.errors import InputError
-from predictor.files import write_text
 from predictor.memory import serving_memory
 from predictor.search import brief, engine_brief
-from predictor.units import GB
-from reckon import __version__
+from predictor.units import GIB
 from reckon.verbs.fleets import InferenceSearch
 from reckon.verbs.plans import TrainingSearch
-from reckon.views.plans import table
-from reckon.views.terminal import TERM_NAMES, seconds
+from reckon.views.page import marked
+from reckon.views.pictures import COLOURS, GREY, Chart, assumptions, table, write_page
+from reckon.views.terminal import TERM_NAMES, four, seconds
 
-MOST_POINTS = 4000
-"""Plans behind the Pareto front that are drawn: the best."""
+MOST_POINTS = 3000
+"""Plans behind the Pareto front that are drawn."""
 
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>body {{ font-family: sans-serif; margin: 2em auto; max-width: 72em }}
-pre {{ overflow-x: auto; background: #f6f6f6; padding: 1em }}</style></head>
-<body><h1>{title}</h1><p>{lead}</p>
-{figures}
-<pre>{table}</pre>
-<p>reckon {version}</p></body></html>
-"""
+VARIANTS = 5
+"""Plans with another choice that are taken apart beside the best."""
+
+BEYOND = 20.0
+"""Times per token are drawn up to so many times the least."""
 
 
-def _plotly() -> Any:
-    """plotly's graph objects. Raises InputError where it is not installed."""
-    try:
-        import plotly.graph_objects as graphs
-    except ImportError:
-        raise InputError(
-            "--report needs plotly, which is not installed: pip install 'reckon[report]'"
-        ) from None
-    return graphs
+def write_training(path: Path, found: TrainingSearch, top: int = 10, command: str = "") -> None:
+    """Pictures of `reckon plan train`: the front, how sure the order is, time and memory of plans
+    that differ.
 
+    path      of the HTML file
+    top       plans that are listed
+    command   that was given, for the page
 
-def _page(path: Path, title: str, lead: str, figures: list[Any], text: str) -> None:
-    """Write the page; the first figure brings plotly's script along."""
-    parts = [
-        figure.to_html(full_html=False, include_plotlyjs=number == 0)
-        for number, figure in enumerate(figures)
-    ]
-    page = PAGE.format(
-        title=html.escape(title),
-        lead=html.escape(lead),
-        figures="\n".join(parts),
-        table=html.escape(re.sub(r"\x1b\[[0-9;]*m", "", text)),
-        version=__version__,
-    )
-    write_text(path, page)
-
-
-def _bars(
-    graphs: Any, labels: list[str], stacks: dict[str, list[float]], title: str, unit: str
-) -> Any:
-    """Horizontal stacked bars, the first label on top."""
-    figure = graphs.Figure()
-    for name, values in stacks.items():
-        if any(value > 0 for value in values):
-            figure.add_bar(y=labels, x=values, name=name, orientation="h")
-    figure.update_layout(
-        barmode="stack", title=title, xaxis_title=unit, height=220 + 32 * len(labels)
-    )
-    figure.update_yaxes(autorange="reversed", automargin=True)
-    return figure
-
-
-def write_training(path: Path, found: TrainingSearch, top: int = 10) -> None:
-    """Pictures of `reckon plan train`: Pareto front, time breakdown, memory.
-
-    path   of the HTML file
-    top    plans that get bars
+    Raises InputError where the file cannot be written.
     """
-    graphs = _plotly()
-    result = found.result
+    counts, result = found.result.counts, found.result
     shown = list(range(min(top, len(result))))
-    labels = [f"{at + 1}: {brief(result.plan(at))}" for at in shown]
-    front = graphs.Figure()
-    some = np.arange(min(MOST_POINTS, len(result)))
-    front.add_scattergl(
-        x=result.step_time[some],
-        y=result.memory[some] / GB,
-        mode="markers",
-        name="plans",
-        marker={"size": 5, "color": "lightgrey"},
-        text=[f"rank {at + 1}, {result.gpus[at]:g} GPUs" for at in some],
+    differing = _differing(found)
+    charts = [_front(found), _order(found, shown), *_apart(found, differing)]
+    lead = (
+        f"{counts.enumerated:,} plans, {counts.possible:,} possible, {counts.fitting:,} fit, "
+        f"{counts.timed:,} timed."
     )
-    for count in np.unique(result.gpus[result.frontier]):
+    if found.own is not None:
+        lead += (
+            f" Yours takes {seconds(found.own.step_time)}, the best "
+            f"{seconds(float(result.step_time[0]))}."
+        )
+    write_page(
+        path,
+        f"Plans for {result.model.name} on {result.cluster.name}",
+        lead,
+        charts,
+        [_plans(found, shown), *assumptions(result.assumed, command)],
+    )
+
+
+def _front(found: TrainingSearch) -> Chart:
+    """Step time against peak memory: the plans, the front of each number of GPUs, one's own."""
+    result = found.result
+    some = np.unique(np.linspace(0, len(result) - 1, min(MOST_POINTS, len(result))).astype(int))
+    data: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "markers", "name": "plans", "x": result.step_time[some],
+         "y": result.memory[some] / GIB, "marker": {"size": 4, "color": GREY, "opacity": 0.5},
+         "hoverinfo": "skip"}
+    ]  # fmt: skip
+    fronts = np.unique(result.gpus[result.frontier])
+    for number, count in enumerate(fronts):
         own = [at for at in found.front() if result.gpus[at] == count]
         own.sort(key=lambda at: result.step_time[at])
-        front.add_scatter(
-            x=result.step_time[own],
-            y=result.memory[own] / GB,
-            mode="lines+markers",
-            name=f"{count:g} GPUs, Pareto front",
-            text=[brief(result.plan(at)) for at in own],
-        )
-    capacity = float(result.cluster.accelerator.memory) / GB
-    front.add_hline(y=capacity, line_dash="dash", annotation_text="capacity")
-    front.update_layout(
-        title="Step time against memory", xaxis_title="step time, s", yaxis_title="peak memory, GB"
-    )
-    front.update_xaxes(type="log")
-    predictions = [found.prediction(at) for at in shown]
+        colour = COLOURS[number % len(COLOURS)]
+        data.append(
+            {"type": "scatter", "mode": "lines+markers", "name": f"front, {count:g} GPUs",
+             "x": result.step_time[own], "y": result.memory[own] / GIB,
+             "line": {"shape": "hv", "color": colour}, "marker": {"size": 7, "color": colour},
+             "text": [brief(result.plan(at)) for at in own],
+             "hovertemplate": "%{x:.4g} s, %{y:.1f} GiB<br>%{text}<extra></extra>"}
+        )  # fmt: skip
+    if found.own is not None:
+        data.append(
+            {"type": "scatter", "mode": "markers+text", "name": "yours", "text": ["yours"],
+             "x": [found.own.step_time], "y": [found.own.memory / GIB],
+             "textposition": "top center",
+             "marker": {"size": 13, "symbol": "diamond", "color": COLOURS[1]}}
+        )  # fmt: skip
+    capacity = float(result.cluster.accelerator.memory) / GIB
+    layout = {
+        "height": 440,
+        "xaxis": {"title": {"text": "step time, s"}, "type": "log", "dtick": "D2"},
+        "yaxis": {"title": {"text": "peak memory, GiB"}, "rangemode": "tozero"},
+        **marked("y", capacity, "capacity"),
+    }
+    return Chart("Step time against memory", data, layout)
+
+
+def _order(found: TrainingSearch, shown: Sequence[int]) -> Chart:
+    """How much slower than the best plans are, with the interval of the ratio: what reaches 1 is a
+    tie."""
+    rows = [
+        (f"{at + 1}: {brief(found.result.plan(at))}", own)
+        for at, own in zip(shown, found.ratios(list(shown)), strict=True)
+    ]
+    if found.own is not None:
+        rows.append((f"yours: {found.own.label}", found.own.slower))
+    values = [100 * (own.value - 1) for _, own in rows]
+    error = {
+        "type": "data", "symmetric": False, "thickness": 3, "width": 0, "color": COLOURS[0],
+        "array": [100 * (own.high - own.value) for _, own in rows],
+        "arrayminus": [100 * (own.value - own.low) for _, own in rows],
+    }  # fmt: skip
+    level = found.result.calibration.interval_level
+    data = [
+        {"type": "scatter", "mode": "markers", "x": values, "y": [label for label, _ in rows],
+         "error_x": error, "marker": {"size": 9, "color": COLOURS[0]}, "showlegend": False}
+    ]  # fmt: skip
+    layout = {
+        "height": 130 + 34 * len(rows),
+        "xaxis": {"title": {"text": "step time over the best's, %"}, "zeroline": True},
+        "yaxis": {"autorange": "reversed", "type": "category"},
+    }
+    note = f"Bars are {level:.0%} intervals of the ratio; what reaches 0 ties with the best."
+    return Chart("How sure the order is", data, layout, note)
+
+
+def _differing(found: TrainingSearch) -> list[tuple[str, Any]]:
+    """Plans that are worth taking apart: the best, the best with another value of a choice, and
+    one's own; not ten that are the same but for a word."""
+    result = found.result
+    positions = [0]
+    for one in found.alternatives:
+        if one.position not in positions and len(positions) <= VARIANTS:
+            positions.append(one.position)
+    rows = [(f"{at + 1}: {brief(result.plan(at))}", found.prediction(at)) for at in positions]
+    return rows
+
+
+def _apart(found: TrainingSearch, rows: Sequence[tuple[str, Any]]) -> list[Chart]:
+    """Time and memory of plans, part by part."""
+    labels = [label for label, _ in rows]
     times = {
-        name: [float(one.breakdown[term]) for one in predictions]
-        for term, name in TERM_NAMES.items()
+        name: [float(one.breakdown[term]) for _, one in rows] for term, name in TERM_NAMES.items()
     }
     fullest = []
-    for one in predictions:
+    for _, one in rows:
         classes = {name: np.asarray(v, float) for name, v in one.memory.classes.items()}
         total = np.where(one.memory.present, sum(classes.values()), -1.0)
         stage = int(np.argmax(total))
-        fullest.append({name: float(value[stage]) / GB for name, value in classes.items()})
+        fullest.append({name: float(value[stage]) / GIB for name, value in classes.items()})
     memory = {name: [one[name] for one in fullest] for name in fullest[0]}
-    bars = _bars(graphs, labels, memory, "Memory of the fullest stage", "GB")
-    bars.add_vline(x=capacity, line_dash="dash", annotation_text="capacity")
-    counts = result.counts
-    _page(
-        path,
-        f"Plans for {result.model.name} on {result.cluster.name}",
-        f"{counts.enumerated:,} plans, {counts.possible:,} possible, {counts.fitting:,} fit.",
-        [front, _bars(graphs, labels, times, "Time of a step", "s"), bars],
-        table(found, shown),
-    )
+    capacity = float(found.result.cluster.accelerator.memory) / GIB
+    held = _bars("Memory of the fullest stage", labels, memory, "GiB")
+    return [
+        _bars("Where the time goes, for plans that differ", labels, times, "s"),
+        Chart(held.title, held.data, {**held.layout, **marked("x", capacity, "capacity")}),
+    ]
 
 
-def write_inference(path: Path, found: InferenceSearch, top: int = 10) -> None:
-    """Pictures of `reckon plan infer`: throughput against latency, fleets, memory, the load.
+def _bars(
+    title: str, labels: Sequence[str], stacks: Mapping[str, Sequence[float]], unit: str
+) -> Chart:
+    """Horizontal stacked bars, the first label on top."""
+    shown = {name: values for name, values in stacks.items() if any(v > 0 for v in values)}
+    data = [
+        {"type": "bar", "orientation": "h", "y": list(labels), "x": list(values), "name": name,
+         "marker": {"color": COLOURS[number % len(COLOURS)],
+                    "opacity": 1.0 if number < len(COLOURS) else 0.55}}
+        for number, (name, values) in enumerate(shown.items())
+    ]  # fmt: skip
+    layout = {
+        "barmode": "stack",
+        "height": 170 + 34 * len(labels),
+        "xaxis": {"title": {"text": unit}},
+        "yaxis": {"autorange": "reversed", "type": "category"},
+        "legend": {"orientation": "h", "y": -0.3},
+    }
+    return Chart(title, data, layout)
 
-    path   of the HTML file
-    top    fleets that get bars
+
+def _plans(found: TrainingSearch, shown: Sequence[int]) -> str:
+    """The best plans, with their intervals."""
+    rows = []
+    for entry in found.entries(list(shown)):
+        step = entry["step_time_s"]
+        rows.append(
+            [entry["rank"], brief(found.result.plan(entry["rank"] - 1)), entry["gpus"],
+             four(step["value"]), f"{four(step['low'])} to {four(step['high'])}",
+             f"{entry['over_best']['value'] - 1:+.1%}{' =' if entry['tie_with_best'] else ''}",
+             f"{entry['tokens_per_s_per_gpu']:,.0f}", f"{entry['peak_gb'] * 1e9 / GIB:.1f}"]
+        )  # fmt: skip
+    columns = ["#", "plan", "GPUs", "step s", "interval", "over the best", "tok/s/GPU", "GiB"]
+    return f"<h2>Best plans</h2>{table(columns, rows)}"
+
+
+def write_inference(path: Path, found: InferenceSearch, top: int = 10, command: str = "") -> None:
+    """Pictures of `reckon plan infer`: throughput against latency, fleets against the promise,
+    memory, the load.
+
+    path      of the HTML file
+    top       fleets that are listed
+    command   that was given, for the page
+
+    Raises InputError where the file cannot be written.
     """
-    graphs = _plotly()
-    front = graphs.Figure()
-    for engine in found.found.engines[:200]:
-        rate, _, tpot = engine.curve
-        front.add_scatter(
-            x=1e3 * tpot,
-            y=rate * found.output_len / engine.gpus,
-            mode="lines",
-            line={"color": "lightgrey", "width": 1},
-            name=f"{engine_brief(engine.plan)} on {engine.cluster.accelerator.name}",
-            showlegend=False,
-        )
-    best = found.front
-    front.add_scatter(
-        x=[1e3 * slow for _, slow, _ in best],
-        y=[gain for gain, _, _ in best],
-        mode="lines+markers",
-        name="Pareto front",
-        text=[f"{engine_brief(e.plan)} on {e.cluster.accelerator.name}" for _, _, e in best],
-    )
-    if np.isfinite(found.promise.tpot):
-        front.add_vline(x=1e3 * found.promise.tpot, line_dash="dash", annotation_text="promise")
-    front.update_layout(
-        title="Throughput against latency",
-        xaxis_title=f"time per token, ms ({found.promise.tpot_share:.0%} of requests)",
-        yaxis_title="output tokens/s per GPU",
-    )
-    front.update_xaxes(type="log")
     fleets = found.fleets[:top]
     labels = [
         f"{n}: {f.count} x {engine_brief(f.engine.plan)}, {f.engine.cluster.accelerator.name}"
         for n, f in enumerate(fleets, start=1)
     ]
-    figures = [front]
-    sizes = {"GPUs": [float(fleet.gpus) for fleet in fleets]}
-    figures.append(_bars(graphs, labels, sizes, "Fleets", "GPUs"))
+    charts = [_curves(found), _held(found, fleets, labels)]
+    if len({fleet.gpus for fleet in fleets}) > 1:
+        charts.insert(1, _bars("Fleets", labels, {"GPUs": [float(f.gpus) for f in fleets]}, "GPUs"))
+    if len(found.load.rates) > 1:
+        charts.append(_load(found))
+    rows = [
+        [label, fleet.gpus, seconds(fleet.ttft), seconds(fleet.tpot)]
+        for label, fleet in zip(labels, fleets, strict=True)
+    ]
+    share = f"{found.promise.tpot_share:.0%} of requests"
+    listed = table(["fleet", "GPUs", "first token", f"per token ({share})"], rows)
+    write_page(
+        path,
+        f"Fleets for {found.model.name}",
+        f"{found.load.peak:g} requests/s at the peak, {found.input_len:g} tokens in, "
+        f"{found.output_len:g} out. Why: {found.reason}.",
+        charts,
+        [f"<h2>Fleets</h2>{listed}", *assumptions((), command)],
+    )
+
+
+def _curves(found: InferenceSearch) -> Chart:
+    """Throughput against time per token: engines, their front, the promise. Beyond what an engine
+    carries its latency has no bound; what lies far out is not drawn."""
+    best = found.front
+    least = min((slow for _, slow, _ in best if np.isfinite(slow)), default=np.nan)
+    most = BEYOND * least
+    if np.isfinite(found.promise.tpot):
+        most = max(most, 2.0 * found.promise.tpot)
+    data: list[dict[str, Any]] = []
+    for engine in found.found.engines[:120]:
+        rate, _, tpot = (np.asarray(column, float) for column in engine.curve)
+        inside = np.isfinite(tpot) & (tpot <= most)
+        data.append(
+            {"type": "scatter", "mode": "lines", "x": 1e3 * tpot[inside], "showlegend": False,
+             "y": (rate * found.output_len / engine.gpus)[inside], "opacity": 0.35,
+             "line": {"color": GREY, "width": 1}, "hoverinfo": "skip"}
+        )  # fmt: skip
+    inside_front = [one for one in best if one[1] <= most]
+    data.append(
+        {"type": "scatter", "mode": "lines+markers", "name": "front",
+         "x": [1e3 * slow for _, slow, _ in inside_front],
+         "y": [gain for gain, _, _ in inside_front],
+         "line": {"color": COLOURS[0]}, "marker": {"size": 7},
+         "text": [f"{engine_brief(e.plan)} on {e.cluster.accelerator.name}"
+                  for _, _, e in inside_front],
+         "hovertemplate": "%{x:.3g} ms, %{y:.4g} tokens/s/GPU<br>%{text}<extra></extra>"}
+    )  # fmt: skip
+    layout: dict[str, Any] = {
+        "height": 440,
+        "xaxis": {"title": {"text": "time per token, ms"}, "type": "log", "dtick": "D2"},
+        "yaxis": {"title": {"text": "output tokens/s per GPU"}, "rangemode": "tozero"},
+        "showlegend": False,
+    }
+    if np.isfinite(found.promise.tpot):
+        promised = marked("x", float(np.log10(1e3 * found.promise.tpot)), "promise")
+        shape = {**promised["shapes"][0], "x0": 1e3 * found.promise.tpot,
+                 "x1": 1e3 * found.promise.tpot}  # fmt: skip
+        layout |= {**promised, "shapes": [shape]}
+    return Chart("Throughput against latency", data, layout)
+
+
+def _held(found: InferenceSearch, fleets: Sequence[Any], labels: Sequence[str]) -> Chart:
+    """Memory of an accelerator of each fleet."""
     held = []
     for fleet in fleets:
         engine = fleet.engine
         memory = serving_memory(found.model, engine.cluster, engine.plan, found.calibration.run)
-        held.append({name: float(value) / GB for name, value in memory.classes.items()})
+        held.append({name: float(value) / GIB for name, value in memory.classes.items()})
     stacks = {name: [one[name] for one in held] for name in held[0]}
     what = "Memory of a GPU that decodes" if any(f.engine.apart for f in fleets) else "Memory"
-    figures.append(_bars(graphs, labels, stacks, what, "GB"))
-    if len(found.load.rates) > 1:
-        load = graphs.Figure()
-        load.add_scatter(x=found.load.hours, y=found.load.rates, name="load", line={"shape": "hv"})
-        most = fleets[0].engine.rate
-        load.add_hline(
-            y=most * fleets[0].count, line_dash="dash", annotation_text="the fleet's most"
-        )
-        load.update_layout(title="Load", xaxis_title="hour", yaxis_title="requests/s")
-        figures.append(load)
-    text = "\n".join(
-        f"{label}: {fleet.gpus} GPUs, TTFT {seconds(fleet.ttft)}, TPOT {seconds(fleet.tpot)}"
-        for label, fleet in zip(labels, fleets, strict=True)
-    )
-    lead = f"{found.load.peak:g} requests/s at the peak, {found.input_len:g} tokens in, "
-    _page(
-        path,
-        f"Fleets for {found.model.name}",
-        f"{lead}{found.output_len:g} out. Why: {found.reason}.",
-        figures,
-        text,
-    )
+    return _bars(what, labels, stacks, "GiB")
+
+
+def _load(found: InferenceSearch) -> Chart:
+    """The load over the day, and the most that the fleet carries."""
+    fleet = found.fleets[0]
+    most = float(fleet.engine.rate * fleet.count)
+    data = [
+        {"type": "scatter", "x": found.load.hours, "y": found.load.rates, "name": "load",
+         "line": {"shape": "hv", "color": COLOURS[0]}}
+    ]  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "hour"}},
+        "yaxis": {"title": {"text": "requests/s"}, "rangemode": "tozero"},
+        **marked("y", most, "the fleet's most"),
+    }
+    return Chart("Load", data, layout)

@@ -55,14 +55,14 @@ def _best(table: pd.DataFrame) -> None:
     requests = [json.loads(text) for text in fitting["request"]]
     names = list(dict.fromkeys(name for one in requests for name in one))
     varying = [n for n in names if len({str(one.get(n, "")) for one in requests}) > 1]
-    order = fitting[key].sort_values(ascending=ascending, kind="stable").index[:BEST]
+    ranked = fitting.sort_values(key, ascending=ascending, kind="stable").head(BEST)
     rows = []
-    for at in order:
-        own = json.loads(fitting.at[at, "request"])
+    for one in ranked.to_dict("records"):
+        own = json.loads(one["request"])
         rows.append(
-            [*(_cell(own.get(n, "")) for n in varying), four(float(fitting.at[at, key])),
-             *([four(float(fitting.at[at, "step_time_s"]))] if verb.endswith("train") else []),
-             f"{float(fitting.at[at, 'memory_gb']) * 1e9 / 2**30:.1f}"]
+            [*(_cell(own.get(n, "")) for n in varying), four(float(one[key])),
+             *([four(float(one["step_time_s"]))] if verb.endswith("train") else []),
+             f"{float(one['memory_gb']) * 1e9 / 2**30:.1f}"]
         )  # fmt: skip
     columns = [*varying, heading, *(["step s"] if verb.endswith("train") else []), "GiB"]
     print(f"\n{strong('best cells')}\n{grid(columns, rows, left=len(varying))}")

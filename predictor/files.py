@@ -10,6 +10,14 @@ from pathlib import Path
 from predictor.errors import InputError
 
 
+def is_file(path: Path) -> bool:
+    """Whether there is a file of that name; a name that no file can have is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file under a temporary name beside it, then rename.
 

@@ -23,7 +23,6 @@ GIANTS = frozenset(
         "reckon/verbs/fleets.py:search_infer",
         "reckon/verbs/profiling.py:profile",
         "reckon/views/fleets.py:show_inference",
-        "reckon/views/report.py:write_inference",
         "reckon/views/serving.py:show_serving",
         "reckon/views/terminal.py:show_prediction",
     }

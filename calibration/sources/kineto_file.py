@@ -34,6 +34,9 @@ KEPT_ARGS = (
 TELLING = ("correlation", "External id", "device", "stream")
 """Arguments by which events are told apart."""
 
+MOST_BLANKS = 2**24
+"""Blanks in a row that are read over: a file that is packed may hold any number."""
+
 READ_AT_ONCE = 1 << 20
 LONGEST_VALUE = 1 << 26
 """Characters read at a time; a value that does not end within the second number never will."""
@@ -173,9 +176,15 @@ class _Text:
         self.text, self.at = self.text[self.at :] + read, 0
 
     def peek(self) -> str:
-        """The next character that is no blank; '' at the end."""
+        """The next character that is no blank; '' at the end.
+
+        Raises ValueError for more blanks than any file has.
+        """
+        start = self.passed + self.at
         while True:
             self.at = BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]
+            if self.passed + self.at - start > MOST_BLANKS:
+                raise ValueError(f"more than {MOST_BLANKS} blanks after character {start}")
             if self.at < len(self.text):
                 return self.text[self.at]
             if self.ended:

@@ -86,21 +86,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             "is a multiple of them",
             ("tp",),
         ),
-        *(
-            Rule(
-                not_multiple(width, plan.tp),
-                f"tp {{tp}} does not divide the {what} {width} of {model.name}",
-                ("tp",),
-                near_divisors(width),
-            )
-            for what, width in (
-                ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
-                ("shared experts' width", model.shared_width if model.is_moe else 0),
-                ("state-space heads", model.mamba_heads),
-                ("state-space groups", model.mamba_groups),
-            )
-            if width
-        ),
+        *_width_rules(plan, model),
         Rule(
             np.asarray(plan.pp * plan.vpp > model.layers + 2),
             f"pp {{pp}} x vpp {{vpp}} is more stages than {model.name} has layers ({model.layers})",
@@ -124,6 +110,25 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         ),
     ]
     return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
+
+
+def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Widths that tensor parallelism divides."""
+    return [
+        Rule(
+            not_multiple(width, plan.tp),
+            f"tp {{tp}} does not divide the {what} {width} of {model.name}",
+            ("tp",),
+            near_divisors(width),
+        )
+        for what, width in (
+            ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
+            ("shared experts' width", model.shared_width if model.is_moe else 0),
+            ("state-space heads", model.mamba_heads),
+            ("state-space groups", model.mamba_groups),
+        )
+        if width
+    ]
 
 
 def pipeline_rules(plan: TrainingPlan, model: Model) -> list[Rule]:

@@ -37,7 +37,7 @@ def sweep(grid: str, out: str, json: str | None, **rest: Any) -> int:
         found = sweep(grid, out, progress=told, **rest)
     _write(json, found.to_dict())
     if json != "-":
-        from reckon.views.sweeping import show_swept
+        from reckon.sweeping.report import show_swept
 
         show_swept(found)
     return 0

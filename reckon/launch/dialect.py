@@ -11,6 +11,7 @@ from typing import Any
 
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
+from predictor.files import is_file
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import (
@@ -176,10 +177,10 @@ def text_of(given: str) -> tuple[str, Path]:
     if "\n" in one or len(one.split()) != 1 or one.startswith("-"):
         return given, Path()
     path = Path(one)
-    if not path.is_file() and (match := re.fullmatch(r"(.+\.py):(\w+)", one)):
+    if not is_file(path) and (match := re.fullmatch(r"(.+\.py):(\w+)", one)):
         text, folder = text_of(match[1])
         return f"# recipe: {match[2]}\n{text}", folder
-    if not path.is_file():
+    if not is_file(path):
         if path.suffix in SUFFIXES or len(path.parts) > 1:
             raise InputError(f"cannot read {path}: no such file")
         return given, Path()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import InputError
+from predictor.files import is_file
 from reckon.launch.shell import Script, options, read_script
 from reckon.launch.table import Derived, Facts, Flags, whole_number
 
@@ -96,7 +97,7 @@ def named_text(config: str, folder: Path, script: Script, what: str) -> str:
     text = script.files.get(config.removeprefix("./"))
     if text is not None:
         return text
-    path = next((p for p in (folder / config, Path(config)) if p.is_file()), None)
+    path = next((p for p in (folder / config, Path(config)) if is_file(p)), None)
     if path is None:
         raise InputError(f"cannot read {config}, {what}")
     return path.read_text(encoding="utf-8")

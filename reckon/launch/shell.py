@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from predictor.errors import InputError
+from predictor.files import is_file
 
 SEPARATORS = ("\n", ";", "&&", "||", "|", "&", "(", ")")
 
@@ -256,7 +257,7 @@ class _Reader:
         """Follow the statements of another file, where it is there."""
         folder = self.folder
         places = [] if folder is None else [folder / name, folder / name.rsplit("/", 1)[-1]]
-        path = next((p for p in places if p.is_file() and p.stat().st_size < LONGEST), None)
+        path = next((p for p in places if is_file(p) and p.stat().st_size < LONGEST), None)
         if path is None or self.sourced >= MOST_SOURCED:
             self.script.notes.append(f"{name}, which is sourced, is not followed")
             return

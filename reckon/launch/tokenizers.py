@@ -11,6 +11,7 @@ from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError
+from predictor.files import is_file
 from reckon.launch.table import Flags
 
 TYPES = {
@@ -79,13 +80,20 @@ def _of_model(named: str) -> tuple[int, str] | None:
     return None
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def _counted(path: Path) -> int | None:
     """Entries of a tokenizer's file; None where it is not there, or is none."""
-    if path.is_dir():
+    if not is_file(path) and _is_folder(path):
         return next((n for name in ("tokenizer.json", "vocab.json", "tokenizer.model")
                      if (n := _counted(path / name))), None)  # fmt: skip
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        if not is_file(path) or path.stat().st_size > LARGEST:
             return None
         body = path.read_bytes()
     except OSError:

@@ -127,11 +127,11 @@ def _order(found: TrainingSearch, shown: Sequence[int]) -> Chart:
 
 
 def _differing(found: TrainingSearch) -> list[tuple[str, Any]]:
-    """Plans that are worth taking apart: the best, the best with another value of a choice, and
-    one's own; not ten that are the same but for a word."""
+    """Plans that are worth taking apart: the best, and the best with another value of a choice,
+    those that cost most; not ten that are the same but for a word."""
     result = found.result
     positions = [0]
-    for one in found.alternatives:
+    for one in sorted(found.alternatives, key=lambda one: -one.ratio.value):
         if one.position not in positions and len(positions) <= VARIANTS:
             positions.append(one.position)
     rows = [(f"{at + 1}: {brief(result.plan(at))}", found.prediction(at)) for at in positions]

@@ -10,7 +10,10 @@ function drawAll() {
       margin: { l: 60, r: 15, t: 15, b: 50, ...(one.layout.margin ?? {}) },
       legend: narrow ? { orientation: "h", y: -0.25 } : { ...(one.layout.legend ?? {}) } };
     for (const name of ["xaxis", "yaxis"]) layout[name] = { ...axis, ...(layout[name] ?? {}) };
-    if (narrow && layout.yaxis.tickfont === undefined) layout.yaxis.tickfont = { size: 10 };
+    if (narrow && layout.yaxis.type === "category") {  // the table below has the whole names
+      const names = [...new Set(one.data.flatMap(trace => trace.y))];
+      Object.assign(layout.yaxis, { tickvals: names, ticktext: names.map(n => n.split(":")[0]) });
+    }
     Plotly.react(place, one.data, layout, { displayModeBar: false, responsive: true });
   });
 }

@@ -259,8 +259,9 @@ def enforce(laws: list[Rule], plan: Any) -> None:
     plan   has `shape`, and the fields that the laws name
     """
     for rule in laws:
-        broken = np.broadcast_to(np.asarray(rule.broken, dtype=bool), plan.shape)
+        broken = np.asarray(rule.broken, dtype=bool)
         if broken.any():
+            broken = np.broadcast_to(broken, plan.shape)
             at = np.unravel_index(int(np.argmax(broken)), plan.shape) if plan.shape else ()
             numbers = [
                 float(np.broadcast_to(getattr(plan, name), plan.shape)[at]) for name in rule.fields

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -104,7 +105,7 @@ STAND_INS: dict[str, tuple[str, ...]] = {
 weights as they read them (Frantar et al. 2024, Marlin)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ServingPlan:
     """One way to serve, or many of one category at once.
 
@@ -243,7 +244,7 @@ class ServingPlan:
         """Tokens of a prompt that are not in the cache yet; at least the last one."""
         return np.maximum(self.input_len * (1.0 - self.cached), 1.0)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
         return shape_of(self)

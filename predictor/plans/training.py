@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import permutations
 
 import numpy as np
@@ -93,7 +94,7 @@ USUAL_FAULTS = "compute:1.1,compute:1.5,hbm:0.8,nvlink:0.5,nic:0.5,nic:0.25,nic:
 """Slow parts that are looked at where none is named."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TrainingPlan:
     """One training plan, or many of one category at once.
 
@@ -232,7 +233,7 @@ class TrainingPlan:
         """The precision recipe."""
         return PRECISIONS[self.precision]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Broadcast shape of the numeric fields: () for a single plan."""
         return shape_of(self)

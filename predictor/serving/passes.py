@@ -6,7 +6,7 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -290,6 +290,26 @@ def _intensity(operator: Operator, accelerator: Accelerator) -> float:
     return float(np.mean(compute / (np.asarray(operator.bytes) / accelerator.bandwidth)))
 
 
+def _call(
+    one: Collective,
+    group: Group,
+    plan: ServingPlan,
+    cluster: Cluster,
+    calibration: Calibration,
+    captured: Numeric,
+) -> tuple[Array, Array]:
+    """Time of one call of a collective [s] and its log-standard-deviation."""
+    time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
+    if one.op == "allreduce" and plan.allreduce == "custom":
+        inside = cluster.tiers[0].size
+        near = Group(np.minimum(group.size, inside), group.stride)
+        small, spread = _own_allreduce(one.bytes, near, cluster, calibration, captured)
+        taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
+        time = np.where(taken, np.minimum(small, time), time)
+        sigma = np.where(taken, spread, sigma)
+    return time, sigma
+
+
 def _communication(
     found: list[Collective],
     plan: ServingPlan,
@@ -304,19 +324,15 @@ def _communication(
     terms = dict.fromkeys(TERMS, zero)
     kernels = zero
     families: dict[str, tuple[Array, Array]] = {}
-    inside = cluster.tiers[0].size
     ranks = pass_groups(plan)
+    known: dict[Hashable, tuple[Array, Array]] = {}
     for one in found:
         group = ranks[one.group]
         if not np.any(np.asarray(one.count) * (np.asarray(group.size) > 1)):
             continue
-        time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
-        if one.op == "allreduce" and plan.allreduce == "custom":
-            near = Group(np.minimum(group.size, inside), group.stride)
-            small, spread = _own_allreduce(one.bytes, near, cluster, calibration, captured)
-            taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
-            time = np.where(taken, np.minimum(small, time), time)
-            sigma = np.where(taken, spread, sigma)
+        if one.call not in known:
+            known[one.call] = _call(one, group, plan, cluster, calibration, captured)
+        time, sigma = known[one.call]
         name = "pp" if one.op == "p2p" else ("ep" if one.name.startswith("moe.") else "tp")
         if one.name == "moe.reduce":
             name = "tp"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, in_order, tiled, weighted_median
+from predictor.arrays import Array, Numeric, in_order, tiled, varying, weighted_median
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
 from predictor.timing.calibration import (
@@ -316,9 +316,10 @@ def operator_times(
         key = (kind_of(operator.op, operator.variant), operator.dtype)
         together.setdefault(key, []).append(index)
     added = accelerator.dispatch if host is None else host
+    alike = not varying(accelerator)
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
-        machine = tiled(accelerator, shape, len(indices))
+        machine = accelerator if alike else tiled(accelerator, shape, len(indices))
         part = shape_times(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
         time[indices] = part[0].reshape(rows) + added

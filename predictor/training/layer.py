@@ -7,7 +7,7 @@ rest share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,29 +134,41 @@ def exchange(
     cluster: Cluster,
     calibration: Calibration,
     crowd: Group | None = None,
+    known: dict[Hashable, tuple[Array, ...]] | None = None,
 ) -> Exchange:
-    """One collective with the time that its call and its group take; `crowd` communicates at the
-    same time, the group itself if None."""
-    group = ranks[collective.group]
-    place = span(group, cluster)
-    everyone = place if crowd is None else span(crowd, cluster)
-    time, sigma = collective_time(
-        op=collective.op,
-        message=collective.bytes,
-        group=group,
-        cluster=cluster,
-        calibration=calibration,
-        copies=collective.copies,
-        reach=collective.reach,
-        place=place,
-    )
+    """One collective with the time that its call and its group take.
+
+    crowd   communicates at the same time; the group itself if None
+    known   times, spreads, domains and hops of calls met before, to which this one is added if it is new
+    """
+    alike = collective.call
+    found = None if known is None else known.get(alike)
+    if found is None:
+        group = ranks[collective.group]
+        place = span(group, cluster)
+        everyone = place if crowd is None else span(crowd, cluster)
+        time, sigma = collective_time(
+            op=collective.op,
+            message=collective.bytes,
+            group=group,
+            cluster=cluster,
+            calibration=calibration,
+            copies=collective.copies,
+            reach=collective.reach,
+            place=place,
+        )
+        hop = hop_time("p2p", place, cluster, calibration) if collective.op == "p2p" else 0.0
+        found = time, sigma, _domains(place, everyone, cluster), np.asarray(hop)
+        if known is not None:
+            known[alike] = found
+    time, sigma, domains, hop = found
     values = (
         time * collective.calls,
         window,
         collective.count,
-        _domains(place, everyone, cluster),
+        domains,
         sigma,
-        hop_time("p2p", place, cluster, calibration) if collective.op == "p2p" else 0.0,
+        hop,
     )
     return Exchange(*(filled(value, shape) for value in values))
 
@@ -173,6 +185,7 @@ def _inside(
     ranks, shape = groups(plan), plan.shape
     found: dict[tuple[Slot, int], Exchange] = {}
     taken: dict[Slot, int] = {}
+    known: dict[Hashable, tuple[Array, ...]] = {}
     for collective in collectives:
         size = np.asarray(ranks[collective.group].size)
         if not np.any(np.asarray(collective.count) * (size > 1)):
@@ -191,7 +204,7 @@ def _inside(
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
         found[(slot, taken[slot])] = exchange(
-            collective, ranks, window, shape, cluster, calibration
+            collective, ranks, window, shape, cluster, calibration, known=known
         )
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, shape_of, varying
+from predictor.arrays import Array, Numeric, filled, shape_of, varying
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import Memory, memory
@@ -155,7 +155,7 @@ def _executions(found: Parts, listed: Worklist, step: Step) -> Array:
         for module, value in found.modules.items()
     }
     shape = listed.timing.time.shape[1:]
-    counts = [np.broadcast_to(np.asarray(o.count, float), shape) for o in listed.operators]
+    counts = [filled(o.count, shape) for o in listed.operators]
     return np.stack(
         [
             units[operator.module] * found.spread(count)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, filled
 from predictor.plans import LINE, SCHEDULES, Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
@@ -348,7 +348,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
 
     def critical(value: Array) -> Array:
         """Of a step, on the slowest stage kind, from a micro-batch on each."""
-        return np.asarray(m * _chosen(np.broadcast_to(value, book.full), slowest))
+        return np.asarray(m * _chosen(filled(value, book.full), slowest))
 
     exposed, behind, dp_sigma = _gradients(parts, windows, run, using)
     last = np.argmax(np.where(present, exposed, 0.0) + parts.update, axis=0)

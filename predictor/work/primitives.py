@@ -3,6 +3,7 @@ collectives with the ranks that take part."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,12 @@ class Collective:
     calls: Numeric = 1.0
     copies: Numeric = 1.0
     reach: Numeric = np.nan
+
+    @property
+    def call(self) -> Hashable:
+        """Equal for collectives one call of which is the same to the network."""
+        sizes = (np.asarray(value, float) for value in (self.bytes, self.copies, self.reach))
+        return self.op, self.group, *((one.shape, one.tobytes()) for one in sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

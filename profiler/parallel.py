@@ -165,7 +165,8 @@ def _slowest(samples: list[Sample], member: Member) -> list[Sample]:
 
 
 def steps(member: Member, budget: Allowance, trace: str | None = None) -> list[dict[str, Any]]:
-    """Time steps in every layout until the budget is spent; the first of each in any case.
+    """Time steps in every layout until the budget is spent; the first of each in any
+    case, in its shortest form where nothing is left.
 
     trace   file to write a trace of the first data-parallel step of rank 0 to
     """
@@ -178,11 +179,15 @@ def steps(member: Member, budget: Allowance, trace: str | None = None) -> list[d
     seen: set[str] = set()
     rows = []
     for position, (_, check, layout) in enumerate(chosen):
+        # Every rank must take the same steps, if any: rank 0 decides.
+        left = member.agree(budget.left)
+        if layout.kind in seen and left <= 0:
+            continue
+        check = check.within(left)
         begin = time.perf_counter()
         step = parallel_step(check, layout, member)
         step()
         share = budget.left / (len(chosen) - position)
-        # Every rank must make the same number of steps, if any: rank 0 decides.
         fit = member.agree(share / (time.perf_counter() - begin) - WARM_UP_STEPS)
         if layout.kind in seen and fit < LEAST_STEPS:
             continue

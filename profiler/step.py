@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,10 @@ class Check:
     seq_len: int
     sequences: int
     precision: str
+
+    def within(self, seconds: float) -> Check:
+        """The same, or its shortest form where no time is left."""
+        return self if seconds > 0 else replace(self, seq_len=self.seq_len // 2, sequences=1)
 
 
 def _checked(scale: int) -> tuple[Model, Model, Model, Model]:

@@ -213,6 +213,7 @@ def _measure(
         if tables.steps and whole.left <= 0:
             break
         tell(f"step of {check.model.name}")
+        check = check.within(whole.left)
         call = step.step_of(check, device, make(check, device))
         samples = step.time_step(call, device, whole.left / (len(chosen) - position))
         tables.steps.append(step.row(check, samples, device, layout))

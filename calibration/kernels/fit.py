@@ -20,9 +20,8 @@ from sklearn.neural_network import MLPRegressor
 from calibration.heldout import Z80, HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
-from predictor.arrays import weighted_median
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, ideal, shape_keys
+from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, blend, ideal, shape_keys
 
 NETWORK_POINTS = 4000
 """Tables from this size on get a neural network."""
@@ -343,18 +342,13 @@ def predict_among(
 ) -> np.ndarray:
     """Times that other architectures' models answer for points [s], as `timing.shape_times` has
     them: the median, each counting by its likeness."""
-    weights = np.array([weight for _, weight in relatives])
-    weights = np.maximum(weights / weights.max(), 1e-9)
     every = [
         inefficiency(model, points)
         + np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
         for model, _ in relatives
     ]
-    latency = np.average(
-        [float(model.latency_on(accelerator)) for model, _ in relatives], weights=weights
-    )
-    y = np.maximum(weighted_median(np.stack(every), weights), 0.0)
-    return np.asarray(latency + points.ideal * np.exp(y))
+    y, latency = blend(relatives, every, accelerator)
+    return np.asarray(latency + points.ideal * np.exp(np.maximum(y, 0.0)))
 
 
 def spread(predicted: np.ndarray, measured: np.ndarray) -> float:

@@ -26,6 +26,7 @@ from predictor.catalog.filling import (
     Assumption,
     Default,
     Filler,
+    dated,
     default_precision,
     framework_settings,
     frameworks,
@@ -50,6 +51,7 @@ from predictor.catalog.power import (
     power_fit,
     power_laws,
 )
+from predictor.catalog.recipes import recipe_facts, settings_of
 from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
 from predictor.catalog.specs import (
     AcceleratorSpec,
@@ -111,6 +113,7 @@ __all__ = [
     "complete_cluster",
     "cost_assumptions",
     "data_dir",
+    "dated",
     "default_precision",
     "default_system",
     "engine_named",
@@ -141,10 +144,12 @@ __all__ = [
     "read_model_name",
     "read_parameters",
     "read_table",
+    "recipe_facts",
     "relative",
     "rows",
     "run_parameters",
     "scale_up",
+    "settings_of",
     "spec_of",
     "spelled",
     "system",

@@ -64,11 +64,19 @@ def period(table: Mapping[str, Any], name: str, era: str | None) -> tuple[dict[s
     if era is None or era == "neutral":
         chosen = periods[-1]
     else:
-        if not era[:4].isdigit():
-            raise InputError(f"era {era!r} is not a date; write YYYY or YYYY-MM")
-        month = era if len(era) > 4 else f"{era}-06"
+        month = dated(era)
         chosen = next((p for p in periods if "until" not in p or month <= p["until"]), periods[-1])
     return chosen, f"{name} until {chosen['until']}" if "until" in chosen else name
+
+
+def dated(era: str) -> str:
+    """An era ('YYYY' or 'YYYY-MM') as a month; the middle of a year that is all it says.
+
+    Raises InputError for one that is no date.
+    """
+    if not era[:4].isdigit():
+        raise InputError(f"era {era!r} is not a date; write YYYY or YYYY-MM")
+    return era if len(era) > 4 else f"{era}-06"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
 once to each rank in it (DeepEP, HybridEP)."""
 
+CUDA_GRAPHS = ("none", "attention", "mlp", "mamba", "router", "layers", "step")
+"""What graphs capture, so that the host launches it as one: nothing; the kernels of a part of each
+layer (what Transformer Engine's graphs may hold; `router` is all of a mixture but its experts);
+whole layers; the whole step."""
+
 TRAINED = ("all", "lora", "lora_qkv")
 """What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
 or of the projections to queries, keys and values only."""
@@ -137,6 +142,7 @@ class TrainingPlan:
     lora_rank: Numeric = 16.0
     precision: str = "bf16"
     recompute: str = "none"
+    cuda_graphs: str = "none"
     recompute_modules: str = "core_attn"
     sharding: str = "zero1"
     attention: str = "flash"
@@ -195,6 +201,11 @@ class TrainingPlan:
         if self.sharding == "hsdp":
             return np.where(np.isnan(self.dp_shard), whole, self.dp_shard * self.cp)
         return whole
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """What graphs capture, of `CUDA_GRAPHS`."""
+        return tuple(self.cuda_graphs.split(","))
 
     @property
     def recompute_parts(self) -> tuple[str, ...]:

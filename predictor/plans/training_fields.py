@@ -30,6 +30,7 @@ from predictor.plans.schedules import SCHEDULES
 from predictor.plans.training import (
     ATTENTIONS,
     CP_KINDS,
+    CUDA_GRAPHS,
     DISPATCHES,
     FIT,
     OFFLOADS,
@@ -190,6 +191,11 @@ _RECIPE = (
         choices=DISPATCHES, reason="plain all-to-all",
         more="Every copy by itself, or once to each node and once to each rank in it (DeepEP, "
         "HybridEP).",
+    ),
+    PlanField(
+        "cuda_graphs", WORDS, "What CUDA graphs capture of a step.", PASSES,
+        choices=CUDA_GRAPHS, reason="frameworks launch kernel by kernel unless told otherwise",
+        more="Parts of the layers, whole layers, or the step: the host launches that as one.",
     ),
     PlanField(
         "trained", WORD, "What learns.", ALL, choices=TRAINED, reason="pre-training",

@@ -22,10 +22,11 @@ from predictor.timing.collectives import (
     volume,
 )
 from predictor.timing.engines import ENGINE_FIELDS, EngineParameters, ServingParameters
-from predictor.timing.features import CLOCK, Shapes, columns, energy_of, ideal, kind_of, peak_of
-from predictor.timing.kernels import BOUNDS, Timing, operator_times, shape_times
+from predictor.timing.features import ideal
+from predictor.timing.kernels import BOUNDS, Timing, blend, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
 from predictor.timing.roofline import hierarchy
+from predictor.timing.shapes import CLOCK, Shapes, columns, energy_of, kind_of, peak_of
 from predictor.timing.taxes import (
     BULK,
     LAUNCH,
@@ -65,6 +66,7 @@ __all__ = [
     "Taxes",
     "Throttle",
     "Timing",
+    "blend",
     "cached_share",
     "collective_time",
     "columns",

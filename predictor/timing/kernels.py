@@ -19,8 +19,9 @@ from predictor.timing.calibration import (
     Throttle,
     shape_keys,
 )
-from predictor.timing.features import Ideal, Shapes, columns, ideal, kind_of
+from predictor.timing.features import ideal
 from predictor.timing.roofline import least_time
+from predictor.timing.shapes import Ideal, Shapes, columns, kind_of
 from predictor.work import Operator
 
 BOUNDS = ("compute", "memory", "launch")
@@ -202,17 +203,26 @@ def _among(
 
     Returns (y, latency [s], distance from what they were measured on).
     """
-    weights = np.array([weight for _, weight in relatives])
-    weights = np.maximum(weights / weights.max(), 1e-9)
     every = [
         model.inefficiency(features, library) + _by_variant(model.offsets, shapes)
         for model, _ in relatives
     ]
-    y = weighted_median(np.stack(every), weights)
+    return *blend(relatives, every, accelerator), relatives[0][0].distance(features)
+
+
+def blend(
+    relatives: Sequence[tuple[EfficiencyModel, float]],
+    every: Sequence[Array],
+    accelerator: Accelerator,
+) -> tuple[Array, Numeric]:
+    """Weighted median of the y that relatives' models answer, (shapes,) each, and the weighted mean
+    of their latencies [s]; `relatives` are models and what each counts."""
+    weights = np.array([weight for _, weight in relatives])
+    weights = np.maximum(weights / weights.max(), 1e-9)
     latency = sum(
         w * model.latency_on(accelerator) for w, (model, _) in zip(weights, relatives, strict=True)
     )
-    return y, latency / weights.sum(), relatives[0][0].distance(features)
+    return weighted_median(np.stack(every), weights), latency / weights.sum()
 
 
 def _beyond(

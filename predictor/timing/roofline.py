@@ -15,7 +15,9 @@ import numpy.typing as npt
 from predictor.arrays import Array
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.timing.features import TILES, Shapes, ideal, peak_of, power_limit
+from predictor.timing.features import ideal
+from predictor.timing.products import TILES
+from predictor.timing.shapes import Shapes, peak_of, power_limit
 
 LEVELS = ("compute", "registers", "shared memory", "cache", "memory")
 """What can bind a product, as indices of `Hierarchy.bound`."""

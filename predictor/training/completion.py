@@ -8,7 +8,7 @@ recomputation.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -24,10 +24,13 @@ from predictor.catalog import (
     Filler,
     TrainingPlanSpec,
     complete_cluster,
+    dated,
     default_precision,
     framework_settings,
     named_model,
     note_names,
+    recipe_facts,
+    settings_of,
     spelled,
     with_host,
 )
@@ -112,8 +115,9 @@ def complete_training(
     filler.need("seq_len", "global_batch")
     _precision(filler, model, cluster.accelerator)
     habits = _habits(filler, model)
-    filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     _stated_recompute(values, habits)
+    filler.run(_recipe(values, model, cluster.accelerator))
+    filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     filler.run(habits.defaults())
     routed = _routed(values, model)
     filler.run(_numbers(values, model, cluster))
@@ -261,6 +265,45 @@ def _habits(filler: Filler, model: Model) -> Habits:
         recompute=FIT if asked else usual,
         means=means,
     )
+
+
+def _recipe(values: Mapping[str, Any], model: Model, accelerator: Accelerator) -> Iterator[Default]:
+    """What the framework's published recipe for this model, accelerator and precision sets, where
+    the plan can be of that recipe."""
+    task = "lora" if str(values.get("trained", "")).startswith("lora") else "pretrain"
+    facts = recipe_facts(
+        framework=values["framework"],
+        era=None if values["era"] == "neutral" else dated(values["era"]),
+        model=model.name,
+        task="sft" if model.name.endswith("-sft") else task,
+        accelerator=accelerator.name,
+        precision=values["precision"],
+    )
+    pipelined = "pp" in values
+    for fact in facts:
+        if fact.field in values:
+            continue
+        found = settings_of(fact, model.layers, pipelined)
+        if _of_recipe(fact.field, found, values, model):
+            for field, value in found.items():
+                yield Default(field, value, f"recipe in {fact.source}")
+
+
+def _of_recipe(
+    field: str, found: Mapping[str, Any], values: Mapping[str, Any], model: Model
+) -> bool:
+    """Whether a plan with what is stated of it can have a recipe's setting."""
+    pp = int(values.get("pp") or 1)
+    if field in ("ep_overlap", "dispatch", "etp"):
+        return model.is_moe
+    if field == "vpp":
+        even = model.layers % (pp * int(found["vpp"])) == 0
+        return pp > 1 and even and "schedule" not in values
+    if field == "micro_batch":
+        return _whole_share(values) % int(found["micro_batch"]) == 0
+    if field == "sharding":
+        return found["sharding"] != "fsdp" or pp == 1
+    return True
 
 
 WITHOUT_PP, WHOLE = "without_pp", "whole"

@@ -31,6 +31,7 @@ from predictor.work import (
 LAYERED = (
     "recompute",
     "recompute_modules",
+    "cuda_graphs",
     "attention",
     "cp_kind",
     "tp_overlap",

@@ -31,6 +31,7 @@ from predictor.work import (
     Collective,
     Group,
     Operator,
+    captured,
     groups,
     step_collectives,
     step_operators,
@@ -298,9 +299,10 @@ def layer_parts(
             late = weights.get((operator.module, own), 0.0)
             weights[(operator.module, own)] = late + share * time
         sigmas[family] = np.maximum(sigmas.get(family, 0.0), timing.sigma[position])
+        alone = 0.0 if captured(operator, base.captured) else 1.0
         for counts, each in ((launches, 1.0), (kernels, operator.kernels - 1.0)):
             before = counts.get(operator.module, zero)
-            counts[operator.module] = before + operator.count * each
+            counts[operator.module] = before + alone * operator.count * each
     listed = Worklist(tuple(operators), timing)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
     spreads = {family: filled(value, shape) for family, value in sigmas.items()}

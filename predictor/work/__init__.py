@@ -8,6 +8,7 @@ from predictor.work.communication import (
     pipeline_collectives,
     step_collectives,
 )
+from predictor.work.graphs import captured
 from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
@@ -32,6 +33,7 @@ __all__ = [
     "Group",
     "Held",
     "Operator",
+    "captured",
     "decode_attention",
     "end_operators",
     "freed",

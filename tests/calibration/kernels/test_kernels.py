@@ -11,8 +11,8 @@ from calibration.kernels.throttle import fit_throttle
 from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.timing.calibration import ANY, Calibration
-from predictor.timing.features import Shapes
 from predictor.timing.kernels import shape_times
+from predictor.timing.shapes import Shapes
 from tests.calibration.conftest import gemm_table
 
 SIZES = [64, 96, 192, 320, 512, 1000, 1536, 2048, 4096, 8192]

@@ -7,7 +7,7 @@ import pytest
 from calibration.kernels.power import achieved, power_left_out
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
-from predictor.timing.features import power_limit
+from predictor.timing.shapes import power_limit
 
 NAMES = ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "B300-SXM-288GB", "L40S-48GB"]
 

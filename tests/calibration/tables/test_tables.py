@@ -11,7 +11,7 @@ from calibration.tables.kernel_table import check_kernels, gaps, kinds, shapes_o
 from predictor.errors import InputError
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
-from predictor.timing.features import Shapes
+from predictor.timing.shapes import Shapes
 from predictor.work.primitives import Operator
 from predictor.work.training import step_operators
 
@@ -114,7 +114,7 @@ def as_row(operator: Operator) -> dict:
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
 def test_a_measured_operator_has_the_predicted_ones_shape(attention: str) -> None:
     """What is fitted and what is predicted are counted alike: kind, FLOPs and bytes."""
-    from predictor.timing.features import columns, kind_of
+    from predictor.timing.shapes import columns, kind_of
 
     model = Model("m", 2, 1024, 16, 16, 64, 4096, 8192)
     plan = TrainingPlan(1.0, 1.0, 1.0, 2.0, 2.0, 512.0, attention=attention)

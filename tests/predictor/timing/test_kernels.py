@@ -13,8 +13,9 @@ from predictor.catalog.artifacts import load
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import Calibration, Throttle
-from predictor.timing.features import Shapes, ideal, memory_time
+from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times, throttled
+from predictor.timing.shapes import Shapes, memory_time
 from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators
 
@@ -230,7 +231,7 @@ def test_more_power_never_slows_a_product(size: int, more: float) -> None:
 
 
 def test_the_power_cap_binds_narrow_units_and_spares_old_ones() -> None:
-    from predictor.timing.features import power_limit
+    from predictor.timing.shapes import power_limit
 
     share = {
         name: float(power_limit(catalog.accelerator(name)))

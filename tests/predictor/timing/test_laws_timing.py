@@ -28,9 +28,10 @@ from predictor.timing.calibration import (
 )
 from predictor.timing.collectives import collective_time, distinct, hops, span, traffic, volume
 from predictor.timing.engines import EngineParameters, ServingParameters
-from predictor.timing.features import Shapes, ideal, kind_of, memory_time, power_limit
+from predictor.timing.features import ideal
 from predictor.timing.kernels import shape_times, throttled
 from predictor.timing.roofline import hierarchy, least_time
+from predictor.timing.shapes import Shapes, kind_of, memory_time, power_limit
 from predictor.work.primitives import Group
 
 L2, L2_RATE, RATE, PEAK, SMS = 3e7, 5e12, 1.5e12, 4e14, 70.0

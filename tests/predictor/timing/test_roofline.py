@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from predictor.catalog import technology as tech
 from predictor.catalog.artifacts import load
 from predictor.hardware.accelerators import Accelerator
-from predictor.timing.features import Shapes
 from predictor.timing.kernels import shape_times
 from predictor.timing.roofline import LEVELS, hierarchy
+from predictor.timing.shapes import Shapes
 
 
 def shapes(m: float, n: float, k: float, dtype: str = "bf16") -> Shapes:

@@ -16,8 +16,9 @@ from predictor.models.model import Model
 from predictor.plans.serving import NATIVE, ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.prediction import decode_pass
-from predictor.timing.features import columns, ideal
+from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times
+from predictor.timing.shapes import columns
 from predictor.training.prediction import predict
 from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators

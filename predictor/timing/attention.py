@@ -1,0 +1,155 @@
+"""Ideal times and features of attention: prompts and training, and decoding over a cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator
+from predictor.timing.shapes import (
+    LONG_KERNEL,
+    Ideal,
+    Shapes,
+    log_of,
+    memory_time,
+    peak_of,
+)
+
+ATTENTION_TILE, LEAST_TILE = 128, 64
+"""Query rows of one thread block of FlashAttention-2 and -3: usually, and at least (no measured
+prompt of the shared tables is faster than whole tiles of the least)."""
+
+STEADY = 8192
+"""Rows or keys of attention beyond which a longer sequence is more of the same."""
+
+SPILL = 1.5
+"""A cache that is read over and over stays near up to 1 / SPILL of the last-level cache, and not at
+all from 2 / SPILL on (aiconfigurator's tables: hits at 0.7, misses at 1.4, L40S and H100)."""
+
+EXPONENTIALS = {"blackwell-ultra": 32.0}
+"""Exponentials per clock of a processor's special function units, where not `USUAL_EXPONENTIALS`:
+Blackwell Ultra doubles them for attention (NVIDIA, "Inside Blackwell Ultra", 2025)."""
+
+USUAL_EXPONENTIALS = 16.0
+"""CUDA programming guide, throughput of native arithmetic instructions: 16 from 5.x to 10.0."""
+
+
+def _walks(
+    shapes: Shapes, seen: Array, sms: Numeric, rate: Numeric
+) -> tuple[Array, Array, Array, Array]:
+    """Whole waves of blocks of query rows, each of which walks over the keys that it sees.
+
+    seen   keys of a query on average
+    rate   of one processor [FLOP/s]
+
+    A block has the rows of one head, or (packed) those of all heads that share keys.
+
+    Returns for blocks of `LEAST_TILE` rows and of `ATTENTION_TILE`, not packed, the time of the
+    walks [s], then that of the least tile packed and of the usual tile packed.
+    """
+    rows, heads = shapes.m * shapes.sharing, shapes.batch / shapes.sharing
+    found = []
+    for m, batch in ((shapes.m, shapes.batch), (rows, heads)):
+        for tile in (LEAST_TILE, ATTENTION_TILE):
+            waves = np.ceil(np.ceil(m / tile) * batch / sms)
+            found.append(waves * tile * seen * 4.0 * shapes.k / rate)
+    return found[0], found[1], found[2], found[3]
+
+
+def attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Fused attention: waves of blocks of query rows, each walking over the keys that they see.
+
+    The features speak of the keys that a query sees and of blocks, not of the length of a prompt,
+    so that a prompt behind cached keys looks like one without of as many blocks and keys.
+    """
+    peak = peak_of(shapes.dtype, accelerator)
+    sms = accelerator.sms
+    floor = memory_time(shapes.bytes, accelerator)
+    compute = shapes.flop / peak
+    # A score costs 4 k FLOP, backward 2.5 times that; the softmax takes an exponential per score.
+    steps = 2.5 if shapes.op == "attention_backward" else 1.0
+    work = shapes.flop / steps
+    seen = work / (4.0 * shapes.k * shapes.m * shapes.batch)
+    walks = [steps * walk for walk in _walks(shapes, seen, sms, peak / sms)]
+    time = np.maximum(np.maximum(compute, floor), np.minimum.reduce(walks))
+    rate = EXPONENTIALS.get(accelerator.architecture, USUAL_EXPONENTIALS)
+    exponentials = shapes.flop / (4.0 * shapes.k) / (rate * sms * accelerator.clock)
+    blocks = np.ceil(shapes.m / ATTENTION_TILE) * shapes.batch
+    packed = np.ceil(shapes.m * shapes.sharing / ATTENTION_TILE) * shapes.batch / shapes.sharing
+    waves, fewer = np.ceil(blocks / sms), np.ceil(packed / sms)
+    heads = shapes.batch / shapes.sharing
+    steady = np.minimum(seen, STEADY)  # beyond, longer sequences are more of the same
+    features = np.stack(
+        [
+            np.clip(log_of(compute / floor * steady / seen), -6, 6),
+            log_of(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(log_of(exponentials / time), -4, 2),
+            np.clip(log_of(waves), 0, 4),
+            blocks / (waves * sms),
+            np.clip(log_of(fewer), 0, 4),
+            packed / (fewer * sms),
+            log_of(steady),
+            log_of(shapes.k / 128.0),
+            # Kernels exist for head sizes in steps of 32; others are padded.
+            log_of(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
+            np.asarray(shapes.k % 8 == 0, float),
+            # Keys outside the window are skipped in whole tiles, which takes time too.
+            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
+            np.broadcast_to(shapes.windowed, shapes.m.shape),
+            # Tiles on the diagonal are half empty.
+            np.log1p(0.5 * np.minimum(shapes.m, ATTENTION_TILE) / steady),
+            np.clip(log_of(shapes.batch / sms), -6, 4),
+            np.clip(log_of(heads / sms), -6, 4),
+            np.broadcast_to(log_of(np.asarray(shapes.sharing, float)), shapes.m.shape),
+            *(np.clip(log_of(walk / time), -2, 4) for walk in walks),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
+
+
+def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
+    """Attention of single new tokens: keys and values are read once; benchmarks read the same ones
+    again, so that small caches stay near. In a real step other layers come between: what would
+    stay is fetched from memory on top.
+
+    m    query rows that share a key and value head
+    n    keys
+    k    head size
+    batch  sequences x key and value heads
+    """
+    cold = np.asarray(shapes.cold, float)
+    floor = memory_time(shapes.bytes, accelerator)
+    if accelerator.is_host:  # its own profile measures both
+        floor = np.where(cold > 0, shapes.bytes / accelerator.bandwidth, floor)
+        cold = 0.0 * cold
+    compute = shapes.flop / peak_of(shapes.dtype, accelerator)
+    time = np.maximum(compute, floor)
+    stay = np.clip(2.0 - SPILL * shapes.bytes / accelerator.l2, 0.0, 1.0)
+    apart = np.maximum(1.0 / accelerator.bandwidth - 1.0 / accelerator.l2_bandwidth, 0.0)
+    fetch = cold * stay * shapes.bytes * apart
+    windowed = np.broadcast_to(np.asarray(shapes.windowed, float), shapes.m.shape)
+    length = log_of(np.clip(shapes.n * (1.0 + shapes.idle), 16, 131072))
+    features = np.stack(
+        [
+            np.clip(log_of(compute / floor), -6, 6),
+            log_of(np.minimum(time, LONG_KERNEL) / 1e-6),
+            np.clip(log_of(shapes.batch / accelerator.sms), -6, 4),
+            # Long caches are cut into parts to fill the device.
+            np.clip(log_of(shapes.batch * shapes.n / (256.0 * accelerator.sms)), -6, 6),
+            log_of(np.clip(shapes.n, 16, 65536)),
+            log_of(np.minimum(shapes.m, 128)),
+            log_of(shapes.k / 128.0),
+            1.0 / (1.0 + shapes.bytes / accelerator.l2),
+            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
+            # A kernel for windows is another, and walks over the whole cache where it does not
+            # skip what lies outside.
+            windowed,
+            windowed * length,
+            length,
+            1.0 / (1.0 + 4.0 * shapes.bytes / accelerator.l2),
+            shapes.batch / (np.ceil(shapes.batch / accelerator.sms) * accelerator.sms),
+        ],
+        axis=1,
+    )
+    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features, fetch)

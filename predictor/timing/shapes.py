@@ -1,0 +1,153 @@
+"""Shapes of operators as columns; what accelerators can do at best: rates, memory, power."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.hardware import Accelerator, matrix_energy
+from predictor.precision import PEAK
+from predictor.work import Operator
+
+COPIES = 5.0
+"""Sets of weights between which the kernel benchmarks turn (ai-dynamo/aiconfigurator). In a real
+step all weights are cold; the difference there is 0.3 % at most (GPT-2 124M to Llama-3 70B)."""
+
+CLOCK = 0.45
+"""Exponent of the clock over power: dynamic power is clock x voltage squared, and voltage rises a
+little slower than the clock. Of the text-book range 1/3 to 1/2."""
+
+LONG_KERNEL = 5e-3
+"""Beyond this ideal time a kernel's start and end no longer show in its efficiency [s]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """Operators of one kind and data type as flat columns of one length."""
+
+    op: str
+    dtype: str
+    variants: tuple[str, ...]  # names; `variant` indexes them
+    variant: Array
+    m: Array
+    n: Array
+    k: Array
+    batch: Array
+    flop: Array
+    bytes: Array
+    idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
+    windowed: Numeric = 0.0  # 1 where a kernel for windows runs, whether the window binds or not
+    sharing: Numeric = 1.0  # query heads of a prompt that share a key and value head
+    joined: Numeric = 0.0  # 1 where a product's input comes as narrow as it is multiplied
+    cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ideal:
+    """Per shape: the ideal time [s]; arithmetic at the peak rate and all bytes at the memory's
+    bandwidth [s], which decide what bounds a kernel; the features, (shapes, F); and what comes on
+    top where operands come from memory that benchmarks find in the cache [s]."""
+
+    time: Array
+    compute: Array
+    memory: Array
+    features: Array
+    fetch: Numeric = 0.0
+
+
+def kind_of(op: str, variant: str) -> str:
+    """Name under which efficiencies are kept: batched products apart from others, elementwise
+    kernels each for itself, the remaining memory-bound operators by direction."""
+    if variant.startswith("bmm"):
+        return "bmm"
+    if op == "elementwise" or variant in ("flash2", "mla", "kv8", "mla_kv8", "paged"):
+        return f"{op}.{variant}"
+    if op in ("norm", "softmax", "loss", "embedding"):
+        return f"{op}.{'bwd' if variant.endswith('bwd') else 'fwd'}"
+    return op
+
+
+COLUMNS = ("m", "n", "k", "batch", "flop", "bytes", "idle", "windowed", "sharing", "joined")
+"""Numbers of an operator that its time depends on."""
+
+
+def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
+    """Stack operators of one kind and data type; each contributes one row per plan of `shape`."""
+    names = tuple(dict.fromkeys(operator.variant for operator in operators))
+
+    def column(values: list[Numeric]) -> Array:
+        found = np.empty((len(values), *shape))
+        for row, value in enumerate(values):
+            found[row] = value
+        return found.reshape(-1)
+
+    m, n, k, batch, flop, moved, idle, windowed, sharing, joined = (
+        column([getattr(operator, name) for operator in operators]) for name in COLUMNS
+    )
+    variant = column([float(names.index(operator.variant)) for operator in operators])
+    op, dtype = operators[0].op, operators[0].dtype
+    return Shapes(
+        op=op,
+        dtype=dtype,
+        variants=names,
+        variant=variant,
+        m=m,
+        n=n,
+        k=k,
+        batch=batch,
+        flop=flop,
+        bytes=moved,
+        idle=idle,
+        windowed=windowed,
+        sharing=sharing,
+        joined=joined,
+        cold=1.0,
+    )
+
+
+def memory_time(moved: Array, accelerator: Accelerator) -> Array:
+    """Least time to move bytes: what the last-level cache can hold may come from there [s]."""
+    cached = np.minimum(moved, accelerator.l2)
+    return np.asarray(cached / accelerator.l2_bandwidth + (moved - cached) / accelerator.bandwidth)
+
+
+def cold_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Array:
+    """Least time to read weights, which come from memory: a layer's are not in the cache when its
+    turn comes again. Benchmarks turn over a handful of copies, so that there small ones stay [s].
+    """
+    few = np.clip(2.0 - COPIES * weights / accelerator.l2, 0.0, 1.0)
+    stay = (1.0 - np.asarray(cold)) * few
+    return np.asarray(
+        weights * (stay / accelerator.l2_bandwidth + (1.0 - stay) / accelerator.bandwidth)
+    )
+
+
+def energy_of(accelerator: Accelerator) -> Numeric:
+    """Energy per 16-bit FLOP of sustained products [J]; NaN if unknown.
+
+    It falls with the width of a processor's matrix unit in FLOP per clock, since wider ones reuse
+    their operands more (`hardware.matrix_energy`).
+    """
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    width = half / (accelerator.sms * accelerator.clock)
+    return np.where(np.isnan(accelerator.energy), matrix_energy(width), accelerator.energy)
+
+
+def power_limit(accelerator: Accelerator) -> Numeric:
+    """Share of the peak rate that the power cap leaves to matrix products, 0..1; 1 if unknown: the
+    clock follows the power of a kernel (`energy_of` times its rate) to `CLOCK`."""
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    share = np.minimum(accelerator.power / (energy_of(accelerator) * half), 1.0) ** CLOCK
+    return np.where(np.isnan(share), 1.0, share)
+
+
+def peak_of(dtype: str, accelerator: Accelerator) -> Numeric:
+    """Peak rate of the data type's products [FLOP/s]."""
+    return accelerator.peak_for(PEAK.get(dtype, dtype))
+
+
+def log_of(value: Array) -> Array:
+    """Logarithm, of 1e-30 where the value is less."""
+    return np.log(np.maximum(value, 1e-30))

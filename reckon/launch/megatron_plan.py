@@ -8,6 +8,7 @@ import math
 from predictor.errors import InputError
 from predictor.training import TRAINED_LOAD
 from reckon.launch.launcher import WORLD
+from reckon.launch.megatron_graphs import GRAPHS
 from reckon.launch.megatron_memory import OFFLOAD, RECOMPUTE, STATE
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.table import (
@@ -290,6 +291,7 @@ PLAN: tuple[Entry, ...] = (
         lambda facts: bool(facts.get("model.num_experts")),
     ),
     Derived(LOAD_FLAGS, _load_says, _load_means, off=((LOAD_FLAGS[0], False),)),
+    GRAPHS,
     OFFLOAD,
     Derived(GROUP_FLAGS, _groups_says, _groups_means),
     Derived(

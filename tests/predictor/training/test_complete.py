@@ -196,7 +196,7 @@ def test_nvidias_recipes_recompute_nothing_but_latents(framework: str) -> None:
     dense = complete(framework=framework, model="llama3-70b", tp=4, pp=4)
     assert dense.plan.recompute == "none"
     latent = complete(
-        framework=framework, model="deepseek-v3", system="dgx-h100", gpus=512, tp=1, pp=16,
+        framework=framework, model="deepseek-v2", system="dgx-h100", gpus=512, tp=1, pp=16,
         global_batch=4096, seq_len=4096,
     )  # fmt: skip
     assert (latent.plan.recompute, latent.plan.recompute_modules) == ("selective", "mla_up_proj")

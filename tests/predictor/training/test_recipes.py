@@ -1,0 +1,118 @@
+"""What published recipes set, and what graphs do to a step."""
+
+from __future__ import annotations
+
+import csv
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog import recipe_facts, settings_of
+from predictor.catalog.entries import data_dir
+from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.plans import CUDA_GRAPHS
+from predictor.timing.calibration import RunParameters
+from predictor.training import predict
+from predictor.training.completion import TrainingRequest, complete_training
+
+BASE = {
+    "model": "llama3-8b",
+    "system": "dgx-h100",
+    "gpus": 8,
+    "tp": 1,
+    "pp": 1,
+    "global_batch": 16,
+    "seq_len": 1024,
+    "framework": "megatron-bridge",
+    "precision": "bf16",
+}
+
+
+def complete(**changes: Any) -> TrainingRequest:
+    spec = parse(TrainingPlanSpec, {**BASE, **changes}, "test")
+    return complete_training(spec, RunParameters())
+
+
+def rules(found: TrainingRequest) -> dict[str, str]:
+    return {one.field: one.rule for one in found.assumed}
+
+
+def test_every_fact_can_be_said_in_fields_of_a_plan() -> None:
+    fields = set(TrainingPlanSpec.model_fields)
+    with (data_dir() / "software" / "recipes.csv").open(newline="", encoding="utf-8") as stream:
+        table = list(csv.DictReader(stream))
+    assert len(table) > 500
+    for row in table:
+        assert row["field"] in fields
+        assert row["from"] <= row["until"]
+        assert row["source"].startswith("NVIDIA")
+        if row["field"] == "cuda_graphs":
+            assert set(row["value"].split(",")) <= set(CUDA_GRAPHS)
+
+
+def test_a_recipe_fills_what_is_open_and_is_named() -> None:
+    # NVIDIA-NeMo/Megatron-Bridge v0.6.0: experts overlap where the whole step is one graph.
+    fields = {"model": "deepseek-v3", "system": "gb200-nvl72", "gpus": 256, "pp": 4, "ep": 64,
+              "vpp": 4, "global_batch": 4096, "seq_len": 4096, "precision": "mxfp8"}  # fmt: skip
+    found = complete(**fields, era="2026-08")
+    assert found.plan.ep_overlap
+    assert found.plan.cuda_graphs == "step"
+    assert found.plan.dispatch == "once"
+    assert found.plan.recompute_modules == "mla_up_proj"
+    assert "Megatron-Bridge" in rules(found)["cuda_graphs"]
+    stated = complete(**fields, era="2026-08", cuda_graphs="none", ep_overlap=False)
+    assert stated.plan.cuda_graphs == "none"
+    assert not stated.plan.ep_overlap
+    assert "cuda_graphs" not in rules(stated)
+
+
+def test_recipes_change_with_the_release() -> None:
+    # Qwen3-235B on H100: all-to-all with overlap in all releases (notes of the facts' table).
+    fields = {"model": "qwen3-235b-a22b", "gpus": 256, "pp": 8, "tp": 2, "ep": 32, "vpp": 4,
+              "global_batch": 2048, "seq_len": 4096}  # fmt: skip
+    assert complete(**fields, era="2026-08").plan.ep_overlap
+    assert complete(**fields, era="2026-08").plan.dispatch == "copies"
+    assert "recipe" not in " ".join(rules(complete(**fields, era="2023-08")).values())
+
+
+def test_activations_that_a_recipe_offloads_are_a_share_of_the_layers() -> None:
+    facts = recipe_facts(
+        "megatron-bridge", "2026-08", "llama3.1-405b", "pretrain", "GB300-288GB", "bf16"
+    )
+    (found,) = (settings_of(one, 126, True) for one in facts if one.field == "sharding")
+    assert found["sharding"] == "fsdp"
+    assert 0 < found["offload_activations"] <= 1
+
+
+def test_layers_that_run_again_are_counted_where_stages_are_known() -> None:
+    (fact,) = (
+        one
+        for one in recipe_facts(
+            "megatron-bridge", None, "llama3-8b", "pretrain", "H100-SXM5-80GB", "fp8"
+        )
+        if one.field == "recompute"
+    )
+    assert fact.value == "full 5"
+    assert settings_of(fact, 32, True) == {"recompute": "full", "recompute_layers": 5}
+    assert settings_of(fact, 32, False) == {}
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b-a3b", "nemotron-h-8b"])
+def test_graphs_take_launches_away_and_nothing_else(model: str) -> None:
+    run = RunParameters(host_per_kernel=1e-3)
+    known = catalog.load("none")
+    known = type(known)(**{**{f: getattr(known, f) for f in known.__slots__}, "run": run})
+    times = {}
+    for graphs in ("none", "attention", "attention,mlp,mamba,router", "layers", "step"):
+        found = complete(model=model, cuda_graphs=graphs, framework="neutral")
+        times[graphs] = predict(found.model, found.cluster, found.plan, known)
+    steps = [float(one.step_time) for one in times.values()]
+    assert all(a >= b for a, b in pairwise(steps))
+    assert steps[-1] < 0.5 * steps[0], "at 1 ms a launch the host decides"
+    assert float(times["step"].breakdown["host"]) == 0
+    for term in ("forward", "backward"):
+        values = [float(one.breakdown[term]) for one in times.values()]
+        np.testing.assert_allclose(values, values[0])

@@ -93,7 +93,7 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     def column(name: str) -> Array:
         return np.array([getattr(known[key], name) for key in keys], float)
 
-    return Environment(*(column(name) for name in ("factor", "launch", "hop", "nodes")))
+    return Environment(*(column(name) for name in ("factor", "launch", "routed", "hop", "nodes")))
 
 
 def predictions(runs: Runs, run: RunParameters) -> tuple[Array, Array]:

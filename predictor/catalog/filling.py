@@ -36,21 +36,35 @@ def frameworks() -> Mapping[str, Any]:
 
 
 def framework_settings(
-    name: str, era: str | None, model: Model | None = None
+    name: str,
+    era: str | None,
+    model: Model | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Defaults of a framework in an era ('YYYY' or 'YYYY-MM'; None: its latest), and a label.
 
     model   whose recipes may differ: those of its name, or of all mixtures of experts
+    given   what is known of the plan, on which recipes may depend, too
 
     Raises InputError for an unknown framework or an era that is no date.
     """
     chosen, label = period(frameworks(), name, era)
     settings = {**chosen["settings"], "means": chosen.get("means", {})}
     for recipe in chosen.get("recipes", ()):
-        named = model is not None and model.name.startswith(tuple(recipe.get("models", ())))
-        if named or (model is not None and model.is_moe and recipe.get("mixtures")):
+        if _applies(recipe, model, given or {}):
             settings |= recipe["settings"]
     return settings, label
+
+
+def _applies(recipe: Mapping[str, Any], model: Model | None, given: Mapping[str, Any]) -> bool:
+    """Whether a recipe is of the model, or of a plan with what is given."""
+    when = recipe.get("when")
+    if when:
+        return all(given.get(field) in values for field, values in when.items())
+    if model is None:
+        return False
+    named = model.name.startswith(tuple(recipe.get("models", ())))
+    return named or (model.is_moe and bool(recipe.get("mixtures")))
 
 
 def period(table: Mapping[str, Any], name: str, era: str | None) -> tuple[dict[str, Any], str]:

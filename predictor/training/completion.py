@@ -251,7 +251,7 @@ class Habits:
 def _habits(filler: Filler, model: Model) -> Habits:
     framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
     filler.values["framework"] = framework
-    settings, label = framework_settings(framework, filler.values.get("era"), model)
+    settings, label = framework_settings(framework, filler.values.get("era"), model, filler.values)
     filler.values.setdefault("era", "neutral")
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")
     usual = settings.pop("recompute", FIT)

@@ -43,10 +43,10 @@ KINDS = ("tp", "cp", "ep", "pp", "dp", "offload")
 """Kinds of communication, each with an overlap and a term of its own; copies to the host and back
 among them."""
 
-ANY, LAUNCH, HOP, NODES = "*", "launch", "hop", "nodes"
+ANY, LAUNCH, ROUTED, HOP, NODES = "*", "launch", "launch.moe", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
-'nemo/2024'): frameworks in general; 'launch', 'launch/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and
-'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
+'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK' and 'hop/FRAMEWORK';
+'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +80,8 @@ class Environment:
     factor   on the whole step
     launch   host time per operator (its module, its autograd node, its launch) over
              `RunParameters.host_per_kernel`, which further kernels of the operator take each
+    routed   the same of a mixture's layers: the host waits for what the router counted, and
+             launches experts one by one
     hop      the same for one step of a tensor-parallel ring that the framework launches step by
              step; 0 where a collective is one launch
     nodes    time of communication between nodes per doubling of the nodes beyond two
@@ -87,6 +89,7 @@ class Environment:
 
     factor: Numeric = 1.0
     launch: Numeric = 1.0
+    routed: Numeric = 1.0
     hop: Numeric = 0.0
     nodes: Numeric = 1.0
 
@@ -99,9 +102,11 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
     def first(keys: tuple[str, ...], default: float) -> float:
         return float(next((factors[key] for key in keys if key in factors), default))
 
+    own = (f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}")
     return Environment(
         factor=first((year, framework, ANY), 1.0),
-        launch=first((f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}", LAUNCH), 1.0),
+        launch=first((*own, LAUNCH), 1.0),
+        routed=first((*own, ROUTED, LAUNCH), 1.0),
         hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
         nodes=first((f"{NODES}/{framework}", NODES), 1.0),
     )
@@ -297,7 +302,8 @@ def _launched(book: _Ledger) -> Array:
     device: Array = sum((book.terms[term] for term in TERMS), np.zeros(book.full))
     launched: Array = np.zeros(book.full)
     for module in parts.launches:
-        launched = launched + using.launch * book.on_stages(module, parts.launches[module])
+        each = using.routed if module == "moe" else using.launch
+        launched = launched + each * book.on_stages(module, parts.launches[module])
         launched = launched + book.on_stages(module, parts.kernels[module])
         launched = launched + using.hop * book.on_stages(module, parts.hops[module])
     # A CPU runs its kernels itself; their latency is part of their time.

@@ -79,6 +79,7 @@ catalogs: setup          ## rebuild data/*.csv from the shared fact tables
 	@test -d $(SHARED) || { echo "make catalogs needs $(SHARED)"; exit 2; }
 	$(BIN)/python tools/curate.py $(SHARED)
 	$(BIN)/python tools/curate_technology.py $(SHARED)
+	$(BIN)/python tools/curate_software.py $(SHARED)
 
 reference: setup         ## rewrite docs/reference from the tables it is made from
 	$(BIN)/python tools/reference.py

@@ -63,7 +63,15 @@ PREDICT, EXPLAIN, PLAN = "predict", "explain", "plan"
 EVERYWHERE = (PREDICT, EXPLAIN, PLAN)
 
 ALL = ("all",)
-TRAINING_PHASES = ("forward", "backward", "optimizer", "pipeline", "communication", "memory")
+TRAINING_PHASES = (
+    "forward",
+    "backward",
+    "optimizer",
+    "pipeline",
+    "communication",
+    "host",
+    "memory",
+)
 SERVING_PHASES = ("prefill", "decode", "load", "communication", "memory")
 
 

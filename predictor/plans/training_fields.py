@@ -193,7 +193,7 @@ _RECIPE = (
         "HybridEP).",
     ),
     PlanField(
-        "cuda_graphs", WORDS, "What CUDA graphs capture of a step.", PASSES,
+        "cuda_graphs", WORDS, "What CUDA graphs capture of a step.", ("host",),
         choices=CUDA_GRAPHS, reason="frameworks launch kernel by kernel unless told otherwise",
         more="Parts of the layers, whole layers, or the step: the host launches that as one.",
     ),

@@ -130,6 +130,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "routed_nodes": ("mixtral-8x7b", {**EXPERTS, "ep": 8, "tp": 1, "pp": 2, "gpus": 64}, 1),
     "recompute": ("llama3-8b", BASE, "full"),
     "recompute_modules": ("llama3-8b", BASE, "mlp"),
+    "cuda_graphs": ("llama3-8b", BASE, "step"),
     "recompute_share": ("llama3-8b", FULL, 0.5),
     "recompute_method": ("llama3-8b", FULL, "uniform"),
     "recompute_layers": ("llama3-8b", FULL, 2),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from predictor.catalog import entries
+from predictor.catalog.tables import data_dir
 from predictor.plans import RECOMPUTE_MODULES
 
 NEAR = 6
@@ -39,7 +39,7 @@ def _value(text: str) -> Any:
 @lru_cache(maxsize=1)
 def _facts() -> dict[str, tuple[Fact, ...]]:
     found: dict[str, list[Fact]] = {}
-    path = entries.data_dir() / "software" / "recipes.csv"
+    path = data_dir() / "software" / "recipes.csv"
     with path.open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             fact = Fact(

@@ -136,9 +136,7 @@ def complete_training(
         _consistent(plan, values)
         check(plan, model)
     filler.run(_host(plan, cluster))
-    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
-    if price is not None and tokens is None:
-        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
+    tokens, price = _whole_run(values)
     trust = _reliability(filler) if tokens is not None else reliability_of(reliability_defaults())
     return TrainingRequest(
         model=model,
@@ -209,6 +207,14 @@ def _loaded(
     found = load_of(routed, model, float(plan.ep), float(copies))
     filler.assumed.append(found)
     return replace(plan, expert_load=found.value)
+
+
+def _whole_run(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Tokens of a run and its price per accelerator and hour, where stated."""
+    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
+    if price is not None and tokens is None:
+        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
+    return tokens, price
 
 
 def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:

@@ -140,7 +140,7 @@ def exchange(
     """One collective with the time that its call and its group take.
 
     crowd   communicates at the same time; the group itself if None
-    known   times, spreads, domains and hops of calls met before, to which this one is added if it is new
+    known   times, spreads, domains and hops of calls met before; a new one is added
     """
     alike = collective.call
     found = None if known is None else known.get(alike)

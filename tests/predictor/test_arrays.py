@@ -66,7 +66,7 @@ outers = st.builds(
 def test_types_say_which_fields_are_numbers() -> None:
     assert numeric_fields(Outer) == ("size", "parts", "table", "other")
     assert category_fields(Outer) == ("name", "shape")
-    assert numeric_fields(Tier) == ("bandwidth", "latency", "oversubscription")
+    assert numeric_fields(Tier) == ("bandwidth", "latency", "oversubscription", "window")
     assert {"peak", "memory", "relative"} <= set(numeric_fields(Accelerator))
     assert numeric_fields(Cluster) == ("accelerator", "tiers")
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.catalog import recipe_facts, settings_of
-from predictor.catalog.entries import data_dir
+from predictor.catalog import data_dir, recipe_facts, settings_of
 from predictor.catalog.specs import TrainingPlanSpec, parse
 from predictor.plans import CUDA_GRAPHS
 from predictor.timing.calibration import RunParameters

@@ -29,7 +29,8 @@ class Contenders:
         self.stairs: list[tuple[float, Array, Array]] = []
 
     def add(self, number: int, rows: Index, *columns: Array) -> None:
-        """Take in rows of a block: step time, sigma, peak memory, accelerators."""
+        """Take in rows of a block: step time, sigma, peak memory, the time by which plans are
+        ranked over the step time, accelerators."""
         self.pieces.append((np.full(len(rows), number, dtype=np.intp), rows, *columns))
 
     def columns(self) -> tuple[Any, ...]:
@@ -42,9 +43,10 @@ class Contenders:
         if not new:
             return
         self.settled = len(self.pieces)
-        time, peak, gpus = (np.concatenate([piece[at] for piece in new]) for at in (2, 4, 5))
-        for number, rows, step, *_, count in new:
-            score = step * count**self.power
+        step, peak, by, gpus = (np.concatenate([piece[at] for piece in new]) for at in (2, 4, 5, 6))
+        time = step * by
+        for number, rows, own_step, *_, own_by, count in new:
+            score = own_step * own_by * count**self.power
             for key, own in self._values(int(number[0]), rows):
                 if own.any():
                     low = float(score[own].min())

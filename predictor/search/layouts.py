@@ -39,14 +39,18 @@ from predictor.timing import Calibration, Timing
 from predictor.training import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
+    arithmetic_share,
     assemble,
     environment_of,
+    executions,
     interval,
     layer_parts,
     parts,
     stretched,
+    vary_step,
 )
 from predictor.units import GB, GIB
+from predictor.variation import LEVELS, NONE, SILENT, Profile, profile
 from predictor.work import Operator, step_operators
 
 PLANS_AT_ONCE = 50_000
@@ -54,6 +58,8 @@ PLANS_AT_ONCE = 50_000
 
 Progress = Callable[[float], None]
 """Told how much of a search is done, 0..1, as it goes; what it raises ends the search."""
+
+P95 = LEVELS[1]
 
 BESIDE_LAYERS = frozenset(("logit_bytes",))
 """Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
@@ -82,7 +88,8 @@ def search_train(
     """Find the best plans of a space.
 
     fields     keys of a training plan: values, lists or ranges (`space.read_given`); `gpus`,
-               `global_batch` and `seq_len` in any case
+               `global_batch` and `seq_len` in any case; `variation` names a profile of machines,
+               on which plans are ranked by the P95 of a step
     limits     conditions; the default ones if None
     objective  'time' or 'cost'
     keep       how many of the best plans are certain to be timed
@@ -97,8 +104,10 @@ def search_train(
     limits = limits or Limits()
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
-    space = space_of(model, cluster, fields, calibration.run, around)
-    found = _Search(space, calibration, limits, objective, keep, within)
+    stated = dict(fields)
+    machines = profile(str(stated.pop("variation", NONE)).lower())
+    space = space_of(model, cluster, stated, calibration.run, around)
+    found = _Search(space, calibration, limits, objective, keep, within, machines)
     found.progress = progress or found.progress
     found.narrow()
     return found.time(prune)
@@ -115,8 +124,9 @@ class _Search:
         objective: str,
         keep: int,
         within: Within | None = None,
+        machines: Profile = SILENT,
     ) -> None:
-        self.within = within
+        self.within, self.machines = within, machines
         self.space, self.calibration, self.limits = space, calibration, limits
         self.objective, self.power, self.keep = objective, OBJECTIVES[objective], keep
         self.model, self.cluster = space.setting.model, space.setting.cluster
@@ -314,14 +324,21 @@ class _Search:
         around = frames[number].of(rows) if number in frames else None
         run = self.calibration.run
         using = environment_of(self.cluster, plan, run)
-        found, _ = parts(self.model, self.cluster, plan, self.calibration, shared, around)
+        found, listed = parts(self.model, self.cluster, plan, self.calibration, shared, around)
         step = assemble(found, run, using)
+        ranked = np.ones(rows.shape)
+        if self.machines.name != NONE:
+            share = arithmetic_share(executions(found, listed, step), listed.timing, found.index)
+            whole = step.step_time, step.breakdown, step.passes
+            varied = vary_step(plan, *whole, share, self.machines)
+            ranked = varied.quantile(P95) / step.step_time
         state.add(
             number,
             rows,
             step.step_time,
             interval(step, using.factor, run.spread(self.model.is_moe)),
             self.peak[number][part],
+            ranked,
             np.broadcast_to(np.asarray(plan.gpus, float), rows.shape),
         )
 
@@ -331,10 +348,11 @@ class _Search:
         layers: Mapping[int, Layers],
         frames: Mapping[int, Surroundings],
     ) -> SearchResult:
-        block, row, time, sigma, peak, gpus = state.columns()
+        block, row, time, sigma, peak, by, gpus = state.columns()
         fitting = sum(rows.size for rows in self.rows)
         counts = Counts(self.enumerated, self.possible, fitting, len(time))
-        score = time * gpus**self.power
+        ranked = time * by
+        score = ranked * gpus**self.power
         inside = np.ones(len(time), dtype=bool)
         limits = self.limits
         if limits.days is not None or limits.money is not None:
@@ -350,10 +368,12 @@ class _Search:
             counts=counts,
             step_time=time[order],
             sigma=sigma[order],
+            ranked=ranked[order],
+            machines=self.machines,
             memory=peak[order],
             gpus=gpus[order],
             score=score[order],
-            frontier=frontier(time[order], peak[order], gpus[order]),
+            frontier=frontier(ranked[order], peak[order], gpus[order]),
             assumed=self.space.assumed,
             keep=self.keep,
             blocks=self.blocks,

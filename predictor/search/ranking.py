@@ -18,6 +18,7 @@ from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.search.space import Block
 from predictor.timing import Calibration
 from predictor.training import Frame, LayerParts
+from predictor.variation import Profile
 
 MEMORY_FRACTION = 0.95
 """Share of a device's memory that a plan may take unless stated: peaks are predicted within a few
@@ -113,6 +114,7 @@ class SearchResult:
 
     step_time   [s]
     sigma       log-standard-deviation of it
+    ranked      step time by which plans are ranked [s]: its P95 on `machines` that vary
     memory      peak of the fullest device [bytes]
     gpus        accelerators
     score       by which they are ranked
@@ -131,6 +133,8 @@ class SearchResult:
     counts: Counts
     step_time: Array
     sigma: Array
+    ranked: Array
+    machines: Profile
     memory: Array
     gpus: Array
     score: Array

@@ -21,7 +21,13 @@ from predictor.training.layer import (
     layer_parts,
 )
 from predictor.training.power import StepActivity, step_activity
-from predictor.training.prediction import TrainingPrediction, environment_of, interval, predict
+from predictor.training.prediction import (
+    TrainingPrediction,
+    environment_of,
+    executions,
+    interval,
+    predict,
+)
 from predictor.training.reliability import Goodput, goodput
 from predictor.training.step import (
     ANY,
@@ -36,7 +42,15 @@ from predictor.training.step import (
     stretched,
 )
 from predictor.training.taxes import taxes
-from predictor.training.variation import Variation, checked_by_lots, sensitivity, told, vary
+from predictor.training.variation import (
+    Variation,
+    arithmetic_share,
+    checked_by_lots,
+    sensitivity,
+    told,
+    vary,
+    vary_step,
+)
 
 __all__ = [
     "ANY",
@@ -61,12 +75,14 @@ __all__ = [
     "TrainingPrediction",
     "TrainingRequest",
     "Variation",
+    "arithmetic_share",
     "assemble",
     "checked_by_lots",
     "complete_training",
     "distinct",
     "environment",
     "environment_of",
+    "executions",
     "explain",
     "frame",
     "goodput",
@@ -87,4 +103,5 @@ __all__ = [
     "taxes",
     "told",
     "vary",
+    "vary_step",
 ]

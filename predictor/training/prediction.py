@@ -147,7 +147,7 @@ def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, N
     }
 
 
-def _executions(found: Parts, listed: Worklist, step: Step) -> Array:
+def executions(found: Parts, listed: Worklist, step: Step) -> Array:
     """How often each operator runs in a step on the slowest stage, (operators, *batch)."""
     slowest = step.slowest[None]
     units = {
@@ -216,7 +216,7 @@ def predict(
         peak=cluster.accelerator.peak_for(plan.recipe.peak),
         operators=listed.operators,
         timing=timing,
-        executions=_executions(found, listed, step),
+        executions=executions(found, listed, step),
         unique=found.index,
     )
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
-from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.arrays import Array, Index, Numeric
+from predictor.plans import SHARDINGS, Passes, TrainingPlan
+from predictor.timing import Timing
 from predictor.training.prediction import TrainingPrediction
 from predictor.variation import (
     LEVELS,
@@ -113,38 +114,56 @@ def meets(plan: TrainingPlan, stage_time: Numeric, memory_s: float) -> Meeting:
     )
 
 
-def _arithmetic(found: TrainingPrediction) -> Array:
-    """Share of the kernels' time, on the slowest stage, that is bound by arithmetic."""
-    time, bound = found.timing.time, np.asarray(found.timing.bound) == 0
-    if found.unique.ndim and time.ndim > 1:
-        time, bound = time[:, found.unique], bound[:, found.unique]
-    spent = found.executions * time
+def arithmetic_share(executions: Array, timing: Timing, unique: Index) -> Array:
+    """Share of the kernels' time, on the slowest stage, that is bound by arithmetic.
+
+    executions   of every operator in a step, (operators, *batch)
+    timing       of distinct layers, of which `unique` says every plan's own
+    """
+    time, bound = timing.time, np.asarray(timing.bound) == 0
+    if unique.ndim and time.ndim > 1:
+        time, bound = time[:, unique], bound[:, unique]
+    spent = executions * time
     return np.asarray((spent * bound).sum(axis=0) / np.maximum(spent.sum(axis=0), 1e-300))
 
 
 def vary(found: TrainingPrediction, of: Profile, seen: Array | None = None) -> Variation:
+    """What the steps of a plan, or of every plan of a batch, will take on machines of a profile
+    (`vary_step`)."""
+    bound = arithmetic_share(found.executions, found.timing, found.unique)
+    step = np.asarray(found.step_time)
+    return vary_step(found.plan, step, found.breakdown, found.passes, bound, of, seen)
+
+
+def vary_step(
+    plan: TrainingPlan,
+    step: Array,
+    terms: Mapping[str, Array],
+    passes: Passes,
+    bound: Array,
+    of: Profile,
+    seen: Array | None = None,
+) -> Variation:
     """What the steps of a plan, or of every plan of a batch, will take on machines of a profile.
 
+    step, terms, passes   as of `step.Step`
+    bound  share of the kernels' time that is bound by arithmetic (`arithmetic_share`)
     seen   waiting that the calibration contains, over the pipeline's time; None: that of the
            profile's machines
 
     The pipeline is what lies before gradients, optimizer and loader; waiting that a loader makes
     anyway is not counted again.
     """
-    plan, terms = found.plan, found.breakdown
-    step = np.asarray(found.step_time)
     loading = terms["data_loading"]
     ends = terms["dp_communication"] + terms["optimizer"]
     factor = (step - loading) / np.maximum(step - loading - terms["framework"], 1e-300)
     pipeline = step - loading - factor * ends
-    passes = found.passes
     stage = np.max(
         np.where(passes.present, passes.forward + passes.backward + passes.weights, 0.0), axis=0
     )
     kernels = sum((terms[name] for name in DEVICE), np.zeros(step.shape))
     talk = sum((terms[name] for name in TALK), np.zeros(step.shape))
     busy = np.maximum(kernels + talk + terms["host"] + terms["offload"], 1e-300)
-    bound = _arithmetic(found)
     gpu = kernels / busy * np.hypot(bound * of.compute, (1.0 - bound) * of.memory)
     work = np.hypot(of.work * (1.0 - talk / busy), of.collectives * talk / busy)
     meeting = meets(plan, stage, of.memory_s)

@@ -35,8 +35,9 @@ from predictor.search import (
     timed_again,
 )
 from predictor.timing import Calibration
-from predictor.training import TrainingPrediction, complete_training, predict
+from predictor.training import TrainingPrediction, complete_training, predict, vary
 from predictor.units import GB
+from predictor.variation import LEVELS, NONE
 from reckon.verbs.results import SCHEMA_VERSION, plain
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
@@ -51,6 +52,8 @@ LIMITS = tuple(field.name for field in fields(Limits))
 
 CLUSTER = ("system", "accelerator", "accelerators_per_node", "inter_link_gbps")
 """Keys that say where it runs."""
+
+P95 = LEVELS[1]
 
 MOST_TIES = 200
 """Plans behind the winner that are held against it."""
@@ -145,6 +148,7 @@ class TrainingSearch:
             "over_best": {"value": against.value, "low": against.low, "high": against.high},
             "tie_with_best": against.tie,
             "tokens_per_s_per_gpu": tokens / time / float(found.gpus[position]),
+            **({} if found.machines.name == NONE else {"p95_s": float(found.ranked[position])}),
             "peak_gb": float(found.memory[position]) / GB,
             "headroom_gb": (float(found.cluster.accelerator.memory) - float(found.memory[position]))
             / GB,
@@ -329,7 +333,10 @@ def hold_against(
     (mine,) = timed(result.model, result.cluster, request.plan, result.calibration)
     (best,) = timed_again(result, [0])
     weight = float(np.asarray(request.plan.gpus)) ** OBJECTIVES[result.objective]
-    score = mine.step_time * weight
+    ranked = mine.step_time
+    if result.machines.name != NONE:
+        ranked = float(vary(whole, result.machines).quantile(P95))
+    score = ranked * weight
     limit = result.limits.memory_fraction * float(result.cluster.accelerator.memory)
     return Own(
         plan=mapping(request.plan),

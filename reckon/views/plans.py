@@ -6,6 +6,7 @@ from typing import Any
 
 from predictor.search import Ratio, brief
 from predictor.units import GIB
+from predictor.variation import NONE
 from reckon.verbs.plans import MOST_TIES, TrainingSearch
 from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, show_assumed, strong
 
@@ -55,6 +56,7 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
     names = _columns(found, positions)
     capacity = float(result.cluster.accelerator.memory)
     days, cost = result.training_days(positions), result.cost(positions)
+    varied = result.machines.name != NONE
     rows = []
     for row, (at, against) in enumerate(zip(positions, found.ratios(positions), strict=True)):
         plan = result.mapping(at)
@@ -64,6 +66,7 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
                 str(at + 1),
                 *(_cell(plan, float(result.gpus[at]), name) for name in names),
                 four(float(result.step_time[at])),
+                *([four(float(result.ranked[at]))] if varied else []),
                 "" if at == 0 else percent(against),
                 "=" if at and against.tie else "",
                 f"{rate:,.0f}",
@@ -77,6 +80,7 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
         "#",
         *(NAMES.get(name, name) for name in names),
         "step s",
+        *(["P95 s"] if varied else []),
         "over the best",
         "",
         "tok/s/GPU",

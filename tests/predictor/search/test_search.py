@@ -21,6 +21,8 @@ from predictor.search.layouts import _Search, search_train
 from predictor.search.ranking import Limits, SearchResult, mapping
 from predictor.search.space import space_of, template
 from predictor.training.prediction import predict
+from predictor.training.variation import vary
+from predictor.variation import profile
 
 KERNELS = load("kernels-only")
 LLAMA, MIXTURE = catalog.model("llama3-8b"), catalog.model("mixtral-8x7b")
@@ -297,3 +299,20 @@ def test_a_size_that_divides_nothing_is_named_itself() -> None:
     """Not what follows from it: a data-parallel size that is no whole number."""
     with pytest.raises(InputError, match="tp 7 does not divide"):
         search({"tp": 7, "gpus": 64, "global_batch": 64})
+
+
+def test_plans_are_ranked_by_their_p95_where_machines_vary() -> None:
+    """As each of them is predicted by itself; without a profile nothing changes."""
+    fields = {"gpus": 32, "tp": [1, 2, 8], "pp": [1, 2], "sharding": "zero1", "micro_batch": 1}
+    plain, silent = search(fields), search({**fields, "variation": "none"})
+    assert np.array_equal(plain.step_time, silent.step_time)
+    assert np.array_equal(plain.score, silent.score)
+    found = search({**fields, "variation": "cloud"})
+    assert np.all(np.diff(found.ranked) >= 0)
+    assert np.all(found.ranked > found.step_time)
+    for position in (0, len(found) // 2, len(found) - 1):
+        whole = predict(found.model, found.cluster, found.plan(position), KERNELS)
+        p95 = float(vary(whole, profile("cloud")).quantile(0.95))
+        assert found.ranked[position] == pytest.approx(p95, rel=1e-9)
+    with pytest.raises(InputError, match="variation"):
+        search({**fields, "variation": "wild"})

@@ -22,6 +22,7 @@ from predictor.precision import PEAK
 from predictor.timing import BOUNDS, Calibration, RunParameters, Taxes
 from predictor.training.completion import TrainingRequest
 from predictor.training.decomposition import Parts, parts
+from predictor.training.doubts import Doubt, doubts
 from predictor.training.layer import Exchange, Slot, Worklist, kernel_class, weight_share
 from predictor.training.step import KINDS, Environment, Step, assemble, environment, stretched
 from predictor.training.taxes import taxes
@@ -88,6 +89,7 @@ class Explanation:
     operators  the longest
     remedies   what would help, most first
     grounds    what is known, by share of the time; shares add up to one
+    doubts     what was assumed and would change the step most if it were otherwise
     taxes      launching, bulk-synchronous waiting and data locality, alone and together
     """
 
@@ -96,6 +98,7 @@ class Explanation:
     operators: tuple[Named, ...]
     remedies: tuple[Remedy, ...]
     grounds: tuple[Ground, ...]
+    doubts: tuple[Doubt, ...]
     taxes: Taxes
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,6 +125,10 @@ class Explanation:
                 {"without": r.name, "saves_s": r.saves, "share": r.share, "note": r.note}
                 for r in self.remedies
             ],
+            "worth_stating": [
+                {"field": d.field, "assumed": _plain(d.value), "other": d.other, "change": d.change}
+                for d in self.doubts
+            ],
             "pedigree": [
                 {
                     "fit": g.name,
@@ -133,6 +140,11 @@ class Explanation:
                 for g in self.grounds
             ],
         }
+
+
+def _plain(value: Any) -> Any:
+    """A number without a fraction as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _ideal(worklist: Worklist, cluster: Cluster) -> Array:
@@ -375,5 +387,6 @@ def explain(request: TrainingRequest, calibration: Calibration) -> Explanation:
         operators=tuple(_longest(case, step)),
         remedies=tuple(_remedies(case, step)),
         grounds=tuple(_grounds(case, step)),
+        doubts=tuple(doubts(request, run, case.anew)),
         taxes=taxes(request.model, request.cluster, request.plan, calibration),
     )

@@ -21,6 +21,13 @@ def show_taxes(found: Taxes) -> None:
     print("\n" + grid(["taxes", "", "share"], rows))
 
 
+def _word(value: object) -> str:
+    """A value of a field as it is written: yes and no, numbers without needless digits."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def show_explanation(why: Explanation) -> None:
     """Print what would help most, the longest operators against their ideal, and the pedigree."""
     helping = [
@@ -28,6 +35,12 @@ def show_explanation(why: Explanation) -> None:
         for remedy in why.remedies[:SHOWN]
     ]
     print("\n" + grid(["without", "saves", "", "how"], helping))
+    stated = [
+        [one.field, _word(one.value), _word(one.other), f"{one.change:+.1%}"]
+        for one in why.doubts[:SHOWN]
+    ]
+    if stated:
+        print("\n" + grid(["worth stating", "assumed", "if it is", "step"], stated))
     longest = [
         [o.name, o.phase, seconds(o.time), f"{o.share:.1%}", f"{o.ideal / o.time:.0%} of peak"]
         for o in why.operators

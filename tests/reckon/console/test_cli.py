@@ -406,7 +406,8 @@ def test_a_prediction_explains_itself(cli: Cli) -> None:
     assert out.count("longest operators") == 1
     status, out, _ = cli(*RUN, "--explain", "--json", "-")
     told = json.loads(out)["explain"]
-    assert {"terms", "longest_operators", "would_help", "pedigree"} == set(told)
+    assert {"terms", "longest_operators", "would_help", "pedigree", "worth_stating",
+            "taxes"} == set(told)  # fmt: skip
     assert len(told["longest_operators"]) == 5
     assert sum(ground["share"] for ground in told["pedigree"]) == pytest.approx(1.0)
     status, _, err = cli(*RUN, "--tp", "2,4", "--explain")

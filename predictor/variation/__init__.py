@@ -14,8 +14,10 @@ from predictor.variation.experts import (
     take_loads,
 )
 from predictor.variation.faults import Fault, faults
+from predictor.variation.links import fair_shares
 from predictor.variation.outcome import LEVELS, Series, levels, stalled
 from predictor.variation.profile import NONE, SILENT, TERMS, Profile, known, names, profile
+from predictor.variation.sharing import shared
 
 __all__ = [
     "LEVELS",
@@ -31,6 +33,7 @@ __all__ = [
     "Series",
     "Waiting",
     "busiest",
+    "fair_shares",
     "faults",
     "known",
     "levels",
@@ -38,6 +41,7 @@ __all__ = [
     "names",
     "parse_loads",
     "profile",
+    "shared",
     "stalled",
     "take_loads",
     "waiting",

@@ -11,7 +11,7 @@ from typing import Any
 from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder, write_text
-from reckon.studies import generations, inference, memory, scaling, sweep, taxes
+from reckon.studies import generations, inference, memory, scaling, sweep, taxes, variation
 from reckon.views.page import Result, write_html
 
 KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
@@ -21,6 +21,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
     "inference": inference.run,
     "scaling": scaling.run,
     "taxes": taxes.run,
+    "variation": variation.run,
 }
 
 KEYS = ("title", "kind", "parameters", "reading")

@@ -19,7 +19,7 @@ def tables(name: str) -> dict[str, pd.DataFrame]:
     return study(name).result.tables
 
 
-def test_six_ship_and_each_kind_has_one() -> None:
+def test_they_ship_and_each_kind_has_one() -> None:
     kinds = [
         catalog.read_mapping(catalog.data_dir() / "studies" / f"{name}.yaml")["kind"]
         for name in names()
@@ -110,6 +110,27 @@ def test_taxes_are_parts_of_the_whole() -> None:
     assert (table["rest"] > 0).all()
     assert np.allclose(table["together"] + table["rest"], table["total"])
     assert np.allclose(table[[*taxes, "interaction"]].sum(axis=1), table["together"])
+
+
+def test_what_a_run_will_do_obeys_its_laws() -> None:
+    found = tables("variation")
+    scale, lost, fleets, near = (
+        found[name] for name in ("Scale", "Slow parts", "Fleets", "Neighbours")
+    )
+    assert (scale["p50_s"] <= scale["p95_s"]).all()
+    assert (scale["p95_s"] <= scale["p99_s"]).all()
+    for _, own in scale.groupby("profile"):
+        assert (np.diff(own["added_share"]) >= -1e-3).all()
+        assert own["gpus"].iloc[0] == 8
+        assert own["gpus"].iloc[-1] == 65536
+    worst = scale[scale["gpus"] == 65536].set_index("profile")["p95_over_step"]
+    assert worst["tuned"] < worst["typical"] < worst["cloud"]
+    assert (lost["loss_packed"] <= lost["loss_random"] + 1e-12).all()
+    assert (lost["loss_random"] <= lost["loss_spread"] + 1e-12).all()
+    assert ((fleets["low"] <= fleets["effective_share"]) & (fleets["high"] <= 1)).all()
+    assert (near["average"] <= near["worst"] + 1e-12).all()
+    alone = near[near["oversubscription"] == 1.0]
+    assert (alone["worst"] == 0).all()
 
 
 def test_unknown_studies_and_damaged_ones_end_in_one_line(

@@ -405,11 +405,13 @@ _RUN = (
         held="",
     ),
     PlanField(
-        "variation", WORD, "How machines vary: P50, P95, P99 of a step, waiting.", ("run",),
-        choices=VARIATIONS, default="none", reason="one number for a step unless asked for",
+        "variation", TEXT, f"Machines: {' '.join(VARIATIONS[1:])}, or a file.", ("run",),
+        default="none", reason="one number for a step unless asked for",
         flags=(PREDICT, PLAN), metavar="V", held="", alone="typical", lists=False,
         planned="Rank by the P95 of a step: tuned typical cloud.",
-        more="Apart from `low` and `high`, which say how well the step is known.",
+        more="Adds P50, P95 and P99 of a step and of a run, and what waits for what, apart from "
+        "`low` and `high`, which say how well the step is known. A file states terms of "
+        "data/variation/profiles.yaml, and with `base` the profile that the others are of.",
     ),
     PlanField(
         "faults", TEXT, "What slow parts cost, as nic:0.5,compute:1.2.", ("run",), default="none",

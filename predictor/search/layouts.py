@@ -105,7 +105,7 @@ def search_train(
     if objective not in OBJECTIVES:
         raise InputError(f"objective {objective!r} is not one of {', '.join(OBJECTIVES)}")
     stated = dict(fields)
-    machines = profile(str(stated.pop("variation", NONE)).lower())
+    machines = profile(str(stated.pop("variation", NONE)))
     space = space_of(model, cluster, stated, calibration.run, around)
     found = _Search(space, calibration, limits, objective, keep, within, machines)
     found.progress = progress or found.progress

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,25 @@ def names() -> tuple[str, ...]:
 
 
 def profile(name: str) -> Profile:
-    """A profile by name. Raises InputError for a name that is none."""
+    """A profile by name, or from a file (.yaml) of its terms, which may name the profile of the
+    others as `base`. Raises InputError for a name or a file that is none."""
     if name == NONE:
         return SILENT
     profiles = known()["profiles"]
-    if name not in profiles:
+    if name in profiles:
+        return checked(Profile(name, **profiles[name]))
+    if not name.endswith((".yaml", ".yml")):
         raise unknown("variation", name, names())
-    return checked(Profile(name, **profiles[name]))
+    stated = dict(catalog.read_mapping(Path(name)))
+    base = profile(str(stated.pop("base", NONE)))
+    terms = [one.name for one in fields(Profile) if one.name != "name"]
+    for key, value in stated.items():
+        if key not in terms:
+            raise unknown(f"{name}: term", key, terms)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{name}: {key} is a number, not {value!r}")
+    own: dict[str, Any] = {key: float(value) for key, value in stated.items()}
+    return checked(replace(base, name=name, **own))
 
 
 def checked(found: Profile) -> Profile:

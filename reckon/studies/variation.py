@@ -225,6 +225,7 @@ def _facts(
     largest = scale[scale["gpus"] == max(parameters["gpus"])].set_index("profile")
     parts = lost.set_index("fault")
     slow = parts.loc["compute:1.5"]
+    worst = parts["loss_spread"].to_dict()
     here = fleets[(fleets["gpus"] == at) & ~fleets["elastic"]].iloc[-1]
     spine = near[(near["other_jobs"] == 1) & (near["oversubscription"] == 2.0)].iloc[0]
 
@@ -239,8 +240,8 @@ def _facts(
         "slow_spread": f"{slow['loss_spread']:.0%}",
         "slow_packed": f"{slow['loss_packed']:.0%}",
         "slow_gain": f"{slow['placement_gain'] - 1:.1%} over a random place",
-        "nic_half": f"{parts.loc['nic:0.5', 'loss_spread']:.1%}",
-        "nic_tenth": f"{parts.loc['nic:0.1', 'loss_spread']:.1%}",
+        "nic_half": f"{worst['nic:0.5']:.1%}",
+        "nic_tenth": f"{worst['nic:0.1']:.1%}",
         "spares_needed": int(here["spares_for_99_percent"]),
         "effective": f"{here['low']:.0%} to {here['high']:.0%}",
         "neighbour_worst": f"{spine['worst']:.1%}",

@@ -38,7 +38,7 @@ def _spread(table: pd.DataFrame, ops: tuple[str, ...]) -> float | None:
     own = own[(own["latency_p10_us"] > 0) & (own["latency_p90_us"] >= own["latency_p10_us"])]
     if own.empty:
         return None
-    spread = np.log(own["latency_p90_us"] / own["latency_p10_us"]).to_numpy() / APART
+    spread = np.log((own["latency_p90_us"] / own["latency_p10_us"]).to_numpy(float)) / APART
     order = np.argsort(spread)
     weight = np.cumsum(own["latency_us"].to_numpy()[order])
     at = min(int(np.searchsorted(weight, 0.5 * weight[-1])), len(order) - 1)

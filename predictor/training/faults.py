@@ -166,7 +166,7 @@ class Loss:
     spread: float
     stops: bool = False
 
-    def to_dict(self, step_time: float) -> dict[str, Any]:
+    def to_dict(self, step_time: float, accelerators: float) -> dict[str, Any]:
         """As `--json` writes it."""
         stages = self.by_stage
         return {
@@ -179,7 +179,7 @@ class Loss:
             "loss_spread": self.spread,
             "placement_gain": (1.0 + self.random) / (1.0 + self.packed),
             "step_time_s": None if self.stops else step_time * (1.0 + self.random),
-            "share_of_time": self.fault.share,
+            "share_of_time": self.fault.share_of(accelerators),
         }
 
 
@@ -224,9 +224,10 @@ def told(case: Case, listed: tuple[Fault, ...]) -> dict[str, Any]:
     there for its share of the time, by itself."""
     found = [loss(case, one) for one in listed]
     step = float(case.step.step_time)
-    expected = sum(one.fault.share * one.random for one in found if not one.stops)
+    gpus = float(case.plan.gpus)
+    expected = sum(one.fault.share_of(gpus) * one.random for one in found if not one.stops)
     return {
-        "faults": [one.to_dict(step) for one in found],
+        "faults": [one.to_dict(step, gpus) for one in found],
         "expected_loss": expected,
         "expected_step_time_s": step * (1.0 + expected),
     }

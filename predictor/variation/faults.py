@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from predictor.errors import InputError, unknown
+from predictor.variation.slow import run_share
 
 COMPUTE, HBM, NVLINK, NIC, RAIL, SPINE = "compute", "hbm", "nvlink", "nic", "rail", "spine"
 
@@ -20,7 +22,9 @@ KINDS = {
 
 NONE = "none"
 
-_FORM = re.compile(r"(\w+):([\d.eE+-]+)(?:/([\d.]+))?(?:x(\d+))?(?:@([\d.eE+-]+))?")
+_FORM = re.compile(
+    r"(\w+):([\d.eE+-]+)(?:/([\d.]+))?(?:x(\d+))?(?:@([\d.eE+-]+)(?:h/([\d.eE+-]+)h)?)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class Fault:
     of      uplinks of a leaf
     units   accelerators, nodes or links of which it is so
     share   of the time in which it is so, for expected losses; 1: always
+    every, lasting   or: mean time between spells of one accelerator, and how long one lasts until
+            it ends or is noticed and the accelerator replaced [s]; NaN: `share` says it
     """
 
     kind: str
@@ -39,6 +45,14 @@ class Fault:
     of: float = 0.0
     units: int = 1
     share: float = 1.0
+    every: float = math.nan
+    lasting: float = math.nan
+
+    def share_of(self, accelerators: float) -> float:
+        """Share of the time in which a job of so many has such a fault."""
+        if math.isnan(self.every):
+            return self.share
+        return float(run_share(accelerators, self.every, self.lasting))
 
     def __str__(self) -> str:
         of = f"/{self.of:g}" if self.of else ""
@@ -59,9 +73,9 @@ def fault(text: str) -> Fault:
     if not found:
         raise InputError(
             f"faults: {text!r} is not KIND:VALUE, as in nic:0.5, compute:1.2x4 (four of them) or "
-            "rail:1@0.01 (a hundredth of the time)"
+            "rail:1@0.01 (a hundredth of the time; @5000h/2h: once in 5,000 h, for 2 h)"
         )
-    kind, value, of, units, share = found.groups()
+    kind, value, of, units, share, spell = found.groups()
     if kind not in KINDS:
         raise unknown("faults", kind, tuple(KINDS))
     own = Fault(
@@ -69,8 +83,12 @@ def fault(text: str) -> Fault:
         _number(value, 1.0, text),
         _number(of, 0.0, text),
         int(units or 1),
-        _number(share, 1.0, text),
+        1.0 if spell else _number(share, 1.0, text),
+        3600.0 * _number(share, 1.0, text) if spell else math.nan,
+        3600.0 * _number(spell, 0.0, text) if spell else math.nan,
     )
+    if own.every <= 0:
+        raise InputError(f"faults: {text!r}: the time between spells is above 0")
     if kind == COMPUTE and not own.value >= 1:
         raise InputError(f"faults: {text!r}: {KINDS[kind]}, 1 or more")
     if kind in (HBM, NVLINK, NIC) and not 0 <= own.value <= 1:

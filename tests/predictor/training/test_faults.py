@@ -97,11 +97,19 @@ def test_what_has_failed_is_rerouted_or_stops_the_job(case: Case) -> None:
         ("hbm:0", "stops the job"),
         ("spine:3", "spine"),
         ("nic:0.5@2", "share of the time"),
+        ("nic:0.5@0h/2h", "above 0"),
     ],
 )
 def test_bad_faults_are_refused_in_a_line(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         faults(text)
+
+
+def test_spells_of_slowness_are_the_more_common_the_larger_the_job_and_the_later_noticed() -> None:
+    """Of 1,000 accelerators, each slow for 2 of 5,000 h: 1 - e^-0.4 of the time."""
+    (early,), (late,) = faults("compute:1.3@5000h/2h"), faults("compute:1.3@5000h/10h")
+    assert early.share_of(1000.0) == pytest.approx(1.0 - np.exp(-0.4))
+    assert early.share_of(100.0) < early.share_of(1000.0) < late.share_of(1000.0)
 
 
 def test_faults_are_told_beside_a_step_that_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:

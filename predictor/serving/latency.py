@@ -158,9 +158,8 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
-    burst) prompts arrive together (1 + S where they have passes of their own), and the other R - G
-    while a request decodes, as far as its passes have room for them (the rest delays first tokens
-    too). Of the G, one is read alone and
+    burst) prompts arrive together, and the other R - G while a request decodes, as far as its
+    passes have room for them (the rest delays first tokens too). Of the G, one is read alone and
     the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
     way (not where all send together) + those prompts + the pass that answers + queue; the rest =
@@ -215,9 +214,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
     """Prompts that arrive together."""
     together = work.synchrony * np.maximum(work.running - 1.0, 0.0)
-    # Prompts in passes of their own are all read before any of them decodes, and stay together.
-    limit = np.where(np.asarray(work.apart) > 0, 0.0, work.new_tokens / own.burst)
-    burst = 1.0 + together / (1.0 + together * limit)
+    burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     return np.where(np.asarray(work.workers) > 0, burst, np.maximum(burst, work.running - room))
 

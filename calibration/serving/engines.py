@@ -53,15 +53,14 @@ PRIORS: dict[str, Prior] = {
     "gap": Prior(0.7, 0.7, 0.5),
     "launch": Prior(0.5, 0.7, 0.7),
     "step": Prior(0.7, 0.7, 0.7),
-    "sequence": Prior(0.7, 0.4, 0.3),
+    "sequence": Prior(0.7, 0.7, 0.7),
     "request": Prior(0.7, 0.7, 0.7),
     "mixing": Prior(0.3, 0.2, 0.1),
     "burst": Prior(1.5, 0.2, 0.1),
 }
 """Factors on kernels are narrow, since the kernels were measured; durations on the host are known
 to a factor of two, and servers are rewritten from one period to the next; how synchronous clients
-stay is hardly known beforehand, but it is the clients' own. What a sequence costs changes less than
-what a pass does: tokens are made text and sent one by one in any release."""
+stay is hardly known beforehand, but it is the clients' own."""
 
 DOCUMENTED = np.log([float(getattr(EngineParameters(), name)) for name in ENGINE_FIELDS])
 """Logarithms of the documented defaults, around which all engines' mean is expected."""

@@ -177,6 +177,14 @@ _RECIPE = (
         more="Decides what the engine does by default, and the era.",
     ),
     PlanField(
+        "in_doubt", WORD, "What of the engine is taken as a distribution.", ("all",),
+        choices=("nothing", "release"), default="nothing", held="", lists=False,
+        reason="one release, that of the era",
+        more="release: those of half a year until the era (of the usual engines, where none is "
+        "named), each with its facts; value and interval are the mixture's, and the facts that "
+        "move it most are told.",
+    ),
+    PlanField(
         "narrowed", WORD, "Which matrices have the weights' data type.", (*BOTH, "memory"),
         choices=NARROWED, reason="`experts` of formats that only such checkpoints have",
         more="All linear projections, or the experts alone, the rest being in 16 bits (checkpoints "

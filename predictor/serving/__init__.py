@@ -7,6 +7,7 @@ from predictor.serving.around import Around
 from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
+from predictor.serving.doubts import Mixture, mixture
 from predictor.serving.events import Served, serve
 from predictor.serving.fleet import Fleet, FleetServed, serve_fleet
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
@@ -42,6 +43,7 @@ __all__ = [
     "InferencePrediction",
     "Latencies",
     "Line",
+    "Mixture",
     "Pass",
     "Promise",
     "Served",
@@ -55,6 +57,7 @@ __all__ = [
     "decoding_taxes",
     "holding",
     "latencies",
+    "mixture",
     "one_by_one",
     "pass_table",
     "poisson",

@@ -188,7 +188,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     read = np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
     # In passes of their own, with what passes over few prompts take beyond their share.
-    ahead = np.where(np.asarray(work.apart) > 0, mixed / np.maximum(read, 1e-9), 0.0)
+    alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
+    ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
+    ahead = np.where(apart | static | (work.running <= 1), 0.0, ahead)
     mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
     # Workers that are always busy decide how often a request gets its turn.
@@ -206,7 +208,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         requests_per_s=np.asarray(work.running / life),
         step=step,
         prompt=np.asarray(np.where(ahead > 0, ahead, prompt)),
-        turn=np.asarray(np.where(ahead > 0, ahead, turn)),
+        turn=np.asarray(np.where((ahead > 0) & (np.asarray(work.apart) > 0), ahead, turn)),
         queue=np.asarray(queue + busy),
     )
 
@@ -300,6 +302,14 @@ def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
     alone = np.maximum(prompt, prompt_time(work, own, single=True))
     mixed = own.mixing * np.maximum(prompt - shared, 0.0)
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
+
+
+def _full(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:
+    """Time of one prompt in a pass that is full of them and decodes beside [s]."""
+    many = np.maximum(work.chunk / work.new_tokens, 1.0)
+    products = own.prefill * many * np.asarray(work.linear)
+    shared = np.minimum(own.decode * np.asarray(work.slack), products) + _hidden(work, own)
+    return np.asarray((step + own.mixing * np.maximum(many * prompt - shared, 0.0)) / many)
 
 
 WAITING_SHARE = 0.3

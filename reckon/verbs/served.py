@@ -12,6 +12,7 @@ from predictor.serving import (
     FleetServed,
     InferencePrediction,
     Line,
+    Mixture,
     Served,
     ServingRequest,
     decoding_taxes,
@@ -35,6 +36,7 @@ class ServingResult:
     most        requests per second beyond which the queue grows without end, where a rate was given
     saturated   whether the rate is beyond that
     fleet       what became of the fleet that served them, where there is one
+    mixture     predictions of all releases that the engine may be, where that was asked for
     """
 
     request: ServingRequest
@@ -44,6 +46,7 @@ class ServingResult:
     most: float | None = None
     saturated: bool = False
     fleet: FleetServed | None = None
+    mixture: Mixture | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -171,6 +174,23 @@ class ServingResult:
             "rate": self.request.rate,
         }
 
+    def _in_doubt(self) -> dict[str, Any] | None:
+        """The mixture of all releases that the engine may be."""
+        found = self.mixture
+        if found is None:
+            return None
+        return {
+            "releases": list(found.releases),
+            **{
+                f"{metric}_s": {"value": value, "low": low, "high": high}
+                for metric, (value, low, high) in found.values.items()
+            },
+            "state": [
+                {"field": one.field, "values": [plain(v) for v in one.values], "moves": one.moves}
+                for one in found.doubts
+            ],
+        }
+
     def _promise(self) -> dict[str, float]:
         """Share of the requests that meet what was promised, if anything was, and their rate."""
         around, served = self.request.around, self.served
@@ -221,6 +241,7 @@ class ServingResult:
                 **self._promise(),
                 **self._fleet(),
             },
+            "in_doubt": self._in_doubt(),
             "queue_s": self._at(latencies.queue),
             "decode_pass_s": self._at(latencies.step),
             "running": self.running,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from predictor.serving import (
     Served,
     ServingRequest,
     complete_serving,
+    mixture,
     one_by_one,
     predict_inference,
     predict_rate,
@@ -60,8 +62,18 @@ def predict_infer(
     named = {"model": model, "system": cluster}
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(ServingPlanSpec, fields, "plan")
-    request = complete_serving(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    return predicted(request, known)
+    loaded = {"model": resolved_model, "cluster": resolved_cluster}
+    request = complete_serving(spec, known.run, **loaded)
+    return _in_doubt(predicted(request, known), spec, known, **loaded)
+
+
+def _in_doubt(
+    result: ServingResult, spec: ServingPlanSpec, calibration: Calibration, **loaded: Any
+) -> ServingResult:
+    """A prediction with that of all releases which its engine may be, where that is asked for."""
+    if spec.in_doubt != "release":
+        return result
+    return replace(result, mixture=mixture(spec, calibration, **loaded))
 
 
 def predicted(request: ServingRequest, calibration: Calibration) -> ServingResult:
@@ -118,7 +130,12 @@ def sweep_serving(fields: Mapping[str, Any], calibration: Calibration, where: st
     combinations, varying = expand(fields)
     if len(combinations) == 1:  # its operators are listed, too
         (request,) = _requests(combinations, calibration, where)
-        found = [request if isinstance(request, InputError) else predicted(request, calibration)]
+        spec = parse(ServingPlanSpec, combinations[0], where)
+        found = [
+            request
+            if isinstance(request, InputError)
+            else _in_doubt(predicted(request, calibration), spec, calibration)
+        ]
     else:
         found = predict_each_serving(combinations, calibration, where)
     predictions, refused = sorted_out(combinations, found, varying)

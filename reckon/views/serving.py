@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from predictor.serving import Served
+from predictor.serving import Mixture, Served
 from predictor.units import GB, GIB
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep
@@ -93,6 +93,8 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         ],
     ]
     print(grid(["", "", ""], rows, left=3))
+    if result.mixture is not None:
+        _show_mixture(result.mixture)
     if result.served is not None:
         _show_served(result, result.served)
     share = memory["total_gb"] / memory["capacity_gb"]
@@ -132,6 +134,20 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     columns = ["longest operators", "phase", "per pass", "bound", "compute/memory", "known"]
     print(grid(columns, longest, 2))
     show_assumed(result.request.assumed)
+
+
+def _show_mixture(found: Mixture) -> None:
+    """What all releases that the engine may be predict, and which fact to state."""
+    names = {"ttft": "first token", "tpot": "per token", "e2e": "request"}
+    told = ", ".join(
+        f"{names[metric]} {seconds(value)} ({seconds(low)} to {seconds(high)})"
+        for metric, (value, low, high) in found.values.items()
+    )
+    print(f"\nof {len(found.releases)} releases, {', '.join(found.releases)}: {told}")
+    for one in found.doubts[:3]:
+        values = " or ".join(f"{value:g}" if isinstance(value, float) else value
+                             for value in one.values)  # fmt: skip
+        print(f"stating {one.field} ({values}) would decide {one.moves:.0%}")
 
 
 def _show_served(result: ServingResult, served: Served) -> None:

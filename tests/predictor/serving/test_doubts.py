@@ -1,0 +1,49 @@
+"""What a request does not say of its engine, as a distribution."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog import ServingPlanSpec, engine_named, parse
+from predictor.serving.doubts import mixture, possible, quantiles
+
+SHARES = (0.1, 0.5, 0.9)
+
+
+def test_a_mixture_of_one_is_the_one():
+    found = quantiles(np.log([3.0]), np.array([0.2]), SHARES)
+    expected = [3.0 * np.exp(0.2 * NormalDist().inv_cdf(share)) for share in SHARES]
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert quantiles(np.log([3.0, 3.0]), np.array([0.2, 0.2]), SHARES) == pytest.approx(found)
+
+
+def test_a_mixture_of_two_that_are_sure_is_either():
+    low, middle, high = quantiles(np.log([1.0, 100.0]), np.array([0.01, 0.01]), SHARES)
+    assert low == pytest.approx(1.0, rel=0.03)
+    assert high == pytest.approx(100.0, rel=0.03)
+    assert low < middle < high
+
+
+def test_releases_in_use_are_those_of_half_a_year():
+    found = possible("vllm", "2026-01", None)
+    releases = engine_named("vllm").releases
+    assert found[0] == ("vllm", "0.14.0")
+    assert all("2025-07" < releases[version] <= "2026-01" for _, version in found)
+    assert possible("vllm", None, "0.9.2") == [("vllm", "0.9.2")]
+    assert {name for name, _ in possible(None, None, None)} == {"vllm", "sglang", "tensorrt-llm"}
+    assert possible("gpt-fast", None, None) == [("gpt-fast", "")]
+
+
+def test_the_fact_that_moves_most_is_told():
+    """Of vLLM in early 2026 it is asynchronous scheduling, on by default since 0.14."""
+    fields = {"model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "tp": 1, "concurrency": 32,
+              "input_len": 512, "output_len": 128, "framework": "vllm", "era": "2026-01"}  # fmt: skip
+    found = mixture(parse(ServingPlanSpec, fields, "test"), catalog.load("default"))
+    assert found.doubts[0].field == "scheduling"
+    assert set(found.doubts[0].values) == {"overlapped", "serial"}
+    for middle, low, high in found.values.values():
+        assert low < middle < high

@@ -119,7 +119,7 @@ def page(found: list[Load]) -> str:
         "(`python -m calibration.checks.closed_forms`), as mean / 90th percentile over the loads;",
         "where they are wide, `--simulate N` is the better answer.",
         "",
-        "| prompts | machine, lengths | loads | time per token | first token P50 | first token P90 |",
+        "| prompts | machine, lengths | loads | per token | first token P50 | first token P90 |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
     keys = sorted({(one.batching, "all", "") for one in found})

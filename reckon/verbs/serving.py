@@ -77,21 +77,24 @@ def _in_doubt(
 
 
 def predicted(request: ServingRequest, calibration: Calibration) -> ServingResult:
-    """Predict one request: by closed forms, and request by request where that is asked for."""
+    """Predict one request: by closed forms, of one of its replicas, and request by request where
+    that is asked for."""
     model, cluster, plan = request.model, request.cluster, request.plan
     most, saturated = None, False
+    replicas = request.around.fleet.replicas  # closed forms are of one of them
     if request.rate is not None:
         found = predict_rate(
             model,
             cluster,
             plan,
-            request.rate,
+            request.rate / replicas,
             calibration,
             variation=request.variation,
         )
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
-        batch = predict_inference(model, cluster, plan, calibration, EXACT_STEPS)
+        one = replace(plan, batch=plan.batch / replicas) if replicas > 1 else plan
+        batch = predict_inference(model, cluster, one, calibration, EXACT_STEPS)
     served, fleet = _served(request, calibration) if request.simulate else (None, None)
     return ServingResult(request, batch, None, served, most, saturated, fleet)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from predictor.serving import Mixture, Served
+from predictor.serving import Fleet, Mixture, Served
 from predictor.units import GB, GIB
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep
@@ -41,8 +42,11 @@ def _gib(gigabytes: float) -> str:
 
 
 def _load(result: ServingResult) -> str:
-    plan = result.request.plan
+    plan, replicas = result.request.plan, result.request.around.fleet.replicas
     many = float(plan.batch)
+    if replicas > 1:
+        own = replace(result.request, around=replace(result.request.around, fleet=Fleet()))
+        return f"{_load(replace(result, request=own))} to {replicas} replicas, one of which:"
     if result.request.rate is not None:
         return f"{result.request.rate:g} requests/s"
     if not float(plan.serving):

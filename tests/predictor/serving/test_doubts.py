@@ -41,7 +41,8 @@ def test_releases_in_use_are_those_of_half_a_year():
 def test_the_fact_that_moves_most_is_told():
     """Of vLLM in early 2026 it is asynchronous scheduling, on by default since 0.14."""
     fields = {"model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "tp": 1, "concurrency": 32,
-              "input_len": 512, "output_len": 128, "framework": "vllm", "era": "2026-01"}  # fmt: skip
+              "input_len": 512, "output_len": 128, "framework": "vllm",
+              "era": "2026-01"}  # fmt: skip
     found = mixture(parse(ServingPlanSpec, fields, "test"), catalog.load("default"))
     assert found.doubts[0].field == "scheduling"
     assert set(found.doubts[0].values) == {"overlapped", "serial"}

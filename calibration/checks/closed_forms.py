@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from predictor.serving import (
 )
 from predictor.timing import Calibration
 
-MACHINES: tuple[tuple[str, str, dict[str, float]], ...] = (
+MACHINES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llama3-8b", "dgx-h100", {"tp": 1.0}),
     ("llama3-8b", "dgx-a100", {"tp": 1.0}),
     ("llama3-70b", "dgx-h100", {"tp": 8.0}),

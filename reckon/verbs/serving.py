@@ -62,7 +62,7 @@ def predict_infer(
     named = {"model": model, "system": cluster}
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(ServingPlanSpec, fields, "plan")
-    loaded = {"model": resolved_model, "cluster": resolved_cluster}
+    loaded: dict[str, Any] = {"model": resolved_model, "cluster": resolved_cluster}
     request = complete_serving(spec, known.run, **loaded)
     return _in_doubt(predicted(request, known), spec, known, **loaded)
 

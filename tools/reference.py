@@ -19,6 +19,7 @@ from predictor.files import write_text
 from reckon.console.cli import Verbs, app
 from reckon.views.fields import reference
 
+MENU = Path(__file__).resolve().parent.parent / "zensical.toml"
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 
@@ -108,7 +109,19 @@ PAGES = {
 }
 
 
+def menu(text: str) -> str:
+    """`zensical.toml` with guides that its menu does not have yet behind those that it has."""
+    added = ""
+    for page in sorted((FOLDER.parent / "guides").glob("*.md")):
+        if f"guides/{page.name}" not in text:
+            title = page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+            added += f'    {{ {json.dumps(title, ensure_ascii=False)} = "guides/{page.name}" }},\n'
+    last = '    { "The explorer" = "guides/explorer.md" },\n'
+    return text.replace(last, added + last)
+
+
 def main() -> None:
+    MENU.write_text(menu(MENU.read_text(encoding="utf-8")), encoding="utf-8")
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, page in PAGES.items():
         write_text(FOLDER / name, page())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def sweep(grid: str, out: str, json: str | None, **rest: Any) -> int:
 def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
     """Sweep fields of model, plan, machine or technology; find the best shares of a budget."""
     from reckon.explore import explore, read_grid
-    from reckon.explore.report import check_target, terminal, write
+    from reckon.explore.report import check_target, measure, terminal, write
 
     for path in out:
         check_target(path)
@@ -76,7 +77,12 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
     _write(json, content)
     if json != "-":
         print(terminal(found))
-    return 0
+    column, _ = measure(found)
+    empty = int(found.table[column].isna().sum())
+    if empty:
+        whole = len(found.table)
+        print(f"reckon: {empty} of {whole} points have no {column}", file=sys.stderr)
+    return 2 if empty and empty == len(found.table) else 0
 
 
 def _optimise(grid: Grid, json: str | None) -> int:

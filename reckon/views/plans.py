@@ -7,7 +7,7 @@ from typing import Any
 from predictor.search import Ratio, brief
 from predictor.units import GIB
 from predictor.variation import NONE
-from reckon.verbs.plans import MOST_TIES, TrainingSearch
+from reckon.verbs.plans import TrainingSearch
 from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, show_assumed, strong
 
 SIZES = ("gpus", "global_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch")
@@ -136,11 +136,13 @@ def _why(found: TrainingSearch) -> None:
     if len(result) > 1:
         against = found.ratios([1])[0]
         word = "a tie" if against.tie else "clearly slower"
-        tied = len(found.ties)
-        behind = min(MOST_TIES, len(result)) - 1
+        tied, behind = len(found.ties), found.ties_asked
+        more = (
+            "; further plans were not held against it" if tied == behind < len(result) - 1 else ""
+        )
         print(
             f"runner-up {percent(against)}: {word}; of the next {behind} plans, {tied} cannot be "
-            "told from the best"
+            f"told from the best{more}"
         )
     together: dict[int, list[str]] = {}
     first = {}

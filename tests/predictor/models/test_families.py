@@ -1,0 +1,57 @@
+"""Families of 2025 and 2026, as their `config.json` states them: what is read, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.models.huggingface import NOT_READ, TYPES
+
+DENSE: dict[str, Any] = {
+    "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 100,
+}  # fmt: skip
+
+
+def test_the_language_model_of_one_that_sees_images() -> None:
+    text = {**DENSE, "model_type": "qwen3_vl_moe_text", "num_experts": 8, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16}  # fmt: skip
+    found = catalog.model({"model_type": "qwen3_vl_moe", "text_config": text})
+    assert (found.layers, found.num_experts, found.expert_ffn_hidden) == (4, 8, 16)
+
+
+def test_a_mixture_whose_only_width_is_that_of_an_expert() -> None:
+    own = {**DENSE, "model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2}
+    found = catalog.model(own)
+    # attention: q 64 x 128, k and v 64 x 64 each, o 128 x 64; experts: 8 x 3 x 64 x 96; router
+    assert found.expert_ffn_hidden == 96
+    layer = 64 * 128 + 2 * 64 * 64 + 128 * 64 + 8 * 3 * 64 * 96 + 64 * 8
+    assert found.parameters == pytest.approx(4 * layer + 2 * 100 * 64, rel=0.01)
+
+
+def test_names_of_experts_that_families_have_of_their_own() -> None:
+    own = {**DENSE, "model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2,
+           "moe_intermediate_size": 16, "moe_num_shared_experts": 1,
+           "moe_layer_start_index": 1}  # fmt: skip
+    found = catalog.model(own)
+    assert (found.num_experts, found.top_k, found.dense_layers, found.shared_experts) == (
+        8,
+        2,
+        1,
+        1,
+    )
+
+
+def test_windows_written_as_letters() -> None:
+    own = {**DENSE, "model_type": "exaone4", "sliding_window": 32, "sliding_window_pattern": "LLLG"}
+    assert catalog.model(own).windowed_share == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("kind", NOT_READ)
+def test_what_is_not_read_is_refused_by_what_is_missing(kind: str) -> None:
+    assert kind not in TYPES
+    with pytest.raises(InputError, match="is not predicted: it has"):
+        catalog.model({**DENSE, "model_type": kind})

@@ -41,6 +41,9 @@ def test_the_wheel_holds_code_and_data_only(wheel: Path) -> None:
     assert "predictor/_data/models.csv" in names
     assert "predictor/_data/calibrations/default/calibration.json" in names
     assert "predictor/_data/defaults/frameworks.yaml" in names
+    for brought in ("serve/static/index.html", "serve/static/app.js", "views/static/report.js",
+                    "vendored/plotly-basic.min.js", "vendored/plotly-LICENSE"):  # fmt: skip
+        assert f"reckon/{brought}" in names
 
 
 def test_it_predicts_elsewhere_without_torch(wheel: Path, tmp_path: Path) -> None:

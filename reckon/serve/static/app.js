@@ -14,7 +14,8 @@ const FORM = {
     ["Workload", [["model", "model", "models"], ["seq_len", "sequence length"],
                   ["global_batch", "global batch"], ["tokens", "tokens in all"]]],
     ["Cluster", [["system", "system", "systems"], ["gpus", "GPUs"],
-                 ["price_per_gpu_hour", "price per GPU hour"]]],
+                 ["price_per_gpu_hour", "price per GPU hour"],
+                 ["variation", "how alike", "choices"]]],
     ["Layout", [["tp", "tensor parallel", POWERS], ["pp", "pipeline parallel", POWERS],
                 ["cp", "context parallel", POWERS], ["ep", "expert parallel", POWERS],
                 ["vpp", "virtual stages", ["1", "2", "3", "4", "5", "6", "8"]],
@@ -89,7 +90,7 @@ function writeAddress() {
 function stated(verb) {
   return Object.fromEntries(Object.entries(values[verb]).filter(([, v]) => v !== ""));
 }
-const TEXTS = ["recompute", "sharding", "schedule", "precision", "kv_precision", "framework"];
+const TEXTS = ["variation", "recompute", "sharding", "schedule", "precision", "kv_precision", "framework"];
 function request(given) {
   const { model, system, ...rest } = given, plan = {};
   for (const [name, value] of Object.entries(rest)) {
@@ -220,6 +221,9 @@ function draw(found, verb) {
       if (run.cost) notes.push(`${four(run.cost.value)} to pay`);
       figures.push(figure("training", four(run.days.value) + " days", run.days, x => four(x) + " d", notes));
     }
+    const various = found.variation && found.variation.step_time_s;
+    if (various) figures.push(figure("99% of steps take at most", seconds(various.p99), null, null,
+      [`half of them ${seconds(various.p50)}`, `machines: ${found.variation.profile}`]));
     figures.push(figure("memory", fits[0], null, null,
       [held, `out of memory: ${Math.round(100 * memory.p_oom)}% likely`], fits[1]));
   } else {

@@ -97,6 +97,13 @@ def test_a_search_draws_plans_and_one_is_taken_over(page: Any) -> None:
     assert "tp=1" in page.url
 
 
+def test_how_steps_vary_is_shown_where_it_is_asked_for(page: Any) -> None:
+    assert "99% of steps" not in page.inner_text("#figures")
+    page.select_option("#f-variation", "cloud")
+    page.wait_for_selector("#figures >> text=99% of steps")
+    assert "variation=cloud" in page.url
+
+
 def test_serving_and_compare_by_the_keyboard_alone(page: Any) -> None:
     page.focus("nav button >> nth=1")
     page.keyboard.press("Enter")

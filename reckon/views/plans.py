@@ -142,7 +142,7 @@ def _why(found: TrainingSearch) -> None:
         )
         print(
             f"runner-up {percent(against)}: {word}; of the next {behind} plans, {tied} cannot be "
-            f"told from the best{more}"
+            f"told from the best{beyond}"
         )
     together: dict[int, list[str]] = {}
     first = {}

@@ -137,7 +137,7 @@ def _why(found: TrainingSearch) -> None:
         against = found.ratios([1])[0]
         word = "a tie" if against.tie else "clearly slower"
         tied, behind = len(found.ties), found.ties_asked
-        more = (
+        beyond = (
             "; further plans were not held against it" if tied == behind < len(result) - 1 else ""
         )
         print(

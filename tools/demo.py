@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ PUBLISHED = (
     ("full", False, 18.13),
 )
 """GPT-3 175B on 64 A100: seconds per step, Korthikanti et al. 2022, table 5."""
+
+
+QUIET = (DeprecationWarning, FutureWarning)
+"""Kinds of warnings of libraries that say nothing to who runs the demo."""
+
+
+def hush() -> None:
+    """Leave those warnings out, in processes that are started too."""
+    kinds = ",".join(f"ignore::{kind.__name__}" for kind in QUIET)
+    os.environ.setdefault("PYTHONWARNINGS", kinds)
+    for kind in QUIET:
+        warnings.simplefilter("ignore", kind)
 
 
 def title(number: int, text: str) -> None:
@@ -79,6 +92,7 @@ def show_published() -> None:
 
 
 def main() -> None:
+    hush()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     parser.add_argument("--budget", default="110s")

@@ -7,6 +7,7 @@ loses what it had in hand; that is given to another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 from predictor.errors import InputError
@@ -70,7 +71,7 @@ def on_cluster(
     address   of its scheduler, e.g. 'tcp://10.0.0.1:8786'
 
     The scheduler gives what a lost worker had to another one. Raises InputError where no scheduler
-    answers or Dask is not installed.
+    answers, where it is gone on the way, or Dask is not installed.
     """
     try:
         from distributed import Client, as_completed
@@ -100,5 +101,10 @@ def on_cluster(
             yield held.pop(future.key), rows
             if (following := submit()) is not None:
                 waiting.add(following)
+    except (CancelledError, OSError) as error:  # what was lost to a scheduler that is gone
+        raise InputError(
+            f"--cluster {address}: the scheduler is gone ({str(error).splitlines()[0]:.80}); what "
+            "is done is kept: run again to go on"
+        ) from None
     finally:
         client.close()

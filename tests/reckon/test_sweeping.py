@@ -362,3 +362,51 @@ def test_bad_folders_and_addresses(tmp_path: Path, cli: Cli) -> None:
         workers.WAIT = before
     assert status == 2
     assert "no scheduler answers" in err
+
+
+def test_a_scheduler_that_is_gone_is_told_and_what_is_done_is_kept(
+    cli: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    distributed = pytest.importorskip("distributed")
+    from concurrent.futures import CancelledError
+
+    from reckon.sweeping.cells import work
+
+    class Future:
+        def __init__(self, key: str, arguments: tuple[Any, ...], number: int) -> None:
+            self.key, self.arguments, self.number = key, arguments, number
+
+        def result(self) -> Any:
+            if self.number > 1:
+                raise CancelledError("scheduler-connection-lost")
+            return work(*self.arguments)
+
+    class Client:
+        loop = None
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.count = 0
+
+        def nthreads(self) -> dict[str, int]:
+            return {"w": 1}
+
+        def submit(self, _: object, *arguments: Any, key: str, pure: bool) -> Future:
+            self.count += 1
+            return Future(key, arguments, self.count)
+
+        def close(self) -> None:
+            """Nothing to close."""
+
+    class Waiting(list[Future]):
+        add = list.append
+
+    monkeypatch.setattr(distributed, "Client", Client)
+    monkeypatch.setattr(distributed, "as_completed", lambda futures, loop: Waiting(futures))
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(GRID))
+    out = tmp_path / "out"
+    status, _, err = cli("sweep", path, "--out", out, "--cluster", "tcp://x:1", "--chunk", 2)
+    assert status == 2
+    assert "the scheduler is gone" in err
+    assert "run again to go on" in err
+    assert len(list(out.glob("part-*.parquet"))) == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +127,7 @@ def profile(
     again = {one.name for one in devices[1:]}  # what ranks measure, they measure together anew
     tables = Tables([row for row in before if row["accelerator"] not in again])
     problems: list[str] = []
-    with _progress(seconds, quiet) as tell:
+    with _progress(seconds, quiet) as tell, _termination():
         try:
             _measure(found, alone, tables, chosen, modes, trace, tell)
             if ranks > 1:
@@ -145,6 +148,23 @@ def profile(
     problems += _disturbed(table, [*tables.steps, *tables.passes])
     spent = time.perf_counter() - begin
     return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
+
+
+@contextmanager
+def _termination() -> Iterator[None]:
+    """A request to end (SIGTERM, of a scheduler or `timeout`) interrupts as the keyboard does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -180,14 +183,18 @@ def test_timing_takes_medians_of_enough_samples() -> None:
     assert found.p10 <= found.median <= found.p90
 
 
+@pytest.mark.parametrize("by", ["the keyboard", "a signal"])
 def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     calls = []
 
     def interrupted(*arguments: object) -> suite.Measured:
         calls.append(1)
         if len(calls) > 20 + len(suite.COPY_BYTES):
+            if by == "a signal":
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)
             raise KeyboardInterrupt
         return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
 

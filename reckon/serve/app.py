@@ -54,6 +54,7 @@ def application(calibration: str = "default") -> Any:
 
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
+        threading.Thread(target=_warm, daemon=True).start()
         yield
         searches.close()
 
@@ -69,10 +70,22 @@ def application(calibration: str = "default") -> Any:
     async def beyond(_: Any, error: OverflowError) -> Any:
         return JSONResponse({"detail": f"a number is too large: {error}"}, status_code=422)
 
+    @app.exception_handler(Exception)
+    async def ours(_: Any, error: Exception) -> Any:
+        told = f"internal error, which is reckon's fault: {type(error).__name__}: {error!s:.200}"
+        return JSONResponse({"detail": told}, status_code=500)
+
     _files(app)
     _predictions(app, known)
     _searching(app, searches, fastapi)
     return app
+
+
+def _warm() -> None:
+    """Import what predictions need before the first is asked for."""
+    import reckon.verbs.plans
+    import reckon.verbs.serving
+    import reckon.verbs.training  # noqa: F401
 
 
 def _files(app: Any) -> None:

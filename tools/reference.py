@@ -109,15 +109,24 @@ PAGES = {
 }
 
 
+LAST = {
+    "guides": '    { "The explorer" = "guides/explorer.md" },\n',
+    "accuracy": '    { "Real inputs" = "accuracy/real-inputs.md" },\n',
+}
+"""Folders whose new pages are taken into the menu, and the entry that they stand before."""
+
+
 def menu(text: str) -> str:
-    """`zensical.toml` with guides that its menu does not have yet behind those that it has."""
-    added = ""
-    for page in sorted((FOLDER.parent / "guides").glob("*.md")):
-        if f"guides/{page.name}" not in text:
-            title = page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-            added += f'    {{ {json.dumps(title, ensure_ascii=False)} = "guides/{page.name}" }},\n'
-    last = '    { "The explorer" = "guides/explorer.md" },\n'
-    return text.replace(last, added + last)
+    """`zensical.toml` with guides and pages of accuracy that its menu does not have yet."""
+    for folder, last in LAST.items():
+        added = ""
+        for page in sorted((FOLDER.parent / folder).glob("*.md")):
+            if f"{folder}/{page.name}" not in text:
+                title = page.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+                name = json.dumps(title, ensure_ascii=False)
+                added += f'    {{ {name} = "{folder}/{page.name}" }},\n'
+        text = text.replace(last, added + last)
+    return text
 
 
 def main() -> None:

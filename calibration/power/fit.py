@@ -157,7 +157,7 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
         },
         "sigma": sigmas,
         "held_out": held_out_figures(by_model, by_accelerator, sweep, ratios),
-        "fitted_rows": sorted({*marks, *row_marks(_fitted_rows(place))}),
+        "fitted_rows": " ".join(sorted({*marks, *row_marks(_fitted_rows(place))})),
         "laws": laws,
         "accelerators": dict(sorted(own.items())),
     }

@@ -299,7 +299,7 @@ def power_points(
     """
     table = table.reset_index(drop=True)
     found, skipped = READERS[kind](table, calibration, by)
-    fitted = set(power_fit().get("fitted_rows", ())) if not by else set()
+    fitted = set(str(power_fit().get("fitted_rows", "")).split()) if not by else set()
     marks = row_marks(table) if fitted else []
     points = [
         replace(one, in_sample=marks[int(one.point_id.rpartition(":")[2])] in fitted)

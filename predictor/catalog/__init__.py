@@ -45,11 +45,13 @@ from predictor.catalog.model_names import NAMED, ModelName, read_model_name
 from predictor.catalog.names import aliases, spelled
 from predictor.catalog.power import (
     chassis,
+    conditions_of,
     is_stacked,
     node_constants,
     power_constants,
     power_fit,
     power_laws,
+    power_setting,
 )
 from predictor.catalog.recipes import recipe_facts, settings_of
 from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
@@ -111,6 +113,7 @@ __all__ = [
     "catalog_cost",
     "chassis",
     "complete_cluster",
+    "conditions_of",
     "cost_assumptions",
     "data_dir",
     "dated",
@@ -136,6 +139,7 @@ __all__ = [
     "power_constants",
     "power_fit",
     "power_laws",
+    "power_setting",
     "processor",
     "read_accelerator_name",
     "read_given",

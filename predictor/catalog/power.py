@@ -19,7 +19,16 @@ from predictor.arrays import Numeric
 from predictor.catalog import tables
 from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster, matrix_energy
-from predictor.power import COOLINGS, Chassis, Curve, NodeConstants, PowerConstants
+from predictor.power import (
+    COOLINGS,
+    LOWEST,
+    Chassis,
+    Conditions,
+    Curve,
+    NodeConstants,
+    PowerConstants,
+    Tariff,
+)
 
 PJ = 1e-12
 
@@ -162,4 +171,52 @@ def node_constants(cluster: Cluster) -> NodeConstants:
         spread=law["fan_least"],
         efficiency=law["supply_efficiency"],
         fabric=law["fabric"],
+    )
+
+
+def power_setting(cluster: Cluster, conditions: Conditions) -> tuple[PowerConstants, Chassis]:
+    """Constants of a cluster's accelerators and how they are cooled, under conditions.
+
+    Raises InputError where the power of the accelerator is not known, and for a limit below what it
+    draws without work or above its own, a clock above its own, an inlet above its slowdown.
+    """
+    device = cluster.accelerator
+    constants = power_constants(device)
+    cooled = chassis(cluster, conditions.cooling, conditions.inlet)
+    least = float(np.max(np.asarray(constants.awake)))
+    most = float(np.max(np.asarray(constants.limit)))
+    limit, clock, inlet = conditions.limit, conditions.clock, cooled.inlet
+    if limit is not None and not least < limit <= most:
+        raise InputError(
+            f"--power-limit {limit:g} W: {device.name} draws {least:.0f} W awake and takes limits "
+            f"up to {most:g} W"
+        )
+    top = float(np.max(np.asarray(constants.clock)))
+    if clock is not None and not LOWEST * top <= clock <= top:
+        raise InputError(
+            f"--clock {clock / 1e6:g} MHz: {device.name} runs from {LOWEST * top / 1e6:.0f} to "
+            f"{top / 1e6:.0f} MHz"
+        )
+    hottest = float(np.min(np.asarray(constants.slowdown)))
+    if float(np.max(np.asarray(inlet))) >= hottest:
+        raise InputError(
+            f"--inlet {inlet:g} C is not below {hottest:g} C, at which {device.name} steps its "
+            "clock down"
+        )
+    return constants, cooled
+
+
+def conditions_of(values: Mapping[str, Any]) -> Conditions:
+    """What a request states of power (`plans.POWER_FIELDS`)."""
+    clock, law = values.get("clock"), power_laws()
+    return Conditions(
+        limit=values.get("power_limit"),
+        clock=None if clock is None else clock * 1e6,
+        inlet=values.get("inlet"),
+        cooling=values.get("cooling"),
+        tariff=Tariff(
+            price=values.get("price_per_kwh"),
+            carbon=values.get("carbon_intensity"),
+            pue=values.get("pue", law["pue"]),
+        ),
     )

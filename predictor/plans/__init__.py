@@ -18,6 +18,7 @@ from predictor.plans.fields import (
 )
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
+from predictor.plans.power_fields import POWER_FIELDS
 from predictor.plans.rules import (
     Rule,
     any_broken,
@@ -107,6 +108,7 @@ __all__ = [
     "PLACEMENTS",
     "PLAN",
     "POOLS",
+    "POWER_FIELDS",
     "PREDICT",
     "RANK_ORDERS",
     "RECOMPUTES",

@@ -93,6 +93,7 @@ class PlanField:
     lists    whether commas in the flag separate values, each of which is predicted
     planned  `help` of a search, where that differs
     alone    value of the flag where it is given without one; '' where it needs one
+    quiet    whether --help leaves the flag out; guides and `show fields` have it
     """
 
     name: str
@@ -110,6 +111,7 @@ class PlanField:
     lists: bool = True
     planned: str = ""
     alone: str = ""
+    quiet: bool = False
 
     @property
     def values(self) -> str:

@@ -26,6 +26,7 @@ from predictor.plans.fields import (
     expert_fields,
     table,
 )
+from predictor.plans.power_fields import POWER_FIELDS
 from predictor.plans.serving import (
     ACCUMULATIONS,
     ADMISSIONS,
@@ -456,7 +457,7 @@ _FLEET = (
 SERVING_FIELDS: Table = table(
     (
         *_WHERE, *_PARALLEL, *_LOAD, *_CLIENT, *_FLEET, *_RECIPE, *_ENGINE, *_GUESSES, *_ADAPTERS,
-        *_HOST,
+        *POWER_FIELDS, *_HOST,
     )
 )  # fmt: skip
 """What a request may state of a serving plan."""

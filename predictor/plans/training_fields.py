@@ -26,6 +26,7 @@ from predictor.plans.fields import (
     expert_fields,
     table,
 )
+from predictor.plans.power_fields import POWER_FIELDS
 from predictor.plans.schedules import SCHEDULES
 from predictor.plans.training import (
     ATTENTIONS,
@@ -425,8 +426,8 @@ _RUN = (
 
 TRAINING_FIELDS: Table = table(
     (
-        *CLUSTER_FIELDS, *_PARALLEL, *_BATCH, *_RECIPE, *_RUN, *_RECOMPUTE, *_OFFLOAD, *_OVERLAP,
-        *_BYTES,
+        *CLUSTER_FIELDS, *_PARALLEL, *_BATCH, *_RECIPE, *_RUN, *POWER_FIELDS, *_RECOMPUTE,
+        *_OFFLOAD, *_OVERLAP, *_BYTES,
     )
 )  # fmt: skip
 """What a request may state of a training plan."""

@@ -1,6 +1,6 @@
 """Power, energy and heat of accelerators and nodes: pure functions of arrays."""
 
-from predictor.power.clock import Curve, power_at, settled, stretch, switching
+from predictor.power.clock import LOWEST, Curve, power_at, settled, stretch, switching
 from predictor.power.conditions import Conditions
 from predictor.power.constants import RELATIVE_ENERGY, PowerConstants, relative_energy
 from predictor.power.demand import (
@@ -32,6 +32,7 @@ from predictor.power.site import (
     node_power,
     site_energy,
 )
+from predictor.power.work import Powered, powered
 
 __all__ = [
     "AIR",
@@ -39,6 +40,7 @@ __all__ = [
     "COOLINGS",
     "INSTANT",
     "KWH",
+    "LOWEST",
     "RELATIVE_ENERGY",
     "Activity",
     "Chassis",
@@ -50,6 +52,7 @@ __all__ = [
     "Operating",
     "Phase",
     "PowerConstants",
+    "Powered",
     "Settled",
     "Tariff",
     "ambient",
@@ -65,6 +68,7 @@ __all__ = [
     "operating",
     "peak_power",
     "power_at",
+    "powered",
     "relative_energy",
     "sampled_peak",
     "settle",

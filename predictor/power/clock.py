@@ -12,7 +12,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 
-TRIES = 10
+TRIES = 7
 """Of the search for the clock of a limit; each at least halves what it misses by, most do better
 (regula falsi, Illinois)."""
 
@@ -84,17 +84,33 @@ def settled(
 ) -> Array:
     """Clock at which the power of work meets a limit, 1 where it is below anyway; arguments as of
     `power_at`. Power rises with the clock, so that there is one; below `LOWEST` it stays."""
-    parts = (fixed, core_power, other, core, curve)
     cap = np.asarray(limit, float)
-    whole = power_at(1.0, *parts)
+    whole = power_at(1.0, fixed, core_power, other, core, curve)
     shape = np.broadcast_shapes(whole.shape, cap.shape)
     over = np.broadcast_to(whole > cap * (1.0 + CLOSE), shape)
-    if not np.any(over):
-        return np.ones(shape)
-    low, high = np.full(shape, LOWEST), np.ones(shape)
-    under = np.broadcast_to(power_at(LOWEST, *parts) - cap, shape)
-    above = np.broadcast_to(whole - cap, shape)
-    last = np.zeros(shape)
+    found = np.ones(shape)
+    if np.any(over):
+        given = (cap, whole, fixed, core_power, other, core, curve.slope, curve.floor)
+        chosen = [np.broadcast_to(one, shape)[over] for one in given]
+        found[over] = _sought(*chosen)
+    return found
+
+
+def _sought(
+    cap: Array,
+    whole: Array,
+    fixed: Array,
+    core_power: Array,
+    other: Array,
+    core: Array,
+    slope: Array,
+    floor: Array,
+) -> Array:
+    """Clocks of work that exceeds its limit, (N,) each."""
+    parts = (fixed, core_power, other, core, Curve(slope, floor))
+    low, high = np.full(cap.shape, LOWEST), np.ones(cap.shape)
+    under, above = power_at(LOWEST, *parts) - cap, whole - cap
+    last = np.zeros(cap.shape)
     for _ in range(TRIES):
         width = np.where(above > under, above - under, 1.0)
         middle = np.clip(low - under * (high - low) / width, low, high)
@@ -105,4 +121,4 @@ def settled(
         above = np.where(upper, miss, np.where(last < 0, 0.5 * above, above))
         low, high = np.where(upper, low, middle), np.where(upper, middle, high)
         last = np.where(upper, 1.0, -1.0)
-    return np.where(over, np.where(under > 0, LOWEST, low), 1.0)
+    return np.where(under > 0, LOWEST, low)

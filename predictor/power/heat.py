@@ -18,9 +18,9 @@ from predictor.power.demand import Drawn, Operating, operating
 AIR = 1160.0
 """Heat that a cubic metre of air takes per kelvin [J/(m³ K)], at 35 °C."""
 
-ROUNDS = 4
-"""Of the fixed point between temperature, leakage, power and clock; it contracts by R dP/dT < 0.05
-each round."""
+ROUNDS, MOST = 3, 10
+"""Of the fixed point between temperature, leakage, power and clock, which contracts by R dP/dT <
+0.05 each round; and where a chip has to be held below its slowdown temperature."""
 
 COOLINGS = ("air", "liquid", "immersion")
 
@@ -105,7 +105,7 @@ def settle(
     limits: Array = np.asarray(limit, float)
     warm: Numeric = constants.reference
     throttled: Mask = np.zeros(1, dtype=bool)
-    for _ in range(ROUNDS):
+    for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm) for one in drawn]
         times = [part * one.slower for part, one in zip(share, states, strict=True)]
         longer = sum(times, np.zeros(()))
@@ -120,6 +120,8 @@ def settle(
         limits = np.where(hot, np.minimum(limits, mean) * room / mean, limits)
         throttled = throttled | hot
         warm = np.minimum(temperature, constants.slowdown)
+        if turn + 1 >= ROUNDS and not np.any(hot):
+            break
     return Settled(
         temperature=np.asarray(temperature),
         states=states,

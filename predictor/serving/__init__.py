@@ -12,7 +12,7 @@ from predictor.serving.events import Served, serve
 from predictor.serving.fleet import Fleet, FleetServed, serve_fleet
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
-from predictor.serving.power import ServingActivity, serving_activity
+from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
 from predictor.serving.prediction import (
     BREAKDOWN,
     InferencePrediction,
@@ -57,6 +57,7 @@ __all__ = [
     "decoding_taxes",
     "holding",
     "latencies",
+    "limited",
     "mixture",
     "one_by_one",
     "pass_table",
@@ -71,6 +72,7 @@ __all__ = [
     "serve_apart",
     "serve_fleet",
     "serving_activity",
+    "serving_power",
     "spread_lengths",
     "spread_of",
     "spreads",

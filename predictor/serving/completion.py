@@ -18,6 +18,7 @@ from predictor.catalog import (
     ServingPlanSpec,
     Setting,
     complete_cluster,
+    conditions_of,
     default_precision,
     engine_named,
     named_model,
@@ -33,6 +34,7 @@ from predictor.plans import (
     runnable,
     serving_rules,
 )
+from predictor.power import Conditions
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_stored
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
@@ -57,6 +59,7 @@ class ServingRequest:
     rate       requests that arrive per second, at random; None: the plan states the load
     simulate   requests to serve one by one; 0: none
     around     its client, fleet and promise
+    conditions   limits, cooling and prices of power
     """
 
     model: Model
@@ -66,6 +69,7 @@ class ServingRequest:
     rate: float | None = None
     simulate: int = 0
     around: Around = field(default_factory=Around)
+    conditions: Conditions = field(default_factory=Conditions)
 
     @property
     def variation(self) -> float:
@@ -131,6 +135,7 @@ def complete_serving(
         rate=values.get("rate"),
         simulate=_simulable(plan, values, around),
         around=around,
+        conditions=conditions_of(values),
     )
 
 

@@ -6,16 +6,18 @@ products of many rows, decoding as products of a row for each sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.catalog import power_setting
+from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.power import Activity, relative_energy
+from predictor.power import Activity, Conditions, Powered, powered, relative_energy
 from predictor.serving.apart import worker
-from predictor.serving.latency import prompt_time
+from predictor.serving.latency import Latencies, latencies, prompt_time
 from predictor.serving.prediction import InferencePrediction
 from predictor.work import (
     Operator,
@@ -167,3 +169,51 @@ def serving_activity(
     none = np.zeros(plan.shape)
     activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
     return ServingActivity(share, activity, np.asarray(own), np.asarray(steps))
+
+
+def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered:
+    """Power of a second of serving under conditions; phases are shares of a second at the board's
+    own limits.
+
+    Raises InputError where the accelerator's power is not known, or the conditions cannot be, and
+    where prompts are read on accelerators of their own.
+    """
+    if np.any(np.asarray(found.plan.prefill_workers) > 0):
+        raise InputError("power of prompts read on accelerators of their own is not predicted")
+    constants, chassis = power_setting(found.cluster, conditions)
+    work = serving_activity(found)
+    many = np.maximum(work.passes, 1.0)
+    pieces = {"prefill": np.maximum(work.prompts / found.work.together, 1e-9), "decode": many}
+    pieces["idle"] = np.ones_like(many)
+    return powered(work.activity, pieces, constants, chassis, conditions)
+
+
+def limited(
+    found: InferencePrediction, under: Powered, conditions: Conditions
+) -> InferencePrediction:
+    """The prediction in the time that conditions leave it; itself where none slow it.
+
+    Passes over prompts and passes that decode take each as much longer as its own work does;
+    latencies follow as in `latency.latencies`.
+    """
+    if not conditions.slows:
+        return found
+    usual = serving_power(found, Conditions())
+    slower = {name: under.longer[name] / usual.longer[name] for name in under.longer}
+    work = found.work
+    prompts = replace(work.prompts, compute=np.asarray(work.prompts.compute) * slower["prefill"])
+    decode = replace(work.decoding, compute=np.asarray(work.decoding.compute) * slower["decode"])
+    work = replace(work, prompts=prompts, decoding=decode)
+    now, then = (latencies(one, found.parameters) for one in (work, found.work))
+    values = {}
+    for one in fields(Latencies):
+        old, new, own = (getattr(each, one.name) for each in (then, now, found.latencies))
+        values[one.name] = np.asarray(own * new / np.where(old > 0, old, 1.0))
+    # At a rate of arrivals it is the rate that decides how many requests end.
+    kept = np.abs(found.latencies.requests_per_s - then.requests_per_s) > 1e-6 * then.requests_per_s
+    values["requests_per_s"] = np.where(
+        kept, found.latencies.requests_per_s, values["requests_per_s"]
+    )
+    scale = values["e2e"] / np.maximum(found.latencies.e2e, 1e-15)
+    breakdown = {name: value * scale for name, value in found.breakdown.items()}
+    return replace(found, work=work, latencies=Latencies(**values), breakdown=breakdown)

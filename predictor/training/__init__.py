@@ -20,7 +20,7 @@ from predictor.training.layer import (
     distinct,
     layer_parts,
 )
-from predictor.training.power import StepActivity, step_activity
+from predictor.training.power import StepActivity, limited, step_activity, step_power
 from predictor.training.prediction import (
     TrainingPrediction,
     environment_of,
@@ -89,6 +89,7 @@ __all__ = [
     "interval",
     "is_apart",
     "layer_parts",
+    "limited",
     "losses",
     "parts",
     "predict",
@@ -98,6 +99,7 @@ __all__ = [
     "served",
     "stack",
     "step_activity",
+    "step_power",
     "stretched",
     "take",
     "taxes",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from predictor.catalog import (
     Filler,
     TrainingPlanSpec,
     complete_cluster,
+    conditions_of,
     dated,
     default_precision,
     framework_settings,
@@ -39,6 +40,7 @@ from predictor.hardware import Accelerator, Cluster
 from predictor.memory import node_memory
 from predictor.models import Model
 from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check, near_multiples
+from predictor.power import Conditions
 from predictor.precision import PEAK, PRECISIONS
 from predictor.timing import RunParameters
 from predictor.training.fitting import (
@@ -76,6 +78,7 @@ class TrainingRequest:
     variation  how the machines vary; `NONE`: not asked
     faults   what of the machine is slow, or has failed
     fleet    spares, preemption; None: not asked
+    conditions   limits, cooling and prices of power
     """
 
     model: Model
@@ -88,6 +91,7 @@ class TrainingRequest:
     variation: Profile = SILENT
     faults: tuple[Fault, ...] = ()
     fleet: Fleet | None = None
+    conditions: Conditions = field(default_factory=Conditions)
 
 
 def complete_training(
@@ -147,6 +151,7 @@ def complete_training(
         reliability=trust,
         price=price,
         **_machines(values, tokens),
+        conditions=conditions_of(values),
     )
 
 

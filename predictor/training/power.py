@@ -6,12 +6,13 @@ the optimizer streams memory. All of it is of the slowest stage, on which the br
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor.arrays import Array
-from predictor.power import Activity, relative_energy
+from predictor.catalog import power_setting
+from predictor.power import Activity, Conditions, Powered, powered, relative_energy
 from predictor.training.prediction import TrainingPrediction
 
 COMPUTED = ("forward", "backward", "recompute")
@@ -104,3 +105,62 @@ def _work(found: TrainingPrediction) -> dict[str, tuple[Array, Array]]:
         before = totals[operator.phase]
         totals[operator.phase] = (before[0] + count * flop, before[1] + count * moved)
     return totals
+
+
+def step_power(found: TrainingPrediction, conditions: Conditions) -> Powered:
+    """Power of a step under conditions.
+
+    Raises InputError where the accelerator's power is not known, or the conditions cannot be.
+    """
+    constants, chassis = power_setting(found.cluster, conditions)
+    work = step_activity(found)
+    return powered(work.activity, work.pieces, constants, chassis, conditions)
+
+
+def limited(
+    found: TrainingPrediction, under: Powered, conditions: Conditions
+) -> TrainingPrediction:
+    """The prediction in the time that conditions leave it; itself where none slow it.
+
+    under   what `step_power` finds of it
+    """
+    if not conditions.slows:
+        return found
+    usual = step_power(found, Conditions())
+    slower = {name: under.longer[name] / usual.longer[name] for name in under.longer}
+    owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
+    owner |= dict.fromkeys((*NEAR, *FAR), "communication")
+    terms = found.breakdown
+    compute = sum((terms[name] * slower[name] for name in COMPUTED), np.zeros(()))
+    before = sum((terms[name] for name in COMPUTED), np.zeros(()))
+    work = compute / np.maximum(before, 1e-15)
+    breakdown = {
+        name: value * (work if name == "bubble" else slower.get(owner.get(name, ""), 1.0))
+        for name, value in terms.items()
+    }
+    neutral = sum(
+        (value for name, value in terms.items() if name not in ("framework", "data_loading")),
+        np.zeros(()),
+    )
+    after = sum(
+        (value for name, value in breakdown.items() if name not in ("framework", "data_loading")),
+        np.zeros(()),
+    )
+    breakdown["framework"] = terms["framework"] * after / np.maximum(neutral, 1e-15)
+    step = np.asarray(sum(breakdown.values(), np.zeros(())))
+    ratio = step / found.step_time
+    passes = replace(
+        found.passes,
+        forward=found.passes.forward * work,
+        backward=found.passes.backward * work,
+        weights=found.passes.weights * work,
+    )
+    return replace(
+        found,
+        step_time=step,
+        low=found.low * ratio,
+        high=found.high * ratio,
+        breakdown=breakdown,
+        passes=passes,
+        layer_time=found.layer_time * work,
+    )

@@ -147,6 +147,7 @@ def field_options(entries: Table, verb: str) -> list[click.Option]:
             bare: dict[str, Any] = {}
             if entry.alone:
                 bare = {"is_flag": False, "flag_value": entry.alone}
+            bare["hidden"] = entry.quiet
             found.append(option(dashed, _help(entry, verb), entry.metavar, **bare))
             continue
         # What is not so unless it is stated needs no flag to deny it.

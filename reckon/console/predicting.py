@@ -26,6 +26,8 @@ from reckon.console.flags import (
 
 if TYPE_CHECKING:
     from predictor.training import Explanation
+    from reckon.verbs.results import Prediction
+    from reckon.verbs.served import ServingResult
     from reckon.verbs.serving import ServingSweep
     from reckon.verbs.training import Sweep
 
@@ -237,6 +239,7 @@ def predict_infer(
             show_serving_sweep(found)
         else:
             show_serving(found.predictions[0])
+            _show_power(found.predictions[0])
         if taxes:
             from reckon.views.explanation import show_taxes
 
@@ -284,7 +287,9 @@ def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
     if found.varying:
         show_sweep(found)
     else:
-        show_prediction(found.predictions[0], top=0 if why else 6)
+        one = found.predictions[0]
+        show_prediction(one, top=0 if why else 6)
+        _show_power(one)
     slow = None if found.varying else found.predictions[0].faults
     if slow:
         from reckon.views.terminal import show_faults
@@ -294,6 +299,12 @@ def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
         from reckon.views.explanation import show_explanation
 
         show_explanation(why)
+
+
+def _show_power(result: Prediction | ServingResult) -> None:
+    from reckon.views.power import show_power
+
+    show_power(result.power, result.run_energy)
 
 
 def _status(found: Sweep[Any] | ServingSweep, allow_oom: bool, held: bool) -> int:

@@ -14,6 +14,7 @@ from predictor.errors import InputError
 from predictor.memory import host_room
 from predictor.models import CONVENTIONS
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, STAGES, Event
+from predictor.power import Powered
 from predictor.timing import BOUNDS
 from predictor.training import (
     Case,
@@ -35,6 +36,7 @@ from predictor.training import (
 )
 from predictor.units import GB
 from predictor.variation import NONE, Profile
+from reckon.verbs.powering import PowerResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,16 +104,48 @@ class Varied:
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
     """The prediction for one request; `index` is its place in the batch it was computed in,
-    `varied` what varies of that batch, if that was asked."""
+    `varied` what varies of that batch, if that was asked, `powered` what it draws."""
 
     request: TrainingRequest
     batch: TrainingPrediction
     index: int | None = None
     varied: Varied | None = None
+    powered: Powered | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
         return float(array if self.index is None or not array.ndim else array[self.index])
+
+    @property
+    def power(self) -> PowerResult | None:
+        """What the step draws, costs and heats; None where the accelerator's power is unknown."""
+        if self.powered is None:
+            return None
+        request, step = self.request, self._at(self.batch.step_time)
+        samples = self._at(request.plan.global_batch)
+        counts = {"sample": samples, "token": self._at(self.batch.tokens_per_step)}
+        return PowerResult(
+            under=self.powered,
+            cluster=self.batch.cluster,
+            conditions=request.conditions,
+            gpus=self.gpus,
+            seconds=step,
+            counts=counts,
+            index=self.index,
+        )
+
+    def _power_dict(self) -> dict[str, Any] | None:
+        """Power of a step, and energy of the run where a budget was given."""
+        power = self.power
+        if power is None:
+            return None
+        return {**power.to_dict(), "run": self.run_energy}
+
+    @property
+    def run_energy(self) -> dict[str, float] | None:
+        """Energy, its price and CO2e of the run for the token budget; None without one."""
+        days, power = self.effective_days(), self.power
+        return None if days is None or power is None else power.costs(days.value * DAY)
 
     @property
     def step_time(self) -> Interval:
@@ -375,6 +409,7 @@ class Prediction:
                 "stages": self.memory_stages,
             },
             "training": self.run(),
+            "power": self._power_dict(),
             **({} if self.varied is None else {"variation": self.variation}),
             **({"degraded": self.faults} if self.request.faults else {}),
             "operators": [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.power import Powered
 from predictor.serving import (
     FleetServed,
     InferencePrediction,
@@ -20,6 +21,7 @@ from predictor.serving import (
 )
 from predictor.timing import Taxes
 from predictor.units import GB
+from reckon.verbs.powering import PowerResult
 from reckon.verbs.results import Interval, plain
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ServingResult:
     saturated   whether the rate is beyond that
     fleet       what became of the fleet that served them, where there is one
     mixture     predictions of all releases that the engine may be, where that was asked for
+    powered     what serving draws, where that is known
     """
 
     request: ServingRequest
@@ -47,6 +50,7 @@ class ServingResult:
     saturated: bool = False
     fleet: FleetServed | None = None
     mixture: Mixture | None = None
+    powered: Powered | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -60,6 +64,30 @@ class ServingResult:
         """Launching, bulk-synchronous waiting and data locality of a pass that decodes."""
         request = self.request
         return decoding_taxes(request.model, request.cluster, request.plan, self.batch.calibration)
+
+    @property
+    def power(self) -> PowerResult | None:
+        """What a second of serving draws; None where the accelerator's power is unknown, or prompts
+        are read on accelerators of their own."""
+        if self.powered is None:
+            return None
+        tokens = self._at(self.batch.output_tokens_per_s)
+        return PowerResult(
+            under=self.powered,
+            cluster=self.batch.cluster,
+            conditions=self.request.conditions,
+            gpus=self.gpus,
+            seconds=1.0,
+            counts={"token": tokens, "request": self.requests_per_s},
+            index=self.index,
+        )
+
+    @property
+    def run_energy(self) -> dict[str, float] | None:
+        """Energy of a day, its price and CO2e, where a price or an intensity was stated."""
+        tariff, power = self.request.conditions.tariff, self.power
+        asked = tariff.price is not None or tariff.carbon is not None
+        return power.costs(86400.0) if power is not None and asked else None
 
     @property
     def ttft(self) -> Interval:
@@ -248,6 +276,7 @@ class ServingResult:
             "breakdown_s": self.breakdown,
             **({} if self.sending is None else {"cache_sending_s": self.sending}),
             "memory": self.memory,
+            "power": None if self.power is None else self.power.to_dict(),
             "operators": [
                 {
                     "phase": phase,

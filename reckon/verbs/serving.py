@@ -14,6 +14,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, batches
+from predictor.power import Conditions, Powered
 from predictor.serving import (
     EXACT_STEPS,
     STEPS_LISTED,
@@ -22,15 +23,18 @@ from predictor.serving import (
     Served,
     ServingRequest,
     complete_serving,
+    limited,
     mixture,
     one_by_one,
     predict_inference,
     predict_rate,
+    serving_power,
     with_fleet,
 )
 from predictor.timing import Calibration
+from reckon.verbs.powering import power_or_none
 from reckon.verbs.served import ServingResult
-from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, expand, sorted_out
+from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, by_conditions, expand, sorted_out
 
 TOGETHER = 128
 """Requests of one batch: each may list `EXACT_STEPS` decode passes."""
@@ -96,7 +100,8 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
         one = replace(plan, batch=plan.batch / replicas) if replicas > 1 else plan
         batch = predict_inference(model, cluster, one, calibration, EXACT_STEPS)
     served, fleet = _served(request, calibration) if request.simulate else (None, None)
-    return ServingResult(request, batch, None, served, most, saturated, fleet)
+    batch, under = _powered(batch, request.conditions)
+    return ServingResult(request, batch, None, served, most, saturated, fleet, powered=under)
 
 
 def _served(request: ServingRequest, calibration: Calibration) -> tuple[Served, FleetServed | None]:
@@ -172,6 +177,14 @@ def _requests(
     return requests
 
 
+def _powered(
+    found: InferencePrediction, conditions: Conditions
+) -> tuple[InferencePrediction, Powered | None]:
+    """A prediction in the time that conditions leave it, and its power where that is known."""
+    under = power_or_none(lambda: serving_power(found, conditions), conditions)
+    return (found if under is None else limited(found, under, conditions)), under
+
+
 def _together(requests: list[ServingRequest], calibration: Calibration) -> list[ServingResult]:
     """Evaluate requests in batches, those at a rate of arrivals and one by one each for itself."""
     alone = [bool(request.rate is not None or request.simulate) for request in requests]
@@ -181,11 +194,15 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
         if alone[position]
     }
     rest = [position for position, single in enumerate(alone) if not single]
-    for batch in batches([requests[position] for position in rest], most=TOGETHER):
-        predicted = predict_inference(
-            batch.model, batch.cluster, batch.plan, calibration, EXACT_STEPS
-        )
-        for index, place in enumerate(batch.positions):
-            position = rest[place]
-            found[position] = ServingResult(requests[position], predicted, index)
+    grouped = by_conditions([requests[position] for position in rest])
+    for conditions, own in grouped.items():
+        chosen = [rest[place] for place in own]
+        for batch in batches([requests[position] for position in chosen], most=TOGETHER):
+            together = predict_inference(
+                batch.model, batch.cluster, batch.plan, calibration, EXACT_STEPS
+            )
+            together, under = _powered(together, conditions)
+            for index, place in enumerate(batch.positions):
+                position = chosen[place]
+                found[position] = ServingResult(requests[position], together, index, powered=under)
     return [found[position] for position in range(len(requests))]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, load, parse
@@ -14,8 +14,17 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan, batches
+from predictor.power import Conditions, Powered
 from predictor.timing import Calibration
-from predictor.training import TrainingPrediction, TrainingRequest, complete_training, predict
+from predictor.training import (
+    TrainingPrediction,
+    TrainingRequest,
+    complete_training,
+    limited,
+    predict,
+    step_power,
+)
+from reckon.verbs.powering import power_or_none
 from reckon.verbs.results import Prediction, Varied
 
 Ref = str | Path | Mapping[str, Any]
@@ -53,7 +62,8 @@ def predict_train(
     spec = parse(TrainingPlanSpec, fields, "plan")
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
     found = predict(request.model, request.cluster, request.plan, known)
-    return Prediction(request, found, varied=Varied.of(found, request.variation))
+    found, under = _powered(found, request.conditions)
+    return Prediction(request, found, varied=Varied.of(found, request.variation), powered=under)
 
 
 R = TypeVar("R")
@@ -144,14 +154,40 @@ def predict_each(
     return [one if isinstance(one, InputError) else next(predicted) for one in requests]
 
 
+class _Conditioned(Protocol):
+    @property
+    def conditions(self) -> Conditions: ...
+
+
+def by_conditions(requests: Sequence[_Conditioned]) -> dict[Conditions, list[int]]:
+    """Positions of requests by what they say of power."""
+    found: dict[Conditions, list[int]] = {}
+    for position, request in enumerate(requests):
+        found.setdefault(request.conditions, []).append(position)
+    return found
+
+
+def _powered(
+    found: TrainingPrediction, conditions: Conditions
+) -> tuple[TrainingPrediction, Powered | None]:
+    """A prediction in the time that conditions leave it, and its power where that is known."""
+    under = power_or_none(lambda: step_power(found, conditions), conditions)
+    return (found if under is None else limited(found, under, conditions)), under
+
+
 def _together(requests: list[TrainingRequest], calibration: Calibration) -> list[Prediction]:
     """Evaluate requests in batches."""
     found: dict[int, Prediction] = {}
-    for batch in batches(requests):
-        predicted = predict(batch.model, batch.cluster, batch.plan, calibration)
-        profiles = {requests[position].variation for position in batch.positions}
-        varied = {one: Varied.of(predicted, one) for one in profiles}
-        for index, position in enumerate(batch.positions):
-            request = requests[position]
-            found[position] = Prediction(request, predicted, index, varied[request.variation])
+    for conditions, own in by_conditions(requests).items():
+        for batch in batches([requests[position] for position in own]):
+            predicted = predict(batch.model, batch.cluster, batch.plan, calibration)
+            predicted, under = _powered(predicted, conditions)
+            places = [own[position] for position in batch.positions]
+            profiles = {requests[position].variation for position in places}
+            varied = {one: Varied.of(predicted, one) for one in profiles}
+            for index, position in enumerate(places):
+                request = requests[position]
+                found[position] = Prediction(
+                    request, predicted, index, varied[request.variation], under
+                )
     return [found[position] for position in range(len(requests))]

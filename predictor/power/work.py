@@ -1,0 +1,107 @@
+"""Phases of work under conditions: how long each takes then, what is drawn, how hot it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor.arrays import Array, Mask
+from predictor.power.conditions import Conditions
+from predictor.power.constants import PowerConstants
+from predictor.power.demand import Activity, demand
+from predictor.power.heat import Chassis, settle
+from predictor.power.phases import AVERAGED, INSTANT, Phase, energy, mean_power, peak_power
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Powered:
+    """Work under conditions; arrays of the plans' shape, positions of a node lead where they are.
+
+    phases       in their time under the conditions, mean over the positions
+    longer       time of each phase under the conditions over that by itself
+    temperature  of each position [°C], front first
+    clock        lowest of each position in any phase, over the highest
+    throttled    where heat holds a position's clock
+    mean         power of an accelerator [W]; instant and averaged peaks [W]
+    energy       of an accelerator [J] over the phases
+    waited       share of the time that the slowest position costs
+    sigma        log-standard-deviation of the power
+    """
+
+    phases: list[Phase]
+    longer: dict[str, Array]
+    temperature: Array
+    clock: Array
+    throttled: Mask
+    mean: Array
+    instant: Array
+    averaged: Array
+    energy: Array
+    waited: Array
+    sigma: float
+
+    @property
+    def time(self) -> Array:
+        """Of all phases [s]."""
+        return np.asarray(sum((one.time for one in self.phases), np.zeros(())))
+
+    @property
+    def burst(self) -> Array:
+        """Instant peak over mean."""
+        return np.asarray(self.instant / np.maximum(self.mean, 1e-9))
+
+
+def powered(
+    work: Mapping[str, Activity],
+    pieces: Mapping[str, Array],
+    constants: PowerConstants,
+    chassis: Chassis,
+    conditions: Conditions,
+    together: bool = True,
+) -> Powered:
+    """Work of phases under conditions.
+
+    work       by phase, at the reference clock; pieces in which each comes
+    together   whether positions wait for the slowest (a synchronous step)
+    """
+    limit = constants.limit if conditions.limit is None else conditions.limit
+    most = 1.0 if conditions.clock is None else conditions.clock / constants.clock
+    drawn = [demand(one, constants) for one in work.values()]
+    times = [np.asarray(one.time, float) for one in work.values()]
+    state = settle(drawn, times, constants, limit, chassis, most)
+    rows = state.temperature.shape[0]
+    idle = np.asarray(constants.awake + constants.waiting)
+    phases: list[Phase] = []
+    longer: dict[str, Array] = {}
+    mine: Array = np.zeros(())
+    for name, time, one in zip(work, times, state.states, strict=True):
+        shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
+        slower = (
+            np.broadcast_to(one.slower, shape) if one.slower.ndim else np.full(shape, one.slower)
+        )
+        power = np.broadcast_to(one.power, shape) if one.power.ndim else np.full(shape, one.power)
+        slowest = slower.max(axis=0) if together else slower.mean(axis=0)
+        if together:
+            power = (slower * power + (slowest - slower) * idle) / slowest
+        mine = mine + time * slower.min(axis=0)
+        longer[name] = np.asarray(slowest)
+        phases.append(
+            Phase(name, np.asarray(time * slowest), power.mean(axis=0), np.asarray(pieces[name]))
+        )
+    whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
+    clocks = [np.broadcast_to(one.clock, state.temperature.shape) for one in state.states]
+    return Powered(
+        phases=phases,
+        longer=longer,
+        temperature=state.temperature,
+        clock=np.min(clocks, axis=0),
+        throttled=np.broadcast_to(state.throttled, state.temperature.shape),
+        mean=mean_power(phases),
+        instant=peak_power(phases, INSTANT),
+        averaged=peak_power(phases, AVERAGED),
+        energy=energy(phases),
+        waited=np.asarray(1.0 - mine / np.maximum(whole, 1e-15)),
+        sigma=float(np.max(np.asarray(constants.sigma))),
+    )

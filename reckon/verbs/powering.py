@@ -1,0 +1,153 @@
+"""`result.power`: what a prediction draws, what it costs, how hot it gets, for users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from predictor.catalog import node_constants, power_constants, power_laws, power_setting
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.power import KWH, Conditions, NodePower, Powered, node_power
+
+NORMAL = 1.2816
+"""Of the normal distribution, for intervals of 80 %."""
+
+HOST_LOAD = 0.6
+"""Of the host of a node at work, of what work adds to it."""
+
+MEGAJOULE = 1e6
+YEAR = 8766.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PowerResult:
+    """Power of one prediction; `index` is its place in the batch it was computed in.
+
+    seconds   of wall time that the energy is of (a step, or a second of serving)
+    counts    what is done in them, by name ('sample', 'token', 'request')
+    """
+
+    under: Powered
+    cluster: Cluster
+    conditions: Conditions
+    gpus: int
+    seconds: float
+    counts: dict[str, float]
+    index: int | None = None
+
+    def _at(self, values: Any) -> float:
+        array = np.asarray(values, float)
+        return float(array if self.index is None or not array.ndim else array[..., self.index])
+
+    def _rows(self, values: Any) -> list[float]:
+        array = np.asarray(values, float)
+        if self.index is not None and array.ndim > 1:
+            array = array[:, self.index]
+        return [float(one) for one in array.reshape(-1)]
+
+    def _interval(self, value: float) -> dict[str, float]:
+        """80 % interval; energies and powers are as uncertain as the constants, peaks are held by
+        the limit."""
+        reach = float(np.exp(NORMAL * self.under.sigma))
+        return {"value": value, "low": value / reach, "high": value * reach}
+
+    @property
+    def mean(self) -> float:
+        """Of an accelerator [W]."""
+        return self._at(self.under.mean)
+
+    @property
+    def phases(self) -> dict[str, tuple[float, float]]:
+        """Watts and share of the time by phase."""
+        whole = self._at(self.under.time)
+        return {
+            one.name: (self._at(one.power), self._at(one.time) / whole) for one in self.under.phases
+        }
+
+    @property
+    def energy(self) -> float:
+        """Of all accelerators over `seconds` [J]."""
+        return self.mean * self.gpus * self.seconds
+
+    @property
+    def node(self) -> NodePower:
+        """Of a node of the cluster [W]."""
+        constants, cooled = power_setting(self.cluster, self.conditions)
+        count = min(self.cluster.accelerators_per_node, self.gpus)
+        return node_power(
+            self.mean, count, constants.limit, HOST_LOAD, node_constants(self.cluster),
+            cooled.cooling,
+        )  # fmt: skip
+
+    @property
+    def site(self) -> float:
+        """Power of the accelerators' nodes and network at the site's meter [W]."""
+        node = self.node
+        nodes = max(self.gpus / self.cluster.accelerators_per_node, 1.0)
+        fabric = float(node.fabric) if nodes > 1 else 0.0
+        return (float(node.whole) + fabric) * nodes * self.conditions.tariff.pue
+
+    def costs(self, seconds: float) -> dict[str, float]:
+        """Energy of so many seconds at the meter, its price and CO2e where stated, and what making
+        the accelerators adds over that time."""
+        tariff, law = self.conditions.tariff, power_laws()
+        kwh = self.site * seconds / KWH
+        found = {"site_kwh": kwh}
+        if tariff.price is not None:
+            found["energy_price"] = kwh * tariff.price
+        if tariff.carbon is not None:
+            found["kg_co2e"] = kwh * tariff.carbon
+            life = law["embodied_years"] * YEAR * 3600.0
+            found["embodied_kg_co2e"] = law["embodied_kg"] * self.gpus * seconds / life
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON writes it; every key carries its unit."""
+        under, node = self.under, self.node
+        per_s = {name: count / self.seconds for name, count in self.counts.items()}
+        energy = self.energy
+        constants = power_constants(self.cluster.accelerator)
+        return {
+            "power_w": self._interval(self.mean),
+            "peak_100ms_w": self._interval(self._at(under.instant)),
+            "peak_1s_w": self._interval(self._at(under.averaged)),
+            "burst": self._at(under.burst),
+            "phases": {
+                name: {"power_w": watts, "share": share}
+                for name, (watts, share) in self.phases.items()
+            },
+            "energy_j": self._interval(energy),
+            **{
+                f"energy_per_{name}_j": self._interval(energy / count)
+                for name, count in self.counts.items()
+            },
+            **{
+                f"{name}s_per_s_per_mj": rate / (energy / MEGAJOULE) for name, rate in per_s.items()
+            },
+            "temperature_c": self._rows(under.temperature),
+            "clock": self._rows(under.clock),
+            "throttled": [bool(one) for one in self._rows(under.throttled)],
+            "slowest_position_share": self._at(under.waited),
+            "node_power_w": self._interval(float(node.whole)),
+            "node_parts_w": {name: float(value) for name, value in node.parts.items()},
+            "site_power_w": self._interval(self.site),
+            "constants": constants.status,
+            **self.costs(self.seconds),
+        }
+
+
+def power_or_none(make: Callable[[], Powered], conditions: Conditions) -> Powered | None:
+    """Power where it is known; None where it is not and nothing of it was asked.
+
+    Raises InputError where conditions were stated that cannot be met, or not be told.
+    """
+    try:
+        return make()
+    except InputError:
+        if conditions.slows or conditions.tariff.price or conditions.tariff.carbon:
+            raise
+        return None

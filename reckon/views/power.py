@@ -1,0 +1,62 @@
+"""What the terminal shows of power: one short block."""
+
+from __future__ import annotations
+
+from reckon.verbs.powering import PowerResult
+from reckon.views.terminal import grid
+
+
+def energy_text(joules: float) -> str:
+    """An energy in J, kJ, MJ or kWh."""
+    for size, unit in ((3.6e8, "kWh"), (1e6, "MJ"), (1e3, "kJ")):
+        if abs(joules) >= size:
+            return f"{joules / (3.6e6 if unit == 'kWh' else size):,.3g} {unit}"
+    return f"{joules:.3g} J"
+
+
+def show_power(power: PowerResult | None, kwh: dict[str, float] | None = None) -> None:
+    """Print what is drawn, the phases, heat by position, and what energy costs.
+
+    kwh   costs of a whole run, where there is a budget
+    """
+    if power is None:
+        return
+    told = power.to_dict()
+    mean = told["power_w"]
+    phases = ", ".join(
+        f"{name} {watts:.0f}" for name, (watts, share) in power.phases.items() if share > 0.005
+    )
+    each = ", ".join(
+        f"{energy_text(told[f'energy_per_{name}_j']['value'])} per {name}" for name in power.counts
+    )
+    warm = "/".join(f"{one:.0f}" for one in told["temperature_c"])
+    held = ", held by heat" if any(told["throttled"]) else ""
+    rows = [
+        [
+            "power",
+            f"{mean['value']:.0f} W ({mean['low']:.0f} to {mean['high']:.0f}) per GPU; peak "
+            f"{told['peak_1s_w']['value']:.0f} W over 1 s, "
+            f"{told['peak_100ms_w']['value']:.0f} W over 0.1 s",
+        ],
+        ["W by phase", phases],
+        ["energy", f"{each}; GPUs at {warm} C{held}"],
+        [
+            "machines",
+            f"{told['node_power_w']['value'] / 1e3:.2f} kW per node, "
+            f"{power.site / 1e3:,.1f} kW at the meter",
+        ],
+    ]
+    if kwh:
+        rows.append(["whole", _costs(kwh)])
+    print()
+    print(grid(["", ""], rows, left=2))
+
+
+def _costs(costs: dict[str, float]) -> str:
+    """Kilowatt-hours, money and CO2e of a run, or of a day of serving."""
+    parts = [f"{costs['site_kwh']:,.0f} kWh"]
+    if "energy_price" in costs:
+        parts.append(f"price {costs['energy_price']:,.0f}")
+    if "kg_co2e" in costs:
+        parts.append(f"{costs['kg_co2e'] / 1e3:,.2f} t CO2e")
+    return ", ".join(parts)

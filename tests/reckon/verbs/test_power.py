@@ -1,0 +1,146 @@
+"""`result.power`: laws of what users are told, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import reckon
+from reckon.verbs.results import Prediction
+from reckon.verbs.served import ServingResult
+
+PLAN = {"gpus": 64, "tp": 8, "pp": 2, "global_batch": 64, "seq_len": 4096}
+SERVED = {"tp": 4, "concurrency": 32, "input_len": 512, "output_len": 128}
+
+
+def train(**more: Any) -> Prediction:
+    found = reckon.predict_train("llama3-70b", "dgx-h100", {**PLAN, **more})
+    assert isinstance(found, Prediction)
+    return found
+
+
+def serve(**more: Any) -> ServingResult:
+    found = reckon.predict_infer("llama3-8b", "dgx-h100", {**SERVED, **more})
+    assert isinstance(found, ServingResult)
+    return found
+
+
+def test_a_step_draws_the_mean_of_its_phases_and_stays_within_its_limit() -> None:
+    found = train()
+    power = found.power
+    assert power is not None
+    told = power.to_dict()
+    mean = sum(watts * share for watts, share in power.phases.values())
+    assert mean == pytest.approx(power.mean)
+    assert sum(share for _, share in power.phases.values()) == pytest.approx(1.0)
+    assert power.mean <= told["peak_1s_w"]["value"] <= told["peak_100ms_w"]["value"] <= 700.0
+    assert told["energy_j"]["value"] == pytest.approx(power.mean * 64 * found.step_time.value)
+    assert told["energy_per_sample_j"]["value"] * 64 == pytest.approx(told["energy_j"]["value"])
+    assert told["node_power_w"]["value"] > 8 * power.mean
+    assert told["power_w"]["high"] / told["power_w"]["value"] >= 1.05
+
+
+def test_samples_per_second_and_megajoule_fall_with_the_square_of_the_time() -> None:
+    """CharLLM's measure: (samples / step) / (energy of the step in MJ)."""
+    found = train()
+    assert found.power is not None
+    told = found.power.to_dict()
+    step = found.step_time.value
+    hand = 64 / step / (found.power.mean * 64 * step / 1e6)
+    assert told["samples_per_s_per_mj"] == pytest.approx(hand)
+
+
+def test_a_lower_limit_costs_time_and_saves_energy() -> None:
+    found = [train(), *(train(power_limit=w) for w in (600.0, 500.0, 400.0))]
+    steps = [one.step_time.value for one in found]
+    means = [one.power.mean for one in found if one.power]
+    assert steps == sorted(steps)
+    assert means == sorted(means, reverse=True)
+    assert steps[1] / steps[0] < 1.05
+    assert steps[2] * means[2] < steps[0] * means[0]
+    for one in found:
+        assert sum(one.breakdown.values()) == pytest.approx(one.step_time.value)
+
+
+def test_the_boards_own_limit_changes_nothing() -> None:
+    assert train(power_limit=700.0).step_time.value == pytest.approx(train().step_time.value)
+
+
+def test_communication_does_not_slow_with_the_clock() -> None:
+    fast, slow = train(), train(clock=1200.0)
+    assert slow.breakdown["tp_communication"] == fast.breakdown["tp_communication"]
+    assert slow.breakdown["forward"] > 1.2 * fast.breakdown["forward"]
+
+
+def test_a_warm_inlet_heats_and_liquid_evens_out() -> None:
+    cool, warm, wet = train(), train(inlet=40.0), train(cooling="liquid")
+    assert cool.power
+    assert warm.power
+    assert wet.power
+    first, second = cool.power.to_dict(), warm.power.to_dict()
+    assert min(second["temperature_c"]) > min(first["temperature_c"]) + 10
+    assert first["temperature_c"][1] > first["temperature_c"][0]
+    assert len(wet.power.to_dict()["temperature_c"]) == 1
+    assert warm.step_time.value >= cool.step_time.value
+
+
+def test_prices_and_carbon_follow_the_meter() -> None:
+    found = train(tokens=1e9, price_per_kwh=0.2, carbon_intensity=0.4, pue=1.5)
+    run = found.run_energy
+    assert run is not None
+    assert run["energy_price"] == pytest.approx(0.2 * run["site_kwh"])
+    assert run["kg_co2e"] == pytest.approx(0.4 * run["site_kwh"])
+    plain = train(tokens=1e9, pue=1.0).run_energy
+    assert plain is not None
+    assert run["site_kwh"] == pytest.approx(1.5 * plain["site_kwh"])
+    assert "energy_price" not in plain
+
+
+def test_serving_per_token_and_under_a_limit() -> None:
+    usual, held = serve(), serve(power_limit=350.0)
+    assert usual.power
+    assert held.power
+    told = usual.power.to_dict()
+    tokens = usual.output_tokens_per_s.value
+    assert told["energy_per_token_j"]["value"] == pytest.approx(usual.power.mean * 4 / tokens)
+    assert held.power.mean <= 350.0 < usual.power.mean
+    assert held.tpot.value >= usual.tpot.value
+    assert held.output_tokens_per_s.value <= usual.output_tokens_per_s.value
+
+
+def test_an_engine_that_waits_for_requests_draws_less() -> None:
+    busy = serve(concurrency=None, rate=20.0)
+    calm = serve(concurrency=None, rate=0.5)
+    assert busy.power
+    assert calm.power
+    assert calm.power.mean < busy.power.mean
+
+
+def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
+    line = (
+        "predict train --model llama3-8b --system dgx-h100 --gpus 8 --global-batch 8 "
+        "--seq-len 4096 --power-limit 400,500 --json -"
+    )
+    status, out, _ = cli(*line.split())
+    assert status == 0
+    limits = [one["step_time_s"]["value"] for one in json.loads(out)["predictions"]]
+    assert limits[0] > limits[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"power_limit": 50.0}, "--power-limit 50 W"),
+        ({"power_limit": 900.0}, "--power-limit 900 W"),
+        ({"inlet": 95.0}, "--inlet 95 C"),
+        ({"clock": 9000.0}, "--clock 9000 MHz"),
+        ({"price_per_kwh": -1.0}, "price_per_kwh"),
+        ({"cooling": "wind"}, "cooling"),
+    ],
+)
+def test_what_cannot_be_gets_one_line(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(reckon.InputError, match=text) as caught:
+        train(**fields)
+    assert "\n" not in str(caught.value)

@@ -13,10 +13,12 @@ from predictor.models.model import Model
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.training import TrainingPlan
+from predictor.timing import Taxes
 from predictor.timing.calibration import RunParameters
 from predictor.timing.collectives import collective_time
 from predictor.timing.kernels import operator_times
 from predictor.training.decomposition import Parts, parts
+from predictor.training.doubts import Doubt
 from predictor.training.explanation import Explanation, Ground, Named, Remedy
 from predictor.training.step import Environment, Step, assemble
 from predictor.work.communication import (
@@ -202,8 +204,17 @@ def test_passes_of_a_stage_are_its_operators() -> None:
 def test_shares_are_of_the_whole_step() -> None:
     named = Named("a", "forward", 2.0, 0.25, 1.0, "memory", "measured")
     remedy, ground = Remedy("b", 4.0, 0.5, ""), Ground("c", 1.0, "measured", 0.1, 3)
-    own = Explanation(8.0, {"forward": 2.0, "backward": 6.0}, (named,), (remedy,), (ground,))
+    own = Explanation(
+        step_time=8.0,
+        terms={"forward": 2.0, "backward": 6.0},
+        operators=(named,),
+        remedies=(remedy,),
+        grounds=(ground,),
+        doubts=(Doubt("vpp", 1.0, 2, -0.1),),
+        taxes=Taxes(8.0, {"launch": 2.0}, 2.0),
+    )
     told = own.to_dict()
+    assert told["worth_stating"] == [{"field": "vpp", "assumed": 1, "other": 2, "change": -0.1}]
     assert {name: one["share"] for name, one in told["terms"].items()} == {
         "forward": 0.25,
         "backward": 0.75,

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_no_fleet_is_offered_where_none_keeps_the_promise(
 
     def late(*arguments, **rest):
         found = true(*arguments, **rest)
-        return type(found)(found.arrival, found.first + 1.0, found.last + 1.0, found.output_len, 0)
+        return replace(found, first=found.first + 1.0, last=found.last + 1.0)
 
     monkeypatch.setattr(finalists, "one_by_one", late)
     status, out, err = cli(*INFER, "--simulate", "50")

@@ -5,6 +5,7 @@ from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
     EXPLAIN,
     ORDER,
+    PACKINGS,
     PLACEMENTS,
     PLAN,
     PREDICT,
@@ -104,6 +105,7 @@ __all__ = [
     "NUMERIC_FIELDS",
     "OFFLOADS",
     "ORDER",
+    "PACKINGS",
     "PIPELININGS",
     "PLACEMENTS",
     "PLAN",

@@ -194,6 +194,15 @@ PLACEMENTS = ("given", "balanced")
 """Experts lie in the order of their numbers, or are dealt to the ranks by their load."""
 
 
+PACKINGS = ("fixed", "balanced", "unmasked", "padded")
+"""Windows cut from documents one after the other, which attend to themselves alone; documents dealt
+to ranks and micro-batches by cost; windows that attend over all of their documents; a document
+per sequence, and padding."""
+
+DIVISIONS = ("sequence", "document")
+"""What context-parallel ranks divide: the whole sequence, or each document in it."""
+
+
 def expert_fields(touches: tuple[str, ...]) -> tuple[PlanField, ...]:
     """What both plans say of how tokens fall on experts; from it follows `expert_load`."""
     return (

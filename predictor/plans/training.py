@@ -109,6 +109,11 @@ class TrainingPlan:
     ep and etp are taken from those of a pipeline stage.
 
     recompute_chunk  layers of which full recomputation keeps one input
+    document         length of equal documents in a sequence with as much attention [tokens]; NaN:
+                     one as long as it
+    attention_load   attention of the slowest rank that divides a sequence, over the mean
+    attention_cv, attention_skew   of the attention of a micro-batch
+    useful           share of the tokens that are no padding
     """
 
     tp: Numeric
@@ -140,6 +145,11 @@ class TrainingPlan:
     expert_load: Numeric = 1.0
     routed_nodes: Numeric = np.nan
     lora_rank: Numeric = 16.0
+    document: Numeric = np.nan
+    attention_load: Numeric = 1.0
+    attention_cv: Numeric = 0.0
+    attention_skew: Numeric = 0.0
+    useful: Numeric = 1.0
     precision: str = "bf16"
     recompute: str = "none"
     cuda_graphs: str = "none"
@@ -265,6 +275,8 @@ LAYER_FIELDS = (
     "routed_nodes",
     "lora_rank",
     "vocab_multiple",
+    "document",
+    "attention_load",
 )
 """The numeric fields on which the operators of a layer and of the ends depend; the others decide
 only how layers are put together, and how far apart the ranks of a group lie."""

@@ -6,11 +6,13 @@ from predictor.plans.fields import (
     ALL,
     CLUSTER_FIELDS,
     COUNT,
+    DIVISIONS,
     EVERYWHERE,
     EXPLAIN,
     LOAD,
     NATURAL,
     ORDER,
+    PACKINGS,
     PART,
     PLAN,
     POSITIVE,
@@ -125,6 +127,26 @@ _BATCH = (
     PlanField(
         "global_batch", COUNT, "Sequences per step.", ALL, unit="sequences",
         default="none: must be stated", flags=EVERYWHERE,
+    ),
+    PlanField(
+        "documents", TEXT, "Lengths of what sequences are packed of.", ALL,
+        default="one per sequence", held="",
+        reason="sequences are as long as documents unless stated",
+        more="`wlb`, `wikipedia` or `dclm`; `lognormal:MEAN:SIGMA`; or a file with a length for "
+        "each document.",
+    ),
+    PlanField(
+        "packing", WORD, "How documents make sequences.",
+        (*PASSES, "pipeline", "communication"), choices=PACKINGS, default="fixed", held="",
+        reason="most loaders concatenate and cut",
+        more="Cut into windows, or dealt by cost, where each attends to itself alone; in windows "
+        "that attend over all; padded, one to a sequence.",
+    ),
+    PlanField(
+        "cp_sharding", WORD, "What context-parallel ranks divide.",
+        (*PASSES, "communication"), choices=DIVISIONS, default="sequence", held="",
+        reason="as frameworks do (Megatron's zigzag)",
+        more="The sequence, whose documents then fall on them unequally, or each document.",
     ),
     PlanField(
         "seq_len", COUNT, "Tokens per sequence.", ALL, unit="tokens",
@@ -432,5 +454,11 @@ TRAINING_FIELDS: Table = table(
 )  # fmt: skip
 """What a request may state of a training plan."""
 
-TRAINING_DERIVED = {"recompute_chunk": "recompute_method and recompute_layers"}
+TRAINING_DERIVED = {
+    "recompute_chunk": "recompute_method and recompute_layers",
+    **dict.fromkeys(
+        ("document", "attention_load", "attention_cv", "attention_skew", "useful"),
+        "documents, packing and cp_sharding",
+    ),
+}
 """Fields of the plan that follow from others of the request: field -> from which."""

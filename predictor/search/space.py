@@ -23,7 +23,13 @@ from predictor.search.axes import AXES, Axis, Columns, Setting, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.timing import RunParameters
 from predictor.training import STEP_CATEGORIES, complete_training, distinct
-from predictor.variation import LOAD_KEYS, load_of
+from predictor.variation import (
+    LOAD_KEYS,
+    PACKED_FIELDS,
+    PACKING_KEYS,
+    load_of,
+    packed_fields,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +84,7 @@ class Space:
         pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
         table = np.array(list(pairs), dtype=float)
         rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
-        for axis in (*AXES, *_stated(given), *_routed(given)):
+        for axis in (*AXES, *_stated(given), *_routed(given), *_documents(given)):
             if axis.when is None:
                 rows, _ = extend(rows, axis, self.setting)
         return rows
@@ -197,6 +203,37 @@ def _stated(given: Given) -> list[Axis]:
     ]
 
 
+def _single(given: Given, names: Sequence[str]) -> dict[str, Any]:
+    """Those of some fields that are stated.
+
+    Raises InputError where one has several values.
+    """
+    stated: dict[str, Any] = {}
+    for name in names:
+        if name in given:
+            values = given[name]
+            if isinstance(values, Range) or len(values) > 1:
+                raise InputError(f"{name} takes one value in a search")
+            stated[name] = values[0]
+    return stated
+
+
+def _documents(given: Given) -> list[Axis]:
+    """What stated documents make of the sequences of each layout, field by field."""
+    stated = _single(given, PACKING_KEYS)
+    if not stated:
+        return []
+    whole = given.get("cp_kind") == ("ulysses",)
+
+    def axis(field: str) -> Axis:
+        def values(at: Setting, seq_len: float, micro_batch: float, cp: float) -> list[float]:
+            return [packed_fields(stated, seq_len, micro_batch, cp, whole)[field]]
+
+        return Axis(field, ("seq_len", "micro_batch", "cp"), values)
+
+    return [axis(field) for field in PACKED_FIELDS]
+
+
 ROUTED = ("tp", "cp", "micro_batch", "seq_len", "ep", "etp")
 """Numbers on which the busiest rank's load depends where loads of experts are stated."""
 
@@ -204,14 +241,9 @@ ROUTED = ("tp", "cp", "micro_batch", "seq_len", "ep", "etp")
 def _routed(given: Given) -> list[Axis]:
     """The load of each layout's busiest rank, where loads of experts are stated; no plan where
     replicas do not fill its ranks."""
-    stated = {name: given[name] for name in LOAD_KEYS if name in given}
-    if not stated:
+    one = _single(given, LOAD_KEYS)
+    if not one:
         return []
-    one: dict[str, Any] = {}
-    for name, values in stated.items():
-        if isinstance(values, Range) or len(values) > 1:
-            raise InputError(f"{name} takes one value in a search")
-        one[name] = values[0]
 
     def load(
         at: Setting,

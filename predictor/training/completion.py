@@ -60,8 +60,10 @@ from predictor.variation import (
     Profile,
     faults,
     load_of,
+    packed_fields,
     profile,
     take_loads,
+    take_packing,
 )
 
 TRAINED_LOAD = 1.1
@@ -123,7 +125,7 @@ def complete_training(
     filler.run(_recipe(values, model, cluster.accelerator))
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     filler.run(habits.defaults())
-    routed = _routed(values, model)
+    routed, documents = _routed(values, model), take_packing(values)
     filler.run(_numbers(values, model, cluster))
     draft = Draft(model, cluster, values, habits.split)
     candidates = layouts(draft)
@@ -133,7 +135,7 @@ def complete_training(
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
     plan = draft.plan(*layout, again)
-    plan = _loaded(filler, plan, model, routed)
+    plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
     filler.run(_planned(plan, model))
     _reachable(plan, cluster)
     if strict:
@@ -220,6 +222,19 @@ def _whole_run(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
     if price is not None and tokens is None:
         raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
     return tokens, price
+
+
+def _packed(filler: Filler, plan: TrainingPlan, documents: dict[str, Any]) -> TrainingPlan:
+    """The plan with what stated documents make of its sequences."""
+    if not documents:
+        return plan
+    window, several, ranks = (float(v) for v in (plan.seq_len, plan.micro_batch, plan.cp))
+    found: dict[str, Any] = packed_fields(
+        documents, window, several, ranks, plan.cp_kind == "ulysses"
+    )
+    rule = f"documents {documents['documents']}, packing {documents.get('packing', 'fixed')}"
+    filler.run([Default(name, round(value, 4), rule) for name, value in found.items()])
+    return replace(plan, **found)
 
 
 def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:

@@ -54,6 +54,8 @@ class Parts:
     repeats     how often the data-parallel collectives repeat in a step
     host        whether the accelerator is the host itself
     loading     seconds in which a rank's tokens of a step are loaded
+    attention_cv, attention_skew   of the attention of a micro-batch
+    replicas    of pipelines
     """
 
     at: Stages
@@ -79,6 +81,9 @@ class Parts:
     repeats: Array
     host: Array
     loading: Array
+    attention_cv: Array
+    attention_skew: Array
+    replicas: Array
     schedule: str
 
     def spread(self, value: Array) -> Array:

@@ -61,6 +61,9 @@ class Frame:
     repeats: Array
     host: Array
     loading: Array
+    attention_cv: Array
+    attention_skew: Array
+    replicas: Array
 
     def take(self, index: npt.NDArray[np.intp]) -> Frame:
         """Those of some plans of a batch of one dimension."""
@@ -137,6 +140,9 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
         host=whole(1.0 if accelerator.is_host else 0.0),
+        attention_cv=whole(plan.attention_cv),
+        attention_skew=whole(plan.attention_skew),
+        replicas=whole(plan.dp),
         loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
     )
 

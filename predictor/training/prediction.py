@@ -80,8 +80,8 @@ class TrainingPrediction:
 
     @property
     def tokens_per_step(self) -> Numeric:
-        """Tokens that one step trains on."""
-        return self.plan.global_batch * self.plan.seq_len
+        """Tokens that one step trains on, padding aside."""
+        return self.plan.global_batch * self.plan.seq_len * self.plan.useful
 
     @property
     def tokens_per_s(self) -> Array:

@@ -19,6 +19,7 @@ from predictor.plans import LINE, SCHEDULES, Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.layer import Exchange
+from predictor.variation import waiting_for
 from predictor.work import PASSES
 
 TERMS = (
@@ -296,6 +297,29 @@ def _links(book: _Ledger) -> _Links:
     return _Links(transfer, latency, family, sigma)
 
 
+def _attention(book: _Ledger) -> Array:
+    """Seconds of the attention of one micro-batch on each stage kind."""
+    found: Array = np.zeros(book.full)
+    for (module, _, own), time in book.parts.work.items():
+        if own.startswith("attention"):
+            found = found + book.on_stages(module, book.stretch[own] * time)
+    return found
+
+
+def _unequal(parts: Parts, share: Array) -> Array:
+    """What micro-batches of unequal attention add to the passes of a step, over these.
+
+    share   of a micro-batch's time that is attention
+    """
+    return waiting_for(
+        share * parts.attention_cv,
+        parts.attention_skew,
+        parts.at.count.sum(axis=0),
+        parts.m,
+        parts.replicas,
+    )
+
+
 def _launched(book: _Ledger) -> Array:
     """Time of a micro-batch on each stage kind [s], what the host adds by its launches booked."""
     parts, using = book.parts, book.using
@@ -361,6 +385,9 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     breakdown = {term: critical(value) for term, value in book.terms.items()}
     rest = busy - sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     breakdown["bubble"] = np.maximum(rest, 0.0)  # not below zero by rounding
+    if np.any(parts.attention_cv > 0):
+        share = critical(_attention(book)) / np.maximum(critical(stage_time), 1e-30)
+        breakdown["bubble"] = breakdown["bubble"] + busy * _unequal(parts, share)
     breakdown["pp_communication"] = breakdown["pp_communication"] + waits
     breakdown["dp_communication"] = _chosen(exposed, last)
     breakdown["optimizer"] = _chosen(parts.update, last)

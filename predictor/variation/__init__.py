@@ -16,6 +16,15 @@ from predictor.variation.experts import (
 from predictor.variation.faults import Fault, faults
 from predictor.variation.links import fair_shares
 from predictor.variation.outcome import LEVELS, Series, levels, stalled
+from predictor.variation.packing import (
+    PACKED_FIELDS,
+    PACKING_KEYS,
+    Packed,
+    packed,
+    packed_fields,
+    take_packing,
+    waiting_for,
+)
 from predictor.variation.profile import NONE, SILENT, TERMS, Profile, known, names, profile
 from predictor.variation.sharing import shared
 
@@ -23,12 +32,15 @@ __all__ = [
     "LEVELS",
     "LOAD_KEYS",
     "NONE",
+    "PACKED_FIELDS",
+    "PACKING_KEYS",
     "SILENT",
     "TERMS",
     "Busiest",
     "Fault",
     "Loads",
     "Meeting",
+    "Packed",
     "Profile",
     "Series",
     "Waiting",
@@ -39,10 +51,14 @@ __all__ = [
     "levels",
     "load_of",
     "names",
+    "packed",
+    "packed_fields",
     "parse_loads",
     "profile",
     "shared",
     "stalled",
     "take_loads",
+    "take_packing",
     "waiting",
+    "waiting_for",
 ]

@@ -68,15 +68,22 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
 def training_reading(model: Model, plan: TrainingPlan) -> Reading:
     """The sequences of a micro-batch. Ulysses gives each context-parallel rank whole sequences of
     fewer heads (Jacobs et al. 2023); the other kinds leave it all heads of a part of the sequence,
-    cut so that all ranks have as many keys to see."""
+    cut so that all ranks have as many keys to see. Packed documents attend to themselves alone:
+    as so many equal ones with as much attention."""
     whole = plan.cp_kind == "ulysses"
+    sequences, length = plan.micro_batch, plan.seq_len
+    if not np.all(np.isnan(plan.document)):
+        length = np.where(np.isnan(plan.document), plan.seq_len, plan.document)
+        sequences = plan.micro_batch * plan.seq_len / length
     return Reading(
-        sequences=plan.micro_batch,
-        query=plan.seq_len + 0.0 * plan.cp if whole else plan.seq_len / plan.cp,
-        keys=plan.seq_len,
-        seen=model.mean_keys(plan.seq_len, False),
-        windowed=model.mean_keys(plan.seq_len, True) if model.sliding_window else 0.0,
-        reach=plan.seq_len,  # the keys of all ranks come by
+        sequences=sequences,
+        query=length + 0.0 * plan.cp if whole else length / plan.cp,
+        keys=length,
+        seen=model.mean_keys(length, False) * plan.attention_load,
+        windowed=(
+            model.mean_keys(length, True) * plan.attention_load if model.sliding_window else 0.0
+        ),
+        reach=length,  # the keys of all ranks come by
         split=plan.cp if whole else 1.0,
     )
 

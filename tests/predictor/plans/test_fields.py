@@ -114,6 +114,7 @@ BASE = {"gpus": 32, "tp": 2, "pp": 2, "cp": 2, "vpp": 2, "global_batch": 128, "s
         "micro_batch": 1, "recompute": "selective", "sharding": "fsdp"}  # fmt: skip
 EXPERTS = {**BASE, "ep": 4, "dispatch": "once"}
 ROUTED = {**EXPERTS, "expert_loads": "zipf:1"}
+PACKED = {**BASE, "documents": "wlb"}
 FULL = {**BASE, "recompute": "full"}
 AWAY = {**BASE, "offload_optimizer": 0.5, "offload_activations": 0.5}
 OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
@@ -123,6 +124,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "first_layers": ("llama3-8b", {**BASE, "vpp": 1}, 14),
     "last_layers": ("llama3-8b", {**BASE, "vpp": 1}, 14),
     "expert_load": ("mixtral-8x7b", EXPERTS, 1.5),
+    "packing": ("llama3-8b", PACKED, "balanced"),
+    "cp_sharding": ("llama3-8b", PACKED, "document"),
     "expert_loads": ("mixtral-8x7b", EXPERTS, "zipf:0.6"),
     "expert_replicas": ("mixtral-8x7b", ROUTED, 4),
     "expert_placement": ("mixtral-8x7b", ROUTED, "balanced"),

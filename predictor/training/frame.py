@@ -116,8 +116,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     updated = dense.trained + experts.trained
     if sharding.optimizer:
         updated = dense.trained / plan.shard_group + experts.trained / plan.expert_shard_group
-    updates = update_operators(plan, updated)
-    update = operator_times(updates, accelerator, calibration, full)
+    update = operator_times(update_operators(plan, updated), accelerator, calibration, full)
     update_time, update_sigma = update.time.sum(axis=0), update.sigma
     if np.any(np.asarray(plan.offload_optimizer) > 0):
         update_time = offload.update_time(plan, accelerator, np.asarray(updated), update_time)

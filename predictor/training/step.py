@@ -306,11 +306,13 @@ def _attention(book: _Ledger) -> Array:
     return found
 
 
-def _unequal(parts: Parts, share: Array) -> Array:
-    """What micro-batches of unequal attention add to the passes of a step, over these.
-
-    share   of a micro-batch's time that is attention
-    """
+def _unequal(book: _Ledger, stage_time: Array, slowest: npt.NDArray[np.intp]) -> Array | float:
+    """What micro-batches of unequal attention add to the passes of a step, over these: as much as
+    attention is of a micro-batch's time on the slowest stage."""
+    parts = book.parts
+    if not np.any(parts.attention_cv > 0):
+        return 0.0
+    share = _chosen(_attention(book) / np.maximum(stage_time, 1e-30), slowest)
     return waiting_for(
         share * parts.attention_cv,
         parts.attention_skew,
@@ -384,10 +386,8 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     last = np.argmax(np.where(present, exposed, 0.0) + parts.update, axis=0)
     breakdown = {term: critical(value) for term, value in book.terms.items()}
     rest = busy - sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
-    breakdown["bubble"] = np.maximum(rest, 0.0)  # not below zero by rounding
-    if np.any(parts.attention_cv > 0):
-        share = critical(_attention(book)) / np.maximum(critical(stage_time), 1e-30)
-        breakdown["bubble"] = breakdown["bubble"] + busy * _unequal(parts, share)
+    # Not below zero by rounding.
+    breakdown["bubble"] = np.maximum(rest, 0.0) + busy * _unequal(book, stage_time, slowest)
     breakdown["pp_communication"] = breakdown["pp_communication"] + waits
     breakdown["dp_communication"] = _chosen(exposed, last)
     breakdown["optimizer"] = _chosen(parts.update, last)
@@ -405,8 +405,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     sigmas[links.family] = np.maximum(sigmas.get(links.family, 0.0), links.sigma)
     ends = {"dp": breakdown["dp_communication"], "optimizer": breakdown["optimizer"]}
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
-    sent = 2.0 * m * (links.transfer + links.latency)
-    hidden["pp"] = hidden["pp"] + np.maximum(sent - waits, 0.0)
+    hidden["pp"] = hidden["pp"] + np.maximum(2.0 * m * passes.hop - waits, 0.0)
     return Step(
         step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,

@@ -120,14 +120,20 @@ reckon --help lists all commands, reckon show models | systems | fields what the
 reckon serve opens a page.
 """
 
-LONGEST = 80
-"""Letters of a value that a message repeats."""
+LONGEST, LONGEST_PATH = 80, 240
+"""Letters of a value, and of a path, that a message repeats."""
 
 
 def shortened(message: str) -> str:
-    """A message on one line, with values in it cut that are longer than `LONGEST`."""
+    """A message on one line, with values in it cut that are longer than `LONGEST`; paths, which
+    have to be found, than `LONGEST_PATH`."""
+
+    def cut(found: re.Match[str]) -> str:
+        most = LONGEST_PATH if os.sep in found[0] else LONGEST
+        return found[0] if len(found[0]) <= most else f"{found[0][: most - 3]}..."
+
     line = " ".join(message.split("\n")) if "\n" in message else message
-    return re.sub(rf"\S{{{LONGEST + 1},}}", lambda found: f"{found[0][: LONGEST - 3]}...", line)
+    return re.sub(rf"\S{{{LONGEST + 1},}}", cut, line)
 
 
 def main(arguments: list[str] | None = None) -> int:

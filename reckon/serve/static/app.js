@@ -15,7 +15,7 @@ const FORM = {
                   ["global_batch", "global batch"], ["tokens", "tokens in all"]]],
     ["Cluster", [["system", "system", "systems"], ["gpus", "GPUs"],
                  ["price_per_gpu_hour", "price per GPU hour"],
-                 ["variation", "how alike", "choices"]]],
+                 ["variation", "how alike", ["none", "tuned", "typical", "cloud"]]]],
     ["Layout", [["tp", "tensor parallel", POWERS], ["pp", "pipeline parallel", POWERS],
                 ["cp", "context parallel", POWERS], ["ep", "expert parallel", POWERS],
                 ["vpp", "virtual stages", ["1", "2", "3", "4", "5", "6", "8"]],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.plans.fields import ALL, POSITIVE, PREDICT, WORD, PlanField
+from predictor.plans.fields import ALL, LOAD, POSITIVE, PREDICT, WORD, PlanField
 from predictor.power import COOLINGS
 
 POWER_FIELDS = (
@@ -35,7 +35,7 @@ POWER_FIELDS = (
         default="none stated", flags=(PREDICT,), metavar="X", lists=False, held="", quiet=True,
     ),
     PlanField(
-        "pue", POSITIVE, "Power of the site over that of its machines.", ALL, default="1.15",
+        "pue", LOAD, "Power of the site over that of its machines.", ALL, default="1.15",
         reason="AWS 2023", held="",
     ),
 )  # fmt: skip

@@ -4,8 +4,6 @@ from predictor.training.completion import (
     TRAINED_LOAD,
     TrainingRequest,
     complete_training,
-    reliability_defaults,
-    reliability_of,
 )
 from predictor.training.decomposition import Parts, parts, stack, take
 from predictor.training.explanation import Explanation, explain
@@ -51,6 +49,7 @@ from predictor.training.variation import (
     vary,
     vary_step,
 )
+from predictor.training.whole_run import reliability_defaults, reliability_of
 
 __all__ = [
     "ANY",

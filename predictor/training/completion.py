@@ -7,15 +7,12 @@ recomputation.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from predictor import catalog
 from predictor.catalog import (
     NAMED,
     STORED,
@@ -25,14 +22,9 @@ from predictor.catalog import (
     TrainingPlanSpec,
     complete_cluster,
     conditions_of,
-    dated,
     default_precision,
-    framework_settings,
     named_model,
     note_names,
-    recipe_facts,
-    settings_of,
-    spelled,
     with_host,
 )
 from predictor.errors import InputError
@@ -51,17 +43,27 @@ from predictor.training.fitting import (
     recomputations,
 )
 from predictor.training.fleet import Fleet
+from predictor.training.habits import (
+    WHOLE,
+    Habits,
+    habits_of,
+    recipe,
+    stated_recompute,
+    whole_share,
+)
 from predictor.training.reliability import Reliability
+from predictor.training.whole_run import (
+    budget_of,
+    machines_of,
+    reliability_from,
+)
 from predictor.units import GB
 from predictor.variation import (
-    NONE,
     SILENT,
     Fault,
     Profile,
-    faults,
     load_of,
     packed_fields,
-    profile,
     take_loads,
     take_packing,
 )
@@ -120,9 +122,9 @@ def complete_training(
     cluster = with_host(cluster, values)
     filler.need("seq_len", "global_batch")
     _precision(filler, model, cluster.accelerator)
-    habits = _habits(filler, model)
-    _stated_recompute(values, habits)
-    filler.run(_recipe(values, model, cluster.accelerator))
+    habits = habits_of(filler, model)
+    stated_recompute(values, habits)
+    filler.run(recipe(values, model, cluster.accelerator, habits))
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
@@ -142,54 +144,17 @@ def complete_training(
         _consistent(plan, values)
         check(plan, model)
     filler.run(_host(plan, cluster))
-    tokens, price = _whole_run(values)
-    trust = _reliability(filler) if tokens is not None else reliability_of(reliability_defaults())
+    tokens, price = budget_of(values)
     return TrainingRequest(
         model=model,
         cluster=cluster,
         plan=plan,
         tokens=tokens,
         assumed=tuple(filler.assumed),
-        reliability=trust,
+        reliability=reliability_from(filler, tokens),
         price=price,
-        **_machines(values, tokens),
+        **machines_of(values, tokens),
         conditions=conditions_of(values),
-    )
-
-
-FLEET = (
-    "spares",
-    "repair_hours",
-    "preempted_hours",
-    "returned_hours",
-    "preempted_group",
-    "elastic",
-)
-"""Fields of a fleet; a run has one where any is stated."""
-
-
-def _machines(values: Mapping[str, Any], tokens: float | None) -> dict[str, Any]:
-    """How the machines of a run vary, what of them is slow, what stands by."""
-    return {
-        "variation": profile(values.get("variation", NONE)),
-        "faults": faults(values.get("faults", NONE)),
-        "fleet": _fleet(values, tokens),
-    }
-
-
-def _fleet(values: Mapping[str, Any], tokens: float | None) -> Fleet | None:
-    stated = [name for name in FLEET if name in values]
-    if not stated:
-        return None
-    if tokens is None:
-        raise InputError(f"{stated[0]} is of a whole run; give --tokens too")
-    return Fleet(
-        spares=int(values.get("spares", 0)),
-        repair=3600.0 * values.get("repair_hours", 24.0),
-        every=3600.0 * values.get("preempted_hours", np.inf),
-        returned=3600.0 * values.get("returned_hours", 1.0),
-        group=max(float(values.get("preempted_group", 1.0)), 1.0),
-        elastic=bool(values.get("elastic", False)),
     )
 
 
@@ -214,14 +179,6 @@ def _loaded(
     found = load_of(routed, model, float(plan.ep), float(copies))
     filler.assumed.append(found)
     return replace(plan, expert_load=found.value)
-
-
-def _whole_run(values: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Tokens of a run and its price per accelerator and hour, where stated."""
-    tokens, price = values.get("tokens"), values.get("price_per_gpu_hour")
-    if price is not None and tokens is None:
-        raise InputError("--price-per-gpu-hour is of a whole run; give --tokens too")
-    return tokens, price
 
 
 def _packed(filler: Filler, plan: TrainingPlan, documents: dict[str, Any]) -> TrainingPlan:
@@ -250,100 +207,6 @@ def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:
         accelerator.peak_for(PEAK.get(dtype, dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class Habits:
-    """What a framework does where nothing is stated.
-
-    label      the framework, and until when it did so
-    settings   of plan fields
-    split      sequence parallelism: yes or no, or 'tp': where tp divides
-    recompute  a kind of recomputation, or `FIT`
-    means      what its own words for recomputation mean
-    """
-
-    label: str
-    settings: Mapping[str, Any]
-    split: bool | str
-    recompute: str
-    means: Mapping[str, str]
-
-    def defaults(self) -> list[Default]:
-        """Fields of a plan that it sets."""
-        rule = f"default of {self.label}"
-        found = self.settings.items()
-        return [Default(field, value, rule) for field, value in found if value != WHOLE]
-
-
-def _habits(filler: Filler, model: Model) -> Habits:
-    framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
-    filler.values["framework"] = framework
-    settings, label = framework_settings(framework, filler.values.get("era"), model, filler.values)
-    filler.values.setdefault("era", "neutral")
-    split, means = settings.pop("sequence_parallel", False), settings.pop("means")
-    usual = settings.pop("recompute", FIT)
-    asked = filler.values.get("recompute") == FIT
-    if settings.get("reshard") == WITHOUT_PP:
-        settings["reshard"] = int(filler.values.get("pp") or 1) == 1
-    return Habits(
-        label=label,
-        settings=settings,
-        split=split,
-        recompute=FIT if asked else usual,
-        means=means,
-    )
-
-
-def _recipe(values: Mapping[str, Any], model: Model, accelerator: Accelerator) -> Iterator[Default]:
-    """What the framework's published recipe for this model, accelerator and precision sets, where
-    the plan can be of that recipe."""
-    task = "lora" if str(values.get("trained", "")).startswith("lora") else "pretrain"
-    facts = recipe_facts(
-        framework=values["framework"],
-        era=None if values["era"] == "neutral" else dated(values["era"]),
-        model=model.name,
-        task="sft" if model.name.endswith("-sft") else task,
-        accelerator=accelerator.name,
-        precision=values["precision"],
-    )
-    pipelined = "pp" in values
-    for fact in facts:
-        if fact.field in values:
-            continue
-        found = settings_of(fact, model.layers, pipelined)
-        if _of_recipe(fact.field, found, values, model):
-            for field, value in found.items():
-                yield Default(field, value, f"recipe in {fact.source}")
-
-
-def _of_recipe(
-    field: str, found: Mapping[str, Any], values: Mapping[str, Any], model: Model
-) -> bool:
-    """Whether a plan with what is stated of it can have a recipe's setting."""
-    pp = int(values.get("pp") or 1)
-    if field in ("ep_overlap", "dispatch", "etp"):
-        return model.is_moe
-    if field == "vpp":
-        even = model.layers % (pp * int(found["vpp"])) == 0
-        return pp > 1 and even and "schedule" not in values
-    if field == "micro_batch":
-        return _whole_share(values) % int(found["micro_batch"]) == 0
-    if field == "sharding":
-        return found["sharding"] != "fsdp" or pp == 1
-    return True
-
-
-WITHOUT_PP, WHOLE = "without_pp", "whole"
-"""Habits of dropping gathered weights where there is no pipeline, and of taking all of a rank's
-sequences of a step at once."""
-
-
-def _whole_share(values: Mapping[str, Any]) -> int:
-    """Sequences of a step on one data-parallel rank, at least one."""
-    ranks = math.prod(int(values.get(name) or 1) for name in ("tp", "pp", "cp"))
-    replicas = int(values.get("dp") or max(int(values.get("gpus") or ranks) // ranks, 1))
-    return max(int(values["global_batch"]) // replicas, 1)
-
-
 def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Default]:
     schedule = values.get("schedule", "1f1b")
     return [
@@ -361,17 +224,9 @@ def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Defau
             "forward and backward chunks that run together",
             when=model.is_moe and schedule in ("dualpipe", "dualpipev"),
         ),
-        Default("micro_batch", _whole_share(values), "a rank's sequences at once", when=at_once),
+        Default("micro_batch", whole_share(values), "a rank's sequences at once", when=at_once),
         Default("micro_batch", 1, "one sequence unless stated"),
     ]
-
-
-def _stated_recompute(values: dict[str, Any], habits: Habits) -> None:
-    """Recomputation in the framework's own words; `FIT` leaves it open."""
-    if values.get("recompute") == FIT:
-        del values["recompute"]
-    if values.get("recompute") in habits.means:
-        values["recompute"] = habits.means[values["recompute"]]
 
 
 def _numbers(values: Mapping[str, Any], model: Model, cluster: Cluster) -> list[Default]:
@@ -446,7 +301,13 @@ def _reachable(plan: TrainingPlan, cluster: Cluster) -> None:
         )
 
 
+SOLE = {"none", "layers", "step"}
+"""Of `CUDA_GRAPHS`, what holds all or nothing."""
+
+
 def _consistent(plan: TrainingPlan, values: Mapping[str, Any]) -> None:
+    if len(plan.captured) > 1 and (alone := SOLE & set(plan.captured)):
+        raise InputError(f"cuda_graphs {plan.cuda_graphs}: {min(alone)} goes with nothing else")
     if int(plan.gpus) != values["gpus"]:
         raise InputError(
             f"gpus {values['gpus']} is not tp {values['tp']} x pp {values['pp']} x cp "
@@ -479,37 +340,3 @@ def _full_layers(filler: Filler, model: Model) -> None:
         raise InputError("recompute_layers counts layers of a stage; state --pp")
     share = min(number * values["pp"] * values["vpp"] / model.layers, 1.0)
     filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")
-
-
-@lru_cache(maxsize=1)
-def reliability_defaults() -> Mapping[str, Any]:
-    """How jobs fail and come back, `data/defaults/reliability.yaml`."""
-    return catalog.read_mapping(catalog.data_dir() / "defaults" / "reliability.yaml")
-
-
-def reliability_of(stated: Mapping[str, Any]) -> Reliability:
-    """Reliability from values with units in their keys."""
-    return Reliability(
-        mtbf=3600.0 * stated["mtbf_hours"],
-        sigma=stated["sigma"],
-        restart=stated["restart_s"],
-        storage=1e9 * stated["storage_gbs"],
-        blocking=stated["checkpoint_blocking"],
-        interval=stated.get("checkpoint_interval_s", np.nan),
-    )
-
-
-def _reliability(filler: Filler) -> Reliability:
-    """As stated, and the defaults for the rest; an MTBF that is stated has no spread."""
-    known = reliability_defaults()
-    given = "mtbf_hours" in filler.values
-    rules = {
-        "mtbf_hours": "geometric mean of five published fleets",
-        "restart_s": "five minutes to notice, five to initialise",
-        "storage_gbs": "as published runs write, per accelerator",
-        "checkpoint_blocking": "training waits for checkpoints",
-    }
-    stated = {name: filler.fill(name, known[name], rule) for name, rule in rules.items()}
-    stated["sigma"] = 0.0 if given else known["sigma"]
-    stated["checkpoint_interval_s"] = filler.values.get("checkpoint_interval_s", np.nan)
-    return reliability_of(stated)

@@ -18,8 +18,9 @@ from predictor.catalog.specs import TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
-from predictor.training.completion import complete_training, reliability_defaults, reliability_of
+from predictor.training.completion import complete_training
 from predictor.training.reliability import best_interval, checkpoint_bytes, goodput, useful_share
+from predictor.training.whole_run import reliability_defaults, reliability_of
 
 Make = Callable[..., TrainingPlan]
 HOUR, DAY = 3600.0, 86400.0

@@ -12,6 +12,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog import data_dir, recipe_facts, settings_of
 from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.errors import InputError
 from predictor.plans import CUDA_GRAPHS
 from predictor.timing.calibration import RunParameters
 from predictor.training import predict
@@ -115,3 +116,16 @@ def test_graphs_take_launches_away_and_nothing_else(model: str) -> None:
     for term in ("forward", "backward"):
         values = [float(one.breakdown[term]) for one in times.values()]
         np.testing.assert_allclose(values, values[0])
+
+
+def test_recomputation_that_has_to_fit_stays_open() -> None:
+    fields = {"model": "llama3-70b", "gpus": 64, "tp": 4, "pp": 4, "global_batch": 128}
+    assert complete(**fields, seq_len=8192).plan.recompute == "none"
+    fitted = complete(**fields, seq_len=32768, recompute="fit", era="2026-04")
+    assert fitted.plan.recompute != "none"
+
+
+def test_graphs_of_everything_go_with_nothing_else() -> None:
+    with pytest.raises(InputError, match="step goes with nothing else"):
+        complete(cuda_graphs="attention,step")
+    assert complete(cuda_graphs="attention,mlp").plan.captured == ("attention", "mlp")

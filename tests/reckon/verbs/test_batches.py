@@ -130,6 +130,12 @@ TRAINING = st.fixed_dictionaries(
         "sharding": st.sampled_from(["none", "zero1", "fsdp"]),
         "precision": st.sampled_from(["bf16", "fp8"]),
         "schedule": st.sampled_from(["1f1b", "zb-h1"]),
+        "framework": st.sampled_from(["megatron-bridge", "nemo"]),
+        "cuda_graphs": st.sampled_from(["attention", "layers", "step"]),
+        "expert_loads": st.sampled_from(["zipf:0.6", "zipf:1"]),
+        "documents": st.sampled_from(["wlb", "wikipedia"]),
+        "packing": st.sampled_from(["fixed", "balanced"]),
+        "power_limit": st.sampled_from([300.0, 350.0]),
     },
 )
 SERVING = st.fixed_dictionaries(
@@ -145,6 +151,14 @@ SERVING = st.fixed_dictionaries(
         "batch": st.sampled_from([1, 16]),
         "precision": st.sampled_from(["bf16", "fp8"]),
         "framework": st.sampled_from(["vllm", "sglang"]),
+        "version": st.sampled_from(["0.5.0", "0.9.2"]),
+        "batching": st.sampled_from(["mixed", "apart", "waiting"]),
+        "polling": st.sampled_from([1, 10]),
+        "memory_fraction": st.sampled_from([0.8, 0.9]),
+        "reductions": st.sampled_from(["apart", "joined"]),
+        "graph_limit": st.sampled_from([0, 256]),
+        "expert_loads": st.sampled_from(["zipf:0.6", "zipf:1"]),
+        "power_limit": st.sampled_from([300.0, 350.0]),
     },
 )
 

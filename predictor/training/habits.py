@@ -1,0 +1,129 @@
+"""What a framework does where a plan does not say: its defaults, and its published recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictor.catalog import (
+    Default,
+    Filler,
+    dated,
+    framework_settings,
+    recipe_facts,
+    settings_of,
+    spelled,
+)
+from predictor.hardware import Accelerator
+from predictor.models import Model
+from predictor.plans import FIT
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a framework does where nothing is stated.
+
+    label      the framework, and until when it did so
+    settings   of plan fields
+    split      sequence parallelism: yes or no, or 'tp': where tp divides
+    recompute  a kind of recomputation, or `FIT`
+    means      what its own words for recomputation mean
+    """
+
+    label: str
+    settings: Mapping[str, Any]
+    split: bool | str
+    recompute: str
+    means: Mapping[str, str]
+
+    def defaults(self) -> list[Default]:
+        """Fields of a plan that it sets."""
+        rule = f"default of {self.label}"
+        found = self.settings.items()
+        return [Default(field, value, rule) for field, value in found if value != WHOLE]
+
+
+def habits_of(filler: Filler, model: Model) -> Habits:
+    """What the framework of a request does, as far as model and plan are known."""
+    framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
+    filler.values["framework"] = framework
+    settings, label = framework_settings(framework, filler.values.get("era"), model, filler.values)
+    filler.values.setdefault("era", "neutral")
+    split, means = settings.pop("sequence_parallel", False), settings.pop("means")
+    usual = settings.pop("recompute", FIT)
+    asked = filler.values.get("recompute") == FIT
+    if settings.get("reshard") == WITHOUT_PP:
+        settings["reshard"] = int(filler.values.get("pp") or 1) == 1
+    return Habits(
+        label=label,
+        settings=settings,
+        split=split,
+        recompute=FIT if asked else usual,
+        means=means,
+    )
+
+
+def recipe(
+    values: Mapping[str, Any], model: Model, accelerator: Accelerator, habits: Habits
+) -> Iterator[Default]:
+    """What the framework's published recipe for this model, accelerator and precision sets, where
+    the plan can be of that recipe. Recomputation that has to fit (`FIT`) is left open."""
+    task = "lora" if str(values.get("trained", "")).startswith("lora") else "pretrain"
+    facts = recipe_facts(
+        framework=values["framework"],
+        era=None if values["era"] == "neutral" else dated(values["era"]),
+        model=model.name,
+        task="sft" if model.name.endswith("-sft") else task,
+        accelerator=accelerator.name,
+        precision=values["precision"],
+    )
+    pipelined = "pp" in values
+    # What graphs may hold depends on what is sharded.
+    for fact in sorted(facts, key=lambda fact: fact.field != "sharding"):
+        if fact.field in values or (fact.field == "recompute" and habits.recompute == FIT):
+            continue
+        found = settings_of(fact, model.layers, pipelined)
+        if _of_recipe(fact.field, found, values, model):
+            for field, value in found.items():
+                yield Default(field, value, f"recipe in {fact.source}")
+
+
+def _of_recipe(
+    field: str, found: Mapping[str, Any], values: Mapping[str, Any], model: Model
+) -> bool:
+    """Whether a plan with what is stated of it can have a recipe's setting."""
+    pp = int(values.get("pp") or 1)
+    if field in ("ep_overlap", "dispatch", "etp"):
+        return model.is_moe
+    if field == "vpp":
+        even = model.layers % (pp * int(found["vpp"])) == 0
+        return pp > 1 and even and "schedule" not in values
+    if field == "micro_batch":
+        return whole_share(values) % int(found["micro_batch"]) == 0
+    if field == "sharding":
+        return found["sharding"] != "fsdp" or pp == 1
+    if field == "cuda_graphs":  # off under Megatron FSDP (NeMo 2.3 to 2.5, scripts/performance)
+        return values.get("sharding") != "fsdp"
+    return True
+
+
+WITHOUT_PP, WHOLE = "without_pp", "whole"
+"""Habits of dropping gathered weights where there is no pipeline, and of taking all of a rank's
+sequences of a step at once."""
+
+
+def whole_share(values: Mapping[str, Any]) -> int:
+    """Sequences of a step on one data-parallel rank, at least one."""
+    ranks = math.prod(int(values.get(name) or 1) for name in ("tp", "pp", "cp"))
+    replicas = int(values.get("dp") or max(int(values.get("gpus") or ranks) // ranks, 1))
+    return max(int(values["global_batch"]) // replicas, 1)
+
+
+def stated_recompute(values: dict[str, Any], habits: Habits) -> None:
+    """Recomputation in the framework's own words; `FIT` leaves it open."""
+    if values.get("recompute") == FIT:
+        del values["recompute"]
+    if values.get("recompute") in habits.means:
+        values["recompute"] = habits.means[values["recompute"]]

@@ -1,11 +1,13 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all, and what of numbers JSON can say."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from predictor.errors import InputError
 
@@ -64,3 +66,17 @@ def prepare_folder(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"cannot write to folder {path}: {error.strerror or error}") from None
+
+
+def finite(value: Any) -> Any:
+    """The same content with arrays as lists, and NaN and infinity as null, which JSON has no words
+    for."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return finite(value.tolist())
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

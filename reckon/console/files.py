@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from predictor.files import write_text
+from predictor.files import finite, write_text
 
 _given: list[str] = []
 
@@ -22,17 +21,6 @@ def remember(arguments: list[str]) -> None:
 def line() -> str:
     """The command that was given."""
     return shlex.join(["reckon", *_given])
-
-
-def finite(value: Any) -> Any:
-    """The same content with NaN and infinity as null, which JSON has no words for."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def write_json(target: str, content: Any) -> None:

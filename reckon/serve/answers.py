@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError
+from predictor.files import finite
 from predictor.plans import PREDICT, SERVING_FIELDS, SWITCH, TRAINING_FIELDS, WEIGHTS, Table
 from predictor.timing import Calibration
 
@@ -53,17 +53,6 @@ def _one(found: list[Any]) -> Any:
 
 def _trimmed(content: Answer) -> Answer:
     return finite({**content, "operators": content["operators"][:LISTED]})
-
-
-def finite(value: Any) -> Any:
-    """The same content with NaN and infinity as null, which JSON has no words for."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def command(verb: str, fields: Mapping[str, Any], table: Table, group: str = "predict") -> str:

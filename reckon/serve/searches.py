@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from predictor.errors import InputError
-from reckon.serve.answers import Answer, command, finite
+from predictor.files import finite
+from reckon.serve.answers import Answer, command
 
 POINTS, LISTED = 1500, 12
 """Plans that the page draws, and lists."""

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from predictor.files import write_text
+from predictor.files import finite, write_text
 from reckon import __version__
 from reckon.vendored import plotly_script
 
@@ -38,19 +37,6 @@ class Chart:
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
     note: str = ""
-
-
-def finite(value: Any) -> Any:
-    """The same content with what is no number as null, and arrays as lists."""
-    if isinstance(value, Mapping):
-        return {key: finite(one) for key, one in value.items()}
-    if hasattr(value, "tolist"):
-        return finite(value.tolist())
-    if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wrap: int = -1) -> str:

@@ -53,15 +53,16 @@ docs: setup              ## the documentation as pages in site/, without the net
 scoreboard: setup        ## regenerate the accuracy tables of docs/accuracy and of the README
 	$(BIN)/python tools/scoreboard.py
 
-runs: setup              ## refit only the run parameters of data/calibrations/default (a minute)
+runs: setup              ## refit only the run parameters of data/calibrations/default; minutes
 	@test -d $(SHARED) || { echo "make runs needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.runs.fit $(SHARED)
 
-calibration: setup       ## refit data/calibrations from the shared measurement sets
+calibration: setup       ## refit all that ships from the shared measurement sets; an hour and a half
 	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.build $(SHARED) --out data/calibrations
+	$(MAKE) engines variation power
 
-engines: setup           ## refit the serving engines to published runs of inference; a minute
+engines: setup           ## refit the serving engines to published runs of inference; a quarter of an hour
 	@test -d $(SHARED) || { echo "make engines needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.serving.fit $(SHARED)/reference/inference.csv \
 	    $(SHARED)/bulk/inference/serving_runs.csv.gz --out data/calibrations/default

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from predictor.errors import InputError
-from predictor.training.completion import reliability_defaults
+from predictor.training.whole_run import reliability_defaults
 from predictor.training.reliability import best_interval, useful_share
 from predictor.variation.interruptions import (
     Tier,

@@ -14,8 +14,8 @@ from calibration.tables.cells import cell
 from predictor import catalog
 from predictor.errors import unknown
 
-ONE_PROMPT = "one prompt"
-"""A budget of as many tokens as one prompt, one token of each client and 64 more have."""
+ONE_PROMPT = "one_prompt_and"
+"""Key of a budget of as many tokens as one prompt, one token of each client and so many more."""
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +71,8 @@ def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict
                 raise unknown(f"condition of {source}'s scripts", name, ASKED)
         if all(ASKED[name](value, asked) for name, value in where.items()):
             found |= setting["set"]
-    if found.get("chunk") == ONE_PROMPT:
-        tokens = _number("concurrency", row) + _number("input_len", row) + 64.0
+    if isinstance(found.get("chunk"), Mapping):
+        beyond = float(found["chunk"][ONE_PROMPT])
+        tokens = _number("concurrency", row) + _number("input_len", row) + beyond
         found["chunk"] = round(tokens) if tokens == tokens else None
     return {name: value for name, value in found.items() if value is not None}

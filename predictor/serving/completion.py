@@ -51,6 +51,8 @@ EXPERTS_ONLY = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 SYNCHRONY = 0.1
 """Of ten requests that a client sends one after the other, the first meets all others'."""
 
+SPREAD_RULE = "lengths vary, and ten requests of a client are averaged"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRequest:
@@ -108,6 +110,7 @@ def complete_serving(
     _engine(filler, _precision(filler, accelerator), model, accelerator)
     filler.run(_cache(values["precision"], model, accelerator))
     routed = take_loads(values)
+    filler.run([_together(values)])
     filler.run([one for one in REQUEST_DEFAULTS if not (routed and one.field == "expert_load")])
     _offload(filler, accelerator)
     if "kv_gbs" in values:
@@ -214,11 +217,29 @@ def _cache(own: str, model: Model, accelerator: Accelerator) -> list[Default]:
 
 
 REQUEST_DEFAULTS = (
-    Default("synchrony", SYNCHRONY, "lengths vary, and ten requests of a client are averaged"),
     Default("cached", 0.0, "no prefix is cached unless stated"),
     Default("expert_load", 1.0, "tokens spread evenly over experts unless stated"),
 )
 """Of requests, where nothing else is known."""
+
+
+def _together(values: Mapping[str, Any]) -> Default:
+    """How many of the clients of a closed loop send together.
+
+    Where prompts and answers are of one length each, requests that are read together end together,
+    and their clients send the next ones together: all, where prompts come first; as many as a pass
+    has room for beside those that decode, where they ride along. A spread of one in a hundred
+    undoes it (both as requests served one by one do, `events.serve`).
+    """
+    clients = float(values["batch"])
+    alike = values.get("variation") == 0.0 and values.get("lengths", "uniform") == "uniform"
+    if not (alike and values["serving"] and 1.0 < clients < np.inf):
+        return Default("synchrony", SYNCHRONY, SPREAD_RULE)
+    if values.get("batching") == "apart":
+        return Default("synchrony", 1.0, "answers of one length end together: all send together")
+    room = np.clip(values["chunk"] / values["input_len"], 1.0, clients)
+    share = max(SYNCHRONY, round(float((room - 1.0) / (clients - 1.0)), 3))
+    return Default("synchrony", share, "of one length: those that one pass reads stay together")
 
 
 def _apart(values: Mapping[str, Any]) -> list[Default]:

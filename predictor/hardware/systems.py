@@ -50,6 +50,8 @@ class Cluster:
     """Accelerators of one kind behind a tiered network (innermost tier first).
 
     host_memory   of a node [bytes]; NaN: not known
+    prefill       the system whose accelerators read prompts for those that decode on this one;
+                  None: this one's own do
     """
 
     name: str
@@ -57,3 +59,16 @@ class Cluster:
     accelerators_per_node: int
     tiers: tuple[Tier, ...]
     host_memory: float = np.nan
+    prefill: Cluster | None = None
+
+    @property
+    def machines(self) -> str:
+        """Its accelerators, and those that read prompts for them."""
+        own = self.accelerator.name
+        apart = self.prefill
+        return own if apart is None else f"{own}, prompts on {apart.accelerator.name}"
+
+    @property
+    def readers(self) -> Cluster:
+        """The system of workers that read prompts and nothing else."""
+        return self if self.prefill is None else self.prefill

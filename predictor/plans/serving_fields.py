@@ -9,6 +9,7 @@ from predictor.plans.fields import (
     AMOUNT,
     CLUSTER_FIELDS,
     COUNT,
+    ENTRY,
     EVERYWHERE,
     LOAD,
     NATURAL,
@@ -103,6 +104,12 @@ _PARALLEL = (
     PlanField(
         "prefill_tp", COUNT, "Tensor parallel of one such engine.", ALL,
         default="that of the engine that decodes, where it is stated, else 1",
+    ),
+    PlanField(
+        "prefill_system", ENTRY, "System whose accelerators read prompts apart.", ALL,
+        default="the one that decodes", held="", flags=(PLAN,), metavar="NAME",
+        planned="Where prompts may be read apart: NAME,...",
+        more="Caches go over the outermost networks of both, or as fast as `kv_gbs` says.",
     ),
     PlanField(
         "kv_gbs", POSITIVE, "Rate at which one of its accelerators sends its part of a cache.",

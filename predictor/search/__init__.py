@@ -17,6 +17,7 @@ from predictor.search.fleet_space import FIELDS
 from predictor.search.fleets import (
     Engine,
     Engines,
+    accelerators,
     curve,
     engine_brief,
     interruption,
@@ -48,6 +49,7 @@ __all__ = [
     "SearchResult",
     "Timed",
     "Within",
+    "accelerators",
     "alternatives",
     "brief",
     "curve",

@@ -17,10 +17,10 @@ import numpy as np
 from predictor.arrays import Array, Index, take
 from predictor.catalog import Range, ServingPlanSpec, parse, scale_up
 from predictor.hardware import Cluster
-from predictor.memory import ServingMemory, node_memory, serving_memory
+from predictor.memory import node_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.serving import complete_serving, holding
+from predictor.serving import complete_serving, held_by_worker
 from predictor.timing import Calibration, RunParameters
 
 DECODING = ("tp", "pp", "dp", "ep")
@@ -143,25 +143,21 @@ def apart(
     Inside the scale-up network; beyond it only as far as the weights need, where it is not stated.
     """
     wanted = fields.get("prefill_tp")
-    node = scale_up(cluster)
+    node = scale_up(cluster.readers)
     powers = [float(2**i) for i in range(12) if 2**i <= BEYOND * node]
     if isinstance(wanted, tuple):
         sizes = np.array(wanted, dtype=float)
     else:
         sizes = np.array(_bounded([p for p in powers if model.heads % p == 0], wanted))
         one = replace(take(plan, np.zeros(len(sizes), np.intp)), prefill_tp=sizes)
-        holds = reader(model, cluster, replace(one, prefill_workers=1.0, serving=1.0), run).fits > 0
+        one = replace(one, prefill_workers=1.0, serving=1.0)
+        holds = held_by_worker(model, cluster, one, run).fits > 0
         inside = sizes <= node
         inside |= (np.cumsum(holds) == 1) & holds
         sizes = sizes[inside]
     count = plan.shape[0]
     rows = take(plan, np.repeat(np.arange(count), len(sizes)))
     return replace(rows, prefill_tp=np.tile(sizes, count), prefill_workers=np.ones(rows.shape))
-
-
-def reader(model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters) -> ServingMemory:
-    """Memory of the workers that read the prompts of plans."""
-    return serving_memory(model, cluster, holding(plan), run)
 
 
 def workers(busiest: Array, wanted: Any) -> tuple[Index, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from predictor.arrays import Array, Index, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import ServingMemory, serving_memory
+from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan, serving_rules
 from predictor.search.bounds import Within, further
@@ -26,7 +26,6 @@ from predictor.search.fleet_space import (
     apart,
     batches,
     not_apart,
-    reader,
     together_too,
     workers,
 )
@@ -35,6 +34,8 @@ from predictor.serving import (
     Capacity,
     Promise,
     capacity,
+    enough_accelerators,
+    held_by_worker,
     predict_inference,
     read_apart,
 )
@@ -100,12 +101,16 @@ def search_engines(
     calibration: Calibration,
     load: float = math.inf,
     within: Callable[[Cluster], Within] | None = None,
+    readers: Sequence[Cluster] = (),
+    prices: Mapping[str, float] | None = None,
 ) -> Engines:
     """Ways to serve on every system, with the most that each carries within the promise.
 
     load   requests per second to carry in all, by which engines are compared; inf: by accelerators
            per request
     within  further laws on each system, asked of plans that obey the others
+    readers  systems whose accelerators may read prompts apart; none: those that decode alone
+    prices  of an accelerator-hour by system, by which numbers of workers are compared
 
     Of the numbers of workers that read prompts apart beside one layout the best are kept, or those
     that are stated. Raises InputError: no plan is possible, none fits (with the least
@@ -113,7 +118,7 @@ def search_engines(
     """
     if stated := [name for name in LOAD_KEYS if fields.get(name) is not None]:
         raise InputError(f"{stated[0]} is of a single plan; a search takes expert_load")
-    found = _Search(model, fields, promise, calibration, load, within)
+    found = _Search(model, fields, promise, calibration, load, within, readers, prices)
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):
             found.both(cluster, batch)
@@ -148,6 +153,8 @@ class _Search:
     calibration: Calibration
     load: float
     within: Callable[[Cluster], Within] | None
+    readers: Sequence[Cluster]
+    prices: Mapping[str, float] | None
     engines: list[Engine] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     least: tuple[float, str] = (math.inf, "")
@@ -167,10 +174,12 @@ class _Search:
         if why is not None:
             self.unsearched = why
             return
-        many = apart(self.model, cluster, batch, self.fields, self.calibration.run)
-        rows, memory = self._fitting(cluster, many)
-        if rows.shape[0]:
-            self._apart(cluster, rows, memory)
+        for own in self.readers or (None,):
+            machines = cluster if own is None else replace(cluster, prefill=own)
+            many = apart(self.model, machines, batch, self.fields, self.calibration.run)
+            rows, memory = self._fitting(machines, many)
+            if rows.shape[0]:
+                self._apart(machines, rows, memory)
 
     def _fitting(self, cluster: Cluster, batch: ServingPlan) -> tuple[ServingPlan, Array]:
         """Plans that obey every law and hold a request, and bytes of the fullest device."""
@@ -188,8 +197,7 @@ class _Search:
                     **{n: f"{np.ravel(getattr(one, n))[0]:g}" for n in rule.fields}
                 )
             allowed &= ~broken
-        reach = np.asarray(one.gpus) <= cluster.tiers[-1].size
-        lawful = np.flatnonzero(allowed & reach)
+        lawful = np.flatnonzero(allowed & enough_accelerators(one, cluster))
         batch, one = take(batch, lawful), take(one, lawful)
         self.counts[1] += batch.shape[0]
         if not batch.shape[0]:
@@ -198,13 +206,13 @@ class _Search:
         fits = (room.admitted >= one.dp) & (room.fits > 0)
         held = room.total
         if np.any(np.asarray(one.prefill_workers) > 0):
-            read: ServingMemory = reader(model, cluster, one, run)
+            read = held_by_worker(model, cluster, one, run)
             fits &= read.fits > 0
             held = np.maximum(held, read.total)
         short = int(np.argmin(held))
         if held[short] < self.least[0]:
             brief = engine_brief(take(one, np.array([short])))
-            self.least = (float(held[short]), f"{brief} on {cluster.accelerator.name}")
+            self.least = (float(held[short]), f"{brief} on {cluster.machines}")
         there = np.flatnonzero(fits)
         self.counts[2] += there.size
         return take(batch, there), held[there]
@@ -214,11 +222,12 @@ class _Search:
         promise, stated = self.promise, self.fields.get("prefill_workers")
         engines = read_apart(self.model, cluster, batch, self.calibration)
         at, counts = workers(engines.busiest(), stated)
-        reach = np.asarray(replace(take(batch, at), prefill_workers=counts).gpus)
-        own = np.flatnonzero(reach <= cluster.tiers[-1].size)
+        whole = replace(take(batch, at), prefill_workers=counts)
+        own = np.flatnonzero(enough_accelerators(whole, cluster))
         if not own.size:
             return
         at, counts = at[own], counts[own]
+        spent = accelerators(take(whole, own), cluster, self.prices)
         found = engines.capacity(at, counts, promise)
         keeps = found.kept(promise).any(axis=1)
         self.counts[3] += len(np.unique(at[keeps]))
@@ -226,14 +235,15 @@ class _Search:
         if not isinstance(stated, tuple):
             rate = np.where(keeps, found.rate[kept, found.best(promise)], 0.0)
             kept = np.union1d(
-                _least(at, self._needed(rate, reach[own]), reach[own]),
-                _least(at, reach[own] / np.maximum(rate, 1e-300), reach[own]),
+                _least(at, self._needed(rate, spent), spent),
+                _least(at, spent / np.maximum(rate, 1e-300), spent),
             )
         rows = replace(take(batch, at[kept]), prefill_workers=counts[kept])
         self._keep(cluster, rows, found.take(kept), memory[at[kept]])
 
     def _needed(self, rate: Array, gpus: Array) -> Array:
-        """Accelerators of whole engines for the load, or for a request per second."""
+        """Accelerators (or their price) of whole engines for the load, or for a request per
+        second."""
         rate = np.maximum(rate, 1e-300)
         if not math.isfinite(self.load):
             return np.asarray(gpus / rate)
@@ -249,7 +259,7 @@ class _Search:
             told = (
                 f"{1e3 * found.ttft[row, load]:.3g} ms to the first token and "
                 f"{1e3 * found.tpot[row, load]:.3g} ms per token, with "
-                f"{engine_brief(take(batch, np.array([row])))} on {cluster.accelerator.name}"
+                f"{engine_brief(take(batch, np.array([row])))} on {cluster.machines}"
             )
             self.closest = (float(miss.ravel()[near]), told)
         best = found.best(promise)
@@ -278,6 +288,17 @@ def _least(group: Index, first: Array, second: Array) -> Index:
     """Position of the least of each group, of equals that of the least second number."""
     order = np.lexsort((second, first, group))
     return np.asarray(order[np.unique(group[order], return_index=True)[1]], np.intp)
+
+
+def accelerators(
+    plan: ServingPlan, cluster: Cluster, prices: Mapping[str, float] | None = None
+) -> Array:
+    """Accelerators of an engine, or what they cost an hour where there are prices by system."""
+    if prices is None:
+        return np.asarray(plan.gpus)
+    apart = np.asarray(plan.prefill_workers * plan.prefill_tp)
+    read = prices[cluster.readers.name]
+    return np.asarray(prices[cluster.name] * (plan.gpus - apart) + read * apart)
 
 
 def engine_brief(plan: ServingPlan) -> str:

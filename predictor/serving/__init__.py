@@ -1,6 +1,12 @@
 """Serving: completion of a request, passes, latencies, the event engine, fleets read apart."""
 
-from predictor.serving.apart import holding, sending_time, worker
+from predictor.serving.apart import (
+    enough_accelerators,
+    held_by_worker,
+    holding,
+    sending_time,
+    worker,
+)
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.around import Around
@@ -55,6 +61,8 @@ __all__ = [
     "complete_serving",
     "decode_pass",
     "decoding_taxes",
+    "enough_accelerators",
+    "held_by_worker",
     "holding",
     "latencies",
     "limited",

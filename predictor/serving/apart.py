@@ -14,10 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import ServingMemory
+from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.serving.passes import adapted
+from predictor.timing import RunParameters
 from predictor.work import kv_token_bytes, state_bytes
 
 HELD = 2.0
@@ -27,6 +30,30 @@ HELD = 2.0
 def apart(plan: ServingPlan) -> Array:
     """Whether prompts are read by workers of their own; of the plans' shape."""
     return np.broadcast_to(np.asarray(plan.prefill_workers) > 0, plan.shape)
+
+
+def readers(plan: ServingPlan, cluster: Cluster) -> tuple[Cluster, ServingPlan]:
+    """The system whose accelerators read the prompts of a plan, or of all plans of a batch, and the
+    plan with the data types that these run.
+
+    Raises InputError where another system reads the prompts of some plans and not of others.
+    """
+    own = np.asarray(plan.prefill_workers) > 0
+    if cluster.prefill is None or not own.any():
+        return cluster, plan
+    if not own.all():
+        raise InputError("prefill_system reads prompts of all plans of a batch, or of none")
+    return cluster.prefill, adapted(plan, cluster.prefill.accelerator)
+
+
+def enough_accelerators(plan: ServingPlan, cluster: Cluster) -> Array:
+    """Whether each system's network reaches all accelerators that plans take of it."""
+    most = cluster.tiers[-1].size
+    if cluster.prefill is None:
+        return np.asarray(np.asarray(plan.gpus) <= most)
+    apart = np.asarray(plan.prefill_workers * plan.prefill_tp)
+    there = apart <= cluster.prefill.tiers[-1].size
+    return np.asarray((np.asarray(plan.gpus) - apart <= most) & there)
 
 
 def worker(plan: ServingPlan) -> ServingPlan:
@@ -56,12 +83,24 @@ def holding(plan: ServingPlan) -> ServingPlan:
     )
 
 
+def held_by_worker(
+    model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
+) -> ServingMemory:
+    """Memory of one worker."""
+    machines, own = readers(plan, cluster)
+    return serving_memory(model, machines, holding(own), run)
+
+
 def link_rate(plan: ServingPlan, cluster: Cluster) -> Array:
     """Rate at which one accelerator sends its part of a cache [bytes/s]: stated, or that of the
-    innermost network that reaches all accelerators of the plan."""
+    innermost network that reaches all accelerators of the plan. Between two systems it is that of
+    the sender's outermost network, and no more than the accelerators that decode take in."""
     rate: Array = np.asarray(cluster.tiers[-1].rate, float)
     for tier in reversed(cluster.tiers):
         rate = np.where(np.asarray(plan.gpus) <= tier.size, tier.rate, rate)
+    if cluster.prefill is not None:
+        taken = cluster.tiers[-1].rate * plan.tp * plan.pp / plan.prefill_tp
+        rate = np.minimum(cluster.prefill.tiers[-1].rate, taken)
     stated = np.asarray(plan.kv_rate, float)
     return np.broadcast_to(np.where(np.isfinite(stated), stated, rate), plan.shape)
 
@@ -70,7 +109,7 @@ def most_together(plan: ServingPlan, held: ServingMemory) -> Array:
     """Prompts that a worker reads in one pass: as many as fill it, and no more than it holds twice,
     once being read and once being sent.
 
-    held   memory of the plan that `holding` gives
+    held   memory of one worker (`held_by_worker`)
     """
     room = np.floor(np.asarray(held.sequences) / HELD)
     return np.asarray(np.maximum(np.minimum(np.floor(plan.chunk / plan.new_tokens), room), 1.0))

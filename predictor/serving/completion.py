@@ -24,6 +24,7 @@ from predictor.catalog import (
     named_model,
     note_names,
     spelled,
+    system,
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
@@ -35,6 +36,7 @@ from predictor.plans import (
     serving_rules,
 )
 from predictor.power import Conditions
+from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_stored
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
@@ -100,6 +102,7 @@ def complete_serving(
     model = model if model is not None else named_model(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster, unless=("dp", "tp", "pp"))
+    cluster = _readers(values, cluster)
     accelerator = cluster.accelerator
     trace = fill_trace(filler)
     filler.need("input_len", "output_len")
@@ -140,6 +143,15 @@ def complete_serving(
         around=around,
         conditions=conditions_of(values),
     )
+
+
+def _readers(values: dict[str, Any], cluster: Cluster) -> Cluster:
+    """The system with the one whose accelerators read prompts for it, where that is stated."""
+    if "prefill_system" not in values:
+        return cluster
+    if not values.get("prefill_workers"):
+        raise InputError("prefill_system needs prefill_workers: so many engines on it read prompts")
+    return replace(cluster, prefill=system(values.pop("prefill_system")))
 
 
 def _simulable(plan: ServingPlan, values: Mapping[str, Any], around: Around) -> int:
@@ -279,12 +291,17 @@ def _consistent(plan: ServingPlan, values: Mapping[str, Any]) -> None:
 
 
 def _reachable(plan: ServingPlan, cluster: Cluster) -> None:
-    reach = cluster.tiers[-1].size
-    if int(plan.gpus) > reach:
+    if enough_accelerators(plan, cluster):
+        return
+    if cluster.prefill is not None:
         raise InputError(
-            f"{cluster.name} has no network beyond {reach:g} accelerators, "
-            f"the plan needs {int(plan.gpus)}"
+            f"{cluster.name} or {cluster.prefill.name}, on which prompts are read, has no network "
+            "that reaches as many accelerators as the plan takes of it"
         )
+    raise InputError(
+        f"{cluster.name} has no network beyond {cluster.tiers[-1].size:g} accelerators, "
+        f"the plan needs {int(plan.gpus)}"
+    )
 
 
 def _offload(filler: Filler, accelerator: Accelerator) -> None:

@@ -15,7 +15,14 @@ from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
-from predictor.serving.apart import apart, holding, most_together, transfer_time, worker
+from predictor.serving.apart import (
+    apart,
+    held_by_worker,
+    most_together,
+    readers,
+    transfer_time,
+    worker,
+)
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies, prompt_time
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.passes import (
@@ -176,10 +183,11 @@ def predict_inference(
     together = np.where(static > 0, sequences, together)
     held = None
     if apart(plan).any():
-        held = serving_memory(model, cluster, holding(plan), calibration.run)
+        held = held_by_worker(model, cluster, plan, calibration.run)
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
         together = np.where(apart(plan), most_read, together)
-    prompts, passes = prompt_pass(model, cluster, worker(plan), together, calibration)
+    machines, reader = readers(plan, cluster)
+    prompts, passes = prompt_pass(model, machines, worker(reader), together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
@@ -221,7 +229,8 @@ def _single(
     model: Model, cluster: Cluster, plan: ServingPlan, calibration: Calibration
 ) -> DeviceTime:
     """The passes over one prompt by itself."""
-    one, passes = prompt_pass(model, cluster, worker(plan), np.ones(plan.shape), calibration)
+    machines, reader = readers(plan, cluster)
+    one, passes = prompt_pass(model, machines, worker(reader), np.ones(plan.shape), calibration)
     return replace(_device(one), passes=passes)
 
 

@@ -21,10 +21,15 @@ import numpy as np
 
 from predictor.arrays import Array, Index, Numeric
 from predictor.hardware import Cluster
-from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.serving.apart import holding, most_together, sending_time, worker
+from predictor.serving.apart import (
+    held_by_worker,
+    most_together,
+    readers,
+    sending_time,
+    worker,
+)
 from predictor.serving.clients import VARIATION
 from predictor.serving.latency import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
@@ -109,15 +114,16 @@ def read_table(
     """Times of the passes of one plan's workers, over prompts within `variation` of its mean."""
     plan = adapted(plan, cluster.accelerator)
     own = calibration.serving.of(plan.framework, plan.era)
-    most = int(most_together(plan, serving_memory(model, cluster, holding(plan), calibration.run)))
+    machines, reads = readers(plan, cluster)
+    most = int(most_together(plan, held_by_worker(model, cluster, plan, calibration.run)))
     doubling = 2.0 ** np.arange(0, 11)
     nodes = np.unique(np.append(np.concatenate([doubling, 1.5 * doubling[1:]]), most))
     sizes = nodes[nodes <= most]
     mean = float(plan.input_len)
     lengths = np.unique(mean * (1.0 + variation * np.linspace(-1.0, 1.0, LENGTHS)))
     many, each = (axis.ravel() for axis in np.meshgrid(sizes, lengths, indexing="ij"))
-    reader = replace(worker(plan), input_len=each, batch=many)
-    found, passes = prompt_pass(model, cluster, reader, many, calibration)
+    reader = replace(worker(reads), input_len=each, batch=many)
+    found, passes = prompt_pass(model, machines, reader, many, calibration)
     device = DeviceTime(found.compute, found.communication, found.kernels, passes)
     work = replace(pass_work(found, many, reader), prompts=device)
     return ReadTable(

@@ -29,6 +29,7 @@ from predictor.search import (
     Engine,
     Engines,
     Within,
+    accelerators,
     curve,
     engine_brief,
     interruption,
@@ -194,6 +195,7 @@ class InferenceSearch:
         return {
             "system": engine.cluster.name,
             "accelerator": engine.cluster.accelerator.name,
+            **reads(engine.cluster),
             "gpus": fleet.gpus,
             "engines": fleet.count,
             "gpus_per_engine": int(engine.gpus),
@@ -208,6 +210,11 @@ class InferenceSearch:
             "cost_per_hour": fleet.cost,
             "cost_per_hour_following_load": fleet.cost_scaled,
         }
+
+
+def reads(cluster: Cluster) -> dict[str, str]:
+    """The system that reads prompts for another, where there is one, as `--json` names it."""
+    return {} if cluster.prefill is None else {"prefill_system": cluster.prefill.name}
 
 
 def plan_mapping(engine: Engine) -> dict[str, Any]:
@@ -260,12 +267,6 @@ def search_infer(
     own_model = catalog.model(model)
     many = clusters if isinstance(clusters, list | tuple) else [clusters]
     systems = [catalog.system(one) for one in many]  # type: ignore[arg-type]
-    table = prices(price, systems)
-    goal = objective or ("cost" if table else "gpus")
-    if goal not in OBJECTIVES:
-        raise InputError(f"objective {goal!r} is not one of {', '.join(OBJECTIVES)}")
-    if goal == "cost" and table is None:
-        raise InputError("--objective cost needs a --price-per-gpu-hour")
     if headroom < 0 or spare < 0:
         raise InputError("--headroom and --spare cannot be below 0")
     within = None
@@ -281,10 +282,20 @@ def search_infer(
             raise InputError(f"give --{field.replace('_', '-')}: it has no default")
         if len(given[field]) > 1:
             raise InputError(f"{field} takes one value in a search, not {len(given[field])}")
+    readers = [catalog.system(one) for one in given.pop("prefill_system", ())]
+    table = prices(price, [*systems, *readers])
+    goal = objective or ("cost" if table else "gpus")
+    if goal not in OBJECTIVES:
+        raise InputError(f"objective {goal!r} is not one of {', '.join(OBJECTIVES)}")
+    if goal == "cost" and table is None:
+        raise InputError("--objective cost needs a --price-per-gpu-hour")
     wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
-    found = search_engines(own_model, systems, given, promise, known, most, within)
+    found = search_engines(
+        own_model, systems, given, promise, known, most, within, readers,
+        table if goal == "cost" else None,
+    )  # fmt: skip
     fleets, trials = offered(
         [_fleet(engine, wanted, headroom, spare, table) for engine in found.engines],
         lambda f: (
@@ -329,15 +340,15 @@ def _fleet(
     rate, ttft, tpot = engine.curve
     # What the engines meet at the peak, each its share of it.
     share = wanted.peak / most
-    own = None if table is None else table[engine.cluster.name]
+    own = None if table is None else float(accelerators(engine.plan, engine.cluster, table))
     hours = float(np.sum(np.maximum(counts, 1)) * engine.gpus)
     return Fleet(
         engine=engine,
         count=most,
         gpus=int(most * engine.gpus),
         hours=hours,
-        cost=None if own is None else own * most * engine.gpus,
-        cost_scaled=None if own is None else own * hours / len(wanted.rates),
+        cost=None if own is None else own * most,
+        cost_scaled=None if own is None else own * hours / engine.gpus / len(wanted.rates),
         ttft=float(np.interp(share, rate, ttft)),
         tpot=float(np.interp(share, rate, tpot)),
         used=engine.used * min(share / engine.rate, 1.0),

@@ -196,6 +196,7 @@ class ServingResult:
             "model": self.batch.model.name,
             "system": cluster.name,
             "accelerator": cluster.accelerator.name,
+            **({} if cluster.prefill is None else {"prefill_system": cluster.prefill.name}),
             "gpus": self.gpus,
             **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
             **{name: getattr(plan, name) for name in SERVING_CATEGORIES},

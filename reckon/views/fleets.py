@@ -43,7 +43,7 @@ def show_inference(found: InferenceSearch, top: int) -> None:
         rows.append(
             [
                 str(number),
-                engine.cluster.accelerator.name,
+                engine.cluster.machines,
                 engine_brief(engine.plan),
                 str(fleet.gpus),
                 f"{fleet.count} x {engine.gpus:g}",
@@ -72,7 +72,7 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     step = max(1, math.ceil(len(front) / FRONT))
     print(strong("throughput against latency"))
     table = [
-        [f"{gain:,.0f}", seconds(slow), engine.cluster.accelerator.name, engine_brief(engine.plan)]
+        [f"{gain:,.0f}", seconds(slow), engine.cluster.machines, engine_brief(engine.plan)]
         for gain, slow, engine in front[::step]
     ]
     print(grid(["output tok/s/GPU", "TPOT", "accelerator", "engine"], table, left=0))
@@ -91,6 +91,6 @@ def _served(found: InferenceSearch) -> str:
     for one in found.trials:
         if one.broken:
             engine = one.fleet.engine
-            where = f"{engine_brief(engine.plan)} on {engine.cluster.accelerator.name}"
+            where = f"{engine_brief(engine.plan)} on {engine.cluster.machines}"
             lines.append(f"dropped, served so: {one.fleet.count} x {where} {one.broken}")
     return "\n".join(lines)

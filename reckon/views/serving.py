@@ -54,6 +54,14 @@ def _load(result: ServingResult) -> str:
     return f"{many:g} clients" if math.isfinite(many) else "as many requests as fit"
 
 
+def _machines(result: ServingResult) -> str:
+    """Accelerators and their systems: those that decode, and those of another that read prompts."""
+    own, plan = result.batch.cluster, result.request.plan
+    apart = round(float(plan.prefill_workers * plan.prefill_tp)) if own.prefill else 0
+    parts = [(result.gpus - apart, own), *([(apart, own.prefill)] if own.prefill else [])]
+    return " + ".join(f"{n} x {one.accelerator.name} ({one.name})" for n, one in parts)
+
+
 def show_serving(result: ServingResult, top: int = 6) -> None:
     """Print one prediction."""
     inputs, plan = result.inputs(), result.request.plan
@@ -61,9 +69,8 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         f"{name} {inputs[name]:g}" for name in ("tp", "pp", "dp", "ep") if inputs[name] > 1
     )
     print(
-        f"{strong(inputs['model'])} on {result.gpus} x {inputs['accelerator']} "
-        f"({inputs['system']}), {layout or 'one rank'}, {inputs['weights']}, "
-        f"{inputs['kv']} cache, {_load(result)}, {float(plan.input_len):g} tokens in, "
+        f"{strong(inputs['model'])} on {_machines(result)}, {layout or 'one rank'}, "
+        f"{inputs['weights']}, {inputs['kv']} cache, {_load(result)}, {float(plan.input_len):g} tokens in, "
         f"{float(plan.output_len):g} out"
     )
     memory = result.memory

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from predictor.errors import InputError
-from predictor.training.whole_run import reliability_defaults
 from predictor.training.reliability import best_interval, useful_share
+from predictor.training.whole_run import reliability_defaults
 from predictor.variation.interruptions import (
     Tier,
     away,

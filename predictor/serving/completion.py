@@ -100,9 +100,8 @@ def complete_serving(
     filler = Filler(spec.model_dump())
     values = filler.values
     model = model if model is not None else named_model(values)
-    cluster = cluster if cluster is not None else complete_cluster(filler)
+    cluster = _readers(values, cluster if cluster is not None else complete_cluster(filler))
     note_names(filler, cluster, unless=("dp", "tp", "pp"))
-    cluster = _readers(values, cluster)
     accelerator = cluster.accelerator
     trace = fill_trace(filler)
     filler.need("input_len", "output_len")

@@ -186,8 +186,7 @@ def predict_inference(
         held = held_by_worker(model, cluster, plan, calibration.run)
         most_read = np.minimum(most_together(plan, held), np.maximum(running, 1.0))
         together = np.where(apart(plan), most_read, together)
-    machines, reader = readers(plan, cluster)
-    prompts, passes = prompt_pass(model, machines, worker(reader), together, calibration)
+    prompts, passes = _read(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
     prompts = riding_along(
         prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
@@ -225,12 +224,19 @@ def _placed(plan: ServingPlan, cluster: Cluster) -> ServingPlan:
     return adapted(plan, cluster.accelerator)
 
 
+def _read(
+    model: Model, cluster: Cluster, plan: ServingPlan, prompts: Numeric, calibration: Calibration
+) -> tuple[Pass, Array]:
+    """`prompt_pass` where prompts are read: by workers of their own, or by the engine."""
+    machines, reader = readers(plan, cluster)
+    return prompt_pass(model, machines, worker(reader), prompts, calibration)
+
+
 def _single(
     model: Model, cluster: Cluster, plan: ServingPlan, calibration: Calibration
 ) -> DeviceTime:
     """The passes over one prompt by itself."""
-    machines, reader = readers(plan, cluster)
-    one, passes = prompt_pass(model, machines, worker(reader), np.ones(plan.shape), calibration)
+    one, passes = _read(model, cluster, plan, np.ones(plan.shape), calibration)
     return replace(_device(one), passes=passes)
 
 

@@ -70,8 +70,8 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     )
     print(
         f"{strong(inputs['model'])} on {_machines(result)}, {layout or 'one rank'}, "
-        f"{inputs['weights']}, {inputs['kv']} cache, {_load(result)}, {float(plan.input_len):g} tokens in, "
-        f"{float(plan.output_len):g} out"
+        f"{inputs['weights']}, {inputs['kv']} cache, {_load(result)}, "
+        f"{float(plan.input_len):g} tokens in, {float(plan.output_len):g} out"
     )
     memory = result.memory
     if memory["shortfall_gb"] > 0:

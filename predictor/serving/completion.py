@@ -119,8 +119,7 @@ def complete_serving(
         values["kv_rate"] = values.pop("kv_gbs") * GB
     filler.run(_apart(values))
     draft = Draft(model, cluster, values)
-    tp, pp = first_fit(draft, layouts(draft), run)
-    plan = draft.plan(tp, pp)
+    plan = draft.plan(*first_fit(draft, layouts(draft), run))
     if routed and model.is_moe:
         filler.assumed.append(load_of(routed, model, float(plan.ep)))
         plan = replace(plan, expert_load=filler.assumed[-1].value)

@@ -31,6 +31,7 @@ _LAZY = {
     "validate": "reckon.verbs.validating",
     "calibrate": "reckon.verbs.calibrating",
     "explain": "reckon.verbs.tracing",
+    "read_runs": "reckon.verbs.runs",
     "profile": "reckon.verbs.profiling",
 }
 

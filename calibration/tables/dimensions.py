@@ -14,6 +14,9 @@ from predictor.models import Model
 
 EXPERT_DIMENSIONS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_experts", "gated")
 DIMENSIONS = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
+FURTHER = ("kv_heads", "tied_embeddings", "head_dim", "dense_layers")
+"""Dimensions that follow from others where a row does not state them; the last two are columns of
+tables of one's own only."""
 GPT3_VOCAB = 51200
 
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
@@ -41,7 +44,7 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
         known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
     except InputError:
         known = {}
-    columns = (*DIMENSIONS, "kv_heads", *EXPERT_DIMENSIONS, "tied_embeddings")
+    columns = (*DIMENSIONS, *FURTHER, *EXPERT_DIMENSIONS)
     stated = {key: value for key in columns if (value := cell(row, key)) is not None}
     merged = {**_consistent(known, stated), **stated}
     if proxy := re.search(r"-([0-9]+)(?:l-proxy|layers?)$", name.lower()):

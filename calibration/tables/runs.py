@@ -21,7 +21,7 @@ from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, spelled
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.plans import FIT, RECOMPUTE_MODULES
+from predictor.plans import FIT, RECOMPUTE_MODULES, TRAINING_FIELDS
 from predictor.precision import PRECISIONS
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
@@ -38,10 +38,13 @@ FRAMEWORKS = {
 }
 """Frameworks of published tables whose defaults are those of another entry."""
 
-PLAN_COLUMNS = (
-    "weight_bytes", "gradient_bytes", "reduce_bytes", "gather_bytes", "optimizer_bytes",
+READ_OTHERWISE = (
+    "model", "accelerator", "accelerators_per_node", "inter_link_gbps", "gpus", "tp", "pp", "vpp",
+    "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len", "precision", "recompute",
+    "sharding", "sequence_parallel", "framework", "era",
 )  # fmt: skip
-"""Fields of a plan that the project's own step tables state beside the shared columns."""
+"""Fields of a plan that have columns with rules of their own; every other is read from the column
+of its name, where a table (the project's own, of profiles and of logs) has one."""
 
 NO_OVERLAP = dict.fromkeys(
     ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap"), False
@@ -210,8 +213,9 @@ def _request(
     framework = str(cell(row, "framework") or "neutral").lower()
     framework = spelled(FRAMEWORKS.get(framework, framework))
     fields["framework"] = framework if framework in frameworks() else "neutral"
-    for key in PLAN_COLUMNS:
-        fields[key] = cell(row, key)
+    for key in TRAINING_FIELDS:
+        if key not in READ_OTHERWISE:
+            fields[key] = cell(row, key)
     if not model.is_moe:
         fields["ep"] = None
     notes = str(cell(row, "notes") or "").lower()

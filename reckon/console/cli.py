@@ -19,6 +19,9 @@ from predictor.errors import InputError, nearest
 from reckon import __version__
 from reckon.console.files import remember
 
+KERNEL_FORMATS = ("aiconfigurator", "kineto", "nccl-tests", "vidur")
+"""Foreign formats of measured kernels (`calibration.sources.FORMATS`)."""
+
 COMPLETE = "_RECKON_COMPLETE"
 """Variable by which a shell asks for completions."""
 
@@ -69,6 +72,15 @@ def plan_verbs() -> click.Group:
     return Verbs("plan", "Find the best plan.", places)
 
 
+def import_verbs() -> click.Group:
+    """`reckon import`."""
+    places = {
+        "runs": "runs:import_runs",
+        **{name: f"measuring:import_{name.replace('-', '_')}" for name in KERNEL_FORMATS},
+    }
+    return Verbs("import", "Turn logs of runs and measurements of others into tables.", places)
+
+
 def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted:
         print(f"reckon {__version__}")
@@ -87,7 +99,7 @@ app = Verbs(
         "study": "exploring:study",
         "validate": "measuring:validate",
         "profile": "measuring:profile",
-        "import": "measuring:import_table",
+        "import": "cli:import_verbs",
         "calibrate": "measuring:calibrate",
         "show": "showing:show",
         "serve": "serving:serve",

@@ -201,7 +201,7 @@ def invocation(
     stated = {name: value for name, value in flags.items() if value is not None}
     content = catalog.read_mapping(Path(file)) if file else {}
     return Invocation(
-        {**content, **_split_lists(stated, lists or {}), **_settings(given.pop("set"))},
+        {**content, **_split_lists(stated, lists or {}), **settings(given.pop("set"))},
         file or "command line",
         given.pop("calibration"),
         given.pop("json"),
@@ -220,7 +220,8 @@ def _split_lists(flags: Mapping[str, Any], entries: Table) -> dict[str, Any]:
     return found
 
 
-def _settings(pairs: Iterable[str]) -> dict[str, str]:
+def settings(pairs: Iterable[str]) -> dict[str, str]:
+    """Keys and values of --set."""
     found = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

@@ -79,31 +79,47 @@ def profile(out: Path, models: str | None, modes: str | None, **rest: Any) -> in
     return 0
 
 
-@click.command(
-    "import",
-    epilog="Example: reckon import nccl-tests log.txt --system dgx-h100 --out nccl.parquet",
-    params=[
-        argument("form", "FORMAT"),
-        argument("path", "PATH", type=Path),
-        option("out", "A .parquet, .csv or .csv.gz to write.", "FILE", Path, required=True),
-        option("accelerator", "Where the file does not name it.", "NAME"),
-        option("op", "Collective, where the file does not say.", "NAME"),
+KERNEL_FLAGS = {
+    "accelerator": (option("accelerator", "Where the file does not name it.", "NAME"),),
+    "op": (option("op", "Collective, where the file does not say.", "NAME"),),
+    "link": (
         option("system", "To take the links from.", "NAME"),
         option("link", "Or the link itself, e.g. nvlink4.", "NAME"),
         option("link-gbs", "Its GB/s per GPU and direction.", "X", float),
         switch("in-switch", "Its switch reduces (NVLS, SHARP)."),
-        json_option(),
-    ],
-)
-def import_table(form: str, path: Path, out: Path, json: str | None, **stated: Any) -> int:
-    """Turn measurements of others into a kernel table.
+    ),
+}
+"""Flags that say what a foreign file of kernels does not."""
 
-    FORMAT: aiconfigurator, kineto, nccl-tests or vidur. PATH: a file, or a folder of tables.
-    """
-    from reckon.verbs.importing import import_table
-    from reckon.views.measured import show_imported
 
-    return told(import_table(form, path, out, **stated), json, show_imported)
+def _kernels(form: str, example: str) -> click.Command:
+    """The command that reads kernels of a format."""
+
+    def run(path: Path, out: Path, json: str | None, **stated: Any) -> int:
+        from reckon.verbs.importing import import_table
+        from reckon.views.measured import show_imported
+
+        return told(import_table(form, path, out, **stated), json, show_imported)
+
+    return click.Command(
+        form,
+        callback=run,
+        params=[
+            argument("path", "PATH", type=Path),
+            option("out", "A .parquet, .csv or .csv.gz to write.", "FILE", Path, required=True),
+            *(one for flags in KERNEL_FLAGS.values() for one in flags),
+            json_option(),
+        ],
+        help=f"Turn measurements of {form} into a kernel table. PATH: a file, or a folder of "
+        "tables.",
+        epilog=f"Example: reckon import {form} {example}",
+    )
+
+
+import_aiconfigurator = _kernels("aiconfigurator", "gemm_perf.parquet --out gemm.parquet")
+import_kineto = _kernels("kineto", "trace.json.gz --out kernels.parquet")
+import_nccl_tests = _kernels("nccl-tests", "log.txt --system dgx-h100 --out nccl.parquet")
+import_vidur = _kernels("vidur", "mlp.csv --accelerator a100 --out kernels.parquet")
 
 
 def told(result: dict[str, Any], json: str | None, show: Any) -> int:

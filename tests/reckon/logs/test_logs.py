@@ -1,0 +1,285 @@
+"""Logs and reports in their true forms: what is read of each, and what broken parts cost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import reckon
+from calibration.sources.reading import read_table
+from calibration.tables.runs import Point, point_of
+from predictor.errors import InputError
+from predictor.timing import RunParameters
+from reckon.launch.dimensions import dimensions
+from reckon.logs import FORMATS, Bench, Follower, Log, figures, read_log
+from reckon.logs.reading import lines, opened
+from reckon.logs.rows import Given
+from reckon.logs.steps import warm
+from reckon.verbs.runs import read_one
+from tests.conftest import ROOT
+
+Cli = Callable[..., tuple[int, str, str]]
+FIXTURES = Path(__file__).parent / "fixtures"
+
+TRAINING: dict[str, tuple[str, float, dict[str, Any]]] = {
+    # Of 12 steps the first three are of warming up; the fifth of nine in order is 8922.3 ms.
+    "megatron.log": ("megatron", 8.9223, {
+        "model": "llama3-70b", "num_gpus": 128, "tp": 8, "pp": 4, "vpp": 4, "micro_batch": 1,
+        "global_batch": 128, "seq_len": 8192, "dp_sharding": "zero1", "recompute": "selective",
+        "sequence_parallel": 1, "memory_reserved_gb": 60.0, "stalls": 1, "published": "2025-03"}),
+    "primus.log": ("megatron", 5.6203, {"global_batch": 128}),
+    "bridge.log": ("megatron-bridge", 3.155, {"framework": "megatron-bridge"}),
+    "nemo.log": ("nemo", 2.480, {"num_gpus": 16, "tp": 4, "global_batch": 32, "seq_len": 4096,
+                                 "layers": 32, "hidden": 4096, "ffn_hidden": 11008}),
+    "nemo_bar.log": ("nemo", 3.136, {"global_batch": 256}),
+    # 8 sequences of 8,192 tokens on 8 devices of 5,768 tokens/s
+    "torchtitan.log": ("torchtitan", 8192 / 5768, {
+        "model": "llama3-8b", "accelerator": "H100-SXM5-80GB", "num_gpus": 8, "dp_sharding": "fsdp",
+        "seq_len": 8192, "global_batch": 8, "fused": 1, "memory_gb_per_gpu": 42.1}),
+    "maxtext.log": ("maxtext", 8.2995, {"model": "llama3-8b", "num_gpus": 64, "seq_len": 8192,
+                                        "global_batch": 256, "recompute": "full"}),
+    "nanotron.log": ("nanotron", 5.22, {"model": "llama3-8b", "num_gpus": 8, "tp": 2, "dp": 4,
+                                        "global_batch": 4 * 2 * 8, "dp_sharding": "zero1",
+                                        "sequence_parallel": 1}),
+    # 64 samples a step, at 25.655 a second in the middle
+    "deepspeed.log": ("deepspeed", 64 / 25.655, {"num_gpus": 8, "global_batch": 64,
+                                                "micro_batch": 2,
+                                                "dp_sharding": "zero3",
+                                                "memory_gb_per_gpu": 38.49}),
+    "llm-foundry.log": ("llm-foundry", 1024 / 256.65, {"num_gpus": 64, "global_batch": 1024,
+                                                       "seq_len": 2048, "micro_batch": 8}),
+    # 80 samples in 15.2 s, 8 a step
+    "mllog.log": ("mllog", 15.2 * 8 / 80, {"global_batch": 8, "seq_len": 8192}),
+    # 412.55 s for 50 steps
+    "trainer_state.json": ("trainer-state", 412.55 / 50, {"global_batch": 64, "micro_batch": 4}),
+    "wandb_history.csv": ("wandb", 8.3, {"framework": "maxtext"}),
+    "wandb_chart.csv": ("wandb", 2.505, {}),
+}  # fmt: skip
+"""Form, time of a step [s] and cells of the row, by hand from the fixture."""
+
+SERVING: dict[str, tuple[str, dict[str, float], dict[str, Any]]] = {
+    "vllm_bench.json": ("vllm-bench", {"ttft_ms": 402.1, "tpot_ms": 74.3,
+                                       "output_tokens_per_s": 813.9, "requests_per_s": 3.179},
+                        {"model": "llama3.1-70b", "tp": 8, "concurrency": 64, "input_len": 1024,
+                         "output_len": 256, "accelerator": "H100-SXM5-80GB"}),
+    "sglang_bench.jsonl": ("sglang-bench", {"ttft_ms": 120.3, "tpot_ms": 16.0,
+                                            "e2e_latency_s": 4.2103, "output_tokens_per_s": 958.8,
+                                            "requests_per_s": 3.745},
+                           {"request_rate": 4, "input_len": 1024, "output_len": 256}),
+    "genai_perf.json": ("genai-perf", {"ttft_ms": 310.5, "tpot_ms": 28.6, "e2e_latency_s": 7.6,
+                                       "output_tokens_per_s": 537.6, "requests_per_s": 2.1},
+                        {"model": "llama3-8b", "concurrency": 16, "input_len": 1024}),
+    "aiperf.json": ("aiperf", {"ttft_ms": 310.5, "tpot_ms": 28.6, "e2e_latency_s": 7.6,
+                               "output_tokens_per_s": 537.6, "requests_per_s": 2.1},
+                    {"model": "llama3-8b", "concurrency": 16, "output_len": 256}),
+    "llmperf_summary.json": ("llmperf", {"ttft_ms": 215.0, "tpot_ms": 21.5, "e2e_latency_s": 3.42,
+                                         "output_tokens_per_s": 352.1, "requests_per_s": 2.36},
+                             {"model": "llama3-8b", "concurrency": 8, "input_len": 551.2}),
+    "trtllm_bench.json": ("trtllm-bench", {"ttft_ms": 210.4, "tpot_ms": 11.67,
+                                           "e2e_latency_s": 24.1002,
+                                           "output_tokens_per_s": 21299.2, "requests_per_s": 10.4},
+                          {"model": "llama3.1-8b", "tp": 2, "num_gpus": 2, "concurrency": 251,
+                           "weights_precision": "fp8", "kv_precision": "fp8"}),
+    "inferencex.json": ("inferencex", {"ttft_ms": 410.0, "tpot_ms": 21.7, "e2e_latency_s": 22.6,
+                                       "output_tokens_per_s": 90.05 * 8},
+                        {"model": "deepseek-r1", "accelerator": "H200-SXM-141GB", "tp": 8,
+                         "concurrency": 16, "framework": "sglang"}),
+}  # fmt: skip
+"""Form, metrics and cells, by hand from the fixture."""
+
+
+def test_every_form_has_a_fixture_and_a_line_in_the_guide() -> None:
+    read = {form for form, *_ in (*TRAINING.values(), *SERVING.values())} | {"tensorboard"}
+    assert read == {*FORMATS, "aiperf"}
+    guide = (ROOT / "docs" / "guides" / "own-runs.md").read_text(encoding="utf-8")
+    assert all(f"`{form}`" in guide for form in read)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_logs(name: str) -> None:
+    form, seconds, cells = TRAINING[name]
+    found = read_log(FIXTURES / name)
+    assert isinstance(found, Log)
+    assert found.form == form
+    (row,) = read_one(FIXTURES / name, Given({})).rows
+    assert row["metric"] == "step_time_s"
+    assert row["step_time_s"] == pytest.approx(seconds, rel=1e-6)
+    assert {key: row.get(key) for key in cells} == pytest.approx(cells)
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_reports_of_serving(name: str) -> None:
+    form, metrics, cells = SERVING[name]
+    found = read_log(FIXTURES / name)
+    assert isinstance(found, list)
+    assert all(isinstance(one, Bench) and one.form == form for one in found)
+    rows = read_one(FIXTURES / name, Given({})).rows[: len(metrics)]
+    assert {row["metric"]: row["value"] for row in rows} == pytest.approx(metrics)
+    assert {key: rows[0].get(key) for key in cells} == pytest.approx(cells)
+
+
+def _field(number: int, kind: int, content: bytes) -> bytes:
+    size = bytes([len(content)]) if kind == 2 else b""
+    return bytes([number << 3 | kind]) + size + content
+
+
+def _event(step: int, tag: str, value: float, tensor: bool) -> bytes:
+    """An event as `tensorflow.Event` with one scalar, in a record."""
+    plain = _field(2, 5, struct.pack("<f", value))
+    dense = _field(8, 2, _field(1, 0, b"\x01") + _field(5, 2, struct.pack("<f", value)))
+    scalar = _field(1, 2, tag.encode()) + (dense if tensor else plain)
+    data = (
+        _field(1, 1, struct.pack("<d", 1.7e9 + step))
+        + _field(2, 0, bytes([step]))
+        + _field(5, 2, _field(1, 2, scalar))
+    )
+    return struct.pack("<Q", len(data)) + b"crc1" + data + b"crc2"
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_event_files_of_tensorboard(tmp_path: Path, tensor: bool) -> None:
+    records = [_event(i, "train_step_timing in s", 2.0 + i / 100, tensor) for i in range(1, 9)]
+    broken = struct.pack("<Q", 3) + b"crc1" + b"\x2a\xff\x01" + b"crc2"
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(b"".join([records[0], broken, *records[1:], records[0][:20]]))
+    found = read_log(path)
+    assert isinstance(found, Log)
+    assert (found.form, found.framework, found.broken) == ("tensorboard", "nemo", 1)
+    assert [step.number for step in found.steps] == list(range(1, 9))
+    assert found.steps[3].get("seconds") == pytest.approx(2.04)
+
+
+def test_a_row_is_the_run_that_its_log_tells() -> None:
+    given = Given({"accelerator": "H100-SXM5-80GB"})
+    (row,) = read_one(FIXTURES / "megatron.log", given).rows
+    point = point_of(row, RunParameters())
+    assert isinstance(point, Point)
+    plan, model = point.request.plan, point.request.model
+    assert point.measured == pytest.approx(8.9223)
+    assert (plan.gpus, plan.tp, plan.pp, plan.vpp, plan.dp) == (128, 8, 4, 4, 4)
+    assert (plan.sharding, plan.sequence_parallel, plan.recompute) == ("zero1", True, "selective")
+    assert (model.layers, model.hidden, model.kv_heads) == (80, 8192, 8)
+
+
+def test_a_model_of_no_catalog_keeps_its_dimensions() -> None:
+    given = Given({"accelerator": "H100-SXM5-80GB"})
+    (row,) = read_one(FIXTURES / "nemo.log", given).rows
+    point = point_of(row, RunParameters())
+    assert isinstance(point, Point)
+    found = dimensions(point.request.model)
+    assert (found["layers"], found["hidden"], found["gated"]) == (32, 4096, True)
+
+
+@pytest.mark.parametrize("name", [n for n in TRAINING if n.endswith(".log")])
+def test_lines_as_they_come_are_the_file(name: str, tmp_path: Path) -> None:
+    with opened(FIXTURES / name) as stream:
+        follower = Follower()
+        for line in lines(stream):
+            follower.feed(line)
+    whole = read_log(FIXTURES / name)
+    assert isinstance(whole, Log)
+    assert follower.log().steps == whole.steps
+    packed = tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress((FIXTURES / name).read_bytes()))
+    again = read_log(packed)
+    assert isinstance(again, Log)
+    assert again.steps == whole.steps
+
+
+@pytest.mark.parametrize("name", [n for n in TRAINING if n.endswith(".log")])
+def test_broken_lines_cost_only_themselves(name: str, tmp_path: Path) -> None:
+    text = (FIXTURES / name).read_bytes()
+    whole = read_log(FIXTURES / name)
+    assert isinstance(whole, Log)
+    rows = text.replace(b"\r", b"\n").split(b"\n")
+    noise = b"\xff\xfe\x00 garbage iteration elapsed time per iteration (ms): x tps: --"
+    path = tmp_path / name
+    path.write_bytes(b"\n".join(part for row in rows for part in (row, noise if row else b"")))
+    if name in ("torchtitan.log", "deepspeed.log", "nemo.log"):  # noise inside their dumps
+        path.write_bytes(noise + b"\n" + text + noise)
+    found = read_log(path, whole.form)
+    assert isinstance(found, Log)
+    assert [s.get("seconds") for s in found.steps] == pytest.approx(
+        [s.get("seconds") for s in whole.steps], nan_ok=True
+    )
+    path.write_bytes(text[: int(len(text) * 0.97)])
+    cut = read_log(path)
+    assert isinstance(cut, Log)
+    assert {s.number for s in cut.steps} <= {s.number for s in whole.steps}
+
+
+def test_a_loop_that_logs_as_megatron_does_is_read_as_it_ran(tmp_path: Path) -> None:
+    spent = []
+    for _ in range(8):
+        begun = time.perf_counter()
+        sum(i * i for i in range(20_000))
+        spent.append(time.perf_counter() - begun)
+    path = tmp_path / "loop.log"
+    path.write_text("".join(
+        f" iteration {i:8d}/{8:8d} | consumed samples: {4 * i:12d} | elapsed time per iteration "
+        f"(ms): {s * 1e3:.6f} | global batch size: {4:5d} | lm loss: 1.0E+00 |\n"
+        for i, s in enumerate(spent, 1)
+    ))  # fmt: skip
+    (row,) = read_one(path, Given({})).rows
+    assert row["step_time_s"] == pytest.approx(sorted(spent[3:])[2], rel=1e-4)
+
+
+def test_figures_are_those_of_steps_that_count() -> None:
+    assert [warm(n) for n in (1, 2, 3, 5, 20, 100)] == [0, 0, 1, 3, 3, 10]
+    found = figures([1.0, 1.0, 1.0, 2.0])
+    assert (found.median, found.stalls, found.steps) == (1.0, 1, 4)
+    rates = figures([1.0, 1.0, 1.0, 0.5], inverse=True)
+    assert rates.stalls == 1
+
+
+def test_the_verb_writes_what_validate_reads(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "mine.csv"
+    logs = [FIXTURES / "megatron.log", FIXTURES / "maxtext.log"]
+    status, text, err = cli("import", "runs", *logs, "--out", out, "--system", "dgx-h100",
+                            "--set", "recompute=none", "--json", "-")  # fmt: skip
+    assert status == 0, err
+    assert json.loads(text)["rows"] == 2
+    assert set(read_table(out)["recompute"]) == {"none"}
+    status, text, _ = cli("validate", out)
+    assert status == 0
+    assert "2 of 2 rows predicted" in text
+
+
+def test_what_a_log_does_not_say_is_named(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "m.csv"
+    status, _, err = cli("import", "runs", FIXTURES / "bridge.log", "--out", out)
+    assert status == 0
+    assert "does not say model (--model), accelerator" in err
+    line = "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --seq-length 4096"
+    found = reckon.read_runs(FIXTURES / "bridge.log", {"gpus": 16}, launch=("megatron", line))
+    assert (found["tp"][0], found["seq_len"][0], found["num_gpus"][0]) == (2, 4096, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("nothing here\n", "no step"), ("", "no step"), ('{"a": 1}', "no step"),
+     ("iteration 1/ 2 | lm loss: 1.0 | elapsed time per iteration (ms): | x", "neither")],
+)  # fmt: skip
+def test_files_that_are_no_logs_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "x.log"
+    path.write_text(text)
+    with pytest.raises(InputError, match=told):
+        reckon.read_runs(path)
+    with pytest.raises(InputError, match="no such file"):
+        reckon.read_runs(tmp_path / "absent.log")
+
+
+def test_training_and_serving_do_not_mix() -> None:
+    with pytest.raises(InputError, match="import them apart"):
+        reckon.read_runs([FIXTURES / "megatron.log", FIXTURES / "vllm_bench.json"])
+    two = reckon.read_runs([FIXTURES / "nemo.log"] * 2)
+    assert isinstance(two, pd.DataFrame)
+    assert two["point_id"].is_unique

@@ -66,7 +66,7 @@ def test_files_of_aiconfigurator(cli: Cli, shared: Path, tmp_path: Path, name: s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nccl", "{tmp}/a.txt"], "unknown format 'nccl'; did you mean 'nccl-tests'?"),
+        (["nccl", "{tmp}/a.txt"], "No such command 'nccl'. Did you mean 'nccl-tests'?"),
         (["nccl-tests", "{tmp}/a.txt", "--system", "dgx-a10"], "unknown system 'dgx-a10'; did you"),
         (["nccl-tests", "{tmp}/a.txt", "--op", "allredcue"], "did you mean 'allreduce'?"),
         (["nccl-tests", "{tmp}/a.txt", "--link", "nvlink4"], "a link needs its name and its rate"),

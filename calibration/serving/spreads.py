@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibration.serving.timed import Timed
-from calibration.spread import Residual, run_sigma
+from calibration.spread import Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
 from predictor.serving import (
@@ -69,8 +69,8 @@ def fit_spreads(
     points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
 ) -> dict[str, float]:
     """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
-    the held-out points, every source counting alike (`spread.run_sigma`). First tokens under load
-    are a class for themselves; doubtful rows say nothing of others.
+    the points of a source left out, as a mean over sources (`spread.carried_sigma`). First tokens
+    under load are a class for themselves; doubtful rows say nothing of others.
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
@@ -90,7 +90,7 @@ def fit_spreads(
             if name == "all" or counts[label, one.source] >= FEWEST:
                 groups.setdefault(name, []).append(one)
     return {
-        name: round(run_sigma(own, q, level), 4)
+        name: round(carried_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())
         if len(own) >= LEAST
     }

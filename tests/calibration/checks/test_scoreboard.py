@@ -11,6 +11,7 @@ from calibration.checks.scored import Scores, summary
 from calibration.runs.fit import fit_runs, read_points
 from calibration.spread import (
     Residual,
+    carried_sigma,
     plan_spreads,
     run_sigma,
     with_plan_spread,
@@ -144,6 +145,28 @@ def test_sources_count_alike() -> None:
     few = [Residual(0.5, 0.0, "small")] * 2
     assert run_sigma(many + few, 1.0, 0.4) == pytest.approx(0.01)
     assert run_sigma(many + few, 1.0, 0.8) == pytest.approx(0.5)
+
+
+def test_a_spread_covers_sources_that_it_has_not_seen() -> None:
+    """Eight sources whose own spreads differ fivefold: what the others' spread, carried over,
+    covers of each is the level, as a mean over them; the plain one covers less."""
+    rng = np.random.default_rng(1)
+    level, q = 0.8, 1.2816
+    found = [
+        Residual(float(error), 0.0, str(i))
+        for i, spread in enumerate((0.1, 0.1, 0.12, 0.15, 0.2, 0.3, 0.4, 0.5))
+        for error in rng.normal(0.0, spread, 200)
+    ]
+
+    def left_out(fit) -> float:
+        shares = []
+        for name in {r.source for r in found}:
+            sigma = fit([r for r in found if r.source != name], q, level)
+            shares.append(np.mean([abs(r.error) <= q * sigma for r in found if r.source == name]))
+        return float(np.mean(shares))
+
+    assert left_out(carried_sigma) == pytest.approx(level, abs=0.03)
+    assert left_out(run_sigma) < left_out(carried_sigma)
 
 
 def test_mixtures_of_experts_have_a_spread_of_their_own() -> None:

@@ -221,3 +221,17 @@ def test_vendors_do_not_stand_for_each_other() -> None:
     for name in ("A100-SXM4-80GB", "H100-SXM5-80GB"):
         assert fitted.transfer["gemm", "bf16", name].mape < 0.1
     assert fitted.transfer["gemm", "bf16", "MI300X-192GB"].mape > 0.3
+
+
+def test_accelerators_of_a_pool_count_alike() -> None:
+    """A thousand large shapes of a harness that adds 8 us, and a hundred small ones of a lean one:
+    what the pool says of small shapes on a third accelerator is what the lean one measured."""
+    large = gemm_table("GH200-96GB", [512, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096], 0.4, 8.0)
+    small = gemm_table("H100-SXM5-80GB", [32, 64, 128, 256], 0.7, 3.0)
+    key = ("gemm", "bf16", f"{ANY}hopper")
+    pool = fit_kernels(pd.concat([large, small], ignore_index=True)).models[key]
+    assert pool.latency == pytest.approx(3e-6, rel=0.15)
+    third = catalog.accelerator("H200-SXM-141GB")
+    found = predict(Calibration("x", kernels={key: pool}), third, 128, 128, 128)
+    truth = gemm_table("H200-SXM-141GB", [128], 0.7, 3.0)["latency_us"].iloc[0] * 1e-6
+    assert found == pytest.approx(truth, rel=0.25)

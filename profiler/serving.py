@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -72,15 +73,16 @@ def serving_checks(device: Device) -> list[Check]:
     return [Check(one.model, 512, n, SERVING) for one in (gpt, llama) for n, _ in SHAPES[:1]]
 
 
-def passes(device: Device, seconds: float) -> list[dict[str, Any]]:
-    """Time prompts and decoding passes of the checks, rows in the form of `inference.csv`."""
-    rows: list[dict[str, Any]] = []
+def passes(device: Device, seconds: float) -> Iterator[dict[str, Any]]:
+    """Time prompts and decoding passes of the checks, rows in the form of `inference.csv`; the
+    first in any case, the others while the time lasts."""
+    any_yet = False
     until = time.perf_counter() + seconds
     for check in serving_checks(device):
         module = module_of(check, device).eval()
         for sequences, length in SHAPES:
-            if rows and time.perf_counter() > until:
-                return rows
+            if any_yet and time.perf_counter() > until:
+                return
             prompt = torch.randint(check.model.vocab, (sequences, length), device=device.torch)
             caches = empty_cache(check.model, sequences, length + DECODED, check, device)
             first: list[Sample] = []
@@ -93,8 +95,8 @@ def passes(device: Device, seconds: float) -> list[dict[str, Any]]:
                 if time.perf_counter() > until and len(first) >= LEAST_PASSES:
                     break
             for metric, samples in (("ttft_ms", first), ("tpot_ms", later)):
-                rows.append(row(check, device, sequences, length, metric, samples))
-    return rows
+                yield row(check, device, sequences, length, metric, samples)
+            any_yet = True
 
 
 def row(

@@ -72,7 +72,10 @@ def read_measurements(paths: list[Path], system: Cluster | None = None) -> Measu
             continue
         source = path / "kernels.parquet" if path.is_dir() else path
         if path.is_dir() and not source.is_file():
-            raise InputError(f"{path} holds no kernels.parquet (reckon profile writes one)")
+            killed = " --resume" if (path / ".measured.jsonl").is_file() else ""
+            raise InputError(
+                f"{path} holds no kernels.parquet (reckon profile{killed} --out {path} writes one)"
+            )
         table = read_table(source)
         if KERNEL_KEY not in table:
             raise InputError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from predictor.models import Model
     from profiler.device import Device
+    from profiler.journal import Tables
 
 STEP_SHARE = 0.25
 SERVING_SHARE = 0.08
@@ -123,28 +124,27 @@ def profile(
     begin = time.perf_counter()
     alone = (1.0 - RANK_SHARE) * seconds if ranks > 1 else seconds
     devices = [found, *([find(device, threads, ranks)] if ranks > 1 else [])]
-    before = _measured(Path(out)) if resume else []
-    again = {one.name for one in devices[1:]}  # what ranks measure, they measure together anew
-    tables = Tables([row for row in before if row["accelerator"] not in again])
+    tables = _before(Path(out), resume, {one.name for one in devices[1:]})
     problems: list[str] = []
-    with _progress(seconds, quiet) as tell, _termination():
+    with _progress(seconds, quiet) as tell, _termination(), _journal(tables, Path(out)):
         try:
             _measure(found, alone, tables, chosen, modes, trace, tell)
             if ranks > 1:
                 tell(f"{ranks} ranks")
                 left = begin + seconds - time.perf_counter()
                 results = together.run(devices[1], left, backend)
-                tables.kernels += results.kernels
-                tables.steps += results.steps
+                tables.keep("kernels", results.kernels)
+                tables.keep("steps", results.steps)
         except KeyboardInterrupt:
             problems.append("interrupted; wrote what had been measured")
         except ChildProcessError as error:
             problems.append(f"{error}; wrote what had been measured without it")
-    if not tables.kernels:
-        raise InputError("nothing was measured; give a larger --budget")
-    measured = {row["accelerator"] for row in tables.kernels}
-    own = [one for one in devices if one.name in measured]
-    table = output.write(Path(out), tables.kernels, tables.steps, own, tables.passes)
+        if not tables.kernels:
+            raise InputError("nothing was measured; give a larger --budget")
+        measured = {row["accelerator"] for row in tables.kernels}
+        own = [one for one in devices if one.name in measured]
+        tables.steps, tables.passes = _latest(tables.steps), _latest(tables.passes)
+        table = output.write(Path(out), tables.kernels, tables.steps, own, tables.passes)
     problems += _disturbed(table, [*tables.steps, *tables.passes])
     spent = time.perf_counter() - begin
     return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
@@ -187,13 +187,45 @@ def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:
     return problems
 
 
-@dataclass(slots=True)
-class Tables:
-    """Rows as they are measured: kernels, training steps, passes of serving."""
+@contextmanager
+def _journal(tables: Tables, out: Path) -> Iterator[None]:
+    """Rows are written down as they are measured, until the tables have been written."""
+    tables.open(out)
+    written = False
+    try:
+        yield
+        written = True
+    finally:
+        tables.close(out, written)
 
-    kernels: list[dict[str, Any]]
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    passes: list[dict[str, Any]] = field(default_factory=list)
+
+def _latest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each point once, as it was measured last."""
+    return list({row["point_id"]: row for row in rows}.values())
+
+
+def _before(out: Path, resume: bool, again: Collection[str]) -> Tables:
+    """What a profile starts from: nothing, or what the folder and its journal hold of the devices
+    that are not measured `again` as a whole.
+
+    Raises InputError where a killed profile left rows that a new one would lose.
+    """
+    from profiler import journal, suite
+
+    found = journal.left(out)
+    count = len(found.kernels) + len(found.steps) + len(found.passes)
+    if not resume:
+        if count:
+            raise InputError(
+                f"{out} holds {count} measurements of a profile that was killed: --resume goes on "
+                f"from them; remove {out / journal.NAME} to begin anew"
+            )
+        return journal.Tables()
+    rows = {(row["accelerator"], *suite.identity(row)): row for row in found.kernels}
+    written = {(row["accelerator"], *suite.identity(row)): row for row in _measured(out)}
+    kernels = [row for row in {**rows, **written}.values() if row["accelerator"] not in again]
+    steps = [row for row in found.steps if row["accelerator"] not in again]
+    return journal.Tables(kernels, steps, found.passes)
 
 
 def _measure(
@@ -215,19 +247,19 @@ def _measure(
     device.facts["conditions_before"] = device.conditions()
     tell("memory")
     if not any(row["op"] == "memcpy" for row in _of(tables.kernels, device)):
-        for row in suite.copies(device, suite.Allowance(0.1 * seconds)):
-            tables.kernels.append(row)
+        tables.keep("kernels", suite.copies(device, suite.Allowance(0.1 * seconds)))
     tell("host")
     if not device.on_gpu and not any(
         row["op"] == "dispatch" for row in _of(tables.kernels, device)
     ):
-        tables.kernels += dispatch.host_times(device, suite.Allowance(HOST_SHARE * seconds))
+        host = suite.Allowance(HOST_SHARE * seconds)
+        tables.keep("kernels", dispatch.host_times(device, host))
     kernels = suite.Allowance(whole.left - (STEP_SHARE + SERVING_SHARE) * seconds)
     known = _of(tables.kernels, device)
-    for row in suite.run(device, kernels, known, tell, models=models, modes=modes):
-        tables.kernels.append(row)
+    timed = suite.run(device, kernels, known, tell, models=models, modes=modes)
+    tables.keep("kernels", timed)
     tell("serving")
-    tables.passes += serving.passes(device, SERVING_SHARE * seconds)
+    tables.keep("passes", serving.passes(device, SERVING_SHARE * seconds))
     chosen = step.kinds(device)
     for position, (check, layout, make) in enumerate(chosen):
         if tables.steps and whole.left <= 0:
@@ -236,7 +268,7 @@ def _measure(
         check = check.within(whole.left)
         call = step.step_of(check, device, make(check, device))
         samples = step.time_step(call, device, whole.left / (len(chosen) - position))
-        tables.steps.append(step.row(check, samples, device, layout))
+        tables.keep("steps", [step.row(check, samples, device, layout)])
         if trace is not None and position == 0:
             record(call, device, Path(trace))
     device.facts["conditions_after"] = device.conditions()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,13 +16,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibration.tables.kernel_table import check_kernels, kinds  # noqa: E402
+from calibration.tables.profiles import read_measurements  # noqa: E402
 from predictor import catalog  # noqa: E402
 from predictor.errors import InputError  # noqa: E402
 from predictor.models.flops import model_flop_per_token  # noqa: E402
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
 from predictor.work.primitives import Operator  # noqa: E402
 from predictor.work.training import step_operators  # noqa: E402
-from profiler import collectives, models, output, parallel, ranks, step, suite  # noqa: E402
+from profiler import collectives, journal, models, output, parallel, ranks, step, suite  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.operators import build  # noqa: E402
 from profiler.timing import measure  # noqa: E402
@@ -204,6 +207,57 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
     assert found.steps == []
     assert found.problems == ("interrupted; wrote what had been measured",)
     assert len(pd.read_parquet(tmp_path / "out/kernels.parquet")) == len(found.kernels)
+
+
+KILLED = """
+import os, signal, sys
+from profiler import suite
+from reckon.verbs.profiling import profile
+
+calls = []
+
+def timed(*arguments):
+    calls.append(1)
+    if len(calls) > 20 + len(suite.COPY_BYTES):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
+
+suite.measure = timed
+profile(sys.argv[1], "cpu", 600.0, quiet=True)
+"""
+
+
+def test_a_killed_profile_loses_nothing_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL leaves no table but every row; a new profile does not lose them, a resumed one has
+    them, and a line that was cut is none."""
+    out = tmp_path / "out"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert not (out / "kernels.parquet").exists()
+    rows = [row for row in journal.left(out).kernels if row["op"] != "dispatch"]
+    assert len(rows) == 20 + len(suite.COPY_BYTES)
+    with open(out / journal.NAME, "a") as file:
+        file.write('["kernels", {"op": "ge')
+    with pytest.raises(InputError, match="--resume goes on from them"):
+        profile(out, "cpu", 600.0, quiet=True)
+    with pytest.raises(InputError, match="reckon profile --resume"):
+        read_measurements([out])
+
+    def interrupted(*arguments: object) -> suite.Measured:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "measure", interrupted)
+    found = profile(out, "cpu", 600.0, quiet=True, resume=True)
+    assert found.kernels is not None
+    assert {suite.identity(row) for row in rows} <= {
+        suite.identity(row) for row in found.kernels.to_dict("records")
+    }
+    assert not (out / journal.NAME).exists()
+    (out / journal.NAME).write_text("no journal\n")
+    with pytest.raises(InputError, match="no journal of a profile"):
+        profile(out, "cpu", 600.0, quiet=True, resume=True)
 
 
 def test_a_failed_rank_costs_only_what_the_ranks_measure(

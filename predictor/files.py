@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
 import os
 import tempfile
@@ -66,6 +68,29 @@ def prepare_folder(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(f"cannot write to folder {path}: {error.strerror or error}") from None
+
+
+PACKED = 200
+"""Bytes of one packed byte that a file of text has at most (tables of numbers have 3 to 20; gzip
+itself can reach 1,032)."""
+
+MOST_UNPACKED = 2**26
+"""Bytes up to which any ratio is read."""
+
+
+def unpacked(path: Path) -> io.BytesIO:
+    """The content of a file, unpacked if it ends in `.gz`.
+
+    Raises ValueError for one that unpacks to more than any table holds, and what `gzip` raises.
+    """
+    if path.suffix != ".gz":
+        return io.BytesIO(path.read_bytes())
+    most = max(PACKED * path.stat().st_size, MOST_UNPACKED)
+    with gzip.open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it unpacks to more than {most / 2**20:,.0f} MiB, which no table does")
+    return io.BytesIO(content)
 
 
 def finite(value: Any) -> Any:

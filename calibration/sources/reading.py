@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import zlib
 from pathlib import Path
 
 import pandas as pd
 
 from predictor.errors import InputError
+from predictor.files import unpacked
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -20,13 +22,13 @@ def read_table(path: Path) -> pd.DataFrame:
         if name.endswith(".parquet"):
             return pd.read_parquet(path)
         if name.endswith((".csv", ".csv.gz")):
-            table = pd.read_csv(path, low_memory=False)
+            table = pd.read_csv(unpacked(path), low_memory=False)
             if name.endswith(".csv") and _cut_off(path, table.shape[1]):
                 raise ValueError("its last line is cut off")
             return table
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read as a table: {reason}") from None
     raise InputError(f"{path}: expected a .parquet, .csv or .csv.gz file")

@@ -13,8 +13,8 @@ others. Read from the files that are published, by their columns.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +25,7 @@ import numpy as np
 
 from predictor.arrays import Array
 from predictor.errors import InputError
+from predictor.files import unpacked
 
 BLOCK = 512.0
 """Tokens that one of Mooncake's hashes stands for (Qin et al. 2024, trace of FAST '25)."""
@@ -70,6 +71,8 @@ def read_trace(path: Path) -> Trace:
     rows = _rows(path)
     if not rows:
         raise InputError(f"{path} has no requests")
+    if not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{path} is no trace of requests: its records are no mappings")
     first = rows[0]
     if isinstance(first.get("input_lens"), Sequence):
         return _results(rows, path)
@@ -108,9 +111,7 @@ def _named(row: Mapping[str, Any], names: Iterable[str]) -> str | None:
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Records of a CSV or JSON-lines file, or of one JSON text; packed with gzip or not."""
     try:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8", newline="") as file:
-            text = file.read()
+        text = unpacked(path).getvalue().decode("utf-8")
         name = path.name.removesuffix(".gz")
         if name.endswith(".csv"):
             return list(csv.DictReader(text.splitlines()))
@@ -118,8 +119,9 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             return [json.loads(line) for line in text.splitlines() if line.strip()]
         content = json.loads(text)
         return list(content) if isinstance(content, list) else [content]
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path}: {reason}") from None
     except ValueError as error:
         raise InputError(f"cannot read {path}: it is neither CSV nor JSON ({error})") from None
 

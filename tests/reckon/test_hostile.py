@@ -3,6 +3,7 @@ ends in a traceback, hangs, or fills the memory."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import resource
@@ -16,9 +17,12 @@ import pytest
 
 from calibration.sources.devices import accelerator_of
 from calibration.sources.found import Stated
+from calibration.sources.reading import read_table
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, load, parse, read_given
+from predictor.catalog.traces import read_trace
 from predictor.errors import InputError
+from predictor.files import MOST_UNPACKED
 from predictor.models.huggingface import from_config
 from reckon.console.cli import main
 from reckon.explore import read_grid as read_exploration
@@ -249,3 +253,13 @@ def test_hostile_inputs_are_read_or_refused_in_a_line(
 
 def test_every_dialect_is_among_them() -> None:
     assert set(LINES) == set(DIALECTS)
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.jsonl.gz"])
+def test_a_file_that_unpacks_to_nothing_but_blanks_is_refused(tmp_path: Path, name: str) -> None:
+    """A thousandfold of what is packed is no table; it is not read to its end."""
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b" " * (MOST_UNPACKED + 2), 9))
+    reader = read_table if name.endswith("csv.gz") else read_trace
+    with pytest.raises(InputError, match="unpacks to more than 64 MiB"):
+        reader(path)

@@ -14,11 +14,16 @@ from predictor.search.space import Block
 
 
 class Contenders:
-    """Plans timed so far, and what a further one has to beat."""
+    """Plans timed so far, and what a further one has to beat.
 
-    def __init__(self, keep: int, power: float, blocks: list[Block]) -> None:
+    keep     how many of the best are certain to be timed
+    power    of the accelerators' number in the score
+    each     whether the best plan with each value of a field is, too
+    """
+
+    def __init__(self, keep: int, power: float, blocks: list[Block], each: bool = True) -> None:
         self.keep, self.power, self.blocks = keep, power, blocks
-        self.varied = varied(blocks)
+        self.varied = varied(blocks) if each else []
         self.with_value: dict[tuple[str, Any], float] = {}
         self.distinct: dict[tuple[int, str], list[float]] = {}
         self.pieces: list[tuple[Any, ...]] = []

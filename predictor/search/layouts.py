@@ -84,6 +84,7 @@ def search_train(
     around: TrainingPlan | None = None,
     within: Within | None = None,
     progress: Progress | None = None,
+    each: bool = True,
 ) -> SearchResult:
     """Find the best plans of a space.
 
@@ -97,6 +98,8 @@ def search_train(
     around     a single plan from which everything is taken that is neither searched nor stated
     within     further laws, asked of plans that obey the others
     progress   told how much is done
+    each       whether the best plan with each value of a field is certain to be timed as well, as
+               `alternatives` needs it
 
     Raises InputError: a value cannot be; conditions that exclude each other, named; nothing fits,
     with the least memory that would.
@@ -110,7 +113,7 @@ def search_train(
     found = _Search(space, calibration, limits, objective, keep, within, machines)
     found.progress = progress or found.progress
     found.narrow()
-    return found.time(prune)
+    return found.time(prune, each)
 
 
 class _Search:
@@ -241,7 +244,7 @@ class _Search:
                 )
         return found
 
-    def time(self, prune: bool) -> SearchResult:
+    def time(self, prune: bool, each: bool = True) -> SearchResult:
         """Time what is left, most promising blocks and plans first."""
         layers: dict[int, Layers] = {}
         used: dict[tuple[Any, ...], Index] = {}
@@ -260,7 +263,7 @@ class _Search:
                 kernels[key] = found.parts.listed.timing
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
         frames = surroundings(self.model, self.cluster, self.calibration, self.blocks, self.rows)
-        state = Contenders(self.keep, self.power, self.blocks)
+        state = Contenders(self.keep, self.power, self.blocks, each)
         order = sorted(
             (number for number, rows in enumerate(self.rows) if rows.size),
             key=lambda number: float(bounds[number].min()),

@@ -54,7 +54,7 @@ def application(calibration: str = "default") -> Any:
 
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
-        threading.Thread(target=_warm, daemon=True).start()
+        threading.Thread(target=_warm, args=(searches,), daemon=True).start()
         yield
         searches.close()
 
@@ -81,11 +81,12 @@ def application(calibration: str = "default") -> Any:
     return app
 
 
-def _warm() -> None:
-    """Import what predictions need before the first is asked for."""
-    import reckon.verbs.plans
+def _warm(searches: Searches) -> None:
+    """Have ready what predictions and searches need before the first is asked for."""
     import reckon.verbs.serving
     import reckon.verbs.training  # noqa: F401
+
+    searches.ready()
 
 
 def _files(app: Any) -> None:

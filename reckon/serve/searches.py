@@ -71,6 +71,11 @@ class Searches:
         self.pipe: Any = None
         self.current: Search | None = None
 
+    def ready(self) -> None:
+        """Start the process before it is asked."""
+        with self.lock:
+            self._ready()
+
     def start(self, fields: Mapping[str, Any], own: Mapping[str, Any]) -> Search:
         """Begin a search; one that runs is ended."""
         with self.lock:
@@ -153,6 +158,7 @@ class Searches:
 
 def work(pipe: Any, calibration: str) -> None:
     """The process: searches that come through a pipe, one after the other."""
+    import reckon.verbs.plans  # noqa: F401 (what a search needs, before it is asked for)
     from predictor.catalog import load
 
     known = load(calibration)
@@ -183,10 +189,11 @@ def found(fields: Mapping[str, Any], own: Mapping[str, Any], known: Any, progres
     Raises InputError.
     """
     from predictor.plans import TRAINING_FIELDS
-    from reckon.verbs.plans import asked
+    from reckon.verbs.plans import MOST_TIES, asked
 
     start = time.monotonic()
-    result = asked(fields, known, "request", compare=dict(own) or None, keep=100, progress=progress)
+    result = asked(fields, known, "request", compare=dict(own) or None, keep=MOST_TIES,
+                   progress=progress, each=False)  # fmt: skip
     inner = result.result
     some = np.unique(np.linspace(0, len(inner) - 1, min(POINTS, len(inner))).round().astype(int))
     front = result.front()

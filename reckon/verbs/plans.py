@@ -252,6 +252,7 @@ def search(
     prune: bool = True,
     target: str | None = None,
     progress: Progress | None = None,
+    each: bool = True,
     **limits: Any,
 ) -> TrainingSearch:
     """Find the best plans of training.
@@ -264,6 +265,8 @@ def search(
     target       'megatron', 'torchtitan', ...: only plans that a launch line of it can say, with
                  its framework's defaults unless another is stated
     progress     told how much of the search is done, 0..1
+    each         whether the best plan with each value of a field is found too (`alternatives`);
+                 without, less is timed
     limits       fields of `predictor.search.Limits`: memory_fraction, tp_in_node, tokens, days,
                  money, price
 
@@ -293,6 +296,7 @@ def search(
         prune=prune,
         within=within,
         progress=progress,
+        each=each,
     )
     own = None if compare is None else hold_against(result, stated, compare)
     return TrainingSearch(result, own)

@@ -112,6 +112,15 @@ def test_search_finds_what_exhaustion_finds(every: Any, prune: bool) -> None:
     )
 
 
+def test_without_the_best_of_each_value_the_best_and_the_front_stay() -> None:
+    fields = {"gpus": [8, 16], "global_batch": 64}
+    whole, less = (search(fields, keep=30, each=each) for each in (True, False))
+    assert less.counts.timed < whole.counts.timed
+    assert less.step_time[:30].tolist() == whole.step_time[:30].tolist()
+    fronts = [sorted(one.step_time[one.frontier].tolist()) for one in (whole, less)]
+    assert fronts[0] == fronts[1]
+
+
 @pytest.mark.parametrize("objective", ["time", "cost"])
 def test_the_bound_drops_nothing_that_is_kept(objective: str) -> None:
     fields = {"gpus": [8, 16], "global_batch": 64}

@@ -10,7 +10,12 @@ from predictor.catalog.artifacts import (
     load,
     run_parameters,
 )
-from predictor.catalog.clusters import complete_cluster, scale_up, with_host
+from predictor.catalog.clusters import (
+    complete_cluster,
+    scale_up,
+    several_systems,
+    with_host,
+)
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
 from predictor.catalog.engines import ENGINES, FILE, engines_mapping, read_parameters
 from predictor.catalog.entries import (
@@ -154,6 +159,7 @@ __all__ = [
     "run_parameters",
     "scale_up",
     "settings_of",
+    "several_systems",
     "spec_of",
     "spelled",
     "system",

@@ -23,6 +23,29 @@ def scale_up(cluster: Cluster) -> int:
     return int(max(sizes, default=cluster.accelerators_per_node))
 
 
+def several_systems(text: str, where: str) -> tuple[tuple[Cluster, int], ...]:
+    """Systems and how many of something are on each: 'dgx-h100:2+dgx-a100:2', a name alone meaning
+    one; neighbours of one name are joined.
+
+    where   the field, for an error
+
+    Raises InputError for numbers that are none.
+    """
+    found: list[tuple[str, int]] = []
+    for part in text.split("+"):
+        name, _, number = part.strip().rpartition(":")
+        name, number = (name, number) if name else (number, "1")
+        if not number.isdigit() or not int(number):
+            raise InputError(
+                f"{where} {text!r}: write NAME:COUNT+NAME:COUNT, as dgx-h100:2+dgx-a100:2"
+            )
+        if found and found[-1][0] == name:
+            found[-1] = name, found[-1][1] + int(number)
+        else:
+            found.append((name, int(number)))
+    return tuple((system(name), number) for name, number in found)
+
+
 def with_host(cluster: Cluster, values: dict[str, Any]) -> Cluster:
     """The system with the host memory per node that `values` state, `host_memory_gb`; taken out of
     them."""

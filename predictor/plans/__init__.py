@@ -17,6 +17,7 @@ from predictor.plans.fields import (
     Table,
     default_of,
 )
+from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
 from predictor.plans.power_fields import POWER_FIELDS
@@ -157,6 +158,7 @@ __all__ = [
     "in_flight",
     "near_divisors",
     "near_multiples",
+    "partition",
     "pipeline_rules",
     "pipeline_time",
     "runnable",

@@ -36,6 +36,7 @@ def routes(fold: str, pp: int, vpp: int) -> list[list[tuple[int, int]]]:
     return [[(device, chunk) for chunk in range(vpp) for device in range(pp)]]
 
 
+Hop = float | tuple[float, ...]
 Place = tuple[int, int]
 """A device and one of its chunks."""
 
@@ -45,7 +46,8 @@ class _Player:
     """What of a schedule has been played.
 
     ahead, after   the place before and behind a place on a micro-batch's way forward
-    transfer       for which a transfer keeps a link, one way, to itself [s]
+    transfer       for which a transfer keeps a link, one way, to itself [s], of each link from the
+                   first
     latency        after which its last byte is there [s]
     done           when a piece of work ended, by direction, micro-batch, device and chunk [s]
     arrived        when what it made is at the next place on its way [s]
@@ -54,21 +56,22 @@ class _Player:
 
     ahead: dict[Place, Place | None]
     after: dict[Place, Place | None]
-    transfer: float
-    latency: float
+    transfer: tuple[float, ...]
+    latency: tuple[float, ...]
     done: dict[tuple[str, int, int, int], float]
     arrived: dict[tuple[str, int, int, int], float]
     free: dict[tuple[int, int], float]
 
     @classmethod
-    def of(cls, fold: str, pp: int, vpp: int, transfer: float, latency: float) -> _Player:
+    def of(cls, fold: str, pp: int, vpp: int, transfer: Hop, latency: Hop) -> _Player:
         """Nothing played yet of a pipeline."""
         ahead: dict[Place, Place | None] = {}
         after: dict[Place, Place | None] = {}
         for route in routes(fold, pp, vpp):
             ahead |= dict(zip(route, [None, *route], strict=False))
             after |= dict(zip(route, [*route[1:], None], strict=True))
-        return cls(ahead, after, transfer, latency, {}, {}, {})
+        kept, away = (h if isinstance(h, tuple) else (h,) * pp for h in (transfer, latency))
+        return cls(ahead, after, kept, away, {}, {}, {})
 
     def finish(self, stage: int, work: Work, end: float) -> None:
         """A piece of work ends, and what it made sets out for the next place."""
@@ -79,8 +82,9 @@ class _Player:
         place = (self.after if direction == "forward" else self.ahead)[(stage, chunk)]
         if place is not None and place[0] != stage:
             link = (stage, place[0])
-            self.free[link] = max(end, self.free.get(link, 0.0)) + self.transfer
-            end = self.free[link] + self.latency
+            number = min(link)
+            self.free[link] = max(end, self.free.get(link, 0.0)) + self.transfer[number]
+            end = self.free[link] + self.latency[number]
         self.arrived[(direction, batch, stage, chunk)] = end
 
     def ready(self, stage: int, work: Work, block: Block) -> float | None:
@@ -102,8 +106,8 @@ def timeline(
     weights: list[float],
     m: int,
     vpp: int = 1,
-    transfer: float = 0.0,
-    latency: float = 0.0,
+    transfer: Hop = 0.0,
+    latency: Hop = 0.0,
 ) -> list[Event]:
     """Play a schedule event by event. Transfers between devices run beside their work, one after
     the other on a link each way.
@@ -112,7 +116,8 @@ def timeline(
                                  (as `Passes`)
     m                            micro-batches; a multiple of the stages when vpp > 1
     transfer, latency            of what a micro-batch sends on: for which it keeps the link to
-                                 itself, and after which it is there [s]
+                                 itself, and after which it is there [s]; one for all links, or
+                                 one for each between a stage and the next
 
     Returns the events in order of their end; the last one's end is the pipeline's time. Work that
     runs as one block is shown one after the other.

@@ -98,7 +98,7 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     Kimi-K2: 61 + 3). Else the remainder goes to the inner stages. With `split` 'cost' each stage
     is filled until it passes its share of the arithmetic, in which the output projection counts
     as so many layers (nanotron's get_block_compute_costs). Layers that the plan states for the
-    first and the last stage hold, and the others share the rest.
+    first and the last stage hold, and the others share the rest, unless it states `inner_layers`.
     """
     layers = float(model.layers)
     p = np.broadcast_to(np.asarray(plan.pp, float), plan.shape)
@@ -107,6 +107,7 @@ def stages(model: Model, plan: TrainingPlan) -> Stages:
     else:
         first, last = _slots(model, plan, p)
         inner = _inner(layers, p, first, last)
+    inner = np.where(np.isnan(plan.inner_layers), inner, plan.inner_layers)
     one, fold = p == 1, plan.pipeline.fold
     zero = np.zeros_like(p)
     first, last = np.asarray(first, float), np.where(one, layers, last)

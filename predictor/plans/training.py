@@ -108,6 +108,8 @@ class TrainingPlan:
     Categorical fields have one value for the whole batch. GPUs = tp * pp * cp * dp; the ranks of
     ep and etp are taken from those of a pipeline stage.
 
+    inner_layers     of an inner stage, whatever those at the ends have: of stages that are looked
+                     at one by one (`training.uneven`)
     recompute_chunk  layers of which full recomputation keeps one input
     document         length of equal documents in a sequence with as much attention [tokens]; NaN:
                      one as long as it
@@ -127,6 +129,7 @@ class TrainingPlan:
     dp_shard: Numeric = np.nan
     first_layers: Numeric = np.nan
     last_layers: Numeric = np.nan
+    inner_layers: Numeric = np.nan
     sequence_parallel: Numeric = 0.0
     recompute_share: Numeric = 1.0
     recompute_chunk: Numeric = 1.0

@@ -100,6 +100,17 @@ _PARALLEL = (
         default="as `split` says", more="Megatron's decoder-last-pipeline-num-layers.",
     ),
     PlanField(
+        "stage_systems", TEXT, "Systems of the stages, as dgx-h100:2+dgx-a100:2.", ALL,
+        default="one system", held="", reason="accelerators are alike unless stated",
+        more="So many stages on each, in this order; layers are dealt to them so that the slowest "
+        "is as fast as may be.",
+    ),
+    PlanField(
+        "replica_systems", TEXT, "The same of data-parallel replicas.", ALL,
+        default="one system", held="", reason="accelerators are alike unless stated",
+        more="Micro-batches are dealt to them so that all end together.",
+    ),
+    PlanField(
         "etp", COUNT, "Ranks that split each expert.", ALL,
         default="tp where ep x tp divides a stage's ranks, else 1",
         reason="Megatron Core's default",
@@ -456,6 +467,7 @@ TRAINING_FIELDS: Table = table(
 
 TRAINING_DERIVED = {
     "recompute_chunk": "recompute_method and recompute_layers",
+    "inner_layers": "stage_systems",
     **dict.fromkeys(
         ("document", "attention_load", "attention_cv", "attention_skew", "useful"),
         "documents, packing and cp_sharding",

@@ -22,7 +22,7 @@ from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.search.axes import AXES, Axis, Columns, Setting, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.timing import RunParameters
-from predictor.training import STEP_CATEGORIES, complete_training, distinct
+from predictor.training import SEVERAL, STEP_CATEGORIES, complete_training, distinct
 from predictor.variation import (
     LOAD_KEYS,
     PACKED_FIELDS,
@@ -277,6 +277,8 @@ def space_of(
 
     Raises InputError: a needed field is missing, a value cannot be.
     """
+    if dealt := [name for name in SEVERAL if fields.get(name) is not None]:
+        raise InputError(f"{dealt[0]} is of a single plan: reckon predict train deals it out")
     given = read_given(fields)
     for field in ("seq_len", "global_batch"):
         if field not in given or isinstance(given[field], Range):

@@ -40,6 +40,8 @@ from predictor.training.step import (
     stretched,
 )
 from predictor.training.taxes import taxes
+from predictor.training.uneven import Dealt, Share, dealt_step
+from predictor.training.unlike import KEYS as SEVERAL
 from predictor.training.variation import (
     Variation,
     arithmetic_share,
@@ -59,10 +61,12 @@ __all__ = [
     "LAYERED",
     "NODES",
     "ROUTED",
+    "SEVERAL",
     "STEP_CATEGORIES",
     "TERMS",
     "TRAINED_LOAD",
     "Case",
+    "Dealt",
     "Environment",
     "Explanation",
     "Fleet",
@@ -70,6 +74,7 @@ __all__ = [
     "Goodput",
     "LayerParts",
     "Parts",
+    "Share",
     "StepActivity",
     "TrainingPrediction",
     "TrainingRequest",
@@ -78,6 +83,7 @@ __all__ = [
     "assemble",
     "checked_by_lots",
     "complete_training",
+    "dealt_step",
     "distinct",
     "environment",
     "environment_of",

@@ -52,6 +52,7 @@ from predictor.training.habits import (
     whole_share,
 )
 from predictor.training.reliability import Reliability
+from predictor.training.unlike import Kinds, unlike
 from predictor.training.whole_run import (
     budget_of,
     machines_of,
@@ -83,6 +84,7 @@ class TrainingRequest:
     faults   what of the machine is slow, or has failed
     fleet    spares, preemption; None: not asked
     conditions   limits, cooling and prices of power
+    kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
     """
 
     model: Model
@@ -96,6 +98,8 @@ class TrainingRequest:
     faults: tuple[Fault, ...] = ()
     fleet: Fleet | None = None
     conditions: Conditions = field(default_factory=Conditions)
+    kinds: Kinds = ()
+    by: str = ""
 
 
 def complete_training(
@@ -117,6 +121,7 @@ def complete_training(
     filler = Filler(spec.model_dump())
     values = filler.values
     model = model if model is not None else named_model(values)
+    kinds, by = unlike(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
@@ -155,6 +160,8 @@ def complete_training(
         price=price,
         **machines_of(values, tokens),
         conditions=conditions_of(values),
+        kinds=kinds,
+        by=by,
     )
 
 

@@ -62,6 +62,8 @@ class Step:
     layer_time  of one layer (the mean one) and micro-batch, forward and backward [s]
     slowest     index of the slowest stage kind
     passes      of one micro-batch on each kind of stage
+    terms       seconds of one micro-batch by term of `TERMS`, on each kind of stage, (3, *batch)
+    ends        the same of 'dp_communication' and 'optimizer', once a step
     """
 
     step_time: Array
@@ -72,6 +74,8 @@ class Step:
     layer_time: Array
     slowest: npt.NDArray[np.intp]
     passes: Passes
+    terms: dict[str, Array]
+    ends: dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -415,6 +419,8 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         layer_time=parts.spread(book.layer),
         slowest=slowest,
         passes=passes,
+        terms=book.terms,
+        ends={"dp_communication": exposed, "optimizer": parts.update},
     )
 
 

@@ -18,6 +18,7 @@ from predictor.power import Powered
 from predictor.timing import BOUNDS
 from predictor.training import (
     Case,
+    Dealt,
     Explanation,
     Fleet,
     Goodput,
@@ -104,13 +105,15 @@ class Varied:
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
     """The prediction for one request; `index` is its place in the batch it was computed in,
-    `varied` what varies of that batch, if that was asked, `powered` what it draws."""
+    `varied` what varies of that batch, if that was asked, `powered` what it draws, `dealt` what the
+    stages or replicas of several systems do."""
 
     request: TrainingRequest
     batch: TrainingPrediction
     index: int | None = None
     varied: Varied | None = None
     powered: Powered | None = None
+    dealt: Dealt | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -296,7 +299,9 @@ class Prediction:
 
     @property
     def operators(self) -> list[OperatorReport]:
-        """Operators of the slowest stage, longest first."""
+        """Operators of the slowest stage, longest first; none of several systems."""
+        if self.dealt is not None:
+            return []
         batch, timing = self.batch, self.batch.timing
         place = int(batch.unique if self.index is None else batch.unique[self.index])
         found = []
@@ -323,6 +328,8 @@ class Prediction:
         """The pipeline of one step event by event: device, direction, micro-batch, chunk, start and
         end [s], before the framework's factor."""
         batch, request = self.batch, self.request
+        if self.dealt is not None:
+            return self.dealt.timeline(request.plan)
         if self.index is not None:  # one of many; what is played is one
             batch = predict(request.model, request.cluster, request.plan, batch.calibration)
         return batch.timeline()
@@ -361,7 +368,12 @@ class Prediction:
 
     def explain(self) -> Explanation:
         """Why the step takes as long as it does: terms, longest operators, what would help most,
-        and what is known about each share of the time."""
+        and what is known about each share of the time.
+
+        Raises InputError where stages or replicas are on several systems.
+        """
+        if self.dealt is not None:
+            raise InputError("--explain is of one kind of accelerator")
         return explain(self.request, self.batch.calibration)
 
     def inputs(self) -> dict[str, Any]:
@@ -411,6 +423,7 @@ class Prediction:
             "training": self.run(),
             "power": self._power_dict(),
             **({} if self.varied is None else {"variation": self.variation}),
+            **({} if self.dealt is None else {"dealt": self.dealt.to_dict()}),
             **({"degraded": self.faults} if self.request.faults else {}),
             "operators": [
                 {

@@ -20,6 +20,7 @@ from predictor.training import (
     TrainingPrediction,
     TrainingRequest,
     complete_training,
+    dealt_step,
     limited,
     predict,
     step_power,
@@ -61,6 +62,8 @@ def predict_train(
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(TrainingPlanSpec, fields, "plan")
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
+    if request.kinds:
+        return _unlike(request, known)
     found = predict(request.model, request.cluster, request.plan, known)
     found, under = _powered(found, request.conditions)
     return Prediction(request, found, varied=Varied.of(found, request.variation), powered=under)
@@ -167,6 +170,12 @@ def by_conditions(requests: Sequence[_Conditioned]) -> dict[Conditions, list[int
     return found
 
 
+def _unlike(request: TrainingRequest, calibration: Calibration) -> Prediction:
+    """Predict a request whose stages or replicas are on several systems."""
+    found, dealt = dealt_step(request, calibration)
+    return Prediction(request, found, dealt=dealt)
+
+
 def _powered(
     found: TrainingPrediction, conditions: Conditions
 ) -> tuple[TrainingPrediction, Powered | None]:
@@ -177,8 +186,15 @@ def _powered(
 
 def _together(requests: list[TrainingRequest], calibration: Calibration) -> list[Prediction]:
     """Evaluate requests in batches."""
-    found: dict[int, Prediction] = {}
-    for conditions, own in by_conditions(requests).items():
+    found = {
+        position: _unlike(request, calibration)
+        for position, request in enumerate(requests)
+        if request.kinds
+    }
+    alike = [position for position in range(len(requests)) if position not in found]
+    grouped = by_conditions([requests[position] for position in alike])
+    for conditions, places in grouped.items():
+        own = [alike[place] for place in places]
         for batch in batches([requests[position] for position in own]):
             predicted = predict(batch.model, batch.cluster, batch.plan, calibration)
             predicted, under = _powered(predicted, conditions)

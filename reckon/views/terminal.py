@@ -94,9 +94,8 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
         if inputs[name] > 1
     )
     print(
-        f"{strong(inputs['model'])} on {result.gpus} x {inputs['accelerator']} "
-        f"({inputs['system']}), {plan or 'one rank'}, {inputs['precision']}, "
-        f"recompute {inputs['recompute']}, {inputs['sharding']}"
+        f"{strong(inputs['model'])} on {_machines(result)}, {plan or 'one rank'}, "
+        f"{inputs['precision']}, recompute {inputs['recompute']}, {inputs['sharding']}"
     )
     if result.host_memory > result.host_capacity:
         print(
@@ -144,6 +143,8 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
         if abs(value) > 1e-9 * total
     ]
     print(grid(["time", "", "share", ""], terms), end="\n\n")
+    if result.dealt is not None:
+        print(_dealt(result), end="\n\n")
     longest = [
         [report.name, report.phase, seconds(report.time_s), report.bound, report.pedigree]
         for report in result.operators[:top]
@@ -169,6 +170,38 @@ def show_assumed(assumed: Sequence[Assumption]) -> None:
     for one in assumed:
         if one.rule.startswith(TOLD):
             print(strong(f"{one.field} {one.value}: {one.rule}", "2"))
+
+
+def _machines(result: Prediction) -> str:
+    """Accelerators and their systems."""
+    if result.dealt is not None:
+        return f"{result.gpus} accelerators of {result.batch.cluster.name}"
+    inputs = result.inputs()
+    return f"{result.gpus} x {inputs['accelerator']} ({inputs['system']})"
+
+
+def _dealt(result: Prediction) -> str:
+    """What the stages or replicas of several systems are dealt, and what binds."""
+    dealt, step = result.dealt, result.step_time.value
+    assert dealt is not None
+    staged = dealt.by == "stage"
+    rows = [
+        [
+            f"{number}" if staged else f"{one.many} x",
+            one.accelerator,
+            f"{one.layers if staged else one.micro_batches}",
+            seconds(one.time),
+            f"{one.time / step:.0%}",
+            f"{one.memory / GIB:.1f} of {one.capacity / GIB:.0f}",
+        ]
+        for number, one in enumerate(dealt.shares)
+    ]
+    what = "layers" if staged else "micro-batches"
+    table = grid([dealt.by, "accelerator", what, "works", "of the step", "GiB"], rows, 2)
+    one = dealt.shares[dealt.slowest]
+    name = f"stage {dealt.slowest}" if staged else "those"
+    gain = f"; dealt evenly {seconds(dealt.even)} ({dealt.even / step - 1.0:+.1%})"
+    return f"{table}\nbinds: {name} on {one.accelerator}, {TERM_NAMES[one.binds]}{gain}"
 
 
 def _run_rows(result: Prediction) -> list[list[str]]:

@@ -1,0 +1,466 @@
+"""Pipelines whose stages are on different accelerators, and replicas that are: layers dealt to
+stages, micro-batches to replicas, so that nobody waits longer than need be.
+
+Every stage is the one that a pipeline of its own accelerators alone would have, with as many layers
+as it is dealt (`partition`); the schedule is then played with their times event by event, over
+links as slow as the slower of two systems. Replicas are those of their own accelerators, and take
+micro-batches until all end together (Ryabinin et al. 2023, SWARM, section 3.2, and Tang et al.
+2023, FusionAI, deal work to unlike machines by speed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Array
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.memory import Memory, memory
+from predictor.models import Model
+from predictor.plans import LINE, Event, TrainingPlan, partition, timeline
+from predictor.timing import Calibration, RunParameters
+from predictor.training.completion import TrainingRequest
+from predictor.training.decomposition import parts
+from predictor.training.prediction import TrainingPrediction, environment_of, predict
+from predictor.training.step import Step, assemble
+from predictor.training.unlike import Kinds
+from predictor.units import GB
+
+ACTIVE = "activations"
+"""Class of memory that differs along a pipeline, as more micro-batches are in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one stage, or one replica, is dealt.
+
+    system, accelerator   on which it is
+    many      such replicas; 1 of stages
+    layers, micro_batches   of the stage; of the replica
+    time      that it works in a step [s]
+    memory    of its fullest device, and of the accelerator [bytes]
+    binds     the longest term of its time
+    """
+
+    system: str
+    accelerator: str
+    many: int
+    layers: int
+    micro_batches: int
+    time: float
+    memory: float
+    capacity: float
+    binds: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """A step of unlike accelerators.
+
+    by       'stage' or 'replica'
+    shares   of each stage, or of replicas that are alike
+    slowest  position of the one that the others wait for
+    even     the step where layers, or micro-batches, are dealt evenly [s]; inf where that fits
+             nowhere
+    passes   forward and backward passes, and weights' gradients, of every stage [s]
+    hops     transfer and latency between each stage and the next [s]
+    """
+
+    by: str
+    shares: tuple[Share, ...]
+    slowest: int
+    even: float
+    passes: tuple[list[float], list[float], list[float]] = ((), (), ())  # type: ignore[assignment]
+    hops: tuple[tuple[float, ...], tuple[float, ...]] = field(default=((), ()))
+
+    def timeline(self, plan: TrainingPlan) -> list[Event]:
+        """The pipeline event by event, before the framework's factor.
+
+        Raises InputError of replicas, whose pipelines differ.
+        """
+        if self.by != "stage":
+            raise InputError("a timeline is of one pipeline; replicas on several systems have many")
+        return timeline(plan.schedule, *self.passes, int(plan.micro_batches), 1, *self.hops)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` writes it; every key carries its unit."""
+        return {
+            "by": self.by,
+            "slowest": self.slowest,
+            "even_step_time_s": self.even,
+            "shares": [
+                {
+                    "system": one.system,
+                    "accelerator": one.accelerator,
+                    "many": one.many,
+                    "layers": one.layers,
+                    "micro_batches": one.micro_batches,
+                    "time_s": one.time,
+                    "memory_gb": one.memory / GB,
+                    "capacity_gb": one.capacity / GB,
+                    "binds": one.binds,
+                }
+                for one in self.shares
+            ],
+        }
+
+
+def by_stage(
+    model: Model, kinds: Kinds, plan: TrainingPlan, calibration: Calibration
+) -> tuple[TrainingPrediction, Dealt]:
+    """Predict a plan whose stages are on several systems, `plan.pp` in all.
+
+    Raises InputError for pipelines that fold or interleave, and for documents packed unevenly.
+    """
+    if plan.pipeline.fold != LINE or float(plan.vpp) > 1 or float(plan.attention_cv) > 0:
+        raise InputError(
+            "stage_systems is of plain pipelines (1f1b, gpipe, zb-h1; vpp 1) of even micro-batches"
+        )
+    tables = {id(one): _table(model, one, plan, calibration) for one, _ in kinds}
+    clusters = [cluster for cluster, many in kinds for _ in range(many)]
+    line = _Line(plan, clusters, [tables[id(one)] for one in clusters])
+    even = partition(line.evenly, model.layers, len(clusters))
+    try:
+        counts = partition(line.holding, model.layers, len(clusters))
+    except InputError:  # told as what it needs, like any plan that does not fit
+        counts = partition(line.time, model.layers, len(clusters))
+    counts = _unless_better(line, counts, even)
+    return line.prediction(model, counts, even, calibration)
+
+
+def _unless_better(line: _Line, counts: list[int], even: list[int]) -> list[int]:
+    """The even deal where links or the ends of a step make it the faster one, and it fits."""
+    if any(held > most for held, most in zip(line.held(even), line.capacity(), strict=True)):
+        return counts
+    return min((counts, even), key=lambda one: line.total(one)[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Stages of one system with 1, 2, ... layers; arrays (3, layers): first, inner, last."""
+
+    step: Step
+    memory: Memory
+    prediction: TrainingPrediction
+    factor: float
+    loading: float
+
+    @property
+    def stage(self) -> Array:
+        """Time of one micro-batch [s]."""
+        of = self.step.passes
+        return np.asarray(of.forward + of.backward + of.weights)
+
+
+def _table(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration) -> _Table:
+    counts = np.arange(1.0, model.layers + 1.0)
+    wide = replace(plan, first_layers=counts, last_layers=counts, inner_layers=counts)
+    found, _ = parts(model, cluster, wide, calibration)
+    using = environment_of(cluster, plan, calibration.run)
+    return _Table(
+        step=assemble(found, calibration.run, using),
+        memory=memory(model, wide, calibration.run),
+        prediction=predict(model, cluster, plan, calibration),
+        factor=float(using.factor),
+        loading=float(found.loading.flat[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """Stages in their order, each with the table of its system."""
+
+    plan: TrainingPlan
+    clusters: list[Cluster]
+    tables: list[_Table]
+
+    def kind(self, stage: int) -> int:
+        """0 for the first stage, 2 for the last, 1 between."""
+        return 0 if stage == 0 else 2 if stage == len(self.tables) - 1 else 1
+
+    def _of(self, value: str, stage: int, layers: int) -> float:
+        own: Array = getattr(self.tables[stage], value)
+        return float(own[self.kind(stage), layers - 1])
+
+    def time(self, stage: int, begin: int, end: int) -> float:
+        """Of one micro-batch [s]."""
+        return self._of("stage", stage, end - begin) if end > begin else 0.0
+
+    def holding(self, stage: int, begin: int, end: int) -> float:
+        """The same; inf where the stage does not hold so many layers."""
+        if end > begin and self._held(stage, end - begin) > self.capacity()[stage]:
+            return np.inf
+        return self.time(stage, begin, end)
+
+    def evenly(self, stage: int, begin: int, end: int) -> float:
+        """Number of layers, whatever they take."""
+        return float(end - begin)
+
+    def capacity(self) -> list[float]:
+        """Memory of each stage's accelerator [bytes]."""
+        return [float(np.asarray(one.accelerator.memory)) for one in self.clusters]
+
+    def classes(self, stage: int, layers: int) -> dict[str, float]:
+        """Memory of a stage by class [bytes], with the micro-batches that are in flight there."""
+        table, plan, kind = self.tables[stage].memory, self.plan, self.kind(stage)
+        p, m = float(plan.pp), plan.micro_batches
+        own = {name: float(value[kind, layers - 1]) for name, value in table.classes.items()}
+        first = {0: 0.0, 1: 1.0, 2: p - 1.0}[kind]
+        flying, listed = (
+            float(plan.pipeline.held(np.asarray(p - at), p, m, 1.0)) for at in (stage, first)
+        )
+        more = own[ACTIVE] * (flying / max(listed, 1e-30) - 1.0)
+        whole = sum(own.values()) - own["fragmentation"] - own["context"]
+        lost = own["fragmentation"] / max(whole, 1e-30)
+        own[ACTIVE] += more
+        own["fragmentation"] += lost * more
+        return own
+
+    def _held(self, stage: int, layers: int) -> float:
+        return sum(self.classes(stage, layers).values())
+
+    def held(self, counts: list[int]) -> list[float]:
+        """Memory of each stage [bytes]."""
+        return [self._held(stage, layers) for stage, layers in enumerate(counts)]
+
+    def passes(self, counts: list[int]) -> tuple[list[float], list[float], list[float]]:
+        """Passes of every stage [s]."""
+        own = [
+            [
+                float(getattr(self.tables[stage].step.passes, name)[self.kind(stage), layers - 1])
+                for stage, layers in enumerate(counts)
+            ]
+            for name in ("forward", "backward", "weights")
+        ]
+        return own[0], own[1], own[2]
+
+    def hops(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Transfer and latency between each stage and the next, those of the slower side [s]."""
+        found = []
+        for name in ("transfer", "latency"):
+            own = [float(np.max(getattr(one.step.passes, name))) for one in self.tables]
+            found.append(tuple(max(pair) for pair in pairwise(own)))
+        return found[0], found[1]
+
+    def ends(self, counts: list[int]) -> tuple[dict[str, float], int]:
+        """Reduction of gradients and update, of the stage that takes longest with both [s]."""
+        every = [
+            {
+                name: float(value[self.kind(stage), layers - 1])
+                for name, value in self.tables[stage].step.ends.items()
+            }
+            for stage, layers in enumerate(counts)
+        ]
+        last = max(range(len(every)), key=lambda stage: sum(every[stage].values()))
+        return every[last], last
+
+    def total(self, counts: list[int]) -> tuple[float, float, float]:
+        """The step before loading; its pipeline without links; what links add [s]."""
+        passes, m = self.passes(counts), int(self.plan.micro_batches)
+        busy = timeline(self.plan.schedule, *passes, m)[-1].end
+        waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops())[-1].end - busy
+        ends, _ = self.ends(counts)
+        # No software slows a link (`step.assemble`).
+        return self.tables[0].factor * (busy + sum(ends.values())) + waits, busy, waits
+
+    def breakdown(self, counts: list[int], slowest: int) -> dict[str, float]:
+        """Seconds by term; they add up to the step."""
+        table, m = self.tables[slowest], float(self.plan.micro_batches)
+        kind, layers = self.kind(slowest), counts[slowest]
+        found = {
+            name: m * float(np.broadcast_to(value, table.stage.shape)[kind, layers - 1])
+            for name, value in table.step.terms.items()
+        }
+        whole, busy, waits = self.total(counts)
+        found["bubble"] = busy - sum(found.values())
+        found["pp_communication"] += waits
+        found |= self.ends(counts)[0]
+        found["framework"] = whole - sum(found.values())
+        found["data_loading"] = max(table.loading - whole, 0.0)
+        return found
+
+    def shares(self, counts: list[int]) -> tuple[Share, ...]:
+        """What every stage is dealt."""
+        m = int(self.plan.micro_batches)
+        found = []
+        for stage, layers in enumerate(counts):
+            table, kind, cluster = self.tables[stage], self.kind(stage), self.clusters[stage]
+            terms = {
+                name: float(np.broadcast_to(value, table.stage.shape)[kind, layers - 1])
+                for name, value in table.step.terms.items()
+            }
+            found.append(
+                Share(
+                    system=cluster.name,
+                    accelerator=cluster.accelerator.name,
+                    many=1,
+                    layers=layers,
+                    micro_batches=m,
+                    time=m * self.time(stage, 0, layers),
+                    memory=self._held(stage, layers),
+                    capacity=self.capacity()[stage],
+                    binds=max(terms, key=lambda name: terms[name]),
+                )
+            )
+        return tuple(found)
+
+    def prediction(
+        self, model: Model, counts: list[int], even: list[int], calibration: Calibration
+    ) -> tuple[TrainingPrediction, Dealt]:
+        """The whole step with layers as they are dealt."""
+        shares = self.shares(counts)
+        slowest = max(range(len(shares)), key=lambda stage: shares[stage].time)
+        terms = self.breakdown(counts, slowest)
+        tight = max(range(len(shares)), key=lambda s: shares[s].memory / shares[s].capacity)
+        dealt = Dealt(
+            by="stage",
+            shares=shares,
+            slowest=slowest,
+            even=self.total(even)[0] + terms["data_loading"],
+            passes=self.passes(counts),
+            hops=self.hops(),
+        )
+        found = _told(
+            self.tables[slowest].prediction,
+            replace(self.clusters[tight], name=_named(self.clusters)),
+            terms,
+            self._memory(tight, counts[tight], calibration.run),
+            [(one, float(self.plan.tp * self.plan.cp * self.plan.dp)) for one in self.clusters],
+            calibration,
+        )
+        return found, dealt
+
+    def _memory(self, stage: int, layers: int, run: RunParameters) -> Memory:
+        """Memory of one stage, as that of the kind that it is."""
+        kind, own = self.kind(stage), self.classes(stage, layers)
+        present = np.arange(3) == kind
+        classes = {name: np.where(present, value, 0.0) for name, value in own.items()}
+        peak = np.asarray(sum(own.values()))
+        return Memory(classes, present, peak, peak - own["context"], np.zeros(()))
+
+
+def _named(clusters: Sequence[Cluster]) -> str:
+    return " + ".join(dict.fromkeys(one.name for one in clusters))
+
+
+def _told(
+    base: TrainingPrediction,
+    cluster: Cluster,
+    terms: dict[str, float],
+    need: Memory,
+    devices: Sequence[tuple[Cluster, float]],
+    calibration: Calibration,
+) -> TrainingPrediction:
+    """A prediction as that of one system, with the step of several.
+
+    devices   accelerators of each system, for the peak of which a step uses a part
+    """
+    step = np.asarray(sum(terms.values()))
+    reach = np.exp(calibration.interval_q * base.sigma)
+    linear = base.plan.recipe.peak
+    peaks = np.array([float(np.asarray(c.accelerator.peak_for(linear))) for c, _ in devices])
+    weights = np.array([many for _, many in devices])
+    return replace(
+        base,
+        cluster=cluster,
+        step_time=step,
+        low=step / reach,
+        high=step * reach,
+        breakdown={name: np.asarray(value) for name, value in terms.items()},
+        memory=need,
+        p_oom=need.probability_over(cluster.accelerator.memory, calibration.run.memory_sigma),
+        peak=float((peaks * weights).sum() / weights.sum()),
+    )
+
+
+def by_replica(
+    model: Model, kinds: Kinds, plan: TrainingPlan, calibration: Calibration
+) -> tuple[TrainingPrediction, Dealt]:
+    """Predict a plan whose replicas are on several systems, `plan.dp` in all.
+
+    All reduce their gradients as fast as the slowest network of them does, and end together.
+    """
+    whole = round(float(plan.global_batch / plan.micro_batch))
+    replicas = int(plan.dp)
+    if whole < replicas:
+        raise InputError(f"{whole} micro-batches are fewer than the {replicas} replicas")
+    most = whole - replicas + 1
+    counts = np.arange(1.0, most + 1.0)
+    wide = replace(plan, global_batch=counts * plan.dp * plan.micro_batch)
+    found = [predict(model, cluster, wide, calibration) for cluster, _ in kinds]
+    ends = [f.breakdown["dp_communication"] + f.breakdown["optimizer"] for f in found]
+    own = [np.asarray(f.step_time - e) for f, e in zip(found, ends, strict=True)]
+    many = [count for _, count in kinds]
+    dealt = _dealt(own, many, whole)
+    even = np.ceil(whole / replicas)
+
+    def step(each: Sequence[float]) -> float:
+        pace = max(float(own[k][int(n) - 1]) for k, n in enumerate(each))
+        return pace + max(float(end.max()) for end in ends)
+
+    slowest = max(range(len(kinds)), key=lambda k: float(own[k][dealt[k] - 1]))
+    at = int(dealt[slowest]) - 1
+    base = predict(model, kinds[slowest][0], plan, calibration)
+    terms = {name: float(value[at]) for name, value in found[slowest].breakdown.items()}
+    longest = max(range(len(kinds)), key=lambda k: float(ends[k].max()))
+    for name in ("dp_communication", "optimizer"):
+        terms[name] = float(found[longest].breakdown[name].max())
+    capacity = [float(np.asarray(one.accelerator.memory)) for one, _ in kinds]
+    needs = [predict(model, one, plan, calibration).memory for one, _ in kinds]
+    tight = max(range(len(kinds)), key=lambda k: float(needs[k].peak) / capacity[k])
+    shares = tuple(
+        Share(
+            system=cluster.name,
+            accelerator=cluster.accelerator.name,
+            many=count,
+            layers=model.layers,
+            micro_batches=int(dealt[k]),
+            time=float(own[k][dealt[k] - 1]),
+            memory=float(needs[k].peak),
+            capacity=capacity[k],
+            binds=_longest(found[k], dealt[k] - 1),
+        )
+        for k, (cluster, count) in enumerate(kinds)
+    )
+    devices = [(one, count * float(plan.tp * plan.cp * plan.pp)) for one, count in kinds]
+    cluster = replace(kinds[tight][0], name=_named([one for one, _ in kinds]))
+    told = _told(base, cluster, terms, needs[tight], devices, calibration)
+    return told, Dealt("replica", shares, slowest, step([even] * len(kinds)))
+
+
+def _longest(found: TrainingPrediction, at: int) -> str:
+    """The longest term of a replica's own time."""
+    terms = {k: float(v[at]) for k, v in found.breakdown.items()}
+    for name in ("dp_communication", "optimizer"):
+        del terms[name]
+    return max(terms, key=lambda name: terms[name])
+
+
+def _dealt(time: list[Array], many: list[int], whole: int) -> list[int]:
+    """Micro-batches of a replica of each kind, so that the last to end ends first: the least of the
+    times of 1, 2, ... micro-batches within which the replicas do all; those that are too many are
+    left off the slowest."""
+    paces = np.unique(np.concatenate(time))
+    low, high = 0, len(paces) - 1
+
+    def taken(pace: float) -> list[int]:
+        return [max(int(np.searchsorted(own, pace * (1 + 1e-12), "right")), 1) for own in time]
+
+    while low < high:
+        middle = (low + high) // 2
+        done = sum(n * count for n, count in zip(taken(float(paces[middle])), many, strict=True))
+        low, high = (low, middle) if done >= whole else (middle + 1, high)
+    return taken(float(paces[low]))
+
+
+def dealt_step(
+    request: TrainingRequest, calibration: Calibration
+) -> tuple[TrainingPrediction, Dealt]:
+    """Predict a request of several systems."""
+    deal = by_stage if request.by == "stage" else by_replica
+    return deal(request.model, request.kinds, request.plan, calibration)

@@ -1,0 +1,155 @@
+"""Stages and replicas on unlike accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.errors import InputError
+from predictor.training.completion import TrainingRequest, complete_training
+from predictor.training.prediction import TrainingPrediction, predict
+from predictor.training.uneven import Dealt, by_replica, by_stage, dealt_step
+from predictor.variation.swarm import balanced, rate_of_stages, utilisation, with_churn
+
+KNOWN = load("default")
+BASE = {"model": "llama3-8b", "tp": 2, "global_batch": 32, "seq_len": 2048}
+
+
+def complete(**fields: Any) -> TrainingRequest:
+    return complete_training(parse(TrainingPlanSpec, {**BASE, **fields}, "test"), KNOWN.run)
+
+
+def both(**fields: Any) -> tuple[TrainingPrediction, Dealt]:
+    return dealt_step(complete(**fields), KNOWN)
+
+
+def test_one_system_is_the_plain_prediction() -> None:
+    named = complete(stage_systems="dgx-h100:2+dgx-h100:2")
+    assert not named.kinds
+    plain = complete(system="dgx-h100", pp=4)
+    ours, theirs = (predict(r.model, r.cluster, r.plan, KNOWN) for r in (named, plain))
+    assert float(ours.step_time) == float(theirs.step_time)
+
+
+def test_alike_systems_are_no_slower_than_the_plain_pipeline() -> None:
+    """Told apart by name alone, layers may be dealt as they are by default, or better."""
+    one = catalog.system("dgx-h100")
+    plan = complete(system="dgx-h100", pp=4).plan
+    found, dealt = by_stage(
+        catalog.model("llama3-8b"), [(one, 2), (replace(one, name="other"), 2)], plan, KNOWN
+    )
+    plain = predict(catalog.model("llama3-8b"), one, plan, KNOWN)
+    assert float(found.step_time) <= float(plain.step_time) * (1 + 1e-9)
+    assert dealt.even == pytest.approx(float(plain.step_time), rel=1e-9)  # 8 layers each
+    assert sum(share.layers for share in dealt.shares) == 32
+
+
+def test_the_faster_stages_take_more_and_nobody_is_far_behind() -> None:
+    found, dealt = both(stage_systems="dgx-h100:2+dgx-a100:2")
+    quick, slow = dealt.shares[1], dealt.shares[2]
+    assert quick.layers > slow.layers
+    # No layer more or less could even them out further: the gap is below a layer's time.
+    assert abs(quick.time - slow.time) < max(quick.time / quick.layers, slow.time / slow.layers)
+    assert float(found.step_time) < dealt.even
+    assert sum(float(v) for v in found.breakdown.values()) == pytest.approx(float(found.step_time))
+    fast, plain = (
+        predict(r.model, r.cluster, r.plan, KNOWN).step_time
+        for r in (complete(system=name, pp=4) for name in ("dgx-h100", "dgx-a100"))
+    )
+    assert float(fast) < float(found.step_time) < float(plain)
+
+
+def test_the_order_of_systems_is_that_of_stages() -> None:
+    _, dealt = both(stage_systems="dgx-a100:1+dgx-h100:3")
+    assert [s.accelerator.split("-")[0] for s in dealt.shares] == ["A100", "H100", "H100", "H100"]
+    played = dealt.timeline(complete(system="dgx-h100", pp=4).plan)
+    assert {event.stage for event in played} == {0, 1, 2, 3}
+
+
+def test_small_memories_take_fewer_layers() -> None:
+    """A stage that is as fast but holds less is dealt what it holds."""
+    one, plan = catalog.system("dgx-h100"), complete(system="dgx-h100", pp=4).plan
+    small = replace(one, name="small", accelerator=replace(one.accelerator, memory=24e9))
+    _, dealt = by_stage(catalog.model("llama3-8b"), [(small, 1), (one, 3)], plan, KNOWN)
+    assert all(share.memory <= share.capacity for share in dealt.shares)
+    assert dealt.shares[0].layers < dealt.shares[1].layers
+
+
+def test_replicas_end_together() -> None:
+    found, dealt = both(replica_systems="dgx-h100:2+dgx-a100:2", tp=8, global_batch=256)
+    fast, slow = dealt.shares
+    assert (
+        2 * (fast.micro_batches + slow.micro_batches)
+        >= 256
+        > 2 * (fast.micro_batches + slow.micro_batches - 2)
+    )
+    each = max(fast.time / fast.micro_batches, slow.time / slow.micro_batches)
+    assert abs(fast.time - slow.time) < each
+    assert float(found.step_time) < dealt.even
+    one, plan = catalog.system("dgx-h100"), complete(system="dgx-h100", tp=8, dp=4).plan
+    kinds = [(one, 2), (replace(one, name="other"), 2)]
+    alike, _ = by_replica(catalog.model("llama3-8b"), kinds, plan, KNOWN)
+    plain = predict(catalog.model("llama3-8b"), one, plan, KNOWN)
+    assert float(alike.step_time) == pytest.approx(float(plain.step_time), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stage_systems": "dgx-h100:2+dgx-a100:2", "pp": 2}, "names 4 stages, pp says 2"),
+        ({"stage_systems": "dgx-h100:x"}, "NAME:COUNT"),
+        ({"stage_systems": "dgx-h100:2+dgx-a100:2", "first_layers": 4}, "first_layers is of one"),
+        ({"stage_systems": "dgx-h100+dgx-a100", "replica_systems": "dgx-h100:2"}, "not both"),
+    ],
+)
+def test_what_cannot_be_is_said(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        complete(**fields)
+
+
+def test_the_command_prints_what_binds(cli: Callable[..., tuple[int, str, str]]) -> None:
+    words = ["--model", "llama3-8b", "--tp", "2", "--global-batch", "32", "--seq-len", "2048"]
+    status, out, err = cli(
+        "predict", "train", *words, "--set", "stage_systems=dgx-h100:2+dgx-a100:2"
+    )
+    assert status == 0, err
+    assert "binds: stage" in out
+    status, _, err = cli(
+        "plan", "train", *words, "--system", "dgx-h100", "--gpus", "8", "--set",
+        "stage_systems=dgx-h100:2+dgx-a100:2",
+    )  # fmt: skip
+    assert status == 2
+    assert "is of a single plan" in err
+
+
+def test_a_stage_of_peers_is_as_fast_as_all_of_them() -> None:
+    """By hand: 2 + 1 and 3 micro-batches a second make 3; without the third peer, 2."""
+    assert rate_of_stages([np.array([2.0, 1.0]), np.array([3.0])]) == 3.0
+    assert rate_of_stages([np.array([2.0]), np.array([3.0])]) == 2.0
+    peers, work = np.array([4.0, 1.0, 1.0, 2.0]), np.array([1.0, 1.0])
+    assert balanced(peers, work) == [[0], [3, 1, 2]]
+
+
+def test_peers_that_move_lose_less() -> None:
+    """With moving, the loss is that of the peers that are away, but for what does not divide; with
+    none, the minimum of binomials, which one peer a stage makes up ** stages."""
+    assert with_churn(1, 4, 0.9, moves=False) == pytest.approx(0.9**4, abs=0.02)
+    stay, move = (with_churn(16, 4, 0.9, moves=m) for m in (False, True))
+    assert stay < move <= 0.9
+    assert move == pytest.approx(0.9, abs=0.5 / 16)
+
+
+def test_wider_models_hide_slower_links() -> None:
+    """Arithmetic with the square of the width, messages with the width: four times as wide, a link
+    four times as slow hides as well."""
+    width = np.array([1.0, 2.0, 4.0])
+    used = utilisation(width**2, 2.0 * width)
+    assert np.all(np.diff(used) > 0)
+    assert used == pytest.approx([0.25, 0.5, 1.0])

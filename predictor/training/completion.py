@@ -121,7 +121,7 @@ def complete_training(
     filler = Filler(spec.model_dump())
     values = filler.values
     model = model if model is not None else named_model(values)
-    kinds, by = unlike(values)
+    several = unlike(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
@@ -160,8 +160,7 @@ def complete_training(
         price=price,
         **machines_of(values, tokens),
         conditions=conditions_of(values),
-        kinds=kinds,
-        by=by,
+        **several,
     )
 
 

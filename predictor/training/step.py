@@ -387,18 +387,17 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         return np.asarray(m * _chosen(filled(value, book.full), slowest))
 
     exposed, behind, dp_sigma = _gradients(parts, windows, run, using)
+    ends = {"dp_communication": exposed, "optimizer": parts.update}
     last = np.argmax(np.where(present, exposed, 0.0) + parts.update, axis=0)
     breakdown = {term: critical(value) for term, value in book.terms.items()}
     rest = busy - sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
-    # Not below zero by rounding.
     breakdown["bubble"] = np.maximum(rest, 0.0) + busy * _unequal(book, stage_time, slowest)
     breakdown["pp_communication"] = breakdown["pp_communication"] + waits
-    breakdown["dp_communication"] = _chosen(exposed, last)
-    breakdown["optimizer"] = _chosen(parts.update, last)
+    breakdown |= {term: _chosen(value, last) for term, value in ends.items()}
     neutral = sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     breakdown["framework"] = (using.factor - 1.0) * (neutral - waits)  # no software slows a link
-    # Batches are prefetched: a loader shows only where it takes longer than the step.
     total = neutral + breakdown["framework"]
+    # Batches are prefetched: a loader shows only where it takes longer than the step.
     breakdown["data_loading"] = np.maximum(parts.loading - total, 0.0)
 
     # A bubble is made of the same work, so its uncertainty is that of the families it consists of.
@@ -407,20 +406,19 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     own[links.family] = own.get(links.family, 0.0) + waits / using.factor
     sigmas = {**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma}
     sigmas[links.family] = np.maximum(sigmas.get(links.family, 0.0), links.sigma)
-    ends = {"dp": breakdown["dp_communication"], "optimizer": breakdown["optimizer"]}
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
     hidden["pp"] = hidden["pp"] + np.maximum(2.0 * m * passes.hop - waits, 0.0)
     return Step(
         step_time=np.asarray(total + breakdown["data_loading"]),
         breakdown=breakdown,
         hidden={**hidden, "dp": _chosen(behind, last)},
-        families={**own, **ends},
+        families={**own, "dp": breakdown["dp_communication"], "optimizer": breakdown["optimizer"]},
         sigmas=sigmas,
         layer_time=parts.spread(book.layer),
         slowest=slowest,
         passes=passes,
         terms=book.terms,
-        ends={"dp_communication": exposed, "optimizer": parts.update},
+        ends=ends,
     )
 
 

@@ -19,15 +19,16 @@ APART = ("first_layers", "last_layers", "variation", "faults")
 """Of a request; said of one kind of accelerator."""
 
 
-def unlike(values: dict[str, Any]) -> tuple[Kinds, str]:
-    """Systems and what is on each, taken out of the values of a request, in which they fill the
-    system and the number of stages or replicas; nothing where one system has all.
+def unlike(values: dict[str, Any]) -> dict[str, Any]:
+    """Systems and what is on each (`kinds`, `by` of a `TrainingRequest`), taken out of the values
+    of a request, in which they fill the system and the number of stages or replicas; nothing where
+    one system has all.
 
     Raises InputError where both are stated, or what goes with one kind of accelerator.
     """
     stated = [key for key in KEYS if key in values]
     if not stated:
-        return (), ""
+        return {}
     if len(stated) > 1:
         raise InputError("give stage_systems or replica_systems, not both")
     by, size = KEYS[stated[0]]
@@ -39,7 +40,7 @@ def unlike(values: dict[str, Any]) -> tuple[Kinds, str]:
     if values.setdefault("system", first) != first and len(kinds) > 1:
         values["system"] = first
     if len(kinds) == 1:
-        return (), ""
+        return {}
     if beside := [name for name in APART if values.get(name) not in (None, "none")]:
         raise InputError(f"{beside[0]} is of one kind of accelerator; leave it or {stated[0]} out")
-    return kinds, by
+    return {"kinds": kinds, "by": by}

@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from predictor.catalog import load
+from predictor.catalog import calibration_dir, load
 from predictor.errors import InputError
 from predictor.timing import Calibration
 from reckon import __version__
-from reckon.serve import answers
+from reckon.serve import answers, measured
 from reckon.serve.bodies import Body, checked
 from reckon.serve.searches import Searches
 from reckon.vendored import PLOTLY
@@ -77,6 +77,7 @@ def application(calibration: str = "default") -> Any:
 
     _files(app)
     _predictions(app, known)
+    _measured(app, known, calibration_dir(calibration))
     _searching(app, searches, fastapi)
     return app
 
@@ -134,6 +135,22 @@ def _predictions(app: Any, known: Calibration) -> None:
     @app.post("/api/infer")
     def infer(body: Body) -> dict[str, Any]:
         return timed(answers.infer, body)
+
+
+def _measured(app: Any, known: Calibration, folder: Path) -> None:
+    """Requests about power limits, and about how good such predictions were."""
+
+    @app.post("/api/limits/train")
+    def train(body: Body) -> dict[str, Any]:
+        return measured.limits(answers.train, checked(body), known)
+
+    @app.post("/api/limits/infer")
+    def infer(body: Body) -> dict[str, Any]:
+        return measured.limits(answers.infer, checked(body), known)
+
+    @app.post("/api/accuracy")
+    def accuracy(body: Body) -> dict[str, Any]:
+        return measured.accuracy(checked(body), known, folder)
 
 
 def _searching(app: Any, searches: Searches, fastapi: Any) -> None:

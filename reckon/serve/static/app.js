@@ -1,7 +1,7 @@
 "use strict";
 // The explorer: a form whose state is the address, and a picture of each answer.
 
-const TABS = { train: "Training", infer: "Serving", compare: "Compare" };
+const TABS = { train: "Training", infer: "Serving", power: "Power", accuracy: "Accuracy", compare: "Compare" };
 const DEFAULTS = {
   train: { model: "llama3-70b", seq_len: "8192", global_batch: "1024", tokens: "15e12",
            system: "dgx-h100", gpus: "1024", tp: "8", pp: "4" },
@@ -33,6 +33,10 @@ const FORM = {
                 ["kv_precision", "cache", "choices"], ["framework", "engine"]]],
   ],
 };
+const KNOBS = [["Limits", [["power_limit", "power limit, W"], ["clock", "clock, MHz"]]],
+  ["Cooling", [["inlet", "inlet, °C"], ["cooling", "cooling", "choices"]]],
+  ["Site", [["pue", "PUE"], ["price_per_kwh", "price per kWh"],
+            ["carbon_intensity", "kg CO2e per kWh"]]]];
 const TERMS = { forward: "forward", backward: "backward", recompute: "recomputation",
   tp_communication: "tensor-parallel comm.", cp_communication: "context-parallel comm.",
   ep_communication: "expert-parallel comm.", pp_communication: "pipeline transfers",
@@ -46,7 +50,7 @@ const COLOURS = { forward: 0, backward: 1, linear: 0, experts: 1, attention: 11,
   offload: 10, data_loading: 11 };
 
 const $ = id => document.getElementById(id);
-let names = null, tab = "train", values = {}, pinned = [], turn = 0, timer = null, search = null,
+let names = null, tab = "train", of = "train", values = {}, pinned = [], turn = 0, timer = null, search = null,
     answer = null;
 
 function el(kind, given = {}, ...inner) {
@@ -70,27 +74,31 @@ function seconds(s) {
 }
 const gib = gb => (gb * 1e9 / 2 ** 30).toFixed(1);
 
+// Tabs of power and accuracy look at the request of training or serving that was shown last.
+const verb = () => tab === "train" || tab === "infer" ? tab : of;
+
 // -- state: the address holds the tab, the form and what is compared ------------------------------
 function readAddress() {
   const given = new URLSearchParams(location.search);
   tab = given.get("tab") in TABS ? given.get("tab") : "train";
   pinned = given.getAll("pin");
-  given.delete("tab"); given.delete("pin");
+  of = tab === "infer" || given.get("of") === "infer" ? "infer" : "train";
+  for (const one of ["tab", "pin", "of"]) given.delete(one);
   const stated = Object.fromEntries(given);
   for (const one of ["train", "infer"]) {
     values[one] = { ...DEFAULTS[one] };
   }
-  if (tab !== "compare" && Object.keys(stated).length) values[tab] = stated;
+  if (tab !== "compare" && Object.keys(stated).length) values[verb()] = stated;
 }
 function writeAddress() {
-  const said = new URLSearchParams({ tab, ...(tab === "compare" ? {} : stated(tab)) });
+  const said = new URLSearchParams({ tab, ...(verb() === tab ? {} : { of }), ...(tab === "compare" ? {} : stated(verb())) });
   for (const one of pinned) said.append("pin", one);
   history.replaceState(null, "", "?" + said);
 }
 function stated(verb) {
   return Object.fromEntries(Object.entries(values[verb]).filter(([, v]) => v !== ""));
 }
-const TEXTS = ["variation", "recompute", "sharding", "schedule", "precision", "kv_precision", "framework"];
+const TEXTS = ["cooling", "variation", "recompute", "sharding", "schedule", "precision", "kv_precision", "framework"];
 function request(given) {
   const { model, system, ...rest } = given, plan = {};
   for (const [name, value] of Object.entries(rest)) {
@@ -126,13 +134,26 @@ function drawForm() {
   form.hidden = tab === "compare";
   document.querySelector("main").classList.toggle("wide", form.hidden);
   if (form.hidden) return;
-  form.replaceChildren(...FORM[tab].map(([title, fields]) => el("fieldset", {},
+  const shown = tab === "power" ? KNOBS : tab === "accuracy" ? FORM[of].filter(([title]) => title !== "Layout") : FORM[tab];
+  form.replaceChildren(...(verb() === tab ? [] : [drawOf()]), ...shown.map(([title, fields]) => el("fieldset", {},
     el("legend", {}, title), ...fields.map(field => drawField(...field)))));
 }
+function drawOf() {
+  const input = el("select", { id: "f-of", on: { change: event => {
+    event.stopPropagation();
+    of = event.target.value;
+    show(tab);
+    $("f-of").focus();
+  } } }, ...["train", "infer"].map(one => el("option", { value: one, selected: one === of }, TABS[one])));
+  const { model, system, gpus } = values[of];
+  return el("fieldset", {}, el("legend", {}, "Request"),
+    el("div", { className: "field" }, el("label", { htmlFor: "f-of" }, "of the tab"), input),
+    el("p", { className: "note" }, `${model} on ${gpus ?? ""} × ${system}`));
+}
 function drawField(name, text, kind) {
-  const id = `f-${name}`, own = values[tab][name] ?? "";
+  const id = `f-${name}`, own = values[verb()][name] ?? "";
   const long = kind === "models" || kind === "systems";
-  const entry = names.fields[tab][name];
+  const entry = names.fields[verb()][name];
   let input;
   if (Array.isArray(kind) || kind === "choices") {
     const choices = kind === "choices" ? entry?.choices ?? [] : kind;
@@ -150,26 +171,30 @@ function drawField(name, text, kind) {
 }
 function show(name) {
   tab = name;
+  if (tab === "train" || tab === "infer") of = tab;
   stopSearch();
   answer = null;
   drawTabs(); drawForm(); writeAddress();
   for (const id of ["figures", "where", "memory", "same", "better"]) $(id).hidden = tab === "compare";
-  $("better").hidden = tab !== "train";
+  for (const id of ["same", "better"]) $(id).hidden ||= tab === "accuracy";
+  $("better").hidden ||= tab === "infer";
   $("compare").hidden = tab !== "compare";
   $("error").hidden = true;
-  if (tab === "compare") compare(); else { drawSearch(); predict(); }
+  if (tab === "compare") compare(); else if (tab === "accuracy") accuracy(); else { drawSearch(); predict(); }
 }
 
 // -- one prediction ------------------------------------------------------------------------------
 async function predict() {
-  const mine = ++turn, verb = tab;
+  const mine = ++turn, kind = verb(), powered = tab === "power";
   $("result").setAttribute("aria-busy", "true");
   try {
-    const found = await ask(`/api/${verb}`, request(stated(verb)));
+    const body = request(stated(kind));
+    const [found, limits] = await Promise.all([ask(`/api/${kind}`, body),
+      powered ? ask(`/api/limits/${kind}`, body) : null]);
     if (mine !== turn) return;
     answer = found;
     $("error").hidden = true;
-    draw(found, verb);
+    if (powered) drawPower(found, kind, limits); else draw(found, kind);
     for (const one of document.querySelectorAll(".card")) one.classList.remove("stale");
     $("status").textContent = `${Math.round(found.calibration.interval_level * 100)}% intervals · ` +
       `calibration ${found.calibration.name} · answered in ${Math.round(found.answered_ms)} ms`;
@@ -303,7 +328,7 @@ function table(head, rows, label) {
 }
 function drawSame(found) {
   const pin = el("button", { type: "button", on: { click: () => {
-    const one = new URLSearchParams({ verb: tab, ...stated(tab) }).toString();
+    const one = new URLSearchParams({ verb: verb(), ...stated(verb()) }).toString();
     if (!pinned.includes(one)) pinned.push(one);
     drawTabs(); writeAddress();
     pin.textContent = "Pinned";
@@ -318,6 +343,107 @@ function drawSame(found) {
         found.operators.map(o => [names[o.name] ?? o.name, o.phase, seconds(o.time_s), o.bound, o.pedigree]), "operators")));
 }
 
+// -- power ---------------------------------------------------------------------------------------
+const watts = w => w >= 1e6 ? four(w / 1e6) + " MW" : w >= 1e4 ? four(w / 1e3) + " kW" : four(w) + " W";
+const joules = j => j >= 1e6 ? four(j / 3.6e6) + " kWh" : j >= 1e3 ? four(j / 1e3) + " kJ" : four(j) + " J";
+function drawPower(found, kind, limits) {
+  const p = found.power;
+  if (!p) throw new Error("nothing is known of the power of this accelerator: give a system whose accelerator has one");
+  const each = kind === "train" ? "sample" : "request", hot = Math.max(...p.temperature_c);
+  const held = p.throttled.some(one => one) ? ["held back by heat"] : [];
+  const notes = [];
+  if (p.energy_price !== undefined) notes.push(`${four(p.energy_price)} to pay for ${four(p.site_kwh)} kWh`);
+  if (p.kg_co2e !== undefined) notes.push(`${four(p.kg_co2e)} kg CO2e`);
+  $("figures").replaceChildren(
+    figure("per GPU", watts(p.power_w.value), p.power_w, watts),
+    figure("peak over 0.1 s", watts(p.peak_100ms_w.value), p.peak_100ms_w, watts, [`${four(p.burst)} times the mean`]),
+    figure("energy per token", joules(p.energy_per_token_j.value), p.energy_per_token_j, joules,
+           [`${joules(p[`energy_per_${each}_j`].value)} per ${each}`]),
+    figure("hottest GPU", `${four(hot)} °C`, null, null, [p.temperature_c.map(t => four(t)).join(" / ") + " °C by position", ...held]),
+    figure("at the meter", watts(p.site_power_w.value), p.site_power_w, watts,
+           [kind === "train" ? `${four(p.site_kwh)} kWh a step` : "", ...notes].filter(one => one)));
+  const phases = Object.entries(p.phases).filter(([, one]) => one.share > 1e-3);
+  const whole = phases.reduce((sum, [, one]) => sum + one.share * one.power_w, 0);
+  const shade = at => `var(--c${[0, 1, 9, 2, 5, 7, 6, 4][at % 8]})`;
+  $("where").replaceChildren(
+    el("h2", { id: "where-title" }, "What an accelerator draws, by phase", el("small", {}, "the bar is its energy; shares are of the time")),
+    stack(phases.map(([n, one], at) => [n, one.share * one.power_w, shade(at)]), whole,
+          phases.map(([n, one]) => `${n} ${watts(one.power_w)}`).join(", ")),
+    el("ul", { className: "legend" }, ...phases.map(([n, one], at) => {
+      const key = el("span", { className: "key" });
+      key.style.background = shade(at);
+      return el("li", {}, key, el("span", {}, n), el("span", { className: "num" }, watts(one.power_w)),
+        el("span", { className: "share" }, percent(one.share)));
+    })));
+  const parts = Object.entries(p.node_parts_w).filter(([, w]) => w > 0);
+  const node = parts.reduce((sum, [, w]) => sum + w, 0);
+  $("memory").replaceChildren(
+    el("h2", { id: "memory-title" }, `A machine draws ${watts(p.node_power_w.value)}`,
+       el("small", {}, `${watts(p.node_power_w.low)} to ${watts(p.node_power_w.high)}`)),
+    stack(parts.map(([n, w], at) => [n, w, SHADES[at % SHADES.length]]), node, parts.map(([n, w]) => `${n} ${watts(w)}`).join(", ")),
+    el("ul", { className: "legend" }, ...parts.map(([n, w], at) => {
+      const key = el("span", { className: "key" });
+      key.style.background = SHADES[at % SHADES.length];
+      return el("li", {}, key, el("span", {}, n), el("span", { className: "num" }, watts(w)), el("span", { className: "share" }, percent(w / node)));
+    })));
+  drawSame(found);
+  drawLimits(limits, kind);
+}
+function drawLimits(limits, kind) {
+  const rows = limits.rows, first = rows.find(row => !row.refused);
+  const change = (row, key) => row === first ? "" : `${row[key].value >= first[key].value ? "+" : "−"}${percent(Math.abs(row[key].value / first[key].value - 1))}`;
+  $("better").replaceChildren(
+    el("h2", { id: "better-title" }, "Power limits", el("small", {}, `${limits.accelerator}, ${watts(limits.limit_w)} by itself`)),
+    table(["limit", kind === "train" ? "step" : "per token", "", "per GPU", `energy per ${first?.each ?? ""}`, "", "hottest"],
+      rows.map(row => row.refused ? [watts(row.limit_w), row.refused, "", "", "", "", ""]
+        : [watts(row.limit_w) + (row.yours ? " (yours)" : ""), seconds(row.time_s.value), change(row, "time_s"),
+           watts(row.power_w.value), joules(row.energy_j.value), change(row, "energy_j"), `${four(row.temperature_c)} °C`]),
+      "power limits"));
+}
+
+// -- accuracy ------------------------------------------------------------------------------------
+async function accuracy() {
+  const mine = ++turn;
+  try {
+    const found = await ask("/api/accuracy", request(stated(verb())));
+    if (mine !== turn) return;
+    $("error").hidden = true;
+    drawAccuracy(found);
+    for (const one of document.querySelectorAll(".card")) one.classList.remove("stale");
+    $("status").textContent = `calibration ${found.calibration}`;
+  } catch (error) {
+    if (mine !== turn) return;
+    $("error").textContent = error.message;
+    $("error").hidden = false;
+    for (const one of document.querySelectorAll(".card")) one.classList.add("stale");
+  }
+}
+const middle = list => list.length ? [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)] : null;
+function drawAccuracy(found) {
+  const known = found.kernels.filter(one => one.unseen_shapes !== undefined), runs = Object.entries(found.runs);
+  const reach = Math.exp(1.2816 * found.sigma);
+  $("figures").replaceChildren(
+    figure("kernels, unseen shapes", percent(middle(known.map(one => one.unseen_shapes))), null, null,
+           [known.length ? `median of ${known.length} kinds on ${found.accelerator}` : `${found.accelerator} was never measured`]),
+    figure("the same, accelerator left out", percent(middle(found.kernels.map(one => one.accelerator_left_out).filter(one => one !== undefined))), null, null,
+           ["what a machine that nobody measured gets"]),
+    figure("runs in the fit", four(runs.reduce((sum, [, n]) => sum + n, 0)), null, null, [`of ${runs.length} sources`]),
+    figure("interval of a step", `× ${reach.toFixed(2)}`, null, null, [`at ${Math.round(100 * found.level)}%, from runs of sources left out`]));
+  $("where").replaceChildren(
+    el("h2", { id: "where-title" }, `Kernels on ${found.accelerator}`, el("small", {}, "mean absolute error of what was left out of the fit")),
+    found.kernels.length ? table(["kernel", "type", "points", "unseen shapes", "library left out", "accelerator left out"],
+      found.kernels.map(one => [one.kind.replaceAll("_", " "), one.dtype === "*" ? "any" : one.dtype, one.points ? four(one.points) : "",
+        percent(one.unseen_shapes), percent(one.library_left_out), percent(one.accelerator_left_out)]), "kernels")
+      : el("p", {}, "Nobody measured its kernels: they are taken from the architectures most alike, with a wider interval."));
+  $("memory").replaceChildren(
+    el("h2", { id: "memory-title" }, "Runs and power"),
+    el("details", {}, el("summary", {}, "published runs that the calibration is fitted to, by source"),
+      table(["source", "rows"], runs.map(([name, n]) => [name.replaceAll("_", " "), four(n)]), "runs")),
+    found.power.length ? table(["power: left out", "points", "mean error", "median", "bias"],
+      found.power.map(one => [one.what, four(one.n), percent(one.mape), percent(one.median), one.bias === undefined ? "" : (one.bias > 0 ? "+" : "") + one.bias.toFixed(2)]), "power")
+      : el("p", {}, `No measurement of the power of ${found.accelerator}: its constants follow from its limit, matrix units and memory.`));
+}
+
 // -- better plans ----------------------------------------------------------------------------------
 function stopSearch() {
   if (search && search.state === "running") ask(`/api/search/${search.id}`, undefined, "DELETE").catch(() => {});
@@ -326,7 +452,7 @@ function stopSearch() {
 }
 function drawSearch() {
   const box = $("better");
-  if (tab !== "train") return;
+  if (tab !== "train") { if (tab === "power") box.replaceChildren(el("h2", { id: "better-title" }, "Power limits")); return; }
   const running = search && search.state === "running";
   const button = el("button", { type: "button", className: "main", id: "search-button",
     on: { click: running ? cancelSearch : startSearch } }, running ? "Cancel" : "Search all layouts");
@@ -483,10 +609,10 @@ async function compare() {
 function changed(event) {
   const { name, value } = event.target;
   if (!name) return;
-  values[tab][name] = value.trim();
+  values[verb()][name] = value.trim();
   writeAddress();
   clearTimeout(changed.timer);
-  changed.timer = setTimeout(predict, event.type === "change" ? 0 : 180);
+  changed.timer = setTimeout(tab === "accuracy" ? accuracy : predict, event.type === "change" ? 0 : 180);
 }
 async function start() {
   readAddress();
@@ -495,7 +621,7 @@ async function start() {
   $("systems").replaceChildren(...[...names.systems, ...names.machines].map(value => el("option", { value })));
   $("form").addEventListener("input", changed);
   $("form").addEventListener("change", changed);
-  $("form").addEventListener("submit", event => { event.preventDefault(); predict(); });
+  $("form").addEventListener("submit", event => { event.preventDefault(); (tab === "accuracy" ? accuracy : predict)(); });
   addEventListener("popstate", () => { readAddress(); show(tab); });
   show(tab);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -16,6 +17,7 @@ pytest.importorskip("httpx", reason="httpx is not installed (reckon[test])")
 from fastapi.testclient import TestClient
 
 import reckon
+from predictor import catalog
 from reckon.serve import application
 
 PLAN = {"gpus": 64, "tp": 8, "pp": 1, "global_batch": 64, "seq_len": 4096}
@@ -70,6 +72,45 @@ def test_bad_input_is_422_and_the_line_of_the_command_line(
     answer = client.post("/api/train", json={**BODY, **change})
     assert answer.status_code == 422
     assert told in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("verb", ["train", "infer"])
+def test_power_limits_trade_time_for_energy(client: TestClient, verb: str) -> None:
+    """A lower limit never makes work faster, nor lets it draw more; one that is stated is there."""
+    serving = {"tp": 8, "concurrency": 4, "input_len": 512, "output_len": 8, "gpus": 8}
+    body = {**BODY, "plan": {**(PLAN if verb == "train" else serving), "power_limit": 500}}
+    found = client.post(f"/api/limits/{verb}", json=body).json()
+    rows = [row for row in found["rows"] if "refused" not in row]
+    assert len(rows) >= 5
+    assert [row["limit_w"] for row in rows if row["yours"]] == [500]
+    for upper, lower in itertools.pairwise(rows):
+        assert lower["limit_w"] < upper["limit_w"]
+        assert lower["time_s"]["value"] >= upper["time_s"]["value"] * (1 - 1e-9)
+        assert lower["power_w"]["value"] <= upper["power_w"]["value"] * (1 + 1e-9)
+        assert lower["power_w"]["value"] <= lower["limit_w"]
+    one = client.post(f"/api/{verb}", json=body).json()
+    mine = next(row for row in rows if row["yours"])
+    assert one["power"]["power_w"] == mine["power_w"]
+    none = {**body, "plan": {**body["plan"], "power_limit": 20}}
+    refused = client.post(f"/api/limits/{verb}", json=none)
+    assert refused.status_code == 422
+
+
+def test_accuracy_is_that_of_the_calibration(client: TestClient) -> None:
+    """The errors that the artifact holds of the accelerator asked for; none for others."""
+    found = client.post("/api/accuracy", json=BODY).json()
+    assert found["accelerator"] == "H100-SXM5-80GB"
+    held = json.loads((catalog.calibration_dir("kernels-only") / "calibration.json").read_text())
+    gemm = next(r for r in found["kernels"] if (r["kind"], r["dtype"]) == ("gemm", "bf16"))
+    own = held["heldout"]["kernels"]["gemm/bf16/H100-SXM5-80GB"]
+    assert gemm["unseen_shapes"] == own["mape"]
+    assert gemm["points"] == own["points"]
+    assert any("model left out" in one["what"] for one in found["power"])
+    unknown = {**BODY, "system": {"name": "a", "accelerator": "MI100", "accelerators_per_node": 8,
+               "tiers": [{"link": "x", "size": 8, "bandwidth_gbs": 50}]}}  # fmt: skip
+    unmeasured = client.post("/api/accuracy", json=unknown)
+    assert unmeasured.status_code == 200, unmeasured.text
+    assert unmeasured.json()["power"] == []
 
 
 def test_hostile_bodies_are_never_a_500(client: TestClient) -> None:

@@ -110,24 +110,49 @@ def test_serving_and_compare_by_the_keyboard_alone(page: Any) -> None:
     page.wait_for_selector("text=time to first token")
     page.focus("text=Pin to compare")
     page.keyboard.press("Enter")
-    page.focus("nav button >> nth=2")
+    page.focus("nav button >> nth=4")
     page.keyboard.press("Enter")
     page.wait_for_selector("#compare table")
     assert "per token" in page.inner_text("#compare")
     assert "pin=" in page.url
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+def test_power_and_accuracy_of_the_request_that_was_shown(page: Any) -> None:
+    page.click("nav button >> nth=2")
+    page.wait_for_selector("#figures >> text=energy per token")
+    before = page.inner_text("#figures .value >> nth=0")
+    page.fill("#f-power_limit", "450")
+    page.wait_for_selector("#better >> text=450 W (yours)")
+    assert page.inner_text("#figures .value >> nth=0") != before
+    assert "--power-limit 450" in page.inner_text("#same pre")
+    assert "power_limit=450" in page.url
+    page.select_option("#f-of", "infer")
+    page.wait_for_selector("#where >> text=prefill")
+    page.click("nav button >> nth=3")
+    page.wait_for_selector("#where >> text=unseen shapes")
+    assert "of=infer" in page.url
+    page.reload()
+    page.wait_for_selector("#where table")
+    assert "H200" in page.inner_text("#where h2")
+    page.fill("#f-system", "8xH100")
+    page.wait_for_selector("#where h2 >> text=H100")
+
+
+@pytest.mark.parametrize(
+    ("tab", "width", "scheme"),
+    [("train", 1280, "light"), ("train", 1280, "dark"), ("train", 390, "light"),
+     ("train", 390, "dark"), ("power", 1280, "dark"), ("power", 390, "light"),
+     ("accuracy", 1280, "light"), ("accuracy", 390, "dark")],
+)  # fmt: skip
 def test_axe_finds_nothing_serious_and_nothing_overflows(
-    browser: Any, address: str, width: int, scheme: str
+    browser: Any, address: str, width: int, scheme: str, tab: str
 ) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe here")
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
     )
     page = context.new_page()
-    page.goto(address)
+    page.goto(f"{address}?tab={tab}")
     page.wait_for_selector(".figure")
     found = axe.Axe().run(page).response["violations"]
     serious = [one["id"] for one in found if one["impact"] in ("serious", "critical")]

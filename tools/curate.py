@@ -335,6 +335,7 @@ def models(shared: Path, out: Path) -> None:
         biased = norm == "layernorm" and row["family"] in ("gpt", "opt", "bloom", "gpt-neox", "phi")
         row["bias"] = int(biased)
         row["qkv_bias"] = int(str(row["family"]).startswith("qwen2"))
+        row["expert_bias"] = int(row["family"] == "gpt-oss")
         row["parallel"] = PARALLEL.get(row["name"], PARALLEL.get(row["family"], ""))
         row["aliases"] = MODEL_ALIASES.get(row["name"], "")
         rows.append(row)
@@ -348,6 +349,7 @@ def models(shared: Path, out: Path) -> None:
         "tied_embeddings",
         "bias",
         "qkv_bias",
+        "expert_bias",
         "parallel",
     ]
     write(out / "models.csv", rows, columns)

@@ -58,6 +58,7 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hybridep", {"dispatch": "once"}),
     ("deepep", {"dispatch": "once"}),
     ("ep overlap on", {"ep_overlap": True}),
+    ("ep overlap off", {"ep_overlap": False}),
     ("no tp/dp comm overlap", NO_OVERLAP),
     ("async tp;", {"tp_overlap": True}),
     ("+asynctp", {"tp_overlap": True}),

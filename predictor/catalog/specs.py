@@ -155,6 +155,7 @@ class ModelSpec(Spec):
     tied_embeddings: bool = False
     bias: bool = False
     qkv_bias: bool = False
+    expert_bias: bool = False
     parallel: Literal["", "shared_norm", "own_norms"] = ""
     num_experts: Natural = 0
     top_k: Natural = 0

@@ -117,7 +117,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "kimi_k2": (STANDARD, _LLAMA),
     "glm4_moe": (STANDARD, _LLAMA),
     "glm_moe_dsa": (STANDARD, _LLAMA),
-    "gpt_oss": (STANDARD, _LLAMA),
+    "gpt_oss": (STANDARD, {**_LLAMA, "expert_bias": True}),
     "qwen2_vl_text": (STANDARD, {"qkv_bias": True}),
     "qwen2_5_vl_text": (STANDARD, {"qkv_bias": True}),
     "qwen3_vl_text": (STANDARD, _LLAMA),

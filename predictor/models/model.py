@@ -51,6 +51,7 @@ class Model:
     tied_embeddings: bool = False
     bias: bool = False  # biases in the linear layers
     qkv_bias: bool = False
+    expert_bias: bool = False  # biases in the experts
     parallel: str = ""  # attention and MLP side by side, behind a 'shared_norm' or 'own_norms'
     family: str = ""
     num_experts: int = 0

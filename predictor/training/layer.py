@@ -243,7 +243,7 @@ STEP_CATEGORIES = (
 )
 """Categories of a plan that change nothing inside a layer."""
 
-COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_overlap", "dispatch")
+COLLECTIVE_CATEGORIES = ("rank_order", "tp_overlap", "tp_async_backward", "ep_overlap")
 """Categories that change a layer's collectives alone, none of its kernels."""
 
 

@@ -44,6 +44,9 @@ KINDS = ("tp", "cp", "ep", "pp", "dp", "offload")
 """Kinds of communication, each with an overlap and a term of its own; copies to the host and back
 among them."""
 
+MIXTURE = "moe"
+"""Module of a mixture's blocks."""
+
 ANY, LAUNCH, ROUTED, HOP, NODES = "*", "launch", "launch.moe", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
 'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK' and 'hop/FRAMEWORK';
@@ -149,6 +152,7 @@ class _Ledger:
     hidden    of communication behind computation, by kind
     families  by family, with the log-standard-deviations `sigmas`
     stretch   of classes of kernels
+    routed    of the blocks of a mixture, their exposed collectives included
     layer     of the mean layer, base shape
     """
 
@@ -160,6 +164,7 @@ class _Ledger:
     families: dict[str, Array]
     sigmas: dict[str, Array]
     stretch: dict[str, float]
+    routed: Array
     layer: Array
 
     @property
@@ -180,6 +185,11 @@ class _Ledger:
         known = self.families
         known[family] = known[family] + time if family in known else time
         self.sigmas[family] = np.maximum(self.sigmas.get(family, 0.0), sigma)
+
+    def note_routed(self, module: str, time: Array) -> None:
+        """Book what a mixture's blocks take by themselves."""
+        if module == MIXTURE:
+            self.routed = self.routed + time
 
     def book(self, kind: str, shown: Array, behind: Array, family: str, sigma: Array) -> None:
         """Book communication of a kind: what shows, and what hides."""
@@ -206,11 +216,14 @@ def _kernels(parts: Parts, run: RunParameters, using: Environment) -> _Ledger:
         families={},
         sigmas={family: parts.spread(value) for family, value in parts.sigmas.items()},
         stretch={name: stretched(run.factors, name) for _, _, name in parts.work},
+        routed=np.zeros(full),
         layer=np.zeros(parts.launches["layer"].shape),
     )
     for (module, term, own), time in parts.work.items():
         scaled = book.stretch[own] * time
-        book.terms[term] = book.terms[term] + book.on_stages(module, scaled)
+        spent = book.on_stages(module, scaled)
+        book.terms[term] = book.terms[term] + spent
+        book.note_routed(module, spent)
         book.layer = book.layer + parts.mean_layer.get(module, 0.0) * scaled
     families = book.families
     for (module, family, own), time in parts.families.items():
@@ -231,6 +244,7 @@ def _inside(book: _Ledger) -> None:
         add = book.on_stages(slot.place, shown * exchange.count)
         covered = book.on_stages(slot.place, behind * exchange.count)
         book.book(slot.kind, add, covered, slot.op, parts.spread(exchange.sigma))
+        book.note_routed(slot.place, add)
         mean = parts.mean_layer.get(slot.place, 0.0)
         book.layer = book.layer + mean * shown * exchange.count
 
@@ -327,19 +341,27 @@ def _unequal(book: _Ledger, stage_time: Array, slowest: npt.NDArray[np.intp]) ->
 
 
 def _launched(book: _Ledger) -> Array:
-    """Time of a micro-batch on each stage kind [s], what the host adds by its launches booked."""
+    """Time of a micro-batch on each stage kind [s], what the host adds by its launches booked.
+
+    The host runs ahead of the device and hides behind it, but not past a mixture: there it waits
+    for the number of tokens of each expert before it launches them (`tokens_per_expert` copied to
+    the host, Megatron Core's token_dispatcher.py), so that mixtures and the rest wait apart.
+    """
     parts, using = book.parts, book.using
     device: Array = sum((book.terms[term] for term in TERMS), np.zeros(book.full))
-    launched: Array = np.zeros(book.full)
-    for module in parts.launches:
-        each = using.routed if module == "moe" else using.launch
-        launched = launched + each * book.on_stages(module, parts.launches[module])
-        launched = launched + book.on_stages(module, parts.kernels[module])
-        launched = launched + using.hop * book.on_stages(module, parts.hops[module])
-    # A CPU runs its kernels itself; their latency is part of their time.
-    host = book.run.host_per_kernel * (1.0 - parts.host) * launched
-    book.terms["host"] = np.maximum(host - device, 0.0)
-    return np.asarray(device + book.terms["host"])
+    rate = book.run.host_per_kernel * (1.0 - parts.host)  # a CPU's latency is in its kernels' time
+    host: Array = np.zeros(book.full)
+    for mixture, busy in ((True, book.routed), (False, device - book.routed)):
+        launched: Array = np.zeros(book.full)
+        each = using.routed if mixture else using.launch
+        for module in parts.launches:
+            if (module == MIXTURE) == mixture:
+                launched = launched + each * book.on_stages(module, parts.launches[module])
+                launched = launched + book.on_stages(module, parts.kernels[module])
+                launched = launched + using.hop * book.on_stages(module, parts.hops[module])
+        host = host + np.maximum(rate * launched - busy, 0.0)
+    book.terms["host"] = host
+    return np.asarray(device + host)
 
 
 def _passes(book: _Ledger, stage_time: Array) -> Passes:

@@ -7,7 +7,10 @@ from predictor.work.primitives import Operator
 LAYERS = ("attention", "mlp", "mamba", "delta", "moe", "shared")
 """How names of operators inside a layer begin."""
 
-EXPERTS = ("moe.up", "moe.activation", "moe.down", "moe.permute", "moe.unpermute")
+EXPERTS = tuple(
+    f"moe.{name}"
+    for name in ("up", "activation", "down", "bias", "permute", "sort", "unsort", "unpermute")
+)
 """What a mixture's layer does for as many tokens as its experts get, which a router's graph does
 not hold (Megatron Core's scopes moe_router and moe_preprocess)."""
 

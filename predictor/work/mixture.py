@@ -24,6 +24,15 @@ routing map): it is written forward, and its gradient read backward. Engines go 
 the chosen experts alone, which are few."""
 
 
+BIASED = (28.0, 40.0)
+"""Traffic of the bias of the second product, forward and backward, per element of what it puts out
+[bytes]. Megatron Core's `TEGroupedMLP._apply_bias` (main of 2026-05, moe/experts.py) leaves it to
+PyTorch, expert by expert, with probabilities in fp32: bias times probability is written (4), added
+to 16 bits (2 + 4 + 4), joined (4 + 4), narrowed (4 + 2). Backward the gradient is widened (2 + 4),
+narrowed for the product (4 + 2) and joined (2 + 2); times probability it is written and summed over
+tokens (4 + 4 + 4), times bias over columns (4 + 4 + 4). That of the first product is part of it."""
+
+
 def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
     """Token copies that the experts of one rank work on, per micro-batch.
 
@@ -116,12 +125,15 @@ def _sorted(at: WorkList, width: float) -> None:
     (Transformer Engine's GroupedLinear: cuBLAS on several streams), and the activation between.
 
     A token is read once and written top_k times on the way out, the other way round on the way
-    back; copies that came from other ranks are sorted by expert.
+    back; copies that came from other ranks are sorted by expert. Where tokens travel once, the first
+    is done by the rank that they came to, and nothing is left to sort (Megatron Core's
+    `_DeepepManager` and `_HybridEPManager`, moe/token_dispatcher.py).
     """
     model, portion, size = at.model, at.portion, at.size
     received, busy = portion.received, portion.busy
-    copies = portion.routed * model.top_k
-    across = np.where(portion.ep > 1, 1.0, 0.0)
+    direct = at.software.direct
+    copies = received if direct else portion.routed * model.top_k
+    across = np.where((portion.ep > 1) & (not direct), 1.0, 0.0)
     one_to_many, one_to_one = size * (1.0 + 1.0 / model.top_k), 2 * size
     _permute(at, "moe.permute", copies, width, one_to_many)
     _permute(at, "moe.sort", received, width, one_to_one, across)
@@ -135,3 +147,15 @@ def _sorted(at: WorkList, width: float) -> None:
     )
     at.activation("moe.activation", inner, rows=received)
     at.linear("moe.down", width, inner, saved=kept * inner, rows=rows, groups=busy, adapted=False)
+    if model.expert_bias:
+        forward, backward = BIASED
+        at.stream(
+            "moe.bias",
+            "elementwise",
+            "expert_bias",
+            received,
+            width,
+            forward,
+            backward=("expert_bias", backward),
+            alone=True,
+        )

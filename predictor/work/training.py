@@ -39,6 +39,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         products=recipe.core,
         attention=plan.attention,
         chains=plan.fused,
+        direct=plan.dispatch == "once",
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
     received: Numeric = 0.0

@@ -125,8 +125,8 @@ def _sorted(at: WorkList, width: float) -> None:
     (Transformer Engine's GroupedLinear: cuBLAS on several streams), and the activation between.
 
     A token is read once and written top_k times on the way out, the other way round on the way
-    back; copies that came from other ranks are sorted by expert. Where tokens travel once, the first
-    is done by the rank that they came to, and nothing is left to sort (Megatron Core's
+    back; copies that came from other ranks are sorted by expert. Where tokens travel once, the
+    rank that they came to does the first, and nothing is left to sort (Megatron Core's
     `_DeepepManager` and `_HybridEPManager`, moe/token_dispatcher.py).
     """
     model, portion, size = at.model, at.portion, at.size

@@ -19,7 +19,7 @@ from calibration.runs.descent import LAUNCHES, descend
 from calibration.runs.fit import default_run
 from calibration.tables.sweep import environment_of, read_sweep, sick
 from predictor.catalog import load
-from predictor.memory import allocation
+from predictor.memory import allocation, beside
 from predictor.timing import Calibration, RunParameters
 
 FIELDS = ("tp", "pp", "dp", "nodes", "micro_batch", "model")
@@ -62,7 +62,7 @@ def score_memory(path: Path, run: RunParameters) -> dict[str, float]:
         reserved = held.reserved(adds.held, adds.fragmentation)
         first = reserved[np.arange(len(held.first)), held.first]
         error[own] = np.log(first / held.measured)
-        over[own] = reserved.max(axis=1) + adds.context > held.capacity
+        over[own] = reserved.max(axis=1) + beside(held.divided, adds.context) > held.capacity
     share = np.abs(np.expm1(error[np.isfinite(error)]))
     right = float((over & tensors.out).sum())
     return {

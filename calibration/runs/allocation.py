@@ -19,7 +19,7 @@ from scipy.optimize import least_squares, minimize
 from calibration.tables.runs import Point
 from calibration.tables.sweep import read_sweep
 from predictor.arrays import Array
-from predictor.memory import CONTEXT, FRAGMENTATION, HELD, memory
+from predictor.memory import CONTEXT, FRAGMENTATION, HELD, beside, divided, memory
 from predictor.timing import RunParameters
 
 LEAST_ROWS = 30
@@ -42,6 +42,7 @@ class Tensors:
     present   whether there is such a stage
     first     index of the stage that the first rank runs
     measured  reserved memory of the first rank, NaN where not stated; (runs,)
+    divided   share of a full context that the plan has (`memory.beside`); (runs,)
     out       whether the plan ran out of memory; (runs,)
     capacity  of the device; (runs,)
     """
@@ -51,6 +52,7 @@ class Tensors:
     present: npt.NDArray[np.bool_]
     first: npt.NDArray[np.int_]
     measured: Array
+    divided: Array
     out: npt.NDArray[np.bool_]
     capacity: Array
 
@@ -84,6 +86,7 @@ def take_tensors(points: Sequence[Point], run: RunParameters) -> Tensors:
         present=np.array(present),
         first=np.where(pp > 1, 0, 2),
         measured=np.array([point.memory for point in points]),
+        divided=np.array([float(divided(point.request.plan)) for point in points]),
         out=np.array([point.status == "OOM" for point in points]),
         capacity=np.array([float(point.request.cluster.accelerator.memory) for point in points]),
     )
@@ -127,7 +130,8 @@ def _context(peak: Array, judged: Tensors, run: RunParameters) -> float:
 
     def surprise(value: Array) -> float:
         context, spread = np.exp(value)
-        z = np.log((peak + context) / judged.capacity) / spread
+        taken = peak + beside(judged.divided, float(context))
+        z = np.log(taken / judged.capacity) / spread
         over = np.array([0.5 * (1.0 + erf(x / np.sqrt(2.0))) for x in z])
         # A plan that is far on the wrong side is an accident, not evidence of a context.
         chance = np.clip(np.where(judged.out, over, 1.0 - over), ACCIDENT, 1.0)

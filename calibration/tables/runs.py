@@ -21,7 +21,7 @@ from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, spelled
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.plans import FIT, RECOMPUTE_MODULES, TRAINING_FIELDS
+from predictor.plans import FIT, FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
 from predictor.precision import PRECISIONS
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
@@ -227,6 +227,8 @@ def _request(
         named = [name for name in modules[1].split(",") if name in RECOMPUTE_MODULES]
         fields["recompute"] = "selective" if named else "none"
         fields["recompute_modules"] = ",".join(named) or None
+    if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:
+        fields["frozen_precision"] = quantized
     if "-lora" in str(cell(row, "model")).lower():
         fields["trained"] = LORA.get(fields["framework"], "lora")
     cluster = devices.get(str(fields["accelerator"]))

@@ -44,12 +44,38 @@ class Allocation:
                    tensors come and go between longer-lived ones and leave holes, which those of
                    one micro-batch after the other do not
     fragmentation  share of all tensors that the allocator loses
-    context        bytes that framework and libraries take beside it
+    context        bytes that framework and libraries take beside it, where a plan divides its work
+                   in three ways (`beside`)
     """
 
     held: float
     fragmentation: float
     context: float
+
+
+DRIVER = 0.6e9
+"""What a process takes on its device before it has a communicator: the driver's context and the
+libraries' handles (PyTorch on recent parts, from memory) [bytes]."""
+
+FULL = 3.0
+"""Communicators with which what lies beside the tensors was measured: tensor, pipeline and data
+parallel."""
+
+
+def divided(plan: TrainingPlan) -> Array:
+    """In how many ways a plan divides its work over those with which contexts were measured, at
+    most 1."""
+    return np.asarray(np.minimum(plan.communicators, FULL) / FULL)
+
+
+def beside(share: Numeric, context: float) -> Array:
+    """What driver, libraries and communicators take beside the tensors [bytes]: each way in which
+    a plan divides its work has buffers of its own.
+
+    share    `divided(plan)`
+    context  what a plan takes that divides its work in `FULL` ways or more
+    """
+    return np.asarray(min(DRIVER, context) + max(context - DRIVER, 0.0) * np.asarray(share))
 
 
 def allocation(run: RunParameters, framework: str) -> Allocation:
@@ -207,13 +233,20 @@ def stage_parameters(
     )
 
 
-def state_bytes(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
-    """Weight, gradient and optimizer bytes on one rank after sharding over `group`."""
+def state_bytes(
+    plan: TrainingPlan, held: Held, group: Numeric, stored: Numeric | None = None
+) -> Numeric:
+    """Weight, gradient and optimizer bytes on one rank after sharding over `group`.
+
+    stored   bytes of a weight; the plan's, if not given
+    """
     sharding = SHARDINGS[plan.sharding]
     trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
     own = (1.0 - plan.offload_optimizer) * plan.optimizer_bytes
     trained = trained + own / (group if sharding.optimizer else 1.0)
-    weights = plan.weight_bytes / (group if sharding.weights else 1.0)
+    weights = (plan.weight_bytes if stored is None else stored) / (
+        group if sharding.weights else 1.0
+    )
     return held.weights * weights + held.trained * trained
 
 
@@ -264,13 +297,18 @@ def layer_activations(
 
 def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     """Layers whose sharded weights are gathered [bytes]: two (one in use, one prefetched; all of
-    them where they are kept for the backward pass), and one layer's unreduced gradients."""
+    them where they are kept for the backward pass), and one layer's unreduced gradients (those of
+    all, as they are reduced, where several micro-batches add up before: FSDP2's
+    `unsharded_accumulated_grad`)."""
     if not SHARDINGS[plan.sharding].weights:
         return 0.0
     experts = model.moe_share * model.num_experts * model.expert_matrix
     piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
     gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
-    trained = 0.0 if plan.frozen else plan.reduce_bytes
+    several = (np.asarray(plan.micro_batches) > 1) & (np.asarray(plan.pp) > 1)
+    adds_up = np.where(several, 0.0 if plan.reshard else 1.0, 0.0)
+    unreduced = 1.0 + adds_up * np.maximum(at.layers - 1.0, 0.0)
+    trained = 0.0 if plan.frozen else plan.reduce_bytes * unreduced
     return piece * (gathered * plan.gather_bytes + trained)
 
 
@@ -324,10 +362,11 @@ def memory(
         # What the host has of each layer is on the device while in use, and on its way.
         layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
         away = plan.offload_activations * (flying * kept - layered)
+    stored = plan.frozen_bytes if parameters.frozen else plan.weight_bytes
     classes = {
-        "layer weights and optimizer": state_bytes(plan, layers, group)
+        "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
-        "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group),
+        "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group, stored),
         "embedding and head weights and optimizer": state_bytes(plan, edges, group),
         "activations": flying * kept - away,
         "embedding and head activations": at.embeds * ends["embedding"] * flying
@@ -336,7 +375,7 @@ def memory(
         if plan.recompute == "full"
         else zero,
         "gathered layers": _gathered(model, plan, at),
-        "context": adds.context,
+        "context": beside(divided(plan), adds.context),
     }
     present = np.broadcast_to(at.count > 0, zero.shape)
     filled = {name: zero + np.asarray(value) for name, value in classes.items()}
@@ -350,4 +389,4 @@ def memory(
             host = host + host_states(plan, part, group)
         host = host + host_states(plan, parameters.expert, expert_group)
     most = np.where(present, host, 0.0).max(axis=0)
-    return Memory(filled, present, peak, peak - adds.context, most)
+    return Memory(filled, present, peak, peak - beside(divided(plan), adds.context), most)

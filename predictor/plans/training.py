@@ -91,6 +91,11 @@ TRAINED = ("all", "lora", "lora_qkv")
 """What learns: every parameter; or, beside frozen weights, low-rank adapters of all linear layers,
 or of the projections to queries, keys and values only."""
 
+FROZEN_BYTES = {"as multiplied": 0.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.516}
+"""How weights that adapters leave as they are are stored, and bytes of each: as all weights of the
+plan are (0); in 8 bits; in 4, with a scale for 64 of them, these again in 8 bits (Dettmers et al.
+2023, QLoRA, section 3: 0.127 bits a parameter)."""
+
 VARIATIONS = ("none", "tuned", "typical", "cloud")
 """How the machines of a run vary: not said; drained and capped alike; as most; shared hosts and
 fabric (`data/variation/profiles.yaml`)."""
@@ -161,6 +166,7 @@ class TrainingPlan:
     attention: str = "flash"
     cp_kind: str = "ring"
     trained: str = "all"
+    frozen_precision: str = "as multiplied"
     offload_to: str = "cpu"
     dispatch: str = "copies"
     rank_order: str = "tp-cp-dp-pp"
@@ -168,6 +174,7 @@ class TrainingPlan:
     split: str = "slots"
     dropout: bool = False
     fused: bool = True
+    saves_narrow: bool = True
     tp_overlap: bool = False
     tp_async_backward: bool = True
     tp_regather: bool = True
@@ -229,6 +236,17 @@ class TrainingPlan:
     def frozen(self) -> bool:
         """Whether the model's own weights stay as they are and only adapters are trained."""
         return self.trained != "all"
+
+    @property
+    def frozen_bytes(self) -> Numeric:
+        """Bytes of a weight of the layers that is not trained."""
+        return FROZEN_BYTES[self.frozen_precision] or self.weight_bytes
+
+    @property
+    def communicators(self) -> Numeric:
+        """Ways of dividing the model or its data over more than one rank, 0..5."""
+        ways = (self.tp, self.pp, self.cp, self.dp, self.ep)
+        return sum((np.where(np.asarray(n) > 1, 1.0, 0.0) for n in ways), np.zeros(()))
 
     @property
     def stage_ranks(self) -> Numeric:

@@ -36,6 +36,7 @@ from predictor.plans.training import (
     CUDA_GRAPHS,
     DISPATCHES,
     FIT,
+    FROZEN_BYTES,
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODULES,
@@ -241,6 +242,12 @@ _RECIPE = (
         reason="a common choice",
     ),
     PlanField(
+        "frozen_precision", WORD, "How weights beside adapters are stored.", ALL,
+        choices=tuple(FROZEN_BYTES), reason="frozen weights are kept as the others are",
+        more="Layers alone; what is narrower than it is multiplied is widened before each use "
+        "(QLoRA: nf4).",
+    ),
+    PlanField(
         "mtp", SWITCH, "The model's extra prediction layers are trained too.", ALL,
         reason="they are there to be trained",
     ),
@@ -341,6 +348,11 @@ _OVERLAP = (
     PlanField(
         "fused", SWITCH, "Elementwise chains are single kernels.", PASSES,
         reason="gated activation, rotary and norms are fused in today's frameworks",
+    ),
+    PlanField(
+        "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.", ("memory",),
+        reason="Transformer Engine keeps what it has cast (2.0, linear.py)",
+        more="Else in 16 bits, and cast again in the backward pass (torchao's Float8Linear).",
     ),
 )  # fmt: skip
 

@@ -85,6 +85,8 @@ class Learning:
     dropout     whether what blocks add is dropped out
     kept_rows   rows that a column-parallel product keeps of its input
     logits      bytes kept per logit
+    narrow      whether inputs of narrow products are kept as narrow
+    stored      bytes of a weight that is not trained; 0: as it is multiplied
     """
 
     trained: str
@@ -92,6 +94,13 @@ class Learning:
     dropout: bool
     kept_rows: Numeric
     logits: Numeric
+    narrow: bool = True
+    stored: float = 0.0
+
+    def trains(self, adapted: bool, qkv: bool) -> bool:
+        """Whether something beside a product is trained that reads its input: its weights, or an
+        adapter of it where it may have one."""
+        return not self.frozen or (adapted and (self.trained == "lora" or qkv))
 
     @property
     def frozen(self) -> bool:

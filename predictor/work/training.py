@@ -17,7 +17,7 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.errors import InputError
 from predictor.models import Model
-from predictor.plans import TrainingPlan
+from predictor.plans import FROZEN_BYTES, TrainingPlan
 from predictor.work.cores import Reading
 from predictor.work.layer import embedding, head, layer_blocks, mean_layer
 from predictor.work.mixture import expert_tokens
@@ -62,6 +62,8 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         dropout=plan.dropout,
         kept_rows=rows if plan.tp_regather else plan.tokens,
         logits=plan.logit_bytes,
+        narrow=plan.saves_narrow,
+        stored=FROZEN_BYTES[plan.frozen_precision] if plan.frozen else 0.0,
     )
     return WorkList(model, software, portion, learning)
 

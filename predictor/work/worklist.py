@@ -192,12 +192,14 @@ class WorkList:
         """
         m, n, k = (self.portion.tokens if rows is None else rows), columns, depth
         dtype = dtype or self.linear_dtype
-        saved = saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0)
+        saved = self._kept_input(saved, dtype, adapted, name)
         if self.software.widens and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
             self._widened(name, m, n, k, dtype)
         else:
             self.product(name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups)
         if self.learning:
+            if 0.0 < self.learning.stored < ELEMENT_BYTES[dtype] and self.module in LAYER_MODULES:
+                self._widened_twice(name, n * groups, k, dtype, self.learning.stored)
             self._gradients(
                 learning=self.learning,
                 name=name,
@@ -209,6 +211,27 @@ class WorkList:
                 bias=bias,
                 adapted=adapted,
             )
+
+    def _kept_input(self, saved: Numeric, dtype: str, adapted: bool, name: str) -> Numeric:
+        """Of a linear layer's input [bytes]: as narrow as it is multiplied where the framework
+        keeps it so; none where nothing that reads it is trained."""
+        learning = self.learning
+        if learning and not learning.trains(adapted, name in QKV):
+            return 0.0
+        narrow = learning.narrow if learning else True
+        return saved * min(ELEMENT_BYTES[dtype] / self.size, 1.0) if narrow else saved
+
+    def _widened_twice(
+        self, name: str, columns: Numeric, depth: Numeric, dtype: str, stored: float
+    ) -> None:
+        """Frozen weights that are stored narrower than they are multiplied are widened in memory
+        before the product, and again before that of the backward pass (Dettmers et al. 2023)."""
+        moved = stored + ELEMENT_BYTES[dtype]
+        for label, phase in (("widen", "forward"), ("widen.bwd", "backward")):
+            self.stream(
+                f"{name}.{label}", "elementwise", "copy", depth, columns, moved,
+                phase=phase, alone=True,
+            )  # fmt: skip
 
     def _widened(self, name: str, m: Numeric, n: Numeric, k: Numeric, dtype: str) -> None:
         """Few rows are multiplied with the narrow weights as they are; many after those have been

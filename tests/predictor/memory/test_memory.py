@@ -144,8 +144,70 @@ def test_recomputation_keeps_less_the_more_it_repeats(llama: Model, plan: Make) 
 def test_the_allocator_loses_a_share_of_all_but_the_context(llama: Model, plan: Make) -> None:
     found = classes(llama, plan(), RunParameters(context=3e9, fragmentation=0.1))
     lost = found.pop("fragmentation")
-    assert found["context"] == 3e9
-    assert lost == pytest.approx(0.1 * (sum(found.values()) - 3e9))
+    context = found.pop("context")
+    assert 0.0 < context <= 3e9
+    assert lost == pytest.approx(0.1 * sum(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "ways"),
+    [({"tp": 1.0, "pp": 1.0, "dp": 1.0}, 0), ({"tp": 1.0, "pp": 1.0, "dp": 8.0}, 1),
+     ({"tp": 8.0, "pp": 1.0, "dp": 8.0}, 2), ({"tp": 8.0, "pp": 4.0, "dp": 8.0}, 3),
+     ({"tp": 8.0, "pp": 4.0, "dp": 8.0, "cp": 2.0}, 3)],
+)  # fmt: skip
+def test_each_way_of_dividing_work_has_buffers_of_its_own(
+    llama: Model, plan: Make, fields: dict[str, float], ways: int
+) -> None:
+    """One device has the driver's 0.6 GB alone; three ways or more all of the context."""
+    found = classes(llama, plan(**fields), RunParameters(context=3e9))
+    assert found["context"] == pytest.approx(0.6e9 + 2.4e9 * ways / 3)
+
+
+def test_frozen_weights_may_be_narrower_than_they_are_multiplied(llama: Model, plan: Make) -> None:
+    """Layers of Llama 3 70B: 68.45e9 parameters; 0.516 bytes each in nf4, 1 in fp8, 2 in bf16."""
+    one = {"tp": 1.0, "pp": 1.0, "dp": 1.0, "trained": "lora_qkv", "lora_rank": 8.0}
+    stored = {
+        name: classes(llama, plan(**one, frozen_precision=name))["layer weights and optimizer"]
+        for name in ("as multiplied", "fp8", "nf4")
+    }
+    assert stored["as multiplied"] - stored["fp8"] == pytest.approx(68.45e9, rel=0.001)
+    assert stored["as multiplied"] - stored["nf4"] == pytest.approx(1.484 * 68.45e9, rel=0.001)
+
+
+def test_what_no_adapter_reads_is_not_kept(llama: Model, plan: Make) -> None:
+    """Adapters beside queries, keys and values alone: the inputs of the other products, of hidden,
+    hidden and feed-forward width, go (those of attention's output are attention's own)."""
+    every, some = (
+        classes(llama, plan(tp=1.0, pp=1.0, trained=trained))["activations"]
+        for trained in ("lora", "lora_qkv")
+    )
+    tokens = float(plan().micro_batch * plan().seq_len)
+    gone = 2.0 * tokens * (llama.hidden + llama.ffn_hidden) * llama.layers
+    low = 2.0 * tokens * 16.0 * 5 * llama.layers  # x A of every adapter that went
+    assert every - some == pytest.approx(gone + low, rel=0.02)
+
+
+def test_what_frameworks_keep_of_narrow_products(llama: Model, plan: Make) -> None:
+    """Inputs of the four products of a layer in 16 bits rather than 8: a byte an element more."""
+    narrow, wide = (
+        classes(llama, plan(tp=1.0, pp=1.0, precision="fp8", saves_narrow=saves))["activations"]
+        for saves in (True, False)
+    )
+    tokens = float(plan().micro_batch * plan().seq_len)
+    # Attention's output is kept by attention itself.
+    widths = 2 * llama.hidden + llama.ffn_hidden
+    assert wide - narrow == pytest.approx(tokens * widths * llama.layers, rel=0.01)
+
+
+def test_gradients_that_add_up_before_they_are_reduced(llama: Model, plan: Make) -> None:
+    """Under a pipeline whose gathered weights are kept, all layers of a stage wait unreduced."""
+    common = {"tp": 1.0, "pp": 8.0, "dp": 8.0, "sharding": "fsdp", "global_batch": 512.0}
+    kept, dropped = (
+        classes(llama, plan(**common, reshard=again))["gathered layers"] for again in (False, True)
+    )
+    layer = 68.45e9 / llama.layers
+    assert dropped == pytest.approx(layer * (2 * 2.0 + 4.0), rel=0.001)
+    assert kept == pytest.approx(10 * layer * (2.0 + 4.0), rel=0.001)
 
 
 def test_a_tied_embedding_is_held_once_or_at_both_ends(plan: Make) -> None:
@@ -206,4 +268,4 @@ def test_logits_of_an_eager_loss_are_kept_more_than_once(llama: Model, plan: Mak
 
 def test_what_the_allocator_reserves_leaves_out_the_context(llama: Model, plan: Make) -> None:
     found = memory(llama, plan(), RunParameters(context=3e9))
-    assert found.peak - found.reserved == 3e9
+    assert found.peak - found.reserved == found.classes["context"][0] > 0

@@ -160,6 +160,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),
     "fused": ("llama3-8b", BASE, False),
+    "saves_narrow": ("llama3-8b", {**BASE, "precision": "fp8"}, False),
     "weight_bytes": ("llama3-8b", BASE, 4),
     "gradient_bytes": ("llama3-8b", BASE, 2),
     "reduce_bytes": ("llama3-8b", BASE, 2),
@@ -186,7 +187,8 @@ def shares() -> Any:
     def of(model: str, stated: dict[str, Any]) -> dict[str, float]:
         key = repr((model, stated))
         if key not in known:
-            found: Any = reckon.predict_train(model, "dgx-a100", stated, "kernels-only")
+            machine = "dgx-h100" if stated.get("precision") == "fp8" else "dgx-a100"
+            found: Any = reckon.predict_train(model, machine, stated, "kernels-only")
             times = found.breakdown
             known[key] = {
                 **{phase: sum(times[name] for name in names) for phase, names in TERMS.items()},

@@ -54,7 +54,7 @@ def test_the_stated_allocation_is_found_again() -> None:
     out = true.max(axis=1) * noise + 12e9 > 80e9
     made = Tensors(
         fixed, flying, np.ones((count, 3), bool), first,
-        np.where(out, np.nan, true[:, 0] * noise), out, np.full(count, 80e9),
+        np.where(out, np.nan, true[:, 0] * noise), np.ones(count), out, np.full(count, 80e9),
     )  # fmt: skip
     found = fit_allocation(made, RUN, "x")
     assert found["held/x"] == pytest.approx(1.4, rel=0.03)

@@ -222,7 +222,7 @@ _RECIPE = (
         "replicas. An `ep` among them says nothing: experts fill the ranks of a stage.",
     ),
     PlanField(
-        "dispatch", WORD, "How tokens travel to their experts.", ("communication",),
+        "dispatch", WORD, "How tokens travel to their experts.", (*PASSES, "communication"),
         choices=DISPATCHES, reason="plain all-to-all",
         more="Every copy by itself, or once to each node and once to each rank in it (DeepEP, "
         "HybridEP).",

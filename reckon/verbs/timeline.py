@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InputError
 from predictor.files import write_text
+from reckon.verbs.power_track import Span, pass_power, power_events
 from reckon.verbs.results import Prediction
 
 if TYPE_CHECKING:
@@ -52,9 +53,9 @@ def _slice(
 
 def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
     """One predicted step: a process for each pipeline stage with its passes in their order, the
-    exposed data-parallel communication and the optimizer behind them, and a counter of the
-    micro-batches whose activations it holds. The last event ends at the predicted step time,
-    less what it waits for data.
+    exposed data-parallel communication and the optimizer behind them, and counters of the
+    micro-batches whose activations it holds and of what one of its accelerators draws. The last
+    event ends at the predicted step time, less what it waits for data.
 
     first   number of the first process
 
@@ -70,6 +71,7 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
     stretch = end / max(event.end for event in events)
     found: list[Event] = []
     held: dict[int, list[tuple[float, int]]] = {}
+    spans: dict[int, list[Span]] = {}
     freeing = "weights" if any(event.direction == "weights" for event in events) else "backward"
     for event in events:
         chunk = f".{event.chunk}" if plan.vpp > 1 else ""
@@ -85,6 +87,9 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
                 stage=event.stage,
             )
         )
+        spans.setdefault(event.stage, []).append(
+            (event.start * stretch, event.end * stretch, event.direction)
+        )
         if event.direction == "forward":
             held.setdefault(event.stage, []).append((event.start * stretch, 1))
         elif event.direction == freeing:
@@ -97,6 +102,7 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
             if breakdown[name] > 0:
                 until = at + breakdown[name] * scale
                 found.append(_slice(word, process, at, until, COLOURS[word], stage=stage))
+                spans[stage].append((at, until, word))
                 at = until
         for time, change in sorted(changes):
             count += change
@@ -104,6 +110,9 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
                 {"ph": "C", "pid": process, "name": "passes held", "ts": time / MICRO,
                  "args": {"chunks": count}}
             )  # fmt: skip
+        if prediction.power is not None:
+            watts = pass_power(prediction.power, breakdown)
+            found += power_events(process, spans[stage], total, watts)
         found += _named(process, f"predicted, stage {stage} ({ranks} ranks)", {0: "passes"})
     return found
 

@@ -11,11 +11,12 @@ from typing import Any
 from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder, write_text
-from reckon.studies import generations, inference, memory, scaling, sweep, taxes, variation
+from reckon.studies import generations, inference, memory, power, scaling, sweep, taxes, variation
 from reckon.views.page import Result, write_html
 
 KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
     "memory": memory.run,
+    "power": power.run,
     "generations": generations.run,
     "sweep": sweep.run,
     "inference": inference.run,

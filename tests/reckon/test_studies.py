@@ -133,6 +133,32 @@ def test_what_a_run_will_do_obeys_its_laws() -> None:
     assert (alone["worst"] == 0).all()
 
 
+REPRODUCED = ("c1", "c2", "c4", "c6", "c7", "c9")
+SIGNS = ("c5", "c10", "c11", "c12", "c13")
+
+
+def test_findings_of_charllm_as_signs_and_ratios() -> None:
+    """Eleven of thirteen at least in sign, six of them with the ratio that was asked for before;
+    every row is predicted or refused for its batch, no finding is left unjudged."""
+    found = tables("power")
+    told = found["Findings"].set_index("id")
+    assert len(told) == 13
+    assert set(told.loc[list(REPRODUCED), "status"]) == {"reproduced"}
+    assert set(told.loc[list(SIGNS), "status"]) <= {"sign", "reproduced"}
+    assert told[told["status"] != "reproduced"]["why not"].str.len().min() > 10
+    every = found["Every configuration"]
+    assert len(every) == 386
+    refused = every["refused"].dropna()
+    assert len(refused) < 12
+    assert refused.str.contains("is not a multiple of dp").all()
+    some = every[every["power_w"].notna()]
+    assert (some["peak_100ms_w"] >= some["power_w"] * (1 - 1e-9)).all()
+    assert (some["power_w"] <= 700).all()
+    limits = found["Limits"]
+    assert (limits["step_s"].diff().dropna() >= -1e-9).all()
+    assert (limits["energy_per_sample_j"].diff().dropna() <= 1e-9).all()
+
+
 def test_unknown_studies_and_damaged_ones_end_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

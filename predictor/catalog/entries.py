@@ -17,7 +17,7 @@ from predictor.catalog.specs import AcceleratorSpec, ModelSpec, Spec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping
 from predictor.errors import InputError, unknown
 from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
-from predictor.models import Model, Quantization, from_config, is_config
+from predictor.models import Model, Quantization, Tower, from_config, is_config
 from predictor.units import to_si
 
 Ref = str | Path | Mapping[str, Any]
@@ -135,6 +135,8 @@ def _model(spec: ModelSpec, where: str) -> Model:
     _check_blocks(spec, where)
     if spec.quantization is not None:
         given["quantization"] = Quantization(**spec.quantization.model_dump())
+    if spec.tower is not None:
+        given["tower"] = Tower(**spec.tower.model_dump())
     return Model(**given)
 
 

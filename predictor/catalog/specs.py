@@ -133,6 +133,21 @@ class QuantizationSpec(Spec):
     remark: str = ""
 
 
+class TowerSpec(Spec):
+    """An encoder beside a language model, as `models.Tower` has it."""
+
+    kind: Literal["vision", "audio"] = "vision"
+    layers: Count
+    hidden: Count
+    heads: Count
+    ffn_hidden: Count
+    patches: Count
+    tokens: Count
+    patch_width: Count = 588
+    merged: Count = 1
+    gated: bool = False
+
+
 class ModelSpec(Spec):
     """Dimensions of a model; what may be left out follows from the rest."""
 
@@ -190,6 +205,7 @@ class ModelSpec(Spec):
     index_head_dim: Natural = 0
     index_topk: Natural = 0
     quantization: QuantizationSpec | None = None
+    tower: TowerSpec | None = None
     hf_id: str = ""
     source: str = ""
     notes: str = ""

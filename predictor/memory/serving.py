@@ -16,7 +16,7 @@ from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.memory.offload import HOST_USABLE
 from predictor.memory.training import dense_parameters, mixer_parameters, mixture_parameters
-from predictor.models import Model
+from predictor.models import Model, tower_parameters
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing import RunParameters
@@ -76,6 +76,15 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     return np.asarray((narrow * matrices + experts) * layers + ends * tables)
 
 
+def tower_bytes(model: Model, plan: ServingPlan) -> Numeric:
+    """Bytes of the second tower's weights on one device, where requests have images."""
+    if model.tower is None or not np.any(plan.tiles):
+        return 0.0
+    divided = model.tower.heads % np.maximum(np.asarray(plan.tp), 1.0) == 0
+    whole = ELEMENT_BYTES[plan.half] * tower_parameters(model.tower, model.hidden)
+    return np.where(np.asarray(plan.tiles) > 0, whole / np.where(divided, plan.tp, 1.0), 0.0)
+
+
 def _inner_width(model: Model) -> int:
     """Widest input of a layer's second product, over all experts that a token goes to."""
     inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
@@ -117,7 +126,7 @@ def serving_memory(
     tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
     activations = half * tokens * (4.0 * model.hidden + 2.0 * _inner_width(model) / plan.tp)
     logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
-    held_here = weights = weight_bytes(model, plan)
+    held_here = weights = weight_bytes(model, plan) + tower_bytes(model, plan)
     if plan.offload != "none":
         # Of the layers' weights two are on the device at a time: one computes, one arrives.
         held_here = weights * 2.0 / np.ceil(model.layers / plan.pp)

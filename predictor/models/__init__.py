@@ -1,16 +1,21 @@
 """What is computed: dimensions, parameter and FLOP counts, configuration files of others."""
 
 from predictor.models.counts import experts_hit, keys_seen
+from predictor.models.encoder import around_layers, encoder, tower_parameters
 from predictor.models.flops import CONVENTIONS, hardware_flop_per_token, model_flop_per_token
 from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
 from predictor.models.narrowing import narrowing
 from predictor.models.quantization import Quantization
+from predictor.models.tower import Tower
 
 __all__ = [
     "CONVENTIONS",
     "Model",
     "Quantization",
+    "Tower",
+    "around_layers",
+    "encoder",
     "experts_hit",
     "from_config",
     "hardware_flop_per_token",
@@ -18,4 +23,5 @@ __all__ = [
     "keys_seen",
     "model_flop_per_token",
     "narrowing",
+    "tower_parameters",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from predictor.errors import InputError, unknown
 from predictor.models.quantization import KEYS, read_quantization
+from predictor.models.tower import tower_of
 
 GPT2 = {
     "layers": "n_layer",
@@ -265,16 +266,27 @@ def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
         found["parallel"] = "own_norms" if norms > 1 else "shared_norm"
 
 
+def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a model that sees images too states of its language model: a part of its own, or, as the
+    first of Qwen's, everything that is not of the images."""
+    for key in ("text_config", "llm_config"):
+        if isinstance(inner := content.get(key), Mapping):
+            return inner
+    inside = f"{kind}_text"
+    return {**content, "model_type": inside} if inside in TYPES else None
+
+
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Translate a HuggingFace configuration into the keys of `specs.ModelSpec`.
 
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
     kind = str(content.get("model_type", ""))
-    if kind not in TYPES and isinstance(inner := content.get("text_config"), Mapping):
-        # A model that sees images too: its language model.
+    if kind not in TYPES and (inner := _language(kind, content)):
+        # A model that sees images too: its language model, and what sees them.
         outer = {key: content[key] for key in SHARED if key in content}
-        return from_config({**outer, **inner}, where)
+        tower = tower_of(content)
+        return {**from_config({**outer, **inner}, where), **({"tower": tower} if tower else {})}
     if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES:

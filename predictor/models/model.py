@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models.quantization import Quantization
+from predictor.models.tower import Tower
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Model:
     mamba_state       size of the state per channel; heads x head_dim channels, states shared
                       within each of `mamba_groups`
     quantization      how the checkpoint stores its weights, where its file says so
+    causal            a token sees none behind it; else all see all (encoders)
+    tower             encoder of images or sound beside it, where it has one
     """
 
     name: str
@@ -87,6 +90,8 @@ class Model:
     index_head_dim: int = 0
     index_topk: int = 0
     quantization: Quantization | None = None
+    causal: bool = True
+    tower: Tower | None = None
 
     @property
     def is_moe(self) -> bool:
@@ -168,12 +173,12 @@ class Model:
         return 1.0 - self._share(full)
 
     def mean_keys(self, seq_len: Numeric, windowed: bool) -> Numeric:
-        """Keys that a query sees, on average over a causal sequence of `seq_len` tokens.
+        """Keys that a query sees, on average over a sequence of `seq_len` tokens.
 
         A sliding window w: w (1 - w / 2s); chunks of w tokens, each causal in itself: w / 2.
         """
         if not windowed:
-            return 0.5 * seq_len
+            return 0.5 * seq_len if self.causal else seq_len
         window = np.minimum(float(self.sliding_window), seq_len)
         if self.sliding_pattern.startswith("chunked"):
             return 0.5 * window

@@ -203,6 +203,23 @@ DIVISIONS = ("sequence", "document")
 """What context-parallel ranks divide: the whole sequence, or each document in it."""
 
 
+def image_fields(of: str) -> tuple[PlanField, ...]:
+    """What both plans say of images (or half minutes of sound), which a second tower encodes."""
+    return (
+        PlanField(
+            "images", AMOUNT, f"Images of a {of}, or half minutes of sound.", ALL,
+            default="none", held="", reason="text alone unless stated",
+            more="Of a model whose file has a vision_config or an audio_config, or a `tower`.",
+        ),
+        PlanField(
+            "image_tiles", POSITIVE, "Tiles that an image is cut into.", ALL, default="1", held="",
+            reason="one of the tower's size unless stated",
+            more="Of 448 px where the file leaves the size open (Qwen-VL), else of its "
+            "`image_size`.",
+        ),
+    )  # fmt: skip
+
+
 def expert_fields(touches: tuple[str, ...]) -> tuple[PlanField, ...]:
     """What both plans say of how tokens fall on experts; from it follows `expert_load`."""
     return (

@@ -119,6 +119,7 @@ class ServingPlan:
     weights, kv  data types of the linear projections (of `WEIGHTS`) and of the cache (`KV_BYTES`)
     kv_rate      rate at which an accelerator that reads prompts apart sends its part of a cache
                  [bytes/s]; inf: that of the network
+    tiles        of the images of a request, whose tokens `input_len` has beside the text's
     host_memory, host_bandwidth, host_link   what `host_memory_gb` and the like state [bytes],
                  [bytes/s]
     """
@@ -131,6 +132,7 @@ class ServingPlan:
     dp: Numeric = 1.0
     ep: Numeric = 1.0
     cached: Numeric = 0.0
+    tiles: Numeric = 0.0
     chunk: Numeric = 8192.0
     window: Numeric = np.inf
     serving: Numeric = 0.0

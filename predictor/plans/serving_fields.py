@@ -25,6 +25,7 @@ from predictor.plans.fields import (
     Table,
     era_fields,
     expert_fields,
+    image_fields,
     table,
 )
 from predictor.plans.power_fields import POWER_FIELDS
@@ -157,6 +158,7 @@ _LOAD = (
         "output_len", COUNT, "Tokens of an answer.", ALL, unit="tokens",
         default="none: must be stated", flags=EVERYWHERE,
     ),
+    *image_fields("request"),
     PlanField(
         "cached", SHARE, "Of the prompt whose keys and values are cached already.",
         ("prefill", "load"), reason="no prefix is cached unless stated",
@@ -469,5 +471,8 @@ SERVING_FIELDS: Table = table(
 )  # fmt: skip
 """What a request may state of a serving plan."""
 
-SERVING_DERIVED = {"serving": "batch, concurrency, saturated and rate"}
+SERVING_DERIVED = {
+    "serving": "batch, concurrency, saturated and rate",
+    "tiles": "images and image_tiles",
+}
 """Fields of the plan that follow from others of the request: field -> from which."""

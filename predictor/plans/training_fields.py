@@ -26,6 +26,7 @@ from predictor.plans.fields import (
     Table,
     era_fields,
     expert_fields,
+    image_fields,
     table,
 )
 from predictor.plans.power_fields import POWER_FIELDS
@@ -50,6 +51,7 @@ from predictor.plans.training import (
 from predictor.precision import PRECISIONS
 
 PASSES = ("forward", "backward")
+TOWERS = ("trained", "frozen")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
 FRAMEWORK = "as the framework does"
 FITS = "the smallest tp x pp that fits, tp first and inside the node"
@@ -139,6 +141,16 @@ _BATCH = (
     PlanField(
         "global_batch", COUNT, "Sequences per step.", ALL, unit="sequences",
         default="none: must be stated", flags=EVERYWHERE,
+    ),
+    *image_fields("sequence"),
+    PlanField(
+        "image_samples", TEXT, "How images differ: ai2d, chartqa, or a file.", ALL,
+        default="all alike", held="", reason="alike unless stated",
+        more="Tiles of samples (columns tiles and samples); the replica that has most decides.",
+    ),
+    PlanField(
+        "tower", WORD, "Whether the second tower is trained.", ALL, choices=TOWERS,
+        default="trained", held="", reason="all parameters are, unless stated",
     ),
     PlanField(
         "documents", TEXT, "Lengths of what sequences are packed of.", ALL,

@@ -40,6 +40,7 @@ from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_stored
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
+from predictor.serving.images import take_images
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
 from predictor.timing import RunParameters
 from predictor.units import GB
@@ -102,10 +103,8 @@ def complete_serving(
     model = model if model is not None else named_model(values)
     cluster = _readers(values, cluster if cluster is not None else complete_cluster(filler))
     note_names(filler, cluster, unless=("dp", "tp", "pp"))
-    accelerator = cluster.accelerator
-    trace = fill_trace(filler)
-    filler.need("input_len", "output_len")
-    fill_client(filler)
+    trace, accelerator = fill_trace(filler), cluster.accelerator
+    _asked(filler, model)
     _scores(model, accelerator)
     _load(filler)
     fill_stored(filler, model, accelerator)
@@ -141,6 +140,13 @@ def complete_serving(
         around=around,
         conditions=conditions_of(values),
     )
+
+
+def _asked(filler: Filler, model: Model) -> None:
+    """Lengths of requests, what their clients do, and their images."""
+    filler.need("input_len", "output_len")
+    fill_client(filler)
+    take_images(filler, model)
 
 
 def _readers(values: dict[str, Any], cluster: Cluster) -> Cluster:

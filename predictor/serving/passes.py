@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
-from predictor.models import Model
+from predictor.models import Model, Tower, around_layers, encoder
 from predictor.plans import NATIVE, ServingPlan, runnable
 from predictor.serving.kernels import as_run
 from predictor.timing import (
@@ -374,32 +374,83 @@ def body(
 ) -> Pass:
     """A pass over `tokens` tokens of one replica that yields `rows` rows of logits, without the
     attention cores; floats or arrays of the plans' shape."""
-    accelerator = cluster.accelerator
-    layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
-    layout += [plan.adapters, plan.adapter_rank]
-    layers = _kernels(
-        build=lambda p, q: layer_operators(model, p, q[0]),
-        plan=plan,
-        own=[tokens],
-        shared=layout,
-        weights=None,
-        accelerator=accelerator,
-        calibration=calibration,
-        sustained=sustained,
-    )
+    layers = _layers(model, cluster, plan, tokens, calibration, sustained)
     ends = _kernels(
         build=lambda p, q: end_operators(model, p, q[0], q[1]),
         plan=plan,
         own=[tokens, rows],
         shared=[plan.tp],
         weights=None,
-        accelerator=accelerator,
+        accelerator=cluster.accelerator,
         calibration=calibration,
         sustained=sustained,
     )
     moved = pass_collectives(model, plan, tokens, rows)
     talk = _communication(moved, plan, cluster, calibration, captured)
     return layers.plus(ends).plus(talk)
+
+
+def _layers(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    tokens: Numeric,
+    calibration: Calibration,
+    sustained: bool,
+) -> Pass:
+    """Kernels of the layers over `tokens` tokens, without the attention cores."""
+    layout: list[Numeric] = [plan.tp, plan.dp, plan.ep, plan.expert_load]
+    layout += [plan.adapters, plan.adapter_rank]
+    return _kernels(
+        build=lambda p, q: layer_operators(model, p, q[0]),
+        plan=plan,
+        own=[tokens],
+        shared=layout,
+        weights=None,
+        accelerator=cluster.accelerator,
+        calibration=calibration,
+        sustained=sustained,
+    )
+
+
+def encoding(
+    model: Model, cluster: Cluster, plan: ServingPlan, tiles: Numeric, calibration: Calibration
+) -> Pass:
+    """The second tower over so many tiles of one replica, with what is before and behind its
+    layers at their pace. It is in 16 bits, and as divided as the language model where that divides
+    its heads, else on every rank whole (vLLM's and SGLang's towers)."""
+    tower = model.tower
+    assert tower is not None
+    own, one = encoder(tower), tower_plan(plan, tower)
+    some = np.asarray(tiles) > 0
+    tiles = np.where(some, tiles, 1.0)
+    tokens = tiles * float(tower.patches)
+    cores = prefill_cores(
+        own, cluster, one, tiles, float(tower.patches), 0.0, calibration, sustained=True
+    )
+    moved = [c for c in pass_collectives(own, one, tokens, 0.0) if c.name.split(".")[0] in INSIDE]
+    talk = _communication(moved, one, cluster, calibration, 0.0)
+    layers = _layers(own, cluster, one, tokens, calibration, True)
+    more = 1.0 + around_layers(tower, model.hidden) / tower.layers
+    return layers.plus(cores).plus(talk).times(np.where(some, more, 0.0))
+
+
+INSIDE = ("attention", "mlp")
+"""First parts of the names of collectives inside layers."""
+
+
+def tower_plan(plan: ServingPlan, tower: Tower) -> ServingPlan:
+    """The plan of a second tower."""
+    whole = tower.heads % np.maximum(np.asarray(plan.tp), 1.0) == 0
+    return replace(
+        plan,
+        tp=np.where(whole, plan.tp, 1.0),
+        dp=1.0,
+        ep=1.0,
+        adapters=0.0,
+        weights=plan.half,
+        narrowed="linear",
+    )
 
 
 def decode_cores(

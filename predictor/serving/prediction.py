@@ -33,6 +33,7 @@ from predictor.serving.passes import (
     adapted,
     body,
     decode_cores,
+    encoding,
     prefill_cores,
     steps,
 )
@@ -103,7 +104,7 @@ def prompt_pass(
     calibration: Calibration,
 ) -> tuple[Pass, Array]:
     """Passes over `prompts` prompts of one replica together, in parts of at most `plan.chunk` new
-    tokens, and how many passes those are."""
+    tokens, and how many passes those are; with the second tower over their images."""
     shape = plan.shape
     tokens = np.broadcast_to(prompts * plan.new_tokens, shape)
     count = np.maximum(np.ceil(tokens / plan.chunk), 1.0)
@@ -122,7 +123,11 @@ def prompt_pass(
     cores = prefill_cores(
         model, cluster, plan, prompts, plan.new_tokens, past, calibration, sustained=True
     )
-    return with_prompts(linear.plus(cores), model, plan, count), np.asarray(count)
+    found = linear.plus(cores)
+    if np.any(plan.tiles):
+        fresh = prompts * plan.tiles * plan.new_tokens / plan.input_len
+        found = found.plus(encoding(model, cluster, plan, fresh, calibration))
+    return with_prompts(found, model, plan, count), np.asarray(count)
 
 
 def decode_pass(

@@ -122,7 +122,7 @@ def read_table(
     mean = float(plan.input_len)
     lengths = np.unique(mean * (1.0 + variation * np.linspace(-1.0, 1.0, LENGTHS)))
     many, each = (axis.ravel() for axis in np.meshgrid(sizes, lengths, indexing="ij"))
-    reader = replace(worker(reads), input_len=each, batch=many)
+    reader = replace(worker(reads), input_len=each, batch=many, tiles=plan.tiles * each / mean)
     found, passes = prompt_pass(model, machines, reader, many, calibration)
     device = DeviceTime(found.compute, found.communication, found.kernels, passes)
     work = replace(pass_work(found, many, reader), prompts=device)

@@ -160,6 +160,7 @@ def pass_table(
         decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
+    each = replace(each, tiles=plan.tiles * lengths / plan.input_len)  # as parts of prompts have
     together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
     costs, linear = [], 0.0
     for many in (together, np.ones_like(lengths)):

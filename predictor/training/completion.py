@@ -52,7 +52,8 @@ from predictor.training.habits import (
     whole_share,
 )
 from predictor.training.reliability import Reliability
-from predictor.training.unlike import Kinds, unlike
+from predictor.training.towers import Seen, take_seen
+from predictor.training.unlike import Kinds, several
 from predictor.training.whole_run import (
     budget_of,
     machines_of,
@@ -84,6 +85,7 @@ class TrainingRequest:
     faults   what of the machine is slow, or has failed
     fleet    spares, preemption; None: not asked
     conditions   limits, cooling and prices of power
+    seen     images, where a second tower encodes some
     kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
     """
 
@@ -98,8 +100,14 @@ class TrainingRequest:
     faults: tuple[Fault, ...] = ()
     fleet: Fleet | None = None
     conditions: Conditions = field(default_factory=Conditions)
+    seen: Seen | None = None
     kinds: Kinds = ()
     by: str = ""
+
+    @property
+    def uneven(self) -> bool:
+        """Whether stages or replicas are unlike: on several systems, or of two towers."""
+        return bool(self.kinds) or self.seen is not None
 
 
 def complete_training(
@@ -121,11 +129,11 @@ def complete_training(
     filler = Filler(spec.model_dump())
     values = filler.values
     model = model if model is not None else named_model(values)
-    several = unlike(values)
+    filler.need("seq_len", "global_batch")
+    unlike = several(values) | take_seen(filler, model)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
-    filler.need("seq_len", "global_batch")
     _precision(filler, model, cluster.accelerator)
     habits = habits_of(filler, model)
     stated_recompute(values, habits)
@@ -135,9 +143,8 @@ def complete_training(
     routed, documents = _routed(values, model), take_packing(values)
     filler.run(_numbers(values, model, cluster))
     draft = Draft(model, cluster, values, habits.split)
-    candidates = layouts(draft)
     _full_layers(filler, model)
-    layout, again = first_fit(draft, candidates, recomputations(draft, habits.recompute), run)
+    layout, again = first_fit(draft, layouts(draft), recomputations(draft, habits.recompute), run)
     filler.run(_fitted(layout, again, habits))
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
@@ -160,7 +167,7 @@ def complete_training(
         price=price,
         **machines_of(values, tokens),
         conditions=conditions_of(values),
-        **several,
+        **unlike,
     )
 
 

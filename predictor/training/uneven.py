@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,18 @@ from predictor.hardware import Cluster
 from predictor.memory import Memory, memory
 from predictor.models import Model
 from predictor.plans import LINE, Event, TrainingPlan, partition, timeline
-from predictor.timing import Calibration, RunParameters
+from predictor.timing import Calibration
 from predictor.training.completion import TrainingRequest
 from predictor.training.decomposition import parts
 from predictor.training.prediction import TrainingPrediction, environment_of, predict
 from predictor.training.step import Step, assemble
+from predictor.training.towers import Seen, TowerLayer, tower_layer
 from predictor.training.unlike import Kinds
 from predictor.units import GB
 
-ACTIVE = "activations"
-"""Class of memory that differs along a pipeline, as more micro-batches are in flight."""
+ACTIVE, STATES = "activations", "layer weights and optimizer"
+"""Classes of memory: that differs along a pipeline, as more micro-batches are in flight; of
+layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Share:
     system, accelerator   on which it is
     many      such replicas; 1 of stages
     layers, micro_batches   of the stage; of the replica
+    tower     layers of the second tower on the stage
     time      that it works in a step [s]
     memory    of its fullest device, and of the accelerator [bytes]
     binds     the longest term of its time
@@ -56,6 +59,7 @@ class Share:
     memory: float
     capacity: float
     binds: str
+    tower: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class Dealt:
              nowhere
     passes   forward and backward passes, and weights' gradients, of every stage [s]
     hops     transfer and latency between each stage and the next [s]
+    towers   share of the work of all stages that is the second tower's; 0 without one
     """
 
     by: str
@@ -77,6 +82,7 @@ class Dealt:
     even: float
     passes: tuple[list[float], list[float], list[float]] = ((), (), ())  # type: ignore[assignment]
     hops: tuple[tuple[float, ...], tuple[float, ...]] = field(default=((), ()))
+    towers: float = 0.0
 
     def timeline(self, plan: TrainingPlan) -> list[Event]:
         """The pipeline event by event, before the framework's factor.
@@ -93,12 +99,14 @@ class Dealt:
             "by": self.by,
             "slowest": self.slowest,
             "even_step_time_s": self.even,
+            **({"tower_time_share": self.towers} if self.towers else {}),
             "shares": [
                 {
                     "system": one.system,
                     "accelerator": one.accelerator,
                     "many": one.many,
                     "layers": one.layers,
+                    **({"tower_layers": one.tower} if self.towers else {}),
                     "micro_batches": one.micro_batches,
                     "time_s": one.time,
                     "memory_gb": one.memory / GB,
@@ -111,26 +119,34 @@ class Dealt:
 
 
 def by_stage(
-    model: Model, kinds: Kinds, plan: TrainingPlan, calibration: Calibration
+    model: Model,
+    kinds: Kinds,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    seen: Seen | None = None,
 ) -> tuple[TrainingPrediction, Dealt]:
-    """Predict a plan whose stages are on several systems, `plan.pp` in all.
+    """Predict a plan whose stages are on several systems, `plan.pp` in all, or hold a second tower.
+
+    seen   images of a sequence; None: text alone
 
     Raises InputError for pipelines that fold or interleave, and for documents packed unevenly.
     """
     if plan.pipeline.fold != LINE or float(plan.vpp) > 1 or float(plan.attention_cv) > 0:
         raise InputError(
-            "stage_systems is of plain pipelines (1f1b, gpipe, zb-h1; vpp 1) of even micro-batches"
+            "stage_systems and images are of plain pipelines (1f1b, gpipe, zb-h1; vpp 1) of even "
+            "micro-batches"
         )
     tables = {id(one): _table(model, one, plan, calibration) for one, _ in kinds}
     clusters = [cluster for cluster, many in kinds for _ in range(many)]
-    line = _Line(plan, clusters, [tables[id(one)] for one in clusters])
-    even = partition(line.evenly, model.layers, len(clusters))
+    tower = [tower_layer(model, one, plan, calibration, seen) for one in clusters] if seen else []
+    line = _Line(plan, clusters, [tables[id(one)] for one in clusters], tower, model.layers)
+    even = line.even()
     try:
-        counts = partition(line.holding, model.layers, len(clusters))
+        counts = partition(line.holding, line.items, len(clusters))
     except InputError:  # told as what it needs, like any plan that does not fit
-        counts = partition(line.time, model.layers, len(clusters))
+        counts = partition(line.time, line.items, len(clusters))
     counts = _unless_better(line, counts, even)
-    return line.prediction(model, counts, even, calibration)
+    return line.prediction(counts, even, calibration)
 
 
 def _unless_better(line: _Line, counts: list[int], even: list[int]) -> list[int]:
@@ -171,73 +187,129 @@ def _table(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Cali
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a stage holds: layers of the second tower, of the language model, and its ends."""
+
+    tower: int
+    layers: int
+    embeds: bool
+    heads: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Line:
-    """Stages in their order, each with the table of its system."""
+    """Stages in their order, each with the table of its system.
+
+    tower   a layer of the second tower on each stage; empty without one
+    layers  of the language model
+    """
 
     plan: TrainingPlan
     clusters: list[Cluster]
     tables: list[_Table]
+    tower: list[TowerLayer]
+    layers: int
 
-    def kind(self, stage: int) -> int:
-        """0 for the first stage, 2 for the last, 1 between."""
-        return 0 if stage == 0 else 2 if stage == len(self.tables) - 1 else 1
+    @property
+    def before(self) -> int:
+        """Layers of the second tower, which come first."""
+        return self.tower[0].many if self.tower else 0
 
-    def _of(self, value: str, stage: int, layers: int) -> float:
-        own: Array = getattr(self.tables[stage], value)
-        return float(own[self.kind(stage), layers - 1])
+    @property
+    def items(self) -> int:
+        """Layers of both towers."""
+        return self.before + self.layers
+
+    def even(self) -> list[int]:
+        """The language model's layers dealt evenly, the tower with the first of them (Megatron
+        Core's encoder on the first stage)."""
+        counts = partition(lambda stage, begin, end: float(end - begin), self.layers, self.stages)
+        return [counts[0] + self.before, *counts[1:]]
+
+    @property
+    def stages(self) -> int:
+        """Stages."""
+        return len(self.tables)
+
+    def _held(self, begin: int, end: int) -> _Held:
+        tower = max(min(end, self.before) - begin, 0)
+        layers = end - begin - tower
+        return _Held(tower, layers, layers > 0 and begin <= self.before, end == self.items)
+
+    def spans(self, counts: list[int]) -> list[_Held]:
+        """What each stage holds of so many items each."""
+        ends = list(accumulate(counts))
+        return [self._held(end - many, end) for end, many in zip(ends, counts, strict=True)]
+
+    def _of(self, value: Array, stage: int, own: _Held) -> float:
+        """A figure of the language model's part of a stage, of a table's (3, layers)."""
+        whole = np.broadcast_to(value, self.tables[stage].stage.shape)
+        if not own.layers:
+            return 0.0
+        first, inner, last = (float(one) for one in whole[:, own.layers - 1])
+        if self.stages == 1:
+            return last  # of one stage in all, which has both ends
+        if own.embeds and own.heads:
+            return first + last - inner
+        return first if own.embeds else last if own.heads else inner
 
     def time(self, stage: int, begin: int, end: int) -> float:
         """Of one micro-batch [s]."""
-        return self._of("stage", stage, end - begin) if end > begin else 0.0
+        return sum(one[stage] for one in self._passes([(stage, self._held(begin, end))]))
 
     def holding(self, stage: int, begin: int, end: int) -> float:
         """The same; inf where the stage does not hold so many layers."""
-        if end > begin and self._held(stage, end - begin) > self.capacity()[stage]:
+        own = self._held(begin, end)
+        if sum(self.classes(stage, own).values()) > self.capacity()[stage]:
             return np.inf
         return self.time(stage, begin, end)
-
-    def evenly(self, stage: int, begin: int, end: int) -> float:
-        """Number of layers, whatever they take."""
-        return float(end - begin)
 
     def capacity(self) -> list[float]:
         """Memory of each stage's accelerator [bytes]."""
         return [float(np.asarray(one.accelerator.memory)) for one in self.clusters]
 
-    def classes(self, stage: int, layers: int) -> dict[str, float]:
+    def classes(self, stage: int, own: _Held) -> dict[str, float]:
         """Memory of a stage by class [bytes], with the micro-batches that are in flight there."""
-        table, plan, kind = self.tables[stage].memory, self.plan, self.kind(stage)
+        table, plan = self.tables[stage].memory, self.plan
         p, m = float(plan.pp), plan.micro_batches
-        own = {name: float(value[kind, layers - 1]) for name, value in table.classes.items()}
-        first = {0: 0.0, 1: 1.0, 2: p - 1.0}[kind]
-        flying, listed = (
-            float(plan.pipeline.held(np.asarray(p - at), p, m, 1.0)) for at in (stage, first)
+        found = {name: self._of(value, stage, own) for name, value in table.classes.items()}
+        found["context"] = float(table.classes["context"].flat[0])
+        flying = float(plan.pipeline.held(np.asarray(p - stage), p, m, 1.0))
+        # The table has a first stage's, an inner one's behind it, and a last one's.
+        at = 0.0 if own.embeds and self.stages > 1 else p - 1.0 if own.heads else 1.0
+        listed = float(plan.pipeline.held(np.asarray(p - at), p, m, 1.0))
+        lost = float(np.max(table.classes["fragmentation"])) / max(
+            float(np.max(_together(table.classes))), 1e-30
         )
-        more = own[ACTIVE] * (flying / max(listed, 1e-30) - 1.0)
-        whole = sum(own.values()) - own["fragmentation"] - own["context"]
-        lost = own["fragmentation"] / max(whole, 1e-30)
-        own[ACTIVE] += more
-        own["fragmentation"] += lost * more
-        return own
-
-    def _held(self, stage: int, layers: int) -> float:
-        return sum(self.classes(stage, layers).values())
+        found[ACTIVE] *= flying / max(listed, 1e-30)
+        if own.tower:
+            found[STATES] += own.tower * self.tower[stage].state
+            found[ACTIVE] += own.tower * flying * self.tower[stage].activations
+        whole = sum(found.values()) - found["fragmentation"] - found["context"]
+        found["fragmentation"] = lost * whole
+        return found
 
     def held(self, counts: list[int]) -> list[float]:
         """Memory of each stage [bytes]."""
-        return [self._held(stage, layers) for stage, layers in enumerate(counts)]
+        return [sum(self.classes(s, own).values()) for s, own in enumerate(self.spans(counts))]
 
     def passes(self, counts: list[int]) -> tuple[list[float], list[float], list[float]]:
         """Passes of every stage [s]."""
-        own = [
-            [
-                float(getattr(self.tables[stage].step.passes, name)[self.kind(stage), layers - 1])
-                for stage, layers in enumerate(counts)
-            ]
-            for name in ("forward", "backward", "weights")
-        ]
-        return own[0], own[1], own[2]
+        found = self._passes(list(enumerate(self.spans(counts))))
+        one, two, three = ([each[s] for s in range(self.stages)] for each in found)
+        return one, two, three
+
+    def _passes(self, chosen: list[tuple[int, _Held]]) -> list[dict[int, float]]:
+        found = []
+        for number, name in enumerate(("forward", "backward", "weights")):
+            every = {}
+            for stage, own in chosen:
+                value: Array = getattr(self.tables[stage].step.passes, name)
+                more = own.tower * self.tower[stage].passes[number] if own.tower else 0.0
+                every[stage] = self._of(value, stage, own) + more
+            found.append(every)
+        return found
 
     def hops(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Transfer and latency between each stage and the next, those of the slower side [s]."""
@@ -247,76 +319,77 @@ class _Line:
             found.append(tuple(max(pair) for pair in pairwise(own)))
         return found[0], found[1]
 
-    def ends(self, counts: list[int]) -> tuple[dict[str, float], int]:
+    def _terms(self, stage: int, own: _Held, of: str) -> dict[str, float]:
+        """Figures of a stage by term: `terms` of a micro-batch, or `ends` of a step."""
+        values: dict[str, Array] = getattr(self.tables[stage].step, of)
+        found = {name: self._of(value, stage, own) for name, value in values.items()}
+        if own.tower:
+            for name, value in getattr(self.tower[stage], of).items():
+                found[name] += own.tower * value
+        return found
+
+    def ends(self, counts: list[int]) -> dict[str, float]:
         """Reduction of gradients and update, of the stage that takes longest with both [s]."""
-        every = [
-            {
-                name: float(value[self.kind(stage), layers - 1])
-                for name, value in self.tables[stage].step.ends.items()
-            }
-            for stage, layers in enumerate(counts)
-        ]
-        last = max(range(len(every)), key=lambda stage: sum(every[stage].values()))
-        return every[last], last
+        every = [self._terms(s, own, "ends") for s, own in enumerate(self.spans(counts))]
+        return max(every, key=lambda one: sum(one.values()))
 
     def total(self, counts: list[int]) -> tuple[float, float, float]:
         """The step before loading; its pipeline without links; what links add [s]."""
         passes, m = self.passes(counts), int(self.plan.micro_batches)
         busy = timeline(self.plan.schedule, *passes, m)[-1].end
         waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops())[-1].end - busy
-        ends, _ = self.ends(counts)
+        ends = sum(self.ends(counts).values())
         # No software slows a link (`step.assemble`).
-        return self.tables[0].factor * (busy + sum(ends.values())) + waits, busy, waits
+        return self.tables[0].factor * (busy + ends) + waits, busy, waits
 
     def breakdown(self, counts: list[int], slowest: int) -> dict[str, float]:
         """Seconds by term; they add up to the step."""
-        table, m = self.tables[slowest], float(self.plan.micro_batches)
-        kind, layers = self.kind(slowest), counts[slowest]
-        found = {
-            name: m * float(np.broadcast_to(value, table.stage.shape)[kind, layers - 1])
-            for name, value in table.step.terms.items()
-        }
+        m, own = float(self.plan.micro_batches), self.spans(counts)[slowest]
+        found = {name: m * value for name, value in self._terms(slowest, own, "terms").items()}
         whole, busy, waits = self.total(counts)
         found["bubble"] = busy - sum(found.values())
         found["pp_communication"] += waits
-        found |= self.ends(counts)[0]
+        found |= self.ends(counts)
         found["framework"] = whole - sum(found.values())
-        found["data_loading"] = max(table.loading - whole, 0.0)
+        found["data_loading"] = max(self.tables[slowest].loading - whole, 0.0)
         return found
 
     def shares(self, counts: list[int]) -> tuple[Share, ...]:
         """What every stage is dealt."""
-        m = int(self.plan.micro_batches)
+        m, passes = int(self.plan.micro_batches), self.passes(counts)
         found = []
-        for stage, layers in enumerate(counts):
-            table, kind, cluster = self.tables[stage], self.kind(stage), self.clusters[stage]
-            terms = {
-                name: float(np.broadcast_to(value, table.stage.shape)[kind, layers - 1])
-                for name, value in table.step.terms.items()
-            }
+        for stage, own in enumerate(self.spans(counts)):
+            cluster, terms = self.clusters[stage], self._terms(stage, own, "terms")
             found.append(
                 Share(
                     system=cluster.name,
                     accelerator=cluster.accelerator.name,
                     many=1,
-                    layers=layers,
+                    layers=own.layers,
                     micro_batches=m,
-                    time=m * self.time(stage, 0, layers),
-                    memory=self._held(stage, layers),
+                    time=m * sum(each[stage] for each in passes),
+                    memory=sum(self.classes(stage, own).values()),
                     capacity=self.capacity()[stage],
                     binds=max(terms, key=lambda name: terms[name]),
+                    tower=own.tower,
                 )
             )
         return tuple(found)
 
     def prediction(
-        self, model: Model, counts: list[int], even: list[int], calibration: Calibration
+        self, counts: list[int], even: list[int], calibration: Calibration
     ) -> tuple[TrainingPrediction, Dealt]:
         """The whole step with layers as they are dealt."""
         shares = self.shares(counts)
         slowest = max(range(len(shares)), key=lambda stage: shares[stage].time)
         terms = self.breakdown(counts, slowest)
         tight = max(range(len(shares)), key=lambda s: shares[s].memory / shares[s].capacity)
+        m, spans = float(self.plan.micro_batches), self.spans(counts)
+        encoding = sum(
+            m * own.tower * sum(self.tower[stage].passes)
+            for stage, own in enumerate(spans)
+            if own.tower
+        )
         dealt = Dealt(
             by="stage",
             shares=shares,
@@ -324,24 +397,31 @@ class _Line:
             even=self.total(even)[0] + terms["data_loading"],
             passes=self.passes(counts),
             hops=self.hops(),
+            towers=encoding / sum(one.time for one in shares),
         )
         found = _told(
             self.tables[slowest].prediction,
             replace(self.clusters[tight], name=_named(self.clusters)),
             terms,
-            self._memory(tight, counts[tight], calibration.run),
+            self._memory(tight, spans[tight]),
             [(one, float(self.plan.tp * self.plan.cp * self.plan.dp)) for one in self.clusters],
             calibration,
         )
         return found, dealt
 
-    def _memory(self, stage: int, layers: int, run: RunParameters) -> Memory:
+    def _memory(self, stage: int, held: _Held) -> Memory:
         """Memory of one stage, as that of the kind that it is."""
-        kind, own = self.kind(stage), self.classes(stage, layers)
+        kind, own = 0 if stage == 0 else 2 if held.heads else 1, self.classes(stage, held)
         present = np.arange(3) == kind
         classes = {name: np.where(present, value, 0.0) for name, value in own.items()}
         peak = np.asarray(sum(own.values()))
         return Memory(classes, present, peak, peak - own["context"], np.zeros(()))
+
+
+def _together(classes: dict[str, Array]) -> Array:
+    """All that the allocator may lose a part of [bytes]."""
+    apart = ("fragmentation", "context")
+    return sum((v for name, v in classes.items() if name not in apart), np.zeros(()))
 
 
 def _named(clusters: Sequence[Cluster]) -> str:
@@ -461,6 +541,9 @@ def _dealt(time: list[Array], many: list[int], whole: int) -> list[int]:
 def dealt_step(
     request: TrainingRequest, calibration: Calibration
 ) -> tuple[TrainingPrediction, Dealt]:
-    """Predict a request of several systems."""
-    deal = by_stage if request.by == "stage" else by_replica
-    return deal(request.model, request.kinds, request.plan, calibration)
+    """Predict a request of several systems, or of images."""
+    model, plan, seen = request.model, request.plan, request.seen
+    if request.by == "replica":
+        return by_replica(model, request.kinds, plan, calibration)
+    kinds = request.kinds or ((request.cluster, int(plan.pp)),)
+    return by_stage(model, kinds, plan, calibration, seen)

@@ -19,7 +19,7 @@ APART = ("first_layers", "last_layers", "variation", "faults")
 """Of a request; said of one kind of accelerator."""
 
 
-def unlike(values: dict[str, Any]) -> dict[str, Any]:
+def several(values: dict[str, Any]) -> dict[str, Any]:
     """Systems and what is on each (`kinds`, `by` of a `TrainingRequest`), taken out of the values
     of a request, in which they fill the system and the number of stages or replicas; nothing where
     one system has all.

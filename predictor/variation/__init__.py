@@ -14,6 +14,7 @@ from predictor.variation.experts import (
     take_loads,
 )
 from predictor.variation.faults import Fault, faults
+from predictor.variation.images import Tiles, busiest_replica, tiles_of
 from predictor.variation.links import fair_shares
 from predictor.variation.outcome import LEVELS, Series, levels, stalled
 from predictor.variation.packing import (
@@ -43,8 +44,10 @@ __all__ = [
     "Packed",
     "Profile",
     "Series",
+    "Tiles",
     "Waiting",
     "busiest",
+    "busiest_replica",
     "fair_shares",
     "faults",
     "known",
@@ -59,6 +62,7 @@ __all__ = [
     "stalled",
     "take_loads",
     "take_packing",
+    "tiles_of",
     "waiting",
     "waiting_for",
 ]

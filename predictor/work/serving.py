@@ -91,9 +91,11 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
 def prompts(model: Model, sequences: Numeric, query: Numeric, past: Numeric = 0.0) -> Reading:
     """`query` new tokens of each of `sequences` prompts behind `past` cached ones.
 
-    Each query sees the cached tokens and those before it: past + query / 2 on average.
+    Each query sees the cached tokens and those before it: past + query / 2 on average; all of them
+    where attention is not causal.
     """
-    keys, seen = past + query, past + 0.5 * query
+    keys = past + query
+    seen = past + 0.5 * query if model.causal else keys
     windowed: Numeric = 0.0
     reach = keys
     if model.sliding_window:

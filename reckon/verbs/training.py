@@ -62,7 +62,7 @@ def predict_train(
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(TrainingPlanSpec, fields, "plan")
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
-    if request.kinds:
+    if request.uneven:
         return _unlike(request, known)
     found = predict(request.model, request.cluster, request.plan, known)
     found, under = _powered(found, request.conditions)
@@ -171,7 +171,7 @@ def by_conditions(requests: Sequence[_Conditioned]) -> dict[Conditions, list[int
 
 
 def _unlike(request: TrainingRequest, calibration: Calibration) -> Prediction:
-    """Predict a request whose stages or replicas are on several systems."""
+    """Predict a request whose stages or replicas are unlike."""
     found, dealt = dealt_step(request, calibration)
     return Prediction(request, found, dealt=dealt)
 
@@ -189,7 +189,7 @@ def _together(requests: list[TrainingRequest], calibration: Calibration) -> list
     found = {
         position: _unlike(request, calibration)
         for position, request in enumerate(requests)
-        if request.kinds
+        if request.uneven
     }
     alike = [position for position in range(len(requests)) if position not in found]
     grouped = by_conditions([requests[position] for position in alike])

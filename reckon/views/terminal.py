@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from predictor.catalog import NAMED, STORED, Assumption
+from predictor.training import Share
 from predictor.units import GB, GIB
 from reckon.verbs.results import Interval, Prediction
 from reckon.verbs.training import Sweep
@@ -185,11 +186,15 @@ def _dealt(result: Prediction) -> str:
     dealt, step = result.dealt, result.step_time.value
     assert dealt is not None
     staged = dealt.by == "stage"
+
+    def dealing(one: Share) -> int:
+        return one.layers if staged else one.micro_batches
+
     rows = [
         [
             f"{number}" if staged else f"{one.many} x",
             one.accelerator,
-            f"{one.layers if staged else one.micro_batches}",
+            f"{one.tower} + {one.layers}" if dealt.towers else f"{dealing(one)}",
             seconds(one.time),
             f"{one.time / step:.0%}",
             f"{one.memory / GIB:.1f} of {one.capacity / GIB:.0f}",
@@ -197,10 +202,13 @@ def _dealt(result: Prediction) -> str:
         for number, one in enumerate(dealt.shares)
     ]
     what = "layers" if staged else "micro-batches"
+    what = "tower + layers" if dealt.towers else what
     table = grid([dealt.by, "accelerator", what, "works", "of the step", "GiB"], rows, 2)
     one = dealt.shares[dealt.slowest]
     name = f"stage {dealt.slowest}" if staged else "those"
     gain = f"; dealt evenly {seconds(dealt.even)} ({dealt.even / step - 1.0:+.1%})"
+    if dealt.towers:
+        gain += f"; the second tower is {dealt.towers:.0%} of the work"
     return f"{table}\nbinds: {name} on {one.accelerator}, {TERM_NAMES[one.binds]}{gain}"
 
 

@@ -1,0 +1,148 @@
+"""Training of two towers, and serving of images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.catalog.specs import ServingPlanSpec, TrainingPlanSpec, parse
+from predictor.errors import InputError
+from predictor.models import Tower, tower_parameters
+from predictor.plans.serving import ServingPlan
+from predictor.serving.completion import complete_serving
+from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.training.completion import TrainingRequest, complete_training
+from predictor.training.prediction import predict
+from predictor.training.uneven import Dealt, dealt_step
+
+KNOWN = load("default")
+PLAIN = catalog.model("llama3-8b")
+TOWER = Tower("vision", 24, 1024, 16, 4096, patches=1025, tokens=256, patch_width=588, merged=4)
+SEES = replace(PLAIN, tower=TOWER)
+BASE = {"system": "dgx-h100", "tp": 2, "pp": 4, "global_batch": 32, "seq_len": 4096, "gpus": 8}
+
+
+def complete(model: Any = SEES, **fields: Any) -> TrainingRequest:
+    spec = parse(TrainingPlanSpec, {**BASE, **fields}, "test")
+    return complete_training(spec, KNOWN.run, model=model)
+
+
+def step(**fields: Any) -> tuple[float, Dealt]:
+    found, dealt = dealt_step(complete(**fields), KNOWN)
+    return float(found.step_time), dealt
+
+
+def test_no_images_are_the_language_model() -> None:
+    one, plain = complete(images=0), complete(PLAIN)
+    assert not one.uneven
+    ours, theirs = (predict(r.model, r.cluster, r.plan, KNOWN) for r in (one, plain))
+    assert float(ours.step_time) == float(theirs.step_time)
+    assert float(ours.memory.peak) == float(theirs.memory.peak)
+
+
+def test_a_tower_of_next_to_nothing_costs_next_to_nothing() -> None:
+    tiny = Tower("vision", 1, 1024, 16, 4096, patches=64, tokens=16, patch_width=588)
+    found, _ = dealt_step(complete(replace(PLAIN, tower=tiny), images=1, pp=1, gpus=2), KNOWN)
+    plain = complete(PLAIN, pp=1, gpus=2)
+    alone = predict(plain.model, plain.cluster, plain.plan, KNOWN)
+    # Launches are left, of the kernels of a layer and of what is around it.
+    assert 1.0 <= float(found.step_time) / float(alone.step_time) < 1.05
+
+
+def test_one_stage_holds_both_towers_and_takes_as_long_as_both() -> None:
+    """More images, more time, and in proportion: the language model's part stays."""
+    # Enough of them that the host does not bind: up to 8,192 of the tokens.
+    times = [step(images=n, pp=1, gpus=2, seq_len=8192)[0] for n in (8, 16, 32)]
+    less, more = times[1] - times[0], times[2] - times[1]
+    assert more == pytest.approx(2 * less, rel=0.15)  # larger products are a little faster
+    _, dealt = step(images=4, pp=1, gpus=2)
+    assert (dealt.shares[0].tower, dealt.shares[0].layers) == (24, 32)
+
+
+def test_layers_of_both_towers_are_dealt_and_no_worse_than_evenly() -> None:
+    found, dealt = step(images=8)
+    assert sum(one.tower for one in dealt.shares) == 24
+    assert sum(one.layers for one in dealt.shares) == 32
+    assert found <= dealt.even
+    assert dealt.shares[0].tower > 0
+    times = [one.time for one in dealt.shares]
+    assert max(times) < 1.25 * sum(times) / 4
+    assert 0 < dealt.towers < 1
+
+
+def test_frozen_towers_have_forward_passes_alone() -> None:
+    trained, frozen = (step(images=8, pp=1, gpus=2, tower=t) for t in ("trained", "frozen"))
+    text = predict(*(getattr(complete(PLAIN, pp=1, gpus=2), n) for n in ("model", "cluster", "plan")), KNOWN)  # fmt: skip  # noqa: E501
+    own, less = trained[0] - float(text.step_time), frozen[0] - float(text.step_time)
+    assert 0.2 < less / own < 0.45  # one pass of three, and no update
+    assert frozen[1].shares[0].memory < trained[1].shares[0].memory
+
+
+def test_unequal_images_take_longer_than_equal_ones() -> None:
+    fields = {"images": 1, "tp": 1, "pp": 2, "global_batch": 32, "image_tiles": 12}
+    for gpus, longer in ((16, True), (2, False)):  # eight replicas, and one
+        alike = step(**fields, gpus=gpus)[0]
+        assert (step(**fields, gpus=gpus, image_samples="both")[0] > alike) == longer
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "message"),
+    [
+        (PLAIN, {"images": 1}, "has no second tower"),
+        (SEES, {"images": 20}, "more than seq_len"),
+        (SEES, {"images": 1, "first_layers": 4}, "first_layers is of text alone"),
+    ],
+)
+def test_what_cannot_be_is_said(model: Any, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        complete(model, **fields)
+
+
+SERVED = {"system": "dgx-h100", "tp": 1, "input_len": 512, "output_len": 64, "concurrency": 8}
+
+
+def plan(model: Any = SEES, **fields: Any) -> ServingPlan:
+    spec = parse(ServingPlanSpec, {**SERVED, **fields}, "test")
+    return complete_serving(spec, KNOWN.run, model=model).plan
+
+
+def served(model: Any = SEES, **fields: Any) -> InferencePrediction:
+    return predict_inference(model, catalog.system("dgx-h100"), plan(model, **fields), KNOWN)
+
+
+def test_no_images_are_served_as_text() -> None:
+    ours, theirs = served(images=0), served(PLAIN)
+    assert float(ours.latencies.ttft) == float(theirs.latencies.ttft)
+    assert float(ours.memory.total) == float(theirs.memory.total)
+
+
+def test_images_lengthen_the_prompt_and_are_encoded() -> None:
+    """Two tiles are 512 more tokens; decoding is that of a text as long, reading takes longer."""
+    seen, text = served(images=2), served(PLAIN, input_len=1024)
+    assert float(seen.plan.input_len) == 1024.0
+    assert float(seen.decoding.compute) == float(text.decoding.compute)
+    assert float(seen.prompts.compute) > float(text.prompts.compute)
+    more = float(seen.memory.classes["weights"]) - float(text.memory.classes["weights"])
+    assert more == pytest.approx(2.0 * tower_parameters(TOWER, PLAIN.hidden))
+
+
+def test_encoding_takes_as_long_as_its_arithmetic_asks() -> None:
+    """Never faster than the peak, no slower than a quarter of it for many tiles."""
+    seen = served(images=32, concurrency=1)
+    text = served(PLAIN, input_len=512 + 32 * 256, concurrency=1)
+    flop = 32 * (24 * (24 * 1024**2 * 1025 + 4 * 1025**2 * 1024))
+    spent = float(seen.prompts.compute - text.prompts.compute)
+    assert flop / 989e12 < spent < 4.0 * flop / 989e12
+
+
+def test_a_batch_of_requests_is_the_requests_one_by_one() -> None:
+    both = replace(plan(images=2), tiles=np.array([2.0, 0.0]), input_len=np.array([1024.0, 512.0]))
+    found = predict_inference(SEES, catalog.system("dgx-h100"), both, KNOWN)
+    one, other = served(images=2), served(images=0)
+    assert float(found.latencies.ttft[0]) == pytest.approx(float(one.latencies.ttft), rel=1e-12)
+    assert float(found.latencies.ttft[1]) == pytest.approx(float(other.latencies.ttft), rel=1e-12)

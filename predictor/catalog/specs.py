@@ -205,6 +205,7 @@ class ModelSpec(Spec):
     index_head_dim: Natural = 0
     index_topk: Natural = 0
     quantization: QuantizationSpec | None = None
+    causal: bool = True
     tower: TowerSpec | None = None
     hf_id: str = ""
     source: str = ""

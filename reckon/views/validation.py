@@ -29,8 +29,10 @@ def show_validation(result: dict[str, Any]) -> None:
     columns = ["source", "n", "MAPE", "median", "bias", "covered", ""]
     if rows:
         print(grid(columns, rows))
+    # A row of power may state several figures.
+    of = "figures predicted, of {} rows," if result["kind"] == "power" else "of {} rows predicted"
     print(
-        f"\n{result['n_predicted']} of {result['n_points']} rows predicted with "
+        f"\n{result['n_predicted']} {of.format(result['n_points'])} with "
         f"{result['calibration']}: MAPE {_percent(result['mape']) or '-'}, median "
         f"{_percent(result['median_ape']) or '-'}, macro over sources "
         f"{_percent(result['macro_mape']) or '-'}; {result['interval_level']:.0%} interval covers "

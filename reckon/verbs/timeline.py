@@ -96,7 +96,7 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
             held.setdefault(event.stage, []).append((event.end * stretch, -1))
     ranks = prediction.gpus // len(held)
     for stage, changes in sorted(held.items()):
-        process, at, count = first + stage, end, 0
+        process, at = first + stage, end
         for name in ("dp_communication", "optimizer"):
             word = "data-parallel communication" if name.startswith("dp") else name
             if breakdown[name] > 0:
@@ -104,16 +104,23 @@ def schedule_events(prediction: Prediction, first: int = 0) -> list[Event]:
                 found.append(_slice(word, process, at, until, COLOURS[word], stage=stage))
                 spans[stage].append((at, until, word))
                 at = until
-        for time, change in sorted(changes):
-            count += change
-            found.append(
-                {"ph": "C", "pid": process, "name": "passes held", "ts": time / MICRO,
-                 "args": {"chunks": count}}
-            )  # fmt: skip
+        found += _held_events(process, changes)
         if prediction.power is not None:
             watts = pass_power(prediction.power, breakdown)
             found += power_events(process, spans[stage], total, watts)
         found += _named(process, f"predicted, stage {stage} ({ranks} ranks)", {0: "passes"})
+    return found
+
+
+def _held_events(process: int, changes: list[tuple[float, int]]) -> list[Event]:
+    """A counter of the passes that a stage holds: each change at its time [s]."""
+    found, count = [], 0
+    for time, change in sorted(changes):
+        count += change
+        found.append(
+            {"ph": "C", "pid": process, "name": "passes held", "ts": time / MICRO,
+             "args": {"chunks": count}}
+        )  # fmt: skip
     return found
 
 

@@ -68,7 +68,7 @@ def test_types_say_which_fields_are_numbers() -> None:
     assert category_fields(Outer) == ("name", "shape")
     assert numeric_fields(Tier) == ("bandwidth", "latency", "oversubscription", "window")
     assert {"peak", "memory", "relative"} <= set(numeric_fields(Accelerator))
-    assert numeric_fields(Cluster) == ("accelerator", "tiers")
+    assert numeric_fields(Cluster) == ("accelerator", "tiers", "prefill")
 
 
 @pytest.mark.parametrize("cls", [TrainingPlan, ServingPlan])

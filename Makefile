@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test docs lint setup validate plans scoreboard calibration runs engines variation power catalogs reference studies bench rooms thousand mutants wheel clean
+.PHONY: demo check-profile test docs lint setup validate plans scoreboard calibration runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -70,6 +70,10 @@ engines: setup           ## refit the serving engines to published runs of infer
 variation: setup         ## refit how steady steps of real runs are (data/variation/steps.json); seconds
 	@test -d $(SHARED) || { echo "make variation needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.variation.population $(SHARED)/reference/variation/mlperf_step_ratios.csv.gz
+
+own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; ten minutes
+	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.checks.few_shot $(SHARED) --write
 
 power: setup             ## refit data/power/fitted.json to measured power; print what was left out
 	@test -d $(SHARED) || { echo "make power needs $(SHARED)"; exit 2; }

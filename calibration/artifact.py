@@ -15,7 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from predictor.catalog import ARRAYS, ENGINES, FILES, MANIFEST, SCHEMA_VERSION, SHAPES
+from predictor.catalog import (
+    ARRAYS,
+    ENGINES,
+    FILES,
+    MANIFEST,
+    SCHEMA_VERSION,
+    SHAPES,
+    learned_mapping,
+)
 from predictor.catalog import FILE as SERVING
 from predictor.errors import InputError
 from predictor.files import prepare_folder
@@ -103,6 +111,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         "sigma_moe": _number(run.sigma_moe),
         "sigma_plan": _number(run.sigma_plan),
         "factors": dict(run.factors),
+        **({"habits": dict(run.habits)} if run.habits else {}),
         "sources": dict(run.sources),
     }
 
@@ -134,6 +143,12 @@ def _link_entry(link: LinkModel) -> dict[str, Any]:
     }
 
 
+def _learned(calibration: Calibration) -> dict[str, Any]:
+    """What own runs of training and of serving say, where any were measured."""
+    found = {"own": calibration.own, "served": calibration.served}
+    return {name: learned_mapping(one) for name, one in found.items() if one is not None}
+
+
 def manifest(
     calibration: Calibration, heldout: Mapping[str, Any]
 ) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
@@ -152,6 +167,7 @@ def manifest(
             "q": _number(calibration.interval_q),
         },
         "run": _run_entry(calibration.run),
+        **_learned(calibration),
         "throttles": {
             name: {
                 "start": _number(t.start),

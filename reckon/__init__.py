@@ -30,6 +30,8 @@ _LAZY = {
     "sweep": "reckon.sweeping",
     "validate": "reckon.verbs.validating",
     "calibrate": "reckon.verbs.calibrating",
+    "adapt": "reckon.verbs.adapting",
+    "suggest": "reckon.verbs.adapting",
     "explain": "reckon.verbs.tracing",
     "read_runs": "reckon.verbs.runs",
     "profile": "reckon.verbs.profiling",

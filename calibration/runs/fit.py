@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from calibration.artifact import write
 from calibration.runs.allocation import with_allocation
-from calibration.runs.apart import Runs, errors, residuals, take_apart
-from calibration.runs.descent import NOISE, SHARED, descend, fit_parameters
-from calibration.runs.levels import families, fit_levels, robust_mean
+from calibration.runs.apart import Runs, residuals, take_apart
+from calibration.runs.descent import fit_parameters
+from calibration.runs.levels import fit_levels
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_plan_spread, with_spread
 from calibration.tables.cells import check_runs
@@ -43,11 +43,6 @@ from predictor.catalog import load, run_parameters
 from predictor.errors import InputError
 from predictor.schema import TRAINING_KEY
 from predictor.timing import Calibration, RunParameters
-from predictor.training import ANY, environment
-
-WITHIN = 0.2
-"""Log-standard-deviation of what a source's error does not carry from its smallest runs to its
-largest: their medians differ by 0.13 in the middle of the reference table's sources."""
 
 LEAST_SOURCES = 3
 """Fewer sources than this keep the documented defaults."""
@@ -128,54 +123,6 @@ def fit_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
     found = left_out(runs, defaults)
     spread = with_spread(fitted.run, found, fitted.interval_q, fitted.interval_level)
     return replace(fitted, run=with_plan_spread(spread, found))
-
-
-def bend_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
-    """Bend a calibration's run parameters to a handful of a user's own runs.
-
-    Shared parameters move within their priors as far as differences between the runs tell; all
-    levels move together by the runs' robust mean error, as far as their number outweighs what
-    the calibration's spread leaves open. The run's spread becomes what is left: that of the bent
-    runs (at least `NOISE`), and what of the old one they do not settle.
-    """
-    runs = take_apart(calibration, points)
-    one = replace(runs, source=np.full(len(runs.points), "own"))
-    before = calibration.run
-    bent = descend(one, before, SHARED)
-    error = errors(one, bent)
-    mean, _ = robust_mean(-error, np.ones(len(error)))
-    doubt = NOISE**2 / len(error) + WITHIN**2
-    kinds = [before.spread(point.request.model.is_moe) for point in runs.points]
-    wide = float(np.mean(np.square(kinds)))
-    sure = wide / (wide + doubt)
-    names = {ANY, *families(), *runs.framework.tolist()}
-    level = float(np.exp(sure * mean))
-    moved: dict[str, float] = {
-        name: level * float(environment(bent.factors, str(name), "").factor) for name in names
-    }
-    factors = {**bent.factors, **moved}
-    left = float(np.sqrt(np.mean((error + mean) ** 2)))
-    least = max(left, NOISE)
-    sigma, sigma_moe = (
-        float(np.hypot(least, old * np.sqrt(1.0 - sure)))
-        for old in (before.sigma, before.sigma_moe)
-    )
-    return replace(
-        calibration,
-        run=replace(bent, factors=factors, sigma=sigma, sigma_moe=sigma_moe),
-        fitted_points=calibration.fitted_points | {point.point_id for point in runs.points},
-        provenance={
-            **calibration.provenance,
-            "bent_to": f"{len(runs.points)} runs: all steps by {np.expm1(sure * mean):+.1%}",
-        },
-    )
-
-
-def adapt_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
-    """Run parameters from `points`: fitted anew where they come from several sources, bent where
-    they are one's own."""
-    many = len({point.source for point in points}) >= LEAST_SOURCES
-    return fit_runs(calibration, points) if many else bend_runs(calibration, points)
 
 
 def fit_shared(calibration: Calibration, shared: Path) -> Calibration:

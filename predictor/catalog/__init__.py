@@ -40,6 +40,7 @@ from predictor.catalog.filling import (
     period,
 )
 from predictor.catalog.given import Given, Range, read_given
+from predictor.catalog.learned import learned_mapping, own_prior, read_learned, read_prior
 from predictor.catalog.machine_names import (
     Instance,
     instances,
@@ -132,6 +133,7 @@ __all__ = [
     "frameworks",
     "instances",
     "is_stacked",
+    "learned_mapping",
     "load",
     "machine",
     "machine_cost",
@@ -139,6 +141,7 @@ __all__ = [
     "named_model",
     "node_constants",
     "note_names",
+    "own_prior",
     "parse",
     "period",
     "power_constants",
@@ -148,10 +151,12 @@ __all__ = [
     "processor",
     "read_accelerator_name",
     "read_given",
+    "read_learned",
     "read_machine_name",
     "read_mapping",
     "read_model_name",
     "read_parameters",
+    "read_prior",
     "read_table",
     "recipe_facts",
     "relative",

@@ -19,6 +19,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.catalog import entries
 from predictor.catalog.engines import ENGINES, engines_file, read_engines
+from predictor.catalog.learned import read_learned
 from predictor.errors import InputError
 from predictor.hardware import Curve, LinkModel
 from predictor.timing import (
@@ -275,6 +276,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         sigma_moe=content["sigma_moe"],
         sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
         factors=content["factors"],
+        habits=content.get("habits", {}),
         sources=content["sources"],
     )
 
@@ -322,5 +324,7 @@ def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameter
         interval_q=manifest["interval"]["q"],
         fitted_files=frozenset(manifest["fitted"]["files"]),
         fitted_points=frozenset(manifest["fitted"]["point_ids"]),
+        own=read_learned(manifest.get("own")),
+        served=read_learned(manifest.get("served")),
         provenance={**manifest["provenance"], ENGINES: serving.origin},
     )

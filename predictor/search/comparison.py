@@ -21,7 +21,14 @@ from predictor.plans import TrainingPlan
 from predictor.search.contenders import varied
 from predictor.search.ranking import SearchResult
 from predictor.timing import Calibration
-from predictor.training import Frame, LayerParts, assemble, environment_of, parts
+from predictor.training import (
+    Frame,
+    LayerParts,
+    as_measured,
+    assemble,
+    environment_of,
+    parts,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,9 @@ def timed(
     using = environment_of(cluster, plan, calibration.run)
     found, _ = parts(model, cluster, plan, calibration, layers, around)
     step = assemble(found, calibration.run, using)
+    of = model, cluster, plan
+    none = np.zeros(np.shape(step.step_time))
+    step, using, _ = as_measured(found, step, using, none, of, calibration)
     shape = np.shape(step.step_time)
     neutral = step.step_time / using.factor
 

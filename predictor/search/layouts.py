@@ -40,6 +40,7 @@ from predictor.training import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
     arithmetic_share,
+    as_measured,
     assemble,
     environment_of,
     executions,
@@ -52,6 +53,9 @@ from predictor.training import (
 from predictor.units import GB, GIB
 from predictor.variation import LEVELS, NONE, SILENT, Profile, profile
 from predictor.work import Operator, step_operators
+
+CORRECTED = 256
+"""Plans that are timed as one's own runs say, beside those of the front: the best without them."""
 
 PLANS_AT_ONCE = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
@@ -329,6 +333,7 @@ class _Search:
         using = environment_of(self.cluster, plan, run)
         found, listed = parts(self.model, self.cluster, plan, self.calibration, shared, around)
         step = assemble(found, run, using)
+        sigma = interval(step, using.factor, run.spread(self.model.is_moe))
         ranked = np.ones(rows.shape)
         if self.machines.name != NONE:
             share = arithmetic_share(executions(found, listed, step), listed.timing, found.index)
@@ -339,7 +344,7 @@ class _Search:
             number,
             rows,
             step.step_time,
-            interval(step, using.factor, run.spread(self.model.is_moe)),
+            sigma,
             self.peak[number][part],
             ranked,
             np.broadcast_to(np.asarray(plan.gpus, float), rows.shape),
@@ -352,6 +357,11 @@ class _Search:
         frames: Mapping[int, Surroundings],
     ) -> SearchResult:
         block, row, time, sigma, peak, by, gpus = state.columns()
+        if self.calibration.own is not None:
+            score = time * by * gpus**self.power
+            exact = np.union1d(np.argsort(score, kind="stable")[:CORRECTED],
+                               frontier(time * by, peak, gpus))  # fmt: skip
+            time, sigma = self._as_measured(block, row, (time, sigma), exact, layers, frames)
         fitting = sum(rows.size for rows in self.rows)
         counts = Counts(self.enumerated, self.possible, fitting, len(time))
         ranked = time * by
@@ -385,6 +395,36 @@ class _Search:
             layers=layers,
             frames=frames,
         )
+
+    def _as_measured(
+        self,
+        block: Index,
+        row: Index,
+        known: tuple[Array, Array],
+        exact: Index,
+        layers: Mapping[int, Layers],
+        frames: Mapping[int, Surroundings],
+    ) -> tuple[Array, Array]:
+        """Step times and spreads as one's own runs say: of the plans at `exact` each by itself,
+        of the others with the mean of those corrections."""
+        time, sigma = known[0].copy(), known[1].copy()
+        run = self.calibration.run
+        for number in np.unique(block[exact]):
+            at = exact[block[exact] == number]
+            rows, own = row[at], self.blocks[number]
+            plan = own.plan(rows)
+            shared = layers[own.group].of(own, rows)
+            around = frames[number].of(rows) if number in frames else None
+            using = environment_of(self.cluster, plan, run)
+            found, _ = parts(self.model, self.cluster, plan, self.calibration, shared, around)
+            step = assemble(found, run, using)
+            of = self.model, self.cluster, plan
+            step, _, spread = as_measured(found, step, using, sigma[at], of, self.calibration)
+            time[at], sigma[at] = step.step_time, spread
+        rest = np.setdiff1d(np.arange(len(time)), exact)
+        time[rest] *= np.exp(np.mean(np.log(time[exact] / known[0][exact])))
+        sigma[rest] = np.maximum(sigma[rest], np.mean(sigma[exact]))
+        return time, sigma
 
     def _affordable(self, block: Index, row: Index, time: Array, gpus: Array) -> Any:
         """Mask of plans within the budgets. Raises InputError where there is none."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, in_blocks, rowwise
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
 from predictor.precision import PACKED
+from predictor.timing.adaptation import Learned
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
 
@@ -238,6 +239,7 @@ class RunParameters:
     sigma_plan        the part of it that is particular to one plan, which plans of one model on
                       one machine do not share
     factors           time factor by 'framework/era' (neutral: 1)
+    habits            fields of a plan as one's own runs show them, where a plan leaves them open
     """
 
     host_per_kernel: float = 6e-6
@@ -251,6 +253,7 @@ class RunParameters:
     sigma_moe: float = 0.1
     sigma_plan: float = 0.03
     factors: Mapping[str, float] = field(default_factory=dict)
+    habits: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def spread(self, moe: bool) -> float:
@@ -295,7 +298,11 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """Everything fitted, with its provenance."""
+    """Everything fitted, with its provenance.
+
+    own, served   what a handful of one's own training runs, and of one's own benchmarks of serving,
+                  say of others; None where none were measured
+    """
 
     name: str
     kernels: Mapping[tuple[str, str, str], EfficiencyModel] = field(default_factory=dict)
@@ -304,6 +311,8 @@ class Calibration:
     run: RunParameters = field(default_factory=RunParameters)
     serving: ServingParameters = field(default_factory=ServingParameters)
     transfer_sigma: Mapping[str, float] = field(default_factory=dict)
+    own: Learned | None = None
+    served: Learned | None = None
     interval_level: float = 0.8
     interval_q: float = 1.2816
     fitted_files: frozenset[str] = frozenset()

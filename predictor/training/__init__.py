@@ -6,6 +6,7 @@ from predictor.training.completion import (
     complete_training,
 )
 from predictor.training.decomposition import Parts, parts, stack, take
+from predictor.training.doubts import others
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
 from predictor.training.faults import told as losses
@@ -18,12 +19,20 @@ from predictor.training.layer import (
     distinct,
     layer_parts,
 )
+from predictor.training.own import (
+    SIZES,
+    SLOPES,
+    WORDS,
+    Described,
+    as_measured,
+    describe,
+    traits,
+)
 from predictor.training.power import StepActivity, limited, step_activity, step_power
 from predictor.training.prediction import (
     TrainingPrediction,
     environment_of,
     executions,
-    interval,
     predict,
 )
 from predictor.training.reliability import Goodput, goodput
@@ -37,6 +46,7 @@ from predictor.training.step import (
     Environment,
     assemble,
     environment,
+    interval,
     stretched,
 )
 from predictor.training.taxes import taxes
@@ -62,11 +72,15 @@ __all__ = [
     "NODES",
     "ROUTED",
     "SEVERAL",
+    "SIZES",
+    "SLOPES",
     "STEP_CATEGORIES",
     "TERMS",
     "TRAINED_LOAD",
+    "WORDS",
     "Case",
     "Dealt",
+    "Described",
     "Environment",
     "Explanation",
     "Fleet",
@@ -80,10 +94,12 @@ __all__ = [
     "TrainingRequest",
     "Variation",
     "arithmetic_share",
+    "as_measured",
     "assemble",
     "checked_by_lots",
     "complete_training",
     "dealt_step",
+    "describe",
     "distinct",
     "environment",
     "environment_of",
@@ -96,6 +112,7 @@ __all__ = [
     "layer_parts",
     "limited",
     "losses",
+    "others",
     "parts",
     "predict",
     "reliability_defaults",
@@ -109,6 +126,7 @@ __all__ = [
     "take",
     "taxes",
     "told",
+    "traits",
     "vary",
     "vary_step",
 ]

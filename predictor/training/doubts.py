@@ -57,7 +57,7 @@ class Doubt:
     change: float
 
 
-def _plans(request: TrainingRequest, field: str) -> Iterator[tuple[Any, TrainingPlan]]:
+def others(request: TrainingRequest, field: str) -> Iterator[tuple[Any, TrainingPlan]]:
     """The plan with the other values of a field that it can have."""
     current = getattr(request.plan, field)
     for other in OTHERS[field]:
@@ -84,7 +84,7 @@ def doubts(
     for field in {one.field for one in request.assumed} & set(OTHERS):
         changes = [
             Doubt(field, getattr(request.plan, field), other, time(plan) / total - 1.0)
-            for other, plan in _plans(request, field)
+            for other, plan in others(request, field)
             if float(memory(request.model, plan, run).peak) <= room
         ]
         found += sorted(changes, key=lambda one: -abs(np.log1p(one.change)))[:1]

@@ -29,6 +29,7 @@ from predictor.plans import (
 from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import Worklist, kernel_class
+from predictor.training.own import as_measured
 from predictor.training.step import (
     KINDS,
     TERMS,
@@ -36,6 +37,7 @@ from predictor.training.step import (
     Step,
     assemble,
     environment,
+    interval,
     stretched,
 )
 from predictor.work import Operator
@@ -118,15 +120,6 @@ class TrainingPrediction:
         return np.asarray(tokens / self.tokens_per_s)
 
 
-def interval(step: Step, factor: Numeric, spread: float) -> Array:
-    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
-    neutral = step.step_time / factor
-    variance: Array = np.asarray(spread**2)
-    for family, time in step.families.items():
-        variance = variance + (time / neutral * step.sigmas[family]) ** 2
-    return np.asarray(np.sqrt(variance))
-
-
 def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
     """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
     accelerators, which say nothing of a host."""
@@ -186,6 +179,8 @@ def predict(
     using = environment_of(cluster, plan, run)
     step = assemble(found, run, using)
     total_sigma = interval(step, using.factor, run.spread(model.is_moe))
+    of = model, cluster, plan
+    step, using, total_sigma = as_measured(found, step, using, total_sigma, of, calibration)
 
     # A single plan is its own layers' base.
     operators = None if plan.shape else list(listed.operators)

@@ -444,6 +444,15 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     )
 
 
+def interval(step: Step, factor: Numeric, spread: float) -> Array:
+    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
+    neutral = step.step_time / factor
+    variance: Array = np.asarray(spread**2)
+    for family, time in step.families.items():
+        variance = variance + (time / neutral * step.sigmas[family]) ** 2
+    return np.asarray(np.sqrt(variance))
+
+
 def _chosen(value: Array, stage: npt.NDArray[np.intp]) -> Array:
     """Of stage arrays, the value of one stage kind for each plan."""
     return np.asarray(value[(stage, *np.indices(stage.shape, sparse=True))])

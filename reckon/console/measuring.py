@@ -35,20 +35,29 @@ def validate(
 @click.command(
     epilog="Example: reckon calibrate out --base default --out out/calibration",
     params=[
-        argument("measurements", "DIR|FILE...", nargs=-1, required=True, type=Path),
-        option("out", "Where to write it.", "DIR", Path, required=True),
-        option("reference", "Published or own runs.", "POINTS", Path, multiple=True),
+        argument("measurements", "[DIR|FILE...]", nargs=-1, type=Path),
+        option("out", "Where to write it.", "DIR", Path, default=""),
+        option("reference", "Own runs, or published ones.", "RUNS", Path, multiple=True),
+        option("suggest", "Plans: which to measure next.", "RUNS", Path),
         option("base", "Start from this; 'none': afresh.", "NAME|DIR", default="default"),
         option("name", "Name of the calibration.", "TEXT"),
         option("system", "Of traces that do not say it.", "NAME"),
         json_option(),
     ],
 )
-def calibrate(measurements: tuple[Path, ...], out: Path, json: str | None, **rest: Any) -> int:
-    """Fit efficiencies to measurements: profiles, kernel tables, traces."""
+def calibrate(
+    measurements: tuple[Path, ...],
+    out: Path,
+    json: str | None,
+    suggest: Path | None,
+    **rest: Any,
+) -> int:
+    """Fit efficiencies to measurements: profiles, kernel tables, traces; learn from own runs."""
     from reckon.verbs.calibrating import calibrate
     from reckon.views.measured import show_calibrated
 
+    if suggest is not None:
+        return _suggest(suggest, json, rest)
     with working("calibrating"):
         found = calibrate(list(measurements), out, **rest)
     return told(found, json, show_calibrated)
@@ -77,6 +86,18 @@ def profile(out: Path, models: str | None, modes: str | None, **rest: Any) -> in
     named, ways = ([p for p in (text or "").split(",") if p] for text in (models, modes))
     show_profile(profile(out, models=named, modes=ways or ["eager"], **rest))
     return 0
+
+
+def _suggest(plans: Path, json: str | None, rest: dict[str, Any]) -> int:
+    """Say which of some plans to measure next, after the runs that are known."""
+    from reckon.verbs.adapting import adapt, suggest
+    from reckon.views.measured import show_suggested
+
+    known = rest["base"]
+    if rest["reference"]:
+        known = adapt(known, list(rest["reference"]))
+    found = {"schema_version": 1, "kind": "suggestions", "runs": suggest(known, plans)}
+    return told(found, json, show_suggested)
 
 
 KERNEL_FLAGS = {

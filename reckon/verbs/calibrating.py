@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from calibration.artifact import check_folder, heldout_table, write
 from calibration.kernels.models import fit_kernels
 from calibration.network.fit import fit_links
-from calibration.runs.fit import adapt_runs, default_run, read_points
+from calibration.runs.fit import LEAST_SOURCES, default_run, fit_runs, read_points
+from calibration.runs.own import adapt_runs
 from calibration.tables.kernel_table import gaps
 from calibration.tables.profiles import read_measurements
 from predictor import catalog
@@ -21,31 +22,74 @@ from predictor.timing import Calibration
 
 
 def calibrate(
-    measurements: str | Path | Sequence[str | Path],
-    out: str | Path,
+    measurements: str | Path | Sequence[str | Path] = (),
+    out: str | Path = "",
     reference: Sequence[str | Path] = (),
     base: str | Path | Calibration = "default",
     name: str | None = None,
     system: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Fit efficiencies and links to measurements, on top of a base calibration, and write them.
+    """Fit efficiencies and links to measurements, learn from one's own runs, and write a
+    calibration.
 
-    measurements  folders of `reckon profile`, kernel tables, or traces of PyTorch's profiler
+    measurements  folders of `reckon profile`, kernel tables, or traces of PyTorch's profiler; none:
+                  kernels and links stay as they are
     out           folder to write
-    reference     tables of runs: the run parameters are bent to one's own, fitted to those of
-                  several sources
+    reference     tables of runs: of one's own, from which the others are learned (`reckon.adapt`),
+                  or of several sources, to which the run parameters are fitted
     base          calibration to start from; 'none' starts from the documented defaults
     system        name or file of what traces were recorded on, where they do not say
 
     Returns a summary with the held-out errors. Raises InputError for unusable input.
     """
-    check_folder(Path(out))
     paths = [measurements] if isinstance(measurements, str | Path) else list(measurements)
-    recorded_on = None if system is None else catalog.system(system)
-    found = read_measurements([Path(path) for path in paths], recorded_on)
+    if not paths and not reference:
+        raise InputError("give measurements (a folder, tables, traces), or --reference with runs")
+    if not str(out):
+        raise InputError("give --out, a folder for the calibration")
+    check_folder(Path(out))
     start = load(base)
     if start.name == "none":
         start = replace(start, run=default_run())
+    fitted = start
+    summary: dict[str, Any] = {"rows": 0, "left_out": {}, "accelerators": []}
+    heldout: dict[str, Any] = {}
+    if paths:
+        fitted, summary, heldout = _kernels(start, paths, system)
+    told = _runs(fitted, [Path(path) for path in reference]) if reference else None
+    fitted = told.calibration if told else fitted
+    fitted = replace(
+        fitted,
+        name=name or Path(out).name,
+        provenance={
+            **fitted.provenance,
+            "base": start.name,
+            "date": date.today().isoformat(),
+        },
+    )
+    write(fitted, Path(out), {key: heldout_table(fits) for key, fits in heldout.items()})
+    return {
+        "name": fitted.name,
+        "out": str(out),
+        "base": start.name,
+        **summary,
+        "heldout": {
+            "/".join(key): asdict(value) for fits in heldout.values() for key, value in fits.items()
+        },
+        "interval_points": told.points if told else [],
+        "learned": list(told.words) if told else [],
+        "doubtful": told.doubtful if told else {},
+        "left_out_runs": told.left_out if told else {},
+        "run_sigma": fitted.run.sigma,
+    }
+
+
+def _kernels(
+    start: Calibration, paths: list[str | Path], system: str | Path | None
+) -> tuple[Calibration, dict[str, Any], dict[str, Any]]:
+    """A calibration with kernels and links fitted to measurements, a summary, held-out errors."""
+    recorded_on = None if system is None else catalog.system(system)
+    found = read_measurements([Path(path) for path in paths], recorded_on)
     kernels = fit_kernels(found.table, found.accelerators, pool=False, base=start)
     links = fit_links(found.table, start)
     reasons = gaps(found.table)
@@ -55,36 +99,35 @@ def calibrate(
         raise InputError(f"{', '.join(found.files)}: too few rows of any kind to fit anything{why}")
     fitted = replace(
         start,
-        name=name or Path(out).name,
         kernels={**start.kernels, **kernels.models},
         links={**start.links, **links.links},
         fitted_files=start.fitted_files | frozenset(found.files),
-        provenance={
-            **start.provenance,
-            "base": start.name,
-            "adapted_to": sorted(found.accelerators),
-            "date": date.today().isoformat(),
-        },
+        provenance={**start.provenance, "adapted_to": sorted(found.accelerators)},
     )
-    points: list[str] = []
-    if reference:
-        rows = read_points([Path(path) for path in reference], fitted.run)
-        fitted = adapt_runs(fitted, rows)
-        points = [point.point_id for point in rows]
-    heldout = {"kernels": heldout_table(kernels.heldout), "links": heldout_table(links.heldout)}
-    write(fitted, Path(out), heldout)
-    return {
-        "name": fitted.name,
-        "out": str(out),
-        "base": start.name,
+    summary = {
         "rows": len(found.table),
         "left_out": left_out,
         "accelerators": sorted(found.accelerators),
-        "heldout": {
-            "/".join(key): asdict(value)
-            for fits in (kernels.heldout, links.heldout)
-            for key, value in fits.items()
-        },
-        "interval_points": points,
-        "run_sigma": fitted.run.sigma,
     }
+    return fitted, summary, {"kernels": kernels.heldout, "links": links.heldout}
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A calibration that knows tables of runs, and what is told of them."""
+
+    calibration: Calibration
+    points: list[str]
+    words: tuple[str, ...] = ()
+    doubtful: Mapping[str, float] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def _runs(calibration: Calibration, paths: list[Path]) -> _Told:
+    """Run parameters fitted to runs of several sources, or what one's own say of others."""
+    points = read_points(paths, calibration.run)
+    names = [point.point_id for point in points]
+    if len({point.source for point in points}) >= LEAST_SOURCES:
+        return _Told(fit_runs(calibration, points), names)
+    found = adapt_runs(calibration, points)
+    return _Told(found.calibration, names, found.words, found.doubtful, found.left_out)

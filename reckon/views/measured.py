@@ -63,7 +63,24 @@ def show_calibrated(summary: dict[str, Any]) -> None:
         for key, found in summary["heldout"].items()
         if found["points"]
     ]
-    print(grid(["fitted", "held out", "MAPE", "median"], rows))
+    if rows:
+        print(grid(["fitted", "held out", "MAPE", "median"], rows))
+    for line in summary["learned"]:
+        print(line)
+    for run, chance in summary["doubtful"].items():
+        print(f"run {run} is mostly left aside: an outlier with a probability of {chance:.0%}")
+    for run, reason in summary["left_out_runs"].items():
+        print(f"left out run {run}: {reason}")
     for reason, count in summary["left_out"].items():
         print(f"left out {count} rows: {reason}")
-    print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {summary['rows']} rows")
+    count = summary["rows"] + len(summary["interval_points"])
+    print(f"\nwrote {summary['out']}/ on top of {summary['base']} from {count} rows")
+
+
+def show_suggested(found: dict[str, Any]) -> None:
+    """Print which runs to measure next, and what they leave open."""
+    rows = [
+        [str(at), one["name"], f"{one['before']:.1%}", f"{one['after']:.1%}"]
+        for at, one in enumerate(found["runs"], 1)
+    ]
+    print(grid(["", "measure", "open before", "after"], rows, left=2))

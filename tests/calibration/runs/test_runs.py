@@ -9,11 +9,8 @@ import pytest
 
 from calibration.checks.scoreboard import refold, score
 from calibration.runs.apart import Runs, environments, errors, predictions, take_apart
-from calibration.runs.descent import LAUNCHES, NOISE, SHARED, descend
+from calibration.runs.descent import LAUNCHES, SHARED, descend
 from calibration.runs.fit import (
-    WITHIN,
-    adapt_runs,
-    bend_runs,
     default_run,
     fit_run,
     fit_runs,
@@ -117,7 +114,6 @@ def test_fitted_runs_know_their_points_and_cover_their_level(table: Path) -> Non
     assert found.kernels is KERNELS.kernels
     assert found.links is KERNELS.links
     assert "published runs" in found.provenance["fitted_to"]
-    assert adapt_runs(KERNELS, slower).run == found.run
     scores = score([table], found)
     assert all(row.in_sample for row in scores.rows)
     folded = refold(scores, found, "source")
@@ -128,26 +124,6 @@ def test_fitted_runs_know_their_points_and_cover_their_level(table: Path) -> Non
     own = runs.source == "one"
     value = np.exp(predictions(runs, fit_run(runs.only(~own), default_run()))[0][own])
     assert [r.predicted for r in folded.rows if r.source == "one"] == pytest.approx(value)
-
-
-def test_own_runs_bend_all_levels(table: Path) -> None:
-    """Two runs on the fewest GPUs, all 30 % slower: others of that user are, too."""
-    base = load("default")
-    points = [p for p in read_points([table], base.run) if p.source == "one"]
-    runs = take_apart(base, points)
-    slow = np.exp(predictions(runs, base.run)[0]) * 1.3
-    own = [replace(p, measured=float(t)) for p, t in zip(points, slow, strict=True)]
-    bent = bend_runs(base, own[:3])
-    assert bent.run.sigma < base.run.sigma
-    assert bent.run.sigma >= NOISE
-    # What small runs say of others is worth about as much as what is known without them.
-    sure = base.run.sigma**2 / (base.run.sigma**2 + WITHIN**2 + NOISE**2 / 3)
-    rest = take_apart(bent, own[3:])
-    assert -errors(rest, bent.run) == pytest.approx((1 - sure) * np.log(1.3), abs=0.03)
-    for name in ("maxtext", "torchtitan", "unheard of"):
-        moved, before = (environment(c.run.factors, name, "").factor for c in (bent, base))
-        assert moved / before == pytest.approx(1.3**sure, rel=0.03)
-    assert bent.fitted_points >= {p.point_id for p in own[:3]}
 
 
 def test_environments_follow_framework_and_era(runs: Runs) -> None:

@@ -1,0 +1,234 @@
+"""How much a handful of a source's own runs helps to predict its others.
+
+    python -m calibration.checks.few_shot ../shared [--cache FILE] [--write]
+
+Every source of published runs is left out in turn: of the run parameters, and of the covariance
+with which its runs are read (`calibration.runs.prior`). Then k of its runs are drawn at random,
+five times, and the others predicted; the same inside groups as a user's runs are (source,
+accelerator, family of models).
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from calibration.runs.apart import Runs, take_apart
+from calibration.runs.descent import fit_parameters
+from calibration.runs.fit import default_run, read_points
+from calibration.runs.levels import fit_levels
+from calibration.runs.prior import Block, block, fit_prior, write_prior
+from calibration.tables.sweep import healthy_points
+from predictor.arrays import Array, Index
+from predictor.catalog import load
+from predictor.timing import Prior, learn
+
+KNOWN = (0, 1, 3, 5, 10)
+SEEDS = 5
+LEAST_SOURCE, LEAST_GROUP = 13, 7
+"""Rows of a source, and of a group, from which on they are drawn from."""
+
+PLACE = Path("data/own/training.json")
+
+FOLDS = 6
+"""Folds of sources, without each of which the shared parameters of runs are fitted."""
+
+SWEPT = 150
+"""Rows of each sweep of thousands that are used, evenly spaced."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """Runs of one source, or of a group of it, with the prior of the other sources."""
+
+    name: str
+    block: Block
+    prior: Prior
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of predicted runs: mean absolute error, share inside the 80 % interval, its high over low."""
+
+    error: float
+    inside: float
+    width: float
+
+
+def published(shared: Path) -> Runs:
+    """The development table and some rows of the sweeps beside it, steps only."""
+    known = load("default")
+    bulk = shared / "bulk" / "training"
+    points = read_points([shared / "reference" / "training.csv"], known.run)
+    sweeps = (
+        read_points([bulk / "vtrain_single_node.csv"], known.run),
+        list(healthy_points(bulk / "nanotron_sweep.csv", known.run)),
+    )
+    for found in sweeps:
+        points += found[:: max(1, len(found) // SWEPT)][:SWEPT]
+    runs = take_apart(known, points)
+    return runs.only(~runs.one_layer)
+
+
+def blocks_of(runs: Runs) -> dict[str, Block]:
+    """Runs of every source under run parameters fitted without it: shared ones without its fold of
+    sources, levels without the source."""
+    found = {}
+    sources = np.unique(runs.source)
+    for fold in range(FOLDS):
+        held = sources[fold::FOLDS]
+        fitted = fit_parameters(runs.only(~np.isin(runs.source, held)), default_run())
+        for source in held:
+            own = runs.source == source
+            run = fit_levels(runs.only(~own), fitted)
+            found[str(source)] = block(runs.only(own), run, str(source))
+    return found
+
+
+def groups_of(runs: Runs, source: str) -> list[tuple[str, Index]]:
+    """Groups of a source's runs as a user's are: names, and which of its runs."""
+    own = np.flatnonzero(runs.source == source)
+    points = [runs.points[i] for i in own]
+    names = [
+        f"{source} {p.request.cluster.accelerator.name} {p.request.model.family}" for p in points
+    ]
+    return [
+        (str(name), np.flatnonzero(np.array(names) == name))
+        for name, count in zip(*np.unique(names, return_counts=True), strict=True)
+        if count >= LEAST_GROUP
+    ]
+
+
+def shot(one: Drawn, known: int, seed: int, chosen: Index | None = None) -> Score:
+    """Predict a source's runs with some of them known.
+
+    chosen   positions of those known; drawn at random if None
+    """
+    count = len(one.block.residual)
+    if chosen is None:
+        generator = np.random.default_rng([seed, known])
+        chosen = generator.permutation(count)[:known]
+    rest = np.setdiff1d(np.arange(count), chosen)
+    others = one.block.take(rest)
+    if known == 0:
+        return _score(np.zeros(len(rest)), np.full(len(rest), np.nan), others.residual)
+    own = one.block.take(np.asarray(chosen, dtype=np.intp))
+    found = learn(one.prior, own.traits, own.residual)
+    return _score(*found.correction(others.traits), others.residual)
+
+
+def _score(correction: Array, sigma: Array, residual: Array) -> Score:
+    away = correction - residual
+    reach = 1.2816 * sigma
+    return Score(
+        float(np.mean(np.abs(np.expm1(away)))),
+        float(np.mean(np.abs(away) <= reach)),
+        float(np.exp(2.0 * np.median(reach))) if known_all(reach) else np.nan,
+    )
+
+
+def known_all(values: Array) -> bool:
+    """Whether no value is missing."""
+    return bool(np.isfinite(values).all())
+
+
+def table(drawn: Sequence[Drawn], known: Sequence[int] = KNOWN) -> dict[int, dict[str, Score]]:
+    """Scores by number of runs known and by name, the mean over seeds."""
+    found: dict[int, dict[str, Score]] = {}
+    for k in known:
+        row = {}
+        for one in drawn:
+            if len(one.block.residual) < k + 3:
+                continue
+            scores = [shot(one, k, seed) for seed in range(SEEDS if k else 1)]
+            row[one.name] = Score(
+                *(float(np.mean([getattr(s, n) for s in scores])) for n in Score.__slots__)
+            )
+        found[k] = row
+    return found
+
+
+def report(title: str, found: dict[int, dict[str, Score]]) -> list[str]:
+    """Lines of a table: macro error, coverage and width by number of runs known."""
+    lines = [f"{title:10} {'k':>3} {'n':>4} {'error':>7} {'inside':>7} {'high/low':>9}"]
+    for k, row in found.items():
+        means = [np.mean([getattr(s, n) for s in row.values()]) for n in Score.__slots__]
+        lines.append(
+            f"{'':10} {k:>3} {len(row):>4} {means[0]:>7.1%} {means[1]:>7.1%} {means[2]:>9.2f}"
+        )
+    return lines
+
+
+def told(found: dict[int, dict[str, Score]]) -> dict[str, dict[str, float]]:
+    """Macro figures of a table by number of runs known, as the prior's file keeps them."""
+    return {
+        str(k): {
+            n: round(float(np.mean([getattr(s, n) for s in row.values()])), 4)
+            for n in Score.__slots__
+            if k
+        }
+        or {"error": round(float(np.mean([s.error for s in row.values()])), 4)}
+        for k, row in found.items()
+    }
+
+
+def cached(path: Path | None, shared: Path) -> tuple[Runs, dict[str, Block]]:
+    """Runs and their blocks, kept in a file where one is named."""
+    if path is not None and path.is_file():
+        with path.open("rb") as stream:
+            runs, blocks = pickle.load(stream)
+            return runs, blocks
+    runs = published(shared)
+    blocks = blocks_of(runs)
+    if path is not None:
+        path.write_bytes(pickle.dumps((runs, blocks)))
+    return runs, blocks
+
+
+def left_out(runs: Runs, blocks: dict[str, Block]) -> tuple[Prior, list[Drawn], list[Drawn]]:
+    """The prior of all sources; sources and groups, each with the prior of the others."""
+    whole = fit_prior(list(blocks.values()))
+    sources: list[Drawn] = []
+    groups: list[Drawn] = []
+    for name, one in blocks.items():
+        own = groups_of(runs, name)
+        if len(one.residual) < LEAST_SOURCE and not own:
+            continue
+        prior = fit_prior([b for other, b in blocks.items() if other != name], whole, steps=12)
+        if len(one.residual) >= LEAST_SOURCE:
+            sources.append(Drawn(name, one, prior))
+        groups += [Drawn(label, one.take(rows), prior) for label, rows in own]
+    return whole, sources, groups
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: print the table; with --write keep the prior of all sources."""
+    parser = argparse.ArgumentParser(description="How much a few runs of one's own help.")
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args(arguments)
+    runs, blocks = cached(given.cache, given.shared)
+    whole, sources, groups = left_out(runs, blocks)
+    by_source, by_group = table(sources), table(groups)
+    print("\n".join([*report("sources", by_source), *report("groups", by_group)]))
+    worst = {
+        name: max(by_source[k][name].error for k in KNOWN[2:] if name in by_source[k])
+        - by_source[0][name].error
+        for name in by_source[0]
+    }
+    for name, more in sorted(worst.items(), key=lambda pair: -pair[1]):
+        if more > 0:
+            print(f"worse with 3 runs or more than with none: {name} {more:+.1%}")
+    if given.write:
+        figures = {"sources": by_source, "groups": by_group}
+        write_prior(whole, {name: told(found) for name, found in figures.items()}, PLACE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`reckon.adapt`: a calibration that knows one's own runs; and which run would teach most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from calibration.runs.apart import take_apart
+from calibration.runs.own import adapt_runs
+from calibration.runs.own import suggest as suggested
+from calibration.runs.prior import block
+from calibration.sources.reading import read_table
+from calibration.tables.cells import check_runs
+from calibration.tables.runs import Point, Skipped, point_of
+from predictor.catalog import load, own_prior
+from predictor.errors import InputError
+from predictor.timing import Calibration, RunParameters
+from reckon.verbs.runs import read_runs
+
+TABLES = (".csv", ".csv.gz", ".parquet")
+
+
+def rows_of(runs: Any) -> pd.DataFrame:
+    """Runs as a table: a table, its file, logs, or rows."""
+    if isinstance(runs, pd.DataFrame):
+        return runs
+    if isinstance(runs, str | Path):
+        return _read(Path(runs))
+    given = list(runs)
+    if given and all(isinstance(one, str | Path) for one in given):
+        return pd.concat([_read(Path(one)) for one in given], ignore_index=True)
+    return pd.DataFrame([dict(one) for one in given])
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """A table of runs, or what a log says of one."""
+    if path.name.endswith(TABLES):
+        table = read_table(path)
+        if {"metric", "model"} & set(table):
+            return table
+    return read_runs(path)
+
+
+def points_of(table: pd.DataFrame, run: RunParameters, timed: bool = True) -> list[Point]:
+    """Training runs of a table.
+
+    timed   those alone whose time is stated
+
+    Raises InputError where none is left, with the reason of the first that could not be used.
+    """
+    made = [point_of(row, run) for row in check_runs(table, "the runs").to_dict("records")]
+    found = [one for one in made if isinstance(one, Point) and (one.measured > 0 or not timed)]
+    if not found:
+        why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
+        raise InputError(f"none of {len(made)} runs can be used{why}")
+    return found
+
+
+def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
+    """A calibration that knows one's own runs: every prediction with it is corrected by what they
+    say of it, and its interval is as wide as they leave it.
+
+    calibration  name, folder or `Calibration`
+    runs         what `read_runs` returns, a table of it, paths of logs, or rows as mappings
+
+    Raises InputError where no run can be used, and where runs contradict each other, by name.
+    """
+    known = load(calibration)
+    return adapt_runs(known, points_of(rows_of(runs), known.run)).calibration
+
+
+def suggest(
+    calibration: str | Path | Calibration, plans: Any, most: int = 3
+) -> list[dict[str, Any]]:
+    """Which of some plans to measure next, so that all of them are predicted best.
+
+    calibration  name, folder or `Calibration`, with or without own runs
+    plans        the plans that one cares about, as `adapt` takes runs; their times may be missing
+    most         how many to name
+
+    Returns for each its name and the mean spread of the plans (log) before and after it.
+    """
+    known = load(calibration)
+    points = points_of(rows_of(plans), known.run, timed=False)
+    runs = take_apart(known, points)
+    own = block(runs, known.run)
+    prior = own_prior() if known.own is None else known.own.prior
+    names = [point.point_id for point in runs.points]
+    return [asdict(one) for one in suggested(known.own, prior, own.traits, names, most)]
+
+
+__all__: Sequence[str] = ("adapt", "suggest")

@@ -1,0 +1,270 @@
+"""`reckon check`: a launch line, a script or a run file, before it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from predictor import catalog
+from predictor.catalog import load
+from predictor.errors import InputError
+from predictor.files import is_file
+from predictor.timing import Calibration
+from predictor.units import GB
+from reckon.launch import DIALECTS, Launch, read_launch
+from reckon.launch.dialect import text_of
+from reckon.verbs.launching import reference
+from reckon.verbs.results import Prediction
+from reckon.verbs.served import ServingResult
+from reckon.verbs.serving import predict_infer
+from reckon.verbs.training import predict_train
+
+FITS, DOUBTFUL, WRONG = 0, 1, 2
+"""Exit status: fits; fits perhaps, or something that matters is not known; cannot be read or
+predicted, or does not fit."""
+
+SURE, LOST = 0.1, 0.5
+"""Probability of not fitting below which a run fits, and above which it does not."""
+
+HELPS = 3
+"""Changes that are named."""
+
+TRIED: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "training": (
+        {"micro_batch": "half"}, {"micro_batch": "double"},
+        {"recompute": "none"}, {"recompute": "selective"}, {"recompute": "full"},
+        {"sharding": "zero1"}, {"sharding": "fsdp"},
+        {"tp": "half"}, {"tp": "double"}, {"pp": "half"}, {"pp": "double"},
+        {"vpp": "double"}, {"vpp": 2}, {"sequence_parallel": True}, {"grad_overlap": True},
+        {"tp_overlap": True}, {"param_overlap": True}, {"fused": True}, {"cuda_graphs": "layers"},
+        {"precision": "fp8"},
+    ),
+    "serving": (
+        {"tp": "half"}, {"tp": "double"}, {"kv_precision": "fp8"}, {"precision": "fp8"},
+        {"execution": "graph"}, {"concurrency": "half"}, {"concurrency": "double"},
+    ),
+}  # fmt: skip
+"""Changes that are tried, one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one key: from what to what, its time over the present one (its output tokens per
+    second and accelerator of serving, inverted), and whether it fits."""
+
+    field: str
+    before: Any
+    after: Any
+    ratio: float
+    fits: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return {
+            "field": self.field,
+            "from": self.before,
+            "to": self.after,
+            "time_ratio": self.ratio,
+            "fits": self.fits,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is said of a run before it starts.
+
+    status    `FITS`, `DOUBTFUL` or `WRONG`
+    doubts    why it is not sure
+    helps     changes that help most, the most first
+    """
+
+    status: int
+    result: Prediction | ServingResult
+    launch: Launch | None
+    doubts: tuple[str, ...]
+    helps: tuple[Change, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` writes it."""
+        return {
+            "schema_version": 1,
+            "kind": "check",
+            "status": ("fits", "doubtful", "wrong")[self.status],
+            "doubts": list(self.doubts),
+            "launch": self.launch.to_dict() if self.launch else None,
+            "helps": [one.to_dict() for one in self.helps],
+            "prediction": self.result.to_dict(),
+        }
+
+
+def understood(given: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], Launch | None]:
+    """Keys of a plan that a run file, a script or a line states, those given beside it counting;
+    the line as it was read, None for a run file.
+
+    Raises InputError where no reader understands it.
+    """
+    path = Path(given)
+    if path.suffix in (".yaml", ".yml") and is_file(path):
+        content = catalog.read_mapping(path)
+        if {"seq_len", "input_len"} & set(content):
+            return {**content, **fields}, None
+    launch = _launch(given, fields)
+    found = {**launch.fields, **fields}
+    if "model" not in fields and launch.model is not None:
+        found["model"] = reference(launch.model)
+    return found, launch
+
+
+def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
+    """The launch line, by the dialect that understands most of it."""
+    text_of(given)  # says of a file that is not there
+    model = catalog.model(fields["model"]) if "model" in fields else None
+    beside = {key: value for key, value in fields.items() if key != "model"}
+    found: list[tuple[int, Launch]] = []
+    errors: list[str] = []
+    for name in DIALECTS:
+        try:
+            launch = read_launch(name, given, model, beside)
+        except InputError as error:
+            errors.append(str(error))
+            continue
+        score = 3 * len(launch.understood) - 2 * len(launch.unknown) + _named(name, given)
+        found.append((score, launch))
+    if not found:
+        raise InputError(f"{given}: no reader of launch lines understands it ({errors[0]})")
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+SIGNS = {"megatron": ("pretrain_gpt", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
+         "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"), "vllm": ("vllm",),
+         "sglang": ("sglang",), "trtllm": ("trtllm",)}  # fmt: skip
+"""Words by which a line tells whose it is."""
+
+
+def _named(name: str, given: str) -> int:
+    """Whether a line's words name a dialect, as a score."""
+    text = text_of(given)[0].lower()
+    return 20 * any(sign in text for sign in SIGNS[name])
+
+
+def judge(
+    given: str,
+    fields: Mapping[str, Any] | None = None,
+    calibration: str | Path | Calibration = "default",
+) -> Judged:
+    """Judge a run before it is started.
+
+    given        a script, a run file, or the line itself
+    fields       keys of a plan beside it, which count; `system` or `accelerator` at least where the
+                 line cannot say them
+
+    Raises InputError where it cannot be read or predicted.
+    """
+    known = load(calibration)
+    asked, launch = understood(given, dict(fields or {}))
+    result = _predict(asked, known)
+    doubts = _doubts(result, launch)
+    chance = result.p_oom
+    status = WRONG if chance > LOST else DOUBTFUL if doubts else FITS
+    return Judged(status, result, launch, doubts, _helps(asked, result, known))
+
+
+def _is_serving(fields: Mapping[str, Any]) -> bool:
+    return "input_len" in fields
+
+
+def _predict(fields: Mapping[str, Any], known: Calibration) -> Prediction | ServingResult:
+    """The prediction of a run."""
+    asked = dict(fields)
+    model, system = asked.pop("model", None), asked.pop("system", None)
+    if model is None:
+        raise InputError("the line does not say the model; give --model")
+    if system is None:
+        if "accelerator" not in asked:
+            raise InputError("the line does not say what it runs on; give --system")
+        spec = {key: asked.get(key) for key in ("accelerator", "accelerators_per_node")}
+        system = {k: v for k, v in spec.items() if v is not None}
+    verb = predict_infer if _is_serving(asked) else predict_train
+    found = verb(model, system, asked, known)
+    assert isinstance(found, Prediction | ServingResult)
+    return found
+
+
+def _doubts(result: Prediction | ServingResult, launch: Launch | None) -> tuple[str, ...]:
+    """Why it is not sure that a run goes as predicted."""
+    found = []
+    chance = result.p_oom
+    if chance > SURE:
+        found.append(
+            f"it does not fit with a probability of {chance:.0%} "
+            f"({result.peak_memory / GB:.1f} GB per device)"
+        )
+    if launch is not None and launch.unknown:
+        found.append(f"flags that may matter are not known: {', '.join(launch.unknown[:6])}")
+    if launch is not None:
+        found += [f"read with a note: {note}" for note in launch.notes if "not read" in note]
+    return tuple(found)
+
+
+def _cost(result: Prediction | ServingResult) -> float:
+    """What a change is to lower: seconds of accelerators per unit of work."""
+    if isinstance(result, ServingResult):
+        return result.gpus / result.output_tokens_per_s.value
+    return result.step_time.value * float(result.request.plan.gpus)
+
+
+def _helps(
+    fields: Mapping[str, Any], result: Prediction | ServingResult, known: Calibration
+) -> tuple[Change, ...]:
+    """The changes of one key that make a run fit, and then fastest."""
+    serving = isinstance(result, ServingResult)
+    plan = result.request.plan
+    own = _cost(result)
+    found: list[Change] = []
+    for tried in TRIED["serving" if serving else "training"]:
+        ((field, asked),) = tried.items()
+        name = {"precision": "weights", "kv_precision": "kv"}.get(field, field) if serving else field
+        before = getattr(plan, name, None) if name != "concurrency" else fields.get(name)
+        after = _moved(before, asked)
+        if after is None or after == before:
+            continue
+        changed = {**fields, field: after}
+        if field in ("tp", "pp"):
+            changed.pop("dp", None)
+        if not serving:
+            changed["gpus"] = int(plan.gpus)
+        try:
+            other = _predict(changed, known)
+        except InputError:
+            continue
+        ratio = _cost(other) / own
+        better = other.p_oom < result.p_oom - 0.05 if result.p_oom > SURE else ratio < 0.99
+        if better and (other.p_oom <= SURE or other.p_oom < result.p_oom):
+            found.append(Change(field, _plain(before), _plain(after), ratio, other.p_oom <= SURE))
+    best: dict[str, Change] = {}
+    for one in sorted(found, key=lambda change: (not change.fits, change.ratio)):
+        best.setdefault(one.field, one)
+    return tuple(list(best.values())[:HELPS])
+
+
+def _moved(before: Any, asked: Any) -> Any:
+    """What a change makes of a value; None where it cannot be."""
+    if asked not in ("half", "double"):
+        return asked
+    try:
+        value = float(before) * (0.5 if asked == "half" else 2.0)
+    except (TypeError, ValueError):
+        return None
+    return int(value) if value >= 1 and value.is_integer() else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | str) or value is None:
+        return value
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+__all__ = ["DOUBTFUL", "FITS", "WRONG", "Change", "Judged", "judge"]

@@ -1,0 +1,243 @@
+"""A handful of own runs: laws of what they say of others, stated before they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import reckon
+from calibration.artifact import write
+from calibration.checks.few_shot import Drawn, shot, table
+from calibration.runs.own import adapt_runs, suggest
+from calibration.runs.prior import START, Block, _pieces, _vector, fit_prior, likelihood
+from calibration.tables.runs import Point, point_of
+from predictor.catalog import load, own_prior
+from predictor.errors import InputError
+from predictor.timing import HOSTS, Calibration, Prior, Traits, joined, learn, open_variance
+from predictor.training import WORDS, predict
+
+BASE = load("default")
+PLANS: tuple[dict[str, Any], ...] = (
+    {"tp": 1, "pp": 1, "num_gpus": 8, "global_batch": 32},
+    {"tp": 2, "pp": 1, "num_gpus": 16, "global_batch": 64},
+    {"tp": 4, "pp": 2, "num_gpus": 32, "global_batch": 64},
+    {"tp": 8, "pp": 1, "num_gpus": 64, "global_batch": 128},
+    {"tp": 2, "pp": 4, "num_gpus": 64, "global_batch": 256},
+)
+
+
+def row(plan: dict[str, Any], seconds: float, name: str) -> dict[str, Any]:
+    return {
+        "point_id": name, "source": "own", "accelerator": "H100-SXM5-80GB", "model": "llama3-8b",
+        "seq_len": 4096, "micro_batch": 1, "precision": "bf16", "framework": "megatron-lm",
+        "dp_sharding": "zero1", "recompute": "selective", "vpp": 1, "cuda_graphs": "none",
+        "sequence_parallel": 1, "step_time_s": seconds, "metric": "step_time_s", **plan,
+    }  # fmt: skip
+
+
+def points(factor: float, calibration: Calibration = BASE) -> list[Point]:
+    """Own runs, so many times as slow as a calibration predicts."""
+    found = []
+    for at, plan in enumerate(PLANS):
+        one = point_of(row(plan, 1.0, f"r{at}"), BASE.run)
+        assert isinstance(one, Point), one
+        time = predict(one.request.model, one.request.cluster, one.request.plan, calibration)
+        found.append(replace(one, measured=factor * float(time.step_time)))
+    return found
+
+
+def time_of(point: Point, calibration: Calibration) -> tuple[float, float, float]:
+    of = point.request
+    found = predict(of.model, of.cluster, of.plan, calibration)
+    return tuple(float(getattr(found, name)) for name in ("step_time", "low", "high"))  # type: ignore[return-value]
+
+
+def test_others_follow_one_s_own_and_are_surer_with_each() -> None:
+    slow = points(1.3)
+    last = slow[-1]
+    widths, ratios = [], []
+    for known in (1, 2, 4):
+        found = adapt_runs(BASE, slow[:known]).calibration
+        time, low, high = time_of(last, found)
+        ratios.append(time / time_of(last, BASE)[0])
+        widths.append(high / low)
+        assert low < last.measured < high
+    assert 1.05 < ratios[0] < ratios[-1] < 1.35
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_runs_that_are_as_predicted_change_nothing_but_the_interval() -> None:
+    found = adapt_runs(BASE, points(1.0)[:3]).calibration
+    for point in points(1.0):
+        assert time_of(point, found)[0] == pytest.approx(point.measured, rel=0.04)
+
+
+def test_the_order_of_runs_and_learning_in_two_goes_make_no_difference() -> None:
+    own = [replace(p, measured=p.measured * f) for p, f in zip(points(1.0), (1.1, 1.3, 1.2, 1.25),
+                                                               strict=False)]  # fmt: skip
+    whole = adapt_runs(BASE, own[:3]).calibration
+    turned = adapt_runs(BASE, own[2::-1]).calibration
+    twice = adapt_runs(adapt_runs(BASE, own[:1]).calibration, own[1:3]).calibration
+    expected = time_of(own[3], whole)
+    for other in (turned, twice):
+        assert time_of(own[3], other) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_host_three_times_as_slow_is_found_and_told() -> None:
+    slower = replace(BASE, run=replace(BASE.run, host_per_kernel=3.0 * BASE.run.host_per_kernel))
+    own = []
+    for at, plan in enumerate(PLANS[:4]):
+        one = point_of({**row(plan, 1.0, f"r{at}"), "seq_len": 1024}, BASE.run)
+        assert isinstance(one, Point)
+        own.append(replace(one, measured=time_of(one, slower)[0]))
+    found = adapt_runs(BASE, own)
+    assert found.calibration.own is not None
+    mean, spread = found.calibration.own.host
+    assert mean == pytest.approx(np.log(3.0), abs=0.35)
+    assert spread < 0.5 * own_prior().host
+    assert any("host cost" in line for line in found.words)
+
+
+def test_a_plan_and_many_plans_agree_and_breakdowns_add_up() -> None:
+    found = adapt_runs(BASE, points(1.2)[:2]).calibration
+    of = points(1.0)[3].request
+    batch = replace(of.plan, micro_batch=np.array([1.0, 1.0, 2.0]))
+    many = predict(of.model, of.cluster, batch, found)
+    one = predict(of.model, of.cluster, of.plan, found)
+    assert many.step_time[:2] == pytest.approx(float(one.step_time), rel=1e-12)
+    assert many.high[0] == pytest.approx(float(one.high), rel=1e-9)
+    assert sum(many.breakdown.values()) == pytest.approx(many.step_time)
+
+
+def test_a_search_ranks_by_what_predict_says() -> None:
+    found = adapt_runs(BASE, points(1.25)[:3]).calibration
+    limits = {"gpus": 8, "global_batch": 64, "seq_len": 4096, "precision": "bf16", "tp": 2,
+              "micro_batch": 1, "recompute": "none", "sharding": "zero1"}  # fmt: skip
+    best = reckon.search("llama3-8b", "dgx-h100", limits, calibration=found).result
+    own = predict(best.model, best.cluster, best.plan(0), found)
+    assert float(best.step_time[0]) == pytest.approx(float(own.step_time), rel=1e-9)
+    assert list(best.score) == sorted(best.score)
+
+
+def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
+    known = adapt_runs(BASE, points(1.2)[:3]).calibration
+    write(known, tmp_path / "mine")
+    again = load(tmp_path / "mine")
+    last = points(1.0)[-1]
+    assert time_of(last, again) == pytest.approx(time_of(last, known), rel=1e-6)
+    assert again.own is not None
+    assert again.own.runs == 3
+
+
+def test_runs_that_contradict_each_other_or_physics_are_named() -> None:
+    one, *_ = points(1.0)
+    with pytest.raises(InputError, match="runs r0 and again are the same configuration"):
+        adapt_runs(BASE, [one, replace(one, point_id="again", measured=1.5 * one.measured)])
+    with pytest.raises(InputError, match=r"run r0: .* of the peak"):
+        adapt_runs(BASE, [replace(one, measured=one.measured / 20)])
+
+
+def test_one_run_among_many_that_is_off_is_left_aside() -> None:
+    own = points(1.0)
+    own[1] = replace(own[1], measured=2.5 * own[1].measured)
+    found = adapt_runs(BASE, own)
+    assert list(found.doubtful) == ["r1"]
+    assert time_of(own[0], found.calibration)[0] == pytest.approx(own[0].measured, rel=0.08)
+
+
+def test_recomputation_that_is_not_stated_is_found_and_kept(tmp_path: Path) -> None:
+    rows = [{**row(plan, 1.0, f"r{at}"), "recompute": None} for at, plan in enumerate(PLANS)]
+    for one in rows:
+        full = point_of({**one, "recompute": "full"}, BASE.run)
+        assert isinstance(full, Point)
+        assert "recompute" not in {a.field for a in full.request.assumed}
+        one["step_time_s"] = time_of(full, BASE)[0]
+    known = reckon.adapt(BASE, pd.DataFrame(rows))
+    assert known.run.habits == {"recompute": "full"}
+    write(known, tmp_path / "mine")
+    asked = {k: v for k, v in rows[1].items() if k in ("tp", "pp", "seq_len", "micro_batch")}
+    asked |= {"gpus": 16, "global_batch": 64, "framework": "megatron-lm", "precision": "bf16"}
+    found = reckon.predict_train("llama3-8b", "dgx-h100", asked, load(tmp_path / "mine"))
+    assert found.request.plan.recompute == "full"
+
+
+def synthetic(count: int, level: float, seed: int) -> Block:
+    """Runs that are off by one level and a little noise."""
+    generator = np.random.default_rng(seed)
+    traits = Traits(
+        np.zeros((count, len(START.slopes))),
+        generator.normal(0.0, 2.0, (count, len(START.lengths))),
+        np.array([["a"] * len(WORDS)] * count),
+        np.zeros(count),
+        np.zeros((count, len(HOSTS))),
+    )
+    return Block(f"s{seed}", traits, level + generator.normal(0.0, 0.02, count))
+
+
+def test_the_slope_of_the_likelihood_is_its_slope() -> None:
+    own = synthetic(6, 0.2, 1)
+    own = Block("s", replace_slopes(own.traits), own.residual)
+    pieces, vector = [_pieces(own)], _vector(START)
+    value, slope = likelihood(vector, pieces, START)
+    for at in range(len(vector)):
+        moved = vector.copy()
+        moved[at] += 1e-6
+        change = (likelihood(moved, pieces, START)[0] - value) / 1e-6
+        assert change == pytest.approx(slope[at], abs=1e-4)
+
+
+def replace_slopes(traits: Traits) -> Traits:
+    generator = np.random.default_rng(0)
+    slopes = generator.uniform(0.0, 0.3, traits.slopes.shape)
+    host = np.outer(generator.uniform(0.0, 0.3, len(slopes)), HOSTS)
+    return Traits(slopes, traits.sizes, traits.words, np.full(len(slopes), 0.05), host)
+
+
+def test_a_prior_learns_how_far_sources_lie_apart() -> None:
+    blocks = [synthetic(8, 0.3 * (-1) ** seed, seed) for seed in range(8)]
+    found = fit_prior(blocks)
+    together = np.sqrt(found.level**2 + sum(v**2 for v in found.alike.values()))
+    assert 0.15 < together < 0.6
+    assert found.noise < 0.05
+    drawn = [Drawn(one.source, one, found) for one in blocks[:3]]
+    scores = table(drawn, (0, 1, 3))
+    for name in scores[0]:
+        # exp(0.3) - 1 and 1 - exp(-0.3)
+        assert 0.23 < scores[0][name].error < 0.38
+        assert scores[3][name].error < 0.05
+    assert shot(drawn[0], 0, 1).error == shot(drawn[0], 0, 2).error
+
+
+def test_far_from_all_runs_nothing_is_corrected() -> None:
+    prior = Prior(0.0, START.slopes, START.alike, 0.2, START.lengths, 0.02, START.rough, 0.0)
+    near = synthetic(3, 0.4, 3)
+    learned = learn(prior, near.traits, near.residual)
+    far = Traits(
+        near.traits.slopes[:1],
+        near.traits.sizes[:1] + 100.0,
+        np.array([["b"] * len(WORDS)]),
+        np.zeros(1),
+        np.zeros((1, len(HOSTS))),
+    )
+    mean, spread = learned.correction(far)
+    assert mean[0] == pytest.approx(0.0, abs=1e-12)
+    assert spread[0] >= np.sqrt(open_variance(far, prior)[0])
+    own, _ = learned.correction(near.traits)
+    assert own == pytest.approx(near.residual, abs=0.15)
+
+
+def test_what_is_suggested_leaves_least_open() -> None:
+    lone, crowd = synthetic(1, 0.0, 4).traits, synthetic(1, 0.0, 5).traits
+    crowd = joined([crowd] * 5)
+    lone = Traits(lone.slopes, lone.sizes + 50.0, np.array([["b"] * len(WORDS)]), lone.sigma,
+                  lone.host)  # fmt: skip
+    names = [f"c{i}" for i in range(5)] + ["lone"]
+    first, second = suggest(None, START, joined([crowd, lone]), names, 2)
+    assert first.name.startswith("c")
+    assert second.name == "lone"
+    assert first.before > first.after == second.before > second.after

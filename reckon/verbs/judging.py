@@ -149,7 +149,7 @@ def _named(name: str, given: str) -> int:
     return 20 * any(sign in text for sign in SIGNS[name])
 
 
-def judge(
+def check(
     given: str,
     fields: Mapping[str, Any] | None = None,
     calibration: str | Path | Calibration = "default",
@@ -164,9 +164,9 @@ def judge(
     """
     known = load(calibration)
     asked, launch = understood(given, dict(fields or {}))
-    result = _predict(asked, known)
+    result = predicted(asked, known)
     doubts = _doubts(result, launch)
-    chance = result.p_oom
+    chance = _chance(result)
     status = WRONG if chance > LOST else DOUBTFUL if doubts else FITS
     return Judged(status, result, launch, doubts, _helps(asked, result, known))
 
@@ -175,7 +175,7 @@ def _is_serving(fields: Mapping[str, Any]) -> bool:
     return "input_len" in fields
 
 
-def _predict(fields: Mapping[str, Any], known: Calibration) -> Prediction | ServingResult:
+def predicted(fields: Mapping[str, Any], known: Calibration) -> Prediction | ServingResult:
     """The prediction of a run."""
     asked = dict(fields)
     model, system = asked.pop("model", None), asked.pop("system", None)
@@ -192,10 +192,15 @@ def _predict(fields: Mapping[str, Any], known: Calibration) -> Prediction | Serv
     return found
 
 
+def _chance(result: Prediction | ServingResult) -> float:
+    """Probability that a run does not fit; of serving, whose engine takes what there is, 0 or 1."""
+    return result.p_oom if isinstance(result, Prediction) else float(not result.fits)
+
+
 def _doubts(result: Prediction | ServingResult, launch: Launch | None) -> tuple[str, ...]:
     """Why it is not sure that a run goes as predicted."""
     found = []
-    chance = result.p_oom
+    chance = _chance(result)
     if chance > SURE:
         found.append(
             f"it does not fit with a probability of {chance:.0%} "
@@ -225,7 +230,9 @@ def _helps(
     found: list[Change] = []
     for tried in TRIED["serving" if serving else "training"]:
         ((field, asked),) = tried.items()
-        name = {"precision": "weights", "kv_precision": "kv"}.get(field, field) if serving else field
+        name = (
+            {"precision": "weights", "kv_precision": "kv"}.get(field, field) if serving else field
+        )
         before = getattr(plan, name, None) if name != "concurrency" else fields.get(name)
         after = _moved(before, asked)
         if after is None or after == before:
@@ -236,13 +243,15 @@ def _helps(
         if not serving:
             changed["gpus"] = int(plan.gpus)
         try:
-            other = _predict(changed, known)
+            other = predicted(changed, known)
         except InputError:
             continue
         ratio = _cost(other) / own
-        better = other.p_oom < result.p_oom - 0.05 if result.p_oom > SURE else ratio < 0.99
-        if better and (other.p_oom <= SURE or other.p_oom < result.p_oom):
-            found.append(Change(field, _plain(before), _plain(after), ratio, other.p_oom <= SURE))
+        better = _chance(other) < _chance(result) - 0.05 if _chance(result) > SURE else ratio < 0.99
+        if better and (_chance(other) <= SURE or _chance(other) < _chance(result)):
+            found.append(
+                Change(field, _plain(before), _plain(after), ratio, _chance(other) <= SURE)
+            )
     best: dict[str, Change] = {}
     for one in sorted(found, key=lambda change: (not change.fits, change.ratio)):
         best.setdefault(one.field, one)
@@ -267,4 +276,4 @@ def _plain(value: Any) -> Any:
     return int(number) if number.is_integer() else number
 
 
-__all__ = ["DOUBTFUL", "FITS", "WRONG", "Change", "Judged", "judge"]
+__all__ = ["DOUBTFUL", "FITS", "WRONG", "Change", "Judged", "check", "predicted", "understood"]

@@ -1,0 +1,261 @@
+"""A log that is being written: its new lines, whatever becomes of the file; and what its steps say
+beside a prediction."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from reckon.logs.steps import Step, warm
+
+RECENT = 10
+"""Steps of which the median is what the job does now."""
+
+DRIFT = 0.05
+"""Change of that over the first steps that counts."""
+
+SLOW = 1.2
+"""Recent steps over all from which on a phase is slow."""
+
+PATIENCE = 5.0
+"""Predicted (or usual) steps without a new one from which on a job stalls; a minute at least."""
+
+LEAST_WAIT = 60.0
+
+
+class Tail:
+    """New lines of a file that grows, is not there yet, is cut off and written anew, or moves away
+    and is made anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stream: IO[bytes] | None = None
+        self._node: tuple[int, int] | None = None
+        self._rest = b""
+
+    def read(self) -> Iterator[tuple[str, str]]:
+        """What is new: ('line', text), or ('truncated' | 'rotated', '') before the lines that
+        follow it."""
+        if self._stream is None and not self._open():
+            return
+        yield from self._lines()
+        assert self._stream is not None
+        try:
+            there = self.path.stat()
+        except OSError:
+            return  # moved away; what comes in its place is read when it is there
+        if (there.st_dev, there.st_ino) != self._node:
+            self._stream.close()
+            self._rest = b""
+            if self._open():
+                yield "rotated", ""
+                yield from self._lines()
+        elif there.st_size < self._stream.tell():
+            self._stream.seek(0)
+            self._rest = b""
+            yield "truncated", ""
+            yield from self._lines()
+
+    def _open(self) -> bool:
+        try:
+            self._stream = self.path.open("rb")
+        except OSError:
+            self._stream = None
+            return False
+        found = os.fstat(self._stream.fileno())
+        self._node = found.st_dev, found.st_ino
+        return True
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        assert self._stream is not None
+        while piece := self._stream.read(1 << 16):
+            parts = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
+            self._rest = parts.pop()[-(1 << 20) :]
+            for part in parts:
+                yield "line", part.decode("utf-8", "replace")
+
+    def close(self) -> Iterator[tuple[str, str]]:
+        """The last line, which nothing ends, and no more."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._rest:
+            yield "line", self._rest.decode("utf-8", "replace")
+            self._rest = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a job.
+
+    step, low, high   time of a step [s]; NaN where nothing is predicted
+    steps             that it takes in all; 0: not known
+    price             of an hour of all accelerators; NaN: not known
+    tokens, gpus      of a step, and accelerators, by which rates are times
+    batch             sequences of a step
+    """
+
+    step: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    steps: int = 0
+    price: float = math.nan
+    tokens: float = math.nan
+    gpus: float = math.nan
+    batch: float = math.nan
+
+    def seconds(self, step: Step) -> float:
+        """Time of a step that a log tells, NaN where it tells none."""
+        told = step.get("seconds")
+        if told > 0:
+            return told
+        rates = (
+            (self.tokens, step.get("tokens_per_s")),
+            (self.tokens / self.gpus, step.get("tokens_per_s_per_gpu")),
+            (self.batch, step.get("samples_per_s")),
+        )
+        found = [work / rate for work, rate in rates if rate > 0 and math.isfinite(work)]
+        return found[0] if found else math.nan
+
+
+@dataclass(slots=True)
+class Watched:
+    """What a job does, beside what is expected of it.
+
+    seconds   times of steps by number, those of warming up among them
+    said      what was said last of each concern, so that only changes are told
+    """
+
+    expected: Expected
+    seconds: dict[int, float] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
+    last: float = math.nan
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    def restart(self, why: str) -> list[dict[str, Any]]:
+        """The file was cut off or made anew: what was seen stays."""
+        return [self._event(why, f"the log was {why}; read on from its beginning")]
+
+    def feed(self, step: Step, now: float) -> list[dict[str, Any]]:
+        """What a step changes.
+
+        now   when it was seen [s]
+        """
+        seconds = self.expected.seconds(step)
+        self.last = now
+        found = []
+        if self.said.pop("stalled", None):
+            found.append(self._event("resumed", f"step {step.number}: steps go on"))
+        if not seconds > 0:
+            return found
+        if step.number not in self.seconds:
+            self.recent.append(seconds)
+        self.seconds[step.number] = seconds
+        return found + self._judge(step.number)
+
+    def wait(self, now: float) -> list[dict[str, Any]]:
+        """What it changes that no step came until now."""
+        usual = self.median if self.counted.size else self.expected.step
+        limit = max(PATIENCE * usual if usual > 0 else 0.0, LEAST_WAIT)
+        if not math.isfinite(self.last):
+            self.last = now
+        gone = now - self.last
+        if gone <= limit or self.said.get("stalled"):
+            return []
+        self.said["stalled"] = True
+        return [self._event("stalled", f"no step for {gone:.0f} s")]
+
+    @property
+    def counted(self) -> np.ndarray:
+        """Times of steps behind those of warming up."""
+        found = np.array([self.seconds[number] for number in sorted(self.seconds)])
+        return np.asarray(found[warm(len(found)) :])
+
+    @property
+    def median(self) -> float:
+        """What a step takes [s]; NaN while none counts."""
+        return float(np.median(self.counted)) if self.counted.size else math.nan
+
+    @property
+    def now(self) -> float:
+        """What a step takes now [s]."""
+        return float(np.median(self.recent)) if self.recent else math.nan
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether steps take what was predicted; None where nothing was, or too few are known."""
+        known = self.expected
+        if not known.step > 0 or len(self.counted) < 3:
+            return None
+        return bool(known.low <= self.median <= known.high)
+
+    def _judge(self, number: int) -> list[dict[str, Any]]:
+        found = []
+        known, counted = self.expected, self.counted
+        inside = self.inside
+        if inside is not None and self.said.get("inside") != inside:
+            self.said["inside"] = inside
+            ratio = self.median / known.step
+            where = "inside" if inside else "outside"
+            found.append(self._event(
+                where, f"step {number}: {self.median:.4g} s is {ratio:.2f} x the predicted "
+                f"{known.step:.4g} s, {where} its interval ({known.low:.4g} to {known.high:.4g})"
+            ))  # fmt: skip
+        if len(counted) < 3 * RECENT:
+            return found
+        first = float(np.median(counted[:RECENT]))
+        drift = self.now / first - 1.0
+        drifts = "slower" if drift > DRIFT else "faster" if drift < -DRIFT else ""
+        if self.said.get("drift", "") != drifts:
+            self.said["drift"] = drifts
+            told = f"by {drift:+.1%} over the first" if drifts else "back where they were"
+            found.append(self._event("drift", f"step {number}: steps are {told}"))
+        slow = self.now > SLOW * self.median
+        if self.said.get("slow", False) != slow:
+            self.said["slow"] = slow
+            told = f"now {self.now / self.median:.2f} x the median" if slow else "over"
+            found.append(self._event("slow phase", f"step {number}: slow phase, {told}"))
+        return found
+
+    def _event(self, name: str, text: str) -> dict[str, Any]:
+        return {"event": name, "text": text, **self.summary()}
+
+    def summary(self) -> dict[str, Any]:
+        """Figures so far, as JSON lines have them: None where not known."""
+        known, at = self.expected, max(self.seconds, default=0)
+        pace = self.median
+        left = (known.steps - at) * pace if known.steps and math.isfinite(pace) else math.nan
+        spent = sum(self.seconds.values())
+        cost = (spent + left) / 3600.0 * known.price
+        figures = {
+            "step": float(at),
+            "steps": float(known.steps),
+            "median_s": pace,
+            "recent_s": self.now,
+            "predicted_s": known.step,
+            "low_s": known.low,
+            "high_s": known.high,
+            "ratio": pace / known.step,
+            "left_s": max(left, 0.0) if math.isfinite(left) else math.nan,
+            "cost": cost,
+        }
+        plain = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        return {**plain, "inside": self.inside}
+
+    @property
+    def status(self) -> int:
+        """0 as predicted, or nothing is; 1 outside, drifting, slow or stalled."""
+        troubled = (self.said.get(name) for name in ("stalled", "slow", "drift"))
+        return 1 if self.inside is False or any(troubled) else 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the last step that the job takes was seen."""
+        return bool(self.expected.steps and max(self.seconds, default=0) >= self.expected.steps)

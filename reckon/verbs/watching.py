@@ -1,0 +1,119 @@
+"""`reckon watch`: a job that runs, against what was predicted of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from predictor.catalog import load
+from predictor.errors import InputError
+from predictor.timing import Calibration
+from reckon.logs import Follower
+from reckon.logs.following import Expected, Tail, Watched
+from reckon.verbs.judging import predicted, understood
+from reckon.verbs.results import Prediction
+
+CHECKED = 1.0
+"""Seconds between looks at a file that does not grow."""
+
+
+def expected_of(
+    plan: str | None, fields: Mapping[str, Any], calibration: str | Path | Calibration
+) -> Expected:
+    """What is expected of a job.
+
+    plan   a run file, a launch line or its script; None: nothing but what `fields` say
+
+    Raises InputError where it cannot be predicted.
+    """
+    if plan is None:
+        return Expected()
+    asked, _ = understood(plan, fields)
+    result = predicted(asked, load(calibration))
+    if not isinstance(result, Prediction):
+        raise InputError("watch follows training; a benchmark of serving ends by itself")
+    of = result.request.plan
+    step, tokens = result.step_time, float(of.global_batch * of.seq_len)
+    budget, price = result.request.tokens, result.request.price
+    return Expected(
+        step.value,
+        step.low,
+        step.high,
+        math.ceil(budget / tokens) if budget else 0,
+        price * float(of.gpus) if price else math.nan,
+        tokens,
+        float(of.gpus),
+        float(of.global_batch),
+    )
+
+
+def watch(
+    log: str | Path,
+    plan: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    calibration: str | Path | Calibration = "default",
+    once: bool = False,
+    patience: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[dict[str, Any]]:
+    """Follow a log: what changes, as it changes, and a summary at the end.
+
+    log        a log of training, which may not be there yet
+    plan       what to hold it against: a run file, a launch line or its script
+    fields     keys of a plan beside it
+    once       read what is there and end
+    patience   end when no step came for so many seconds; None: go on until the last step
+
+    Yields events: a name, a line of text, and the figures so far; the last is 'end', whose `status`
+    is 0 (as predicted) or 1 (outside its interval, drifting, slow, or stalled). Raises InputError
+    for a log that is not there with `once`, and for a plan that cannot be predicted.
+    """
+    path = Path(log)
+    if once and not path.is_file():
+        raise InputError(f"no such file: {path}")
+    found = Watched(expected_of(plan, dict(fields or {}), calibration))
+    follower, tail = Follower(), Tail(path)
+    begun = seen = clock()
+    while True:
+        grown = False
+        for kind, text in tail.read():
+            if kind != "line":
+                yield from found.restart(kind)
+                continue
+            grown = _take(found, follower, text, clock(), (events := [])) or grown
+            yield from events
+        if grown:
+            seen = clock()
+        if once or found.done:
+            break
+        yield from found.wait(clock())
+        if patience is not None and clock() - max(seen, begun) > patience:
+            break
+        sleep(CHECKED)
+    for _, text in tail.close():
+        _take(found, follower, text, clock(), (events := []))
+        yield from events
+    told = f"{len(found.seconds)} steps"
+    if not follower.form:
+        told = "no step of a form that is known was seen"
+    status = found.status if found.seconds else 1
+    yield {"event": "end", "text": told, **found.summary(), "status": status,
+           "form": follower.form}  # fmt: skip
+
+
+def _take(
+    found: Watched, follower: Follower, text: str, now: float, events: list[dict[str, Any]]
+) -> bool:
+    """Take a line; whether it told a step."""
+    step = follower.feed(text)
+    if step is None:
+        return False
+    if follower.planned and not found.expected.steps:
+        found.expected = replace(found.expected, steps=follower.planned)
+    events += found.feed(step, now)
+    return True

@@ -1,0 +1,42 @@
+"""What the terminal shows of a run that was checked."""
+
+from __future__ import annotations
+
+from reckon.verbs.judging import Judged
+from reckon.verbs.results import Prediction
+from reckon.views.terminal import grid
+
+WORDS = ("fits", "doubtful", "does not fit")
+
+
+def show_judged(found: Judged) -> None:
+    """Print what was understood, the verdict, the time, and what would help most."""
+    result, plan = found.result, found.result.request.plan
+    if found.launch is not None:
+        said = ", ".join(f"{key}={value}" for key, value in found.launch.fields.items())
+        print(f"understood ({found.launch.dialect}): {said}")
+        if found.launch.unknown:
+            print(f"not known, which may matter: {', '.join(found.launch.unknown[:6])}")
+    memory = f"{result.peak_memory / 1e9:.1f} GB per device"
+    if isinstance(result, Prediction):
+        time = result.step_time
+        chance = f"{1.0 - result.p_oom:.0%} sure to fit"
+        what = f"{time.value:.4g} s per step ({time.low:.4g} to {time.high:.4g})"
+    else:
+        chance = "fits" if result.fits else "does not fit"
+        rate = result.output_tokens_per_s
+        what = (
+            f"first token {result.ttft.value * 1e3:.4g} ms, per token "
+            f"{result.tpot.value * 1e3:.4g} ms, {rate.value:.4g} output tokens/s "
+            f"({rate.low:.4g} to {rate.high:.4g})"
+        )
+    print(f"{WORDS[found.status]}: {float(plan.gpus):g} accelerators, {what}; {memory}, {chance}")
+    for doubt in found.doubts:
+        print(f"  {doubt}")
+    if found.helps:
+        rows = [
+            [f"{one.field} {one.before} -> {one.after}", f"{one.ratio - 1.0:+.1%}",
+             "fits" if one.fits else "may not fit"]
+            for one in found.helps
+        ]  # fmt: skip
+        print(grid(["what would help most", "cost", ""], rows, left=1))

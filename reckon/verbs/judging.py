@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +49,20 @@ TRIED: Mapping[str, tuple[dict[str, Any], ...]] = {
 """Changes that are tried, one at a time."""
 
 
+SERVED = {"precision": "weights", "kv_precision": "kv"}
+"""Fields of a serving plan that requests call otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one key: from what to what, its time over the present one (its output tokens per
-    second and accelerator of serving, inverted), and whether it fits."""
+    """A change of one key: from what to what, its time over the present one (of serving, that of an
+    output token times accelerators), its memory per device over that, and whether it fits."""
 
     field: str
     before: Any
     after: Any
     ratio: float
+    memory: float
     fits: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,6 +72,7 @@ class Change:
             "from": self.before,
             "to": self.after,
             "time_ratio": self.ratio,
+            "memory_ratio": self.memory,
             "fits": self.fits,
         }
 
@@ -223,39 +229,54 @@ def _cost(result: Prediction | ServingResult) -> float:
 def _helps(
     fields: Mapping[str, Any], result: Prediction | ServingResult, known: Calibration
 ) -> tuple[Change, ...]:
-    """The changes of one key that make a run fit, and then fastest."""
+    """The changes of one key that help most: of a run that does not fit those that need least
+    memory, of others those that cost least."""
     serving = isinstance(result, ServingResult)
-    plan = result.request.plan
-    own = _cost(result)
+    tight = _chance(result) > SURE
     found: list[Change] = []
-    for tried in TRIED["serving" if serving else "training"]:
-        ((field, asked),) = tried.items()
-        name = (
-            {"precision": "weights", "kv_precision": "kv"}.get(field, field) if serving else field
-        )
-        before = getattr(plan, name, None) if name != "concurrency" else fields.get(name)
-        after = _moved(before, asked)
-        if after is None or after == before:
-            continue
+    for field, before, after in _tried(fields, result):
         changed = {**fields, field: after}
         if field in ("tp", "pp"):
             changed.pop("dp", None)
         if not serving:
-            changed["gpus"] = int(plan.gpus)
+            changed["gpus"] = int(result.request.plan.gpus)
         try:
             other = predicted(changed, known)
         except InputError:
             continue
-        ratio = _cost(other) / own
-        better = _chance(other) < _chance(result) - 0.05 if _chance(result) > SURE else ratio < 0.99
-        if better and (_chance(other) <= SURE or _chance(other) < _chance(result)):
-            found.append(
-                Change(field, _plain(before), _plain(after), ratio, _chance(other) <= SURE)
-            )
+        one = Change(
+            field,
+            _plain(before),
+            _plain(after),
+            _cost(other) / _cost(result),
+            other.peak_memory / result.peak_memory,
+            _chance(other) <= SURE,
+        )
+        if one.memory < 0.97 if tight else one.fits and one.ratio < 0.99:
+            found.append(one)
+
+    def worth(one: Change) -> tuple[bool, float]:
+        return not one.fits, one.ratio if one.fits else one.memory
+
     best: dict[str, Change] = {}
-    for one in sorted(found, key=lambda change: (not change.fits, change.ratio)):
+    for one in sorted(found, key=worth):
         best.setdefault(one.field, one)
     return tuple(list(best.values())[:HELPS])
+
+
+def _tried(
+    fields: Mapping[str, Any], result: Prediction | ServingResult
+) -> Iterator[tuple[str, Any, Any]]:
+    """Fields, their present values and those that are tried."""
+    serving = isinstance(result, ServingResult)
+    for tried in TRIED["serving" if serving else "training"]:
+        ((field, asked),) = tried.items()
+        name = SERVED.get(field, field) if serving else field
+        own = getattr(result.request.plan, name, None)
+        before = fields.get(name) if name == "concurrency" else own
+        after = _moved(before, asked)
+        if after is not None and after != before:
+            yield field, before, after
 
 
 def _moved(before: Any, asked: Any) -> Any:

@@ -36,7 +36,7 @@ def show_judged(found: Judged) -> None:
     if found.helps:
         rows = [
             [f"{one.field} {one.before} -> {one.after}", f"{one.ratio - 1.0:+.1%}",
-             "fits" if one.fits else "may not fit"]
+             f"{one.memory - 1.0:+.0%}", "fits" if one.fits else "may not fit"]
             for one in found.helps
         ]  # fmt: skip
-        print(grid(["what would help most", "cost", ""], rows, left=1))
+        print(grid(["what would help most", "cost", "memory", ""], rows, left=1))

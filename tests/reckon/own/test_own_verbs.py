@@ -1,0 +1,231 @@
+"""check, compare and watch: what they say of runs that are about to start, or run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reckon
+from predictor.errors import InputError
+from reckon.logs.following import Expected, Tail, Watched
+from reckon.logs.steps import Step
+from reckon.verbs.contrasting import compare
+from reckon.verbs.judging import DOUBTFUL, FITS, WRONG, check
+from reckon.verbs.watching import watch
+
+Cli = Callable[..., tuple[int, str, str]]
+
+RUN = """model: llama3-8b
+system: dgx-h100
+gpus: 8
+tp: 2
+pp: 1
+global_batch: 16
+seq_len: 4096
+micro_batch: 1
+recompute: selective
+sharding: zero1
+precision: bf16
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(RUN)
+    return path
+
+
+def test_a_run_that_fits_is_what_predict_says(run: Path) -> None:
+    found = check(str(run))
+    assert found.status == FITS
+    own = reckon.predict_train("llama3-8b", "dgx-h100", run)
+    assert found.result.step_time.value == pytest.approx(own.step_time.value, rel=1e-12)  # type: ignore[union-attr]
+    assert len(found.helps) <= 3
+    for one in found.helps:
+        changed = {**found.result.inputs(), one.field: one.after}
+        assert one.ratio < 1, changed
+
+
+def test_a_run_that_does_not_fit_is_wrong_and_told_what_needs_less() -> None:
+    line = ("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 "
+            "--num-attention-heads 64 --swiglu --vocab-size 128256 --seq-length 8192 "
+            "--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 --bf16 "
+            "--frobnicate 3")  # fmt: skip
+    found = check(line, {"system": "dgx-h100"})
+    assert found.status == WRONG
+    assert found.launch is not None
+    assert found.launch.dialect == "megatron"
+    assert any("frobnicate" in doubt for doubt in found.doubts)
+    assert found.helps
+    assert all(one.memory < 1 for one in found.helps)
+
+
+def test_exit_statuses(cli: Cli, run: Path) -> None:
+    status, out, _ = cli("check", run)
+    assert (status, out.splitlines()[0].split(":")[0]) == (0, "fits")
+    engine = "vllm serve meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 1 --wonder 1"
+    beside = ("--system", "dgx-h100", "--set", "input_len=512", "--set", "output_len=64",
+              "--set", "concurrency=8")  # fmt: skip
+    status, out, _ = cli("check", engine, *beside, "--json", "-")
+    assert status == DOUBTFUL
+    assert json.loads(out)["status"] == "doubtful"
+    for wrong in ("gibberish --foo", "absent.sh"):
+        status, _, err = cli("check", wrong)
+        assert status == 2
+        assert err.count("\n") == 1
+
+
+def test_a_ratio_cancels_what_both_are_wrong_about(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(RUN.replace("tp: 2", "tp: 4"))
+    found = compare(str(run), str(other))
+    one, two = (reckon.predict_train("llama3-8b", "dgx-h100", path) for path in (run, other))
+    ratio = found.ratios["step_time"]
+    assert ratio.value == pytest.approx(two.step_time.value / one.step_time.value)
+    apart = two.step_time.high / one.step_time.low / (two.step_time.low / one.step_time.high)
+    assert ratio.high / ratio.low < apart
+    more = sum(b - a for _, a, b in found.terms)
+    assert more == pytest.approx(two.step_time.value - one.step_time.value, rel=1e-6)
+    back = compare(str(other), str(run)).ratios["step_time"]
+    assert back.value * ratio.value == pytest.approx(1.0)
+    same = compare(str(run), str(run)).ratios["step_time"]
+    assert same.value == 1.0
+    assert same.tie
+
+
+def test_results_plans_and_logs_are_compared(cli: Cli, run: Path, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    assert cli("predict", "train", run, "--json", result)[0] == 0
+    found = compare(str(result), str(run))
+    assert found.ratios["step_time"].value == pytest.approx(1.0, rel=1e-9)
+    log = tmp_path / "a.log"
+    log.write_text("".join(lines(range(1, 9), 2000.0)))
+    slower = tmp_path / "b.log"
+    slower.write_text("".join(lines(range(1, 9), 3000.0)))
+    assert compare(str(log), str(slower)).measured["step_time"] == pytest.approx(1.5)
+    with pytest.raises(InputError, match="no such file"):
+        compare(str(run), str(tmp_path / "absent.yaml"))
+
+
+def lines(numbers: Any, milliseconds: float) -> Iterator[str]:
+    for number in numbers:
+        samples = f"consumed samples: {number * 16:12d} | global batch size:    16"
+        spent = f"elapsed time per iteration (ms): {milliseconds:.1f}"
+        yield f" iteration {number:8d}/{40:8d} | {samples} | {spent} |\n"
+
+
+def test_a_tail_follows_growth_truncation_and_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert list(tail.read()) == []
+    path.write_text("one\ntw")
+    assert list(tail.read()) == [("line", "one")]
+    with path.open("a") as stream:
+        stream.write("o\n")
+    assert list(tail.read()) == [("line", "two")]
+    path.write_text("x\n")
+    assert list(tail.read()) == [("truncated", ""), ("line", "x")]
+    path.rename(tmp_path / "log.1")
+    with (tmp_path / "log.1").open("a") as stream:
+        stream.write("last of the old\n")
+    path.write_text("new\n")
+    found = list(tail.read())
+    assert found == [("line", "last of the old"), ("rotated", ""), ("line", "new")]
+    path.unlink()
+    assert list(tail.read()) == []
+    with_end = tmp_path / "cut"
+    with_end.write_text("no end")
+    tail = Tail(with_end)
+    assert list(tail.read()) == []
+    assert list(tail.close()) == [("line", "no end")]
+
+
+def feed(found: Watched, times: list[float], start: int = 1) -> list[str]:
+    events = []
+    for at, seconds in enumerate(times, start):
+        events += found.feed(Step(at, {"seconds": seconds}), float(at))
+    return [event["event"] for event in events]
+
+
+def test_changes_are_told_once() -> None:
+    found = Watched(Expected(1.0, 0.9, 1.1))
+    assert feed(found, [5.0] * 3 + [1.0] * 27) == ["inside"]
+    assert found.status == 0
+    assert feed(found, [1.0] * 10, 31) == []
+    assert "drift" in feed(found, [1.3] * 12, 41)
+    assert found.status == 1
+    assert "drift" in feed(found, [1.0] * 12, 53)
+    assert found.status == 0
+    assert feed(Watched(Expected(1.0, 0.9, 1.1)), [2.0] * 9) == ["outside"]
+
+
+def test_a_stall_is_told_and_its_end() -> None:
+    found = Watched(Expected(1.0, 0.5, 1.5))
+    feed(found, [1.0] * 6)
+    assert found.wait(30.0) == []
+    (event,) = found.wait(6.0 + 61.0)
+    assert event["event"] == "stalled"
+    assert found.wait(200.0) == []
+    assert found.status == 1
+    assert [e["event"] for e in found.feed(Step(7, {"seconds": 1.0}), 210.0)] == ["resumed"]
+    assert found.status == 0
+
+
+def test_time_left_and_cost_are_those_of_the_steps_to_come() -> None:
+    found = Watched(Expected(1.0, 0.5, 1.5, steps=110, price=3600.0))
+    feed(found, [1.0] * 10)
+    summary = found.summary()
+    assert summary["left_s"] == pytest.approx(100.0)
+    assert summary["cost"] == pytest.approx(110.0)
+    rated = Expected(tokens=8192.0 * 8, gpus=8.0)
+    assert rated.seconds(Step(1, {"tokens_per_s_per_gpu": 8192.0})) == pytest.approx(1.0)
+    assert math.isnan(Expected().seconds(Step(1, {"loss": 2.0})))
+
+
+def test_a_log_that_grows_stalls_is_cut_and_moves_away_is_followed(tmp_path: Path) -> None:
+    """The file is written between looks; the clock is the test's."""
+    path, now = tmp_path / "train.log", [0.0]
+    script: list[Callable[[], object]] = [
+        lambda: path.write_text("".join(lines(range(1, 11), 1000.0))),
+        lambda: now.__setitem__(0, now[0] + 100.0),
+        lambda: path.write_text("".join(lines(range(11, 13), 1000.0))),
+        lambda: path.rename(tmp_path / "old.log"),
+        lambda: path.write_text("".join(lines(range(13, 41), 1000.0))),
+    ]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if script:
+            script.pop(0)()
+
+    events = list(watch(path, clock=lambda: now[0], sleep=sleep))
+    names = [event["event"] for event in events]
+    assert [n for n in names if n in ("stalled", "truncated", "resumed", "rotated", "end")] == [
+        "stalled", "truncated", "resumed", "rotated", "end",
+    ]  # fmt: skip
+    assert (events[-1]["step"], events[-1]["steps"], events[-1]["form"]) == (40, 40, "megatron")
+    assert events[-1]["status"] == 0
+
+
+def test_a_watched_job_is_held_against_its_plan(cli: Cli, run: Path, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("".join(lines(range(1, 9), 1e6)))
+    status, out, _ = cli("watch", log, "--plan", run, "--once", "--json")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert status == 1
+    assert [event["event"] for event in events] == ["outside", "end"]
+    predicted = reckon.predict_train("llama3-8b", "dgx-h100", run).step_time
+    assert events[-1]["predicted_s"] == pytest.approx(predicted.value)
+    assert events[-1]["ratio"] == pytest.approx(1000.0 / predicted.value)
+    log.write_text("".join(lines(range(1, 9), predicted.value * 1e3)))
+    status, out, _ = cli("watch", log, "--plan", run, "--once")
+    assert status == 0
+    assert "inside" in out
+    assert cli("watch", tmp_path / "absent", "--once")[0] == 2
+    assert cli("watch", log, "--patience", "0", "--once")[0] == 0

@@ -85,8 +85,9 @@ def watch(
             if kind != "line":
                 yield from found.restart(kind)
                 continue
-            grown = _take(found, follower, text, clock(), (events := [])) or grown
-            yield from events
+            events = _take(found, follower, text, clock())
+            grown = grown or events is not None
+            yield from events or []
         if grown:
             seen = clock()
         if once or found.done:
@@ -96,8 +97,7 @@ def watch(
             break
         sleep(CHECKED)
     for _, text in tail.close():
-        _take(found, follower, text, clock(), (events := []))
-        yield from events
+        yield from _take(found, follower, text, clock()) or []
     told = f"{len(found.seconds)} steps"
     if not follower.form:
         told = "no step of a form that is known was seen"
@@ -106,14 +106,11 @@ def watch(
            "form": follower.form}  # fmt: skip
 
 
-def _take(
-    found: Watched, follower: Follower, text: str, now: float, events: list[dict[str, Any]]
-) -> bool:
-    """Take a line; whether it told a step."""
+def _take(found: Watched, follower: Follower, text: str, now: float) -> list[dict[str, Any]] | None:
+    """What a line changes; None where it tells no step."""
     step = follower.feed(text)
     if step is None:
-        return False
+        return None
     if follower.planned and not found.expected.steps:
         found.expected = replace(found.expected, steps=follower.planned)
-    events += found.feed(step, now)
-    return True
+    return found.feed(step, now)

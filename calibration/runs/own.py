@@ -37,7 +37,7 @@ UNKNOWN = ("recompute", "vpp", "cuda_graphs")
 USUAL = 0.6
 """Probability that a setting that is not stated is what the rules of completion say."""
 
-SHOWN = 0.4
+SHOWN = 1 / 3
 """Probability from which on another setting is taken, if it is the likeliest."""
 
 APART = 1.3

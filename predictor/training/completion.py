@@ -135,8 +135,7 @@ def complete_training(
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
     _precision(filler, model, cluster.accelerator)
-    _shown(filler, run, model)
-    habits = habits_of(filler, model)
+    habits = habits_of(_shown(filler, run, model), model)
     stated_recompute(values, habits)
     filler.run(recipe(values, model, cluster.accelerator, habits))
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
@@ -172,13 +171,14 @@ def complete_training(
     )
 
 
-def _shown(filler: Filler, run: RunParameters, model: Model) -> None:
+def _shown(filler: Filler, run: RunParameters, model: Model) -> Filler:
     """Fill in what one's own runs show, as far as the plan can have it."""
     for name, value in run.habits.items():
         stages = int(filler.values.get("pp") or 1)
         chunks = model.layers / stages / value if name == "vpp" else 1.0
         if name != "vpp" or (stages > 1 and chunks == int(chunks)):
             filler.fill(name, value, "as one's own runs are likeliest to be")
+    return filler
 
 
 def _routed(values: dict[str, Any], model: Model) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Tensors:
     present   whether there is such a stage
     first     index of the stage that the first rank runs
     measured  reserved memory of the first rank, NaN where not stated; (runs,)
-    divided   share of a full context that the plan has (`memory.beside`); (runs,)
+    divided   whether the plan has communicators (`memory.beside`); (runs,)
     out       whether the plan ran out of memory; (runs,)
     capacity  of the device; (runs,)
     """

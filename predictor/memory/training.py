@@ -44,8 +44,7 @@ class Allocation:
                    tensors come and go between longer-lived ones and leave holes, which those of
                    one micro-batch after the other do not
     fragmentation  share of all tensors that the allocator loses
-    context        bytes that framework and libraries take beside it, where a plan divides its work
-                   in three ways (`beside`)
+    context        bytes that framework and libraries take beside it on several devices (`beside`)
     """
 
     held: float
@@ -57,23 +56,19 @@ DRIVER = 0.6e9
 """What a process takes on its device before it has a communicator: the driver's context and the
 libraries' handles (PyTorch on recent parts, from memory) [bytes]."""
 
-FULL = 3.0
-"""Communicators with which what lies beside the tensors was measured: tensor, pipeline and data
-parallel."""
-
 
 def divided(plan: TrainingPlan) -> Array:
-    """In how many ways a plan divides its work over those with which contexts were measured, at
-    most 1."""
-    return np.asarray(np.minimum(plan.communicators, FULL) / FULL)
+    """1 where a plan runs on several devices, else 0. How many ways it divides its work in does not
+    matter: with a share for each, fewer of the nanotron sweep's plans are told right."""
+    return np.asarray(np.where(np.asarray(plan.gpus) > 1, 1.0, 0.0))
 
 
 def beside(share: Numeric, context: float) -> Array:
-    """What driver, libraries and communicators take beside the tensors [bytes]: each way in which
-    a plan divides its work has buffers of its own.
+    """What driver, libraries and communicators take beside the tensors [bytes]: a device by itself
+    has no communicator.
 
     share    `divided(plan)`
-    context  what a plan takes that divides its work in `FULL` ways or more
+    context  what plans on several devices take
     """
     return np.asarray(min(DRIVER, context) + max(context - DRIVER, 0.0) * np.asarray(share))
 

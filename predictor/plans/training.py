@@ -243,12 +243,6 @@ class TrainingPlan:
         return FROZEN_BYTES[self.frozen_precision] or self.weight_bytes
 
     @property
-    def communicators(self) -> Numeric:
-        """Ways of dividing the model or its data over more than one rank, 0..5."""
-        ways = (self.tp, self.pp, self.cp, self.dp, self.ep)
-        return sum((np.where(np.asarray(n) > 1, 1.0, 0.0) for n in ways), np.zeros(()))
-
-    @property
     def stage_ranks(self) -> Numeric:
         """Accelerators that hold one pipeline stage."""
         return self.tp * self.cp * self.dp

@@ -149,18 +149,13 @@ def test_the_allocator_loses_a_share_of_all_but_the_context(llama: Model, plan: 
     assert lost == pytest.approx(0.1 * sum(found.values()))
 
 
-@pytest.mark.parametrize(
-    ("fields", "ways"),
-    [({"tp": 1.0, "pp": 1.0, "dp": 1.0}, 0), ({"tp": 1.0, "pp": 1.0, "dp": 8.0}, 1),
-     ({"tp": 8.0, "pp": 1.0, "dp": 8.0}, 2), ({"tp": 8.0, "pp": 4.0, "dp": 8.0}, 3),
-     ({"tp": 8.0, "pp": 4.0, "dp": 8.0, "cp": 2.0}, 3)],
-)  # fmt: skip
-def test_each_way_of_dividing_work_has_buffers_of_its_own(
-    llama: Model, plan: Make, fields: dict[str, float], ways: int
+@pytest.mark.parametrize(("fields", "gb"), [({"dp": 1.0}, 0.6), ({"dp": 8.0}, 3.0)])
+def test_a_device_by_itself_has_no_communicators(
+    llama: Model, plan: Make, fields: dict[str, float], gb: float
 ) -> None:
-    """One device has the driver's 0.6 GB alone; three ways or more all of the context."""
-    found = classes(llama, plan(**fields), RunParameters(context=3e9))
-    assert found["context"] == pytest.approx(0.6e9 + 2.4e9 * ways / 3)
+    """The driver's 0.6 GB alone, or all of the context."""
+    found = classes(llama, plan(tp=1.0, pp=1.0, **fields), RunParameters(context=3e9))
+    assert found["context"] == pytest.approx(gb * 1e9)
 
 
 def test_frozen_weights_may_be_narrower_than_they_are_multiplied(llama: Model, plan: Make) -> None:

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test docs lint setup validate plans scoreboard calibration runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
+.PHONY: demo check-profile test docs lint setup validate plans scoreboard peers calibration runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -52,6 +52,9 @@ docs: setup              ## the documentation as pages in site/, without the net
 
 scoreboard: setup        ## regenerate the accuracy tables of docs/accuracy and of the README
 	$(BIN)/python tools/scoreboard.py
+
+peers: setup             ## install open peers from PyPI and print them beside reckon; half an hour
+	$(BIN)/python -m tools.peers --shared $(SHARED) --out docs/accuracy/peers.md
 
 runs: setup              ## refit only the run parameters of data/calibrations/default; minutes
 	@test -d $(SHARED) || { echo "make runs needs $(SHARED)"; exit 2; }
@@ -113,4 +116,4 @@ wheel: setup
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) dist build $(OUT) profile-out *.egg-info
+	rm -rf $(VENV) .peers dist build $(OUT) profile-out *.egg-info

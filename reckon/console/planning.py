@@ -54,7 +54,10 @@ def _training_bounds() -> list[click.Option]:
         option("price-per-gpu-hour", "Adds money.", "X", float, key="price"),
         option("memory-fraction", "Of the memory (default 0.95).", "X", float),
         switch("tp-in-node", "Tensor parallel inside the node only.", unless=None),
-        option("objective", "time or cost.", "O"),
+        option("objective", "time, cost, energy, money.", "O"),
+        option("power-limits", "To try for energy, money.", "W,W"),
+        option("slower", "For these: 0.05, 5 % at most.", "X", float),
+        option("price-per-kwh", "Adds it to money.", "X", float),
     ]
 
 

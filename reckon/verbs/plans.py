@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from predictor.timing import Calibration
 from predictor.training import TrainingPrediction, complete_training, predict, vary
 from predictor.units import GB
 from predictor.variation import LEVELS, NONE
+from reckon.verbs.frugal import MOST, Frugal, Thrift, frugal, reordered, thrift_of
 from reckon.verbs.results import SCHEMA_VERSION, plain
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
@@ -54,6 +55,12 @@ CLUSTER = ("system", "accelerator", "accelerators_per_node", "inter_link_gbps")
 """Keys that say where it runs."""
 
 P95 = LEVELS[1]
+
+SAVING = ("energy", "money")
+"""Objectives that power the best plans."""
+
+THRIFT = ("power_limits", "slower", "price_per_kwh")
+"""Keys of a search for them."""
 
 MOST_TIES = 200
 """Plans behind the winner that are held against it."""
@@ -81,10 +88,15 @@ class Own:
 
 @dataclass(frozen=True, eq=False)
 class TrainingSearch:
-    """A search as a user sees it; `result` has the arrays."""
+    """A search as a user sees it; `result` has the arrays.
+
+    frugal   plans of the least energy or money, where that was asked for: the ranking begins with
+             them
+    """
 
     result: SearchResult
     own: Own | None = None
+    frugal: tuple[Frugal, ...] = ()
 
     @property
     def plans(self) -> list[dict[str, Any]]:
@@ -173,6 +185,7 @@ class TrainingSearch:
             "accelerator": found.cluster.accelerator.name,
             "objective": found.objective,
             "limits": {name: getattr(found.limits, name) for name in LIMITS},
+            **({"frugal": [one.to_dict() for one in self.frugal[:top]]} if self.frugal else {}),
             "counts": {
                 name: getattr(found.counts, name)
                 for name in ("enumerated", "possible", "fitting", "timed")
@@ -253,6 +266,7 @@ def search(
     target: str | None = None,
     progress: Progress | None = None,
     each: bool = True,
+    thrift: Thrift | None = None,
     **limits: Any,
 ) -> TrainingSearch:
     """Find the best plans of training.
@@ -260,13 +274,15 @@ def search(
     model, cluster   as `predict_train` takes them
     plan         keys of a plan: `gpus`, `global_batch` (or `batch_tokens`), `seq_len`; what else
                  is stated, as a value, a list or a text 'LOW..HIGH', bounds the search
-    objective    'time' or 'cost'; None: cost where days are bounded, else time
+    objective    'time', 'cost', 'energy' or 'money' (energy and accelerators at their prices);
+                 None: cost where days are bounded, else time
     compare      a plan of one's own to hold against the best
     target       'megatron', 'torchtitan', ...: only plans that a launch line of it can say, with
                  its framework's defaults unless another is stated
     progress     told how much of the search is done, 0..1
     each         whether the best plan with each value of a field is found too (`alternatives`);
                  without, less is timed
+    thrift       of an objective of energy or money: limits of power to try, a deadline, prices
     limits       fields of `predictor.search.Limits`: memory_fraction, tp_in_node, tokens, days,
                  money, price
 
@@ -284,6 +300,9 @@ def search(
         stated.setdefault("framework", aim.dialect.framework)
         within = aim.rules
     bounds = Limits(**limits)
+    saving = objective in SAVING
+    if thrift is not None and not saving:
+        raise InputError(f"limits of power and a deadline need --objective {' or '.join(SAVING)}")
     goal = objective or ("cost" if bounds.days is not None else "time")
     result = search_train(
         model=own_model,
@@ -291,15 +310,20 @@ def search(
         fields=stated,
         calibration=known,
         limits=bounds,
-        objective=goal,
-        keep=keep,
+        objective="cost" if saving else goal,
+        keep=max(keep, MOST) if saving else keep,
         prune=prune,
         within=within,
         progress=progress,
         each=each,
     )
+    kept: tuple[Frugal, ...] = ()
+    if saving:
+        chosen = frugal(result, thrift or Thrift(), money=goal == "money")
+        result = reordered(result, [one.position for one in chosen])
+        kept = tuple(replace(one, position=at) for at, one in enumerate(chosen))
     own = None if compare is None else hold_against(result, stated, compare)
-    return TrainingSearch(result, own)
+    return TrainingSearch(result, own, kept)
 
 
 def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -375,5 +399,7 @@ def asked(
     if "price_per_gpu_hour" in rest:
         rest.setdefault("price", rest.pop("price_per_gpu_hour"))
     options |= {name: rest.pop(name) for name in (*LIMITS, "objective") if name in rest}
+    if own := {name: rest.pop(name) for name in THRIFT if name in rest}:
+        options["thrift"] = thrift_of(own)
     cluster = complete_cluster(Filler(spec.model_dump()))
     return search(model, cluster, rest, calibration, **options)

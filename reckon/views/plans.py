@@ -92,6 +92,31 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
     return grid(columns, rows, left=1)
 
 
+def frugal_table(found: TrainingSearch, top: int) -> str:
+    """Plans of the least energy or money under their limits of power."""
+    fastest = float(found.result.step_time.min())
+    first = found.frugal[0]
+    rows = []
+    for one in found.frugal[:top]:
+        rows.append(
+            [
+                str(one.position + 1),
+                brief(found.result.plan(one.position)),
+                "own" if one.limit is None else f"{one.limit:g}",
+                four(one.step_time),
+                f"{one.step_time / fastest - 1:+.1%}",
+                f"{one.power:.0f}",
+                four(one.energy / 1e3),
+                f"{one.energy / first.energy - 1:+.1%}",
+                "" if one.money is None else four(one.money),
+            ]
+        )
+    names = ["#", "least energy or money", "limit W", "step s", "over the fastest", "W",
+             "kJ/sample", "", "money/sample"]  # fmt: skip
+    shown = len(names) if first.money is not None else len(names) - 1
+    return grid(names[:shown], [row[:shown] for row in rows], left=2)
+
+
 def show_training(found: TrainingSearch, top: int) -> None:
     """Print a search."""
     result, counts = found.result, found.result.counts
@@ -107,6 +132,8 @@ def show_training(found: TrainingSearch, top: int) -> None:
         f"{counts.enumerated:,} plans: {counts.possible:,} possible, {counts.fitting:,} fit, "
         f"{counts.timed:,} timed, the others ruled out by a bound\n"
     )
+    if found.frugal:
+        print(frugal_table(found, top), end="\n\n")
     shown = list(range(min(top, len(result))))
     print(table(found, shown))
     print(f"= as fast as the best, within the {result.calibration.interval_level:.0%} interval\n")

@@ -194,6 +194,19 @@ class TrainingPlan:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def exchanges(self) -> Numeric:
+        """How often replicas exchange gradients in a step, and sharded weights, if there are any:
+        once, or with every micro-batch. Pipelines that keep gathered weights add gradients up and
+        reduce them after the last micro-batch (PyTorch 2.10, torch/distributed/pipelining/stage.py,
+        `backward_maybe_with_nosync`)."""
+        sharding = SHARDINGS[self.sharding]
+        if not sharding.per_micro_batch:
+            return 1.0
+        if sharding.weights and not self.reshard:
+            return np.where(np.asarray(self.pp) > 1, 1.0, self.micro_batches)
+        return self.micro_batches
+
+    @property
     def micro_batches(self) -> Numeric:
         """Micro-batches that each pipeline runs per step."""
         return self.global_batch / (self.dp * self.micro_batch)

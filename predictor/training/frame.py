@@ -137,7 +137,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         offload=_copies(model, plan, at, accelerator),
         update=np.where(present, update_time, 0.0),
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
-        repeats=whole(plan.micro_batches if sharding.per_micro_batch else 1.0),
+        repeats=whole(plan.exchanges),
         host=whole(1.0 if accelerator.is_host else 0.0),
         attention_cv=whole(plan.attention_cv),
         attention_skew=whole(plan.attention_skew),

@@ -358,13 +358,12 @@ def _replicas(
     """Collectives of one kind of parameters: groups `prefix`dp, `prefix`shard, ..."""
     hide_reduce = "backward" if plan.grad_overlap else ""
     hide_gather = "forward" if plan.param_overlap else ""
-    sharding = SHARDINGS[plan.sharding]
-    repeats = plan.micro_batches if sharding.per_micro_batch else 1.0
+    sharding, repeats = SHARDINGS[plan.sharding], plan.exchanges
     grads, weights = held.trained * plan.reduce_bytes, held.weights * plan.gather_bytes
     scatter, gather = f"{kind}gradients.scatter", f"{kind}weights.gather"
     if sharding.weights:
         pieces = layers + 1.0  # the layers, and the rest as one
-        weight, grad, count = weights / pieces, grads / pieces, pieces * plan.micro_batches
+        weight, grad, count = weights / pieces, grads / pieces, pieces * repeats
         group = f"{prefix}shard"
         yield _update(gather, "allgather", "forward", group, weight, count, hide_gather)
         if plan.reshard:
@@ -393,7 +392,7 @@ def gradient_collectives(
     layers    layers of the stage: sharded weights are gathered and reduced one by one
     shared    parameters of an embedding that first and last stage hold both (0 if untied)
 
-    Counts are per step; those of fully sharded weights repeat with every micro-batch.
+    Counts are per step (`TrainingPlan.exchanges`).
     """
     found = [*_replicas(plan, dense, "", "", plan.shard_group, layers)]
     if np.any(np.asarray(experts.weights) > 0):

@@ -187,6 +187,22 @@ def test_weights_that_are_kept_are_gathered_once(plan: Make) -> None:
     assert "shard allgather backward" not in per_step(plan(**common, reshard=False))
 
 
+def test_pipelines_that_keep_weights_exchange_once_a_step(plan: Make) -> None:
+    """However many micro-batches there are; without a pipeline, or where weights are dropped after
+    every pass, each gathers and reduces anew."""
+    few = {"tp": 1.0, "dp": 8.0, "global_batch": 64.0, "sharding": "fsdp"}
+    many = few | {"global_batch": 256.0}
+    gathered, reduced = "shard allgather forward", "shard reducescatter backward"
+    for fields, times in (
+        ({"pp": 4.0, "reshard": False}, 1.0),
+        ({"pp": 4.0}, 4.0),
+        ({"pp": 1.0, "reshard": False}, 4.0),
+    ):
+        one, other = (per_step(plan(**known, **fields)) for known in (few, many))
+        assert other[gathered] == pytest.approx(times * one[gathered])
+        assert other[reduced] == pytest.approx(times * one[reduced])
+
+
 def test_what_overlaps_hides_behind_a_product_that_exists(llama: Model, plan: Make) -> None:
     from predictor.work.training import step_operators
 

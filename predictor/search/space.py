@@ -51,6 +51,15 @@ class Block:
     def __len__(self) -> int:
         return len(self.index)
 
+    def parted(self, there: Mask, fields: Mapping[str, Any]) -> Iterator[Block]:
+        """The plans apart: those that are not `there`, and those that are, with other categories of
+        the step."""
+        for mask, changed in ((~there, {}), (there, fields)):
+            if mask.any():
+                rows = _only(self.rows, mask)
+                fixed = replace(self.fixed, **changed)
+                yield replace(self, fixed=fixed, rows=rows, index=self.index[mask])
+
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
         return _batch(self.fixed, _only(self.rows, chosen))
@@ -92,8 +101,9 @@ class Space:
     def blocks(self) -> Iterator[Block]:
         """Every plan once, in batches of one set of categories."""
         grid = self.grid()
-        inner = [c for c in self.choices if not _fields(c[0]) <= set(STEP_CATEGORIES)]
-        outer = [c for c in self.choices if _fields(c[0]) <= set(STEP_CATEGORIES)]
+        inner = [c for c in self.choices if self._reaches_layers(c[0])]
+        outer = [c for c in self.choices if not self._reaches_layers(c[0])]
+        piped = self._with_pipelines()
         varied: dict[tuple[str, ...], tuple[Columns, TrainingPlan, Index]] = {}
         for number, categories in enumerate(_combinations(inner)):
             fixed = self._fixed(categories)
@@ -116,7 +126,31 @@ class Space:
                     continue
                 both = replace(fixed, **_merged(others))
                 last, source = self._varied(_only(rows, there), self._axes(both, inner=False))
-                yield Block(both, last, number, index[there][source], base)
+                block = Block(both, last, number, index[there][source], base)
+                yield from block.parted(last["pp"] > 1, piped) if piped else [block]
+
+    def _reaches_layers(self, values: list[dict[str, Any]]) -> bool:
+        """Whether a choice changes anything inside a layer: by its own fields, or by habits of the
+        framework that go with them (no graphs under Megatron's FSDP)."""
+        if not _fields(values) <= set(STEP_CATEGORIES):
+            return True
+        made = [self._fixed((entry,)) for entry in values]
+        inside = [name for name in CATEGORY_FIELDS if name not in STEP_CATEGORIES]
+        return any(getattr(one, name) != getattr(made[0], name) for one in made for name in inside)
+
+    def _with_pipelines(self) -> dict[str, Any]:
+        """What of the whole step the framework does otherwise where there is a pipeline."""
+        if self.around is not None:
+            return {}
+        at = self.setting
+        alone, piped = (
+            template(at.model, at.cluster, at.given, {}, self.run, pp)[0] for pp in (1, 2)
+        )
+        return {
+            name: getattr(piped, name)
+            for name in STEP_CATEGORIES
+            if getattr(piped, name) != getattr(alone, name)
+        }
 
     def _mask(
         self, rows: Columns, choices: Sequence[Any], chosen: tuple[dict[str, Any], ...]
@@ -159,16 +193,17 @@ def template(
     given: Given,
     categories: Mapping[str, Any],
     run: RunParameters,
+    pp: int = 1,
 ) -> tuple[TrainingPlan, tuple[Assumption, ...]]:
-    """A plan of one accelerator with the defaults of its framework and precision, and what was
-    assumed for it; its numbers are to be replaced."""
+    """A plan of one accelerator, or of a pipeline of `pp`, with the defaults of its framework and
+    precision, and what was assumed for it; its numbers are to be replaced."""
     searched = {axis.field for axis in AXES}
     stated = {
         name: values[0]
         for name, values in given.items()
         if name not in searched and not isinstance(values, Range)
     }
-    alone = dict.fromkeys(("tp", "pp", "cp", "vpp", "micro_batch", "dp", "ep", "etp"), 1)
+    alone = dict.fromkeys(("tp", "cp", "vpp", "micro_batch", "dp", "ep", "etp"), 1) | {"pp": pp}
     fields = {"recompute": "none", "sharding": "none", **stated, **alone, **categories}
     spec = parse(TrainingPlanSpec, fields, "request")
     found = complete_training(spec, run, strict=False, model=model, cluster=cluster)

@@ -1,0 +1,60 @@
+"""A searched plan is the plan that a prediction of the same fields completes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog import TrainingPlanSpec, parse
+from predictor.catalog.artifacts import load
+from predictor.catalog.given import read_given
+from predictor.plans.training import CATEGORY_FIELDS
+from predictor.search.space import space_of
+from predictor.training import complete_training
+
+RUN = load("kernels-only").run
+LAYOUT = ("tp", "pp", "cp", "vpp", "micro_batch", "ep", "etp", "global_batch", "seq_len")
+TOLD = ("sharding", "recompute", "recompute_modules", "schedule", "rank_order", "cp_kind")
+REQUESTS: dict[str, dict[str, Any]] = {
+    "graphs go without FSDP": {
+        "model": "llama3-8b", "system": "gb200-nvl72", "framework": "megatron-bridge",
+        "precision": "bf16", "sharding": ["zero1", "fsdp"],
+    },
+    "weights stay gathered under pipelines": {
+        "model": "llama3-8b", "system": "dgx-h100", "framework": "torchtitan", "precision": "bf16",
+        "sharding": ["fsdp"],
+    },
+    "experts as the recipe has them": {
+        "model": "qwen3-30b-a3b", "system": "gb200-nvl72", "framework": "megatron-bridge",
+        "precision": "mxfp8", "sharding": ["zero1"], "ep": [4], "etp": [1],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(REQUESTS))
+def test_categories_of_every_block_are_those_of_a_prediction(name: str) -> None:
+    wanted = REQUESTS[name]
+    model, cluster = catalog.model(wanted["model"]), catalog.system(wanted["system"])
+    fields = {name: value for name, value in wanted.items() if name not in ("model", "system")}
+    fields |= {
+        "gpus": 8, "global_batch": 32, "seq_len": 4096, "tp": [1, 2], "pp": [1, 2], "cp": [1],
+        "vpp": [1], "micro_batch": [1], "recompute": "none", "cp_kind": "ring",
+        "schedule": "1f1b", "rank_order": "tp-cp-dp-pp",
+    }  # fmt: skip
+    seen = set()
+    for block in space_of(model, cluster, read_given(fields), RUN).blocks():
+        for row in range(len(block)):
+            plan = block.plan(np.array([row]))
+            told = {n: float(np.ravel(getattr(plan, n))[0]) for n in LAYOUT}
+            stated = {n: int(v) for n, v in told.items() if np.isfinite(v)}
+            stated |= {n: getattr(plan, n) for n in TOLD} | {"tp_overlap": plan.tp_overlap}
+            stated |= {n: wanted[n] for n in ("framework", "precision")} | {"gpus": 8}
+            spec = parse(TrainingPlanSpec, stated, "test")
+            own = complete_training(spec, RUN, strict=False, model=model, cluster=cluster).plan
+            differ = [n for n in CATEGORY_FIELDS if getattr(plan, n) != getattr(own, n)]
+            assert not differ, stated
+            seen.add((plan.sharding, plan.cuda_graphs, plan.reshard, plan.dispatch))
+    assert len(seen) >= (1 if name.startswith("experts") else 2)

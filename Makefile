@@ -39,6 +39,7 @@ lint: setup
 validate: setup          ## the published tables, whole
 	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
 	$(BIN)/reckon validate data/reference/training.csv --folds source
+	$(BIN)/reckon validate data/reference/unseen.csv
 	@test ! -d $(SHARED) || $(BIN)/python -m calibration.checks.sweep $(SHARED)
 
 plans: setup             ## how good searched plans are: published winners, a measured sweep

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -356,12 +357,16 @@ def models(shared: Path, out: Path) -> None:
 
 
 def references(shared: Path, out: Path) -> None:
-    """Published points: every column but the page title; rows that state a step time or memory."""
+    """Published points: every column but the page title; rows that state a step time or memory.
+    Those of `tools/facts/unseen.csv` go to a table of their own, which no fit reads."""
     table = pd.read_csv(shared / "reference" / "training.csv", low_memory=False)
     table = table[table.step_time_s.notna() | table.memory_gb_per_gpu.notna()]
-    rows = [{k: clean(v) for k, v in row.items()} for row in table.to_dict("records")]
     columns = [column for column in table.columns if column != "source_title"]
-    write(out / "reference" / "training.csv", rows, columns)
+    apart = {(row["source"], row["point_id"]) for row in facts("unseen")}
+    unseen = [pair in apart for pair in zip(table.source, table.point_id, strict=True)]
+    for name, mask in (("training", np.logical_not(unseen)), ("unseen", unseen)):
+        rows = [{k: clean(v) for k, v in row.items()} for row in table[mask].to_dict("records")]
+        write(out / "reference" / f"{name}.csv", rows, columns)
     table = pd.read_csv(shared / "reference" / "memory_validation_korthikanti.csv")
     table = table.drop(columns=["calculon", "calculon_err_pct"])
     write(

@@ -8,6 +8,7 @@ import pytest
 from calibration.tables.dimensions import base_name, model_of
 from calibration.tables.runs import Point, Skipped, amended, point_of
 from predictor import catalog
+from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.timing.calibration import RunParameters
 
@@ -278,3 +279,20 @@ def test_every_amended_row_is_a_published_one() -> None:
     pairs = set(zip(known["source"], known["point_id"], strict=True))
     assert set(zip(rows["source"], rows["point_id"], strict=True)) <= pairs
     assert set(rows["column"]) <= set(known.columns)
+
+
+def test_rows_that_judge_are_in_no_fit() -> None:
+    """`unseen.csv` is what `make validate` scores without ever having fitted to it."""
+    folder = catalog.data_dir() / "reference"
+    fitted, unseen = (
+        {
+            tuple(row)
+            for row in pd.read_csv(folder / name, low_memory=False)[
+                ["source", "point_id"]
+            ].to_numpy()
+        }
+        for name in ("training.csv", "unseen.csv")
+    )
+    assert len(unseen) > 100
+    assert not fitted & unseen
+    assert not {point for _, point in unseen} & load("default").fitted_points

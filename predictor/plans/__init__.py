@@ -1,6 +1,7 @@
 """How it is laid out and what is asked: plans of training and serving, rules, schedules."""
 
 from predictor.plans.batches import Batch, Request, batches
+from predictor.plans.chunks import in_chunks
 from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
     EXPLAIN,
@@ -157,6 +158,7 @@ __all__ = [
     "default_of",
     "enforce",
     "feasible",
+    "in_chunks",
     "in_flight",
     "near_divisors",
     "near_multiples",

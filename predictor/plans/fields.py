@@ -224,6 +224,12 @@ def expert_fields(touches: tuple[str, ...]) -> tuple[PlanField, ...]:
     """What both plans say of how tokens fall on experts; from it follows `expert_load`."""
     return (
         PlanField(
+            "expert_chunks", COUNT, "Parts in which tokens go to their experts and back.", touches,
+            default="1", reason="one after the other unless stated",
+            more="Dispatch, experts and combine of the parts overlap (EPS-MoE: Qian et al. 2024); "
+            "each is smaller.",
+        ),
+        PlanField(
             "expert_loads", TEXT, "How tokens fall on experts.", touches,
             default="as `expert_load` says", held="",
             more="`even`, but for chance; `dirichlet:A`; `zipf:S`; `one-hot`; or a file with a "

@@ -148,6 +148,7 @@ class ServingPlan:
     acceptance: Numeric = 0.7
     draft_cost: Numeric = 0.0
     expert_load: Numeric = 1.0
+    expert_chunks: Numeric = 1.0
     prefill_workers: Numeric = 0.0
     prefill_tp: Numeric = 1.0
     kv_rate: Numeric = np.inf

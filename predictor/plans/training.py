@@ -151,6 +151,7 @@ class TrainingPlan:
     ep: Numeric = 1.0
     etp: Numeric = 1.0
     expert_load: Numeric = 1.0
+    expert_chunks: Numeric = 1.0
     routed_nodes: Numeric = np.nan
     lora_rank: Numeric = 16.0
     document: Numeric = np.nan
@@ -300,6 +301,7 @@ LAYER_FIELDS = (
     "ep",
     "etp",
     "expert_load",
+    "expert_chunks",
     "routed_nodes",
     "lora_rank",
     "vocab_multiple",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model, Tower, around_layers, encoder
-from predictor.plans import NATIVE, ServingPlan, runnable
+from predictor.plans import NATIVE, ServingPlan, in_chunks, runnable
 from predictor.serving.kernels import as_run
 from predictor.timing import (
     BOUNDS,
@@ -387,7 +387,27 @@ def body(
     )
     moved = pass_collectives(model, plan, tokens, rows)
     talk = _communication(moved, plan, cluster, calibration, captured)
+    # Passes that decode have too few tokens to cut.
+    if sustained and np.any(np.asarray(plan.expert_chunks) > 1) and model.is_moe:
+        small = replace(plan, expert_load=plan.expert_load / plan.expert_chunks)
+        part = _layers(model, cluster, small, tokens, calibration, sustained).plus(
+            _communication(
+                pass_collectives(model, small, tokens, rows), small, cluster, calibration, captured
+            )
+        )
+        talk = _overlapped(talk, layers, part, plan.expert_chunks)
     return layers.plus(ends).plus(talk)
+
+
+def _overlapped(talk: Pass, layers: Pass, part: Pass, chunks: Numeric) -> Pass:
+    """Communication of a pass where tokens go to their experts in parts: what of it shows beside
+    the experts. Collectives and experts of a part are those of ranks with so much less to do."""
+    name = "ep_communication"
+    whole = in_chunks(part.terms[name], part.terms["experts"], chunks)
+    shown = np.where(
+        np.asarray(chunks) > 1, np.maximum(whole - layers.terms["experts"], 0.0), talk.terms[name]
+    )
+    return replace(talk, terms={**talk.terms, name: shown})
 
 
 def _layers(

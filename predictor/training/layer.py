@@ -7,8 +7,8 @@ rest share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import LAYER_FIELDS, TrainingPlan
+from predictor.plans import LAYER_FIELDS, TrainingPlan, in_chunks
 from predictor.timing import (
     Calibration,
     Span,
@@ -180,8 +180,12 @@ def _inside(
     plan: TrainingPlan,
     cluster: Cluster,
     calibration: Calibration,
+    chunked: Mapping[str, Array] | None = None,
 ) -> dict[tuple[Slot, int], Exchange]:
-    """Collectives inside a stage, those that the plan has."""
+    """Collectives inside a stage, those that the plan has.
+
+    chunked  time of those that overlap with what they serve, by name (`_chunked`)
+    """
     position = {operator.name: index for index, operator in enumerate(work.operators)}
     ranks, shape = groups(plan), plan.shape
     found: dict[tuple[Slot, int], Exchange] = {}
@@ -204,9 +208,68 @@ def _inside(
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
-        found[(slot, taken[slot])] = exchange(
-            collective, ranks, window, shape, cluster, calibration, known=known
+        one = exchange(collective, ranks, window, shape, cluster, calibration, known=known)
+        if collective.name in (chunked or {}):
+            one = replace(one, time=filled(chunked[collective.name], shape))
+        found[(slot, taken[slot])] = one
+    return found
+
+
+TRAVEL = {"forward": "", "recompute": ".again", "backward": ".bwd"}
+"""What names of dispatches and combines end with, by phase."""
+
+AMONG_EXPERTS = ("moe.up", "moe.down", "moe.activation", "moe.sort", "moe.unsort", "moe.bias")
+"""How names of kernels begin that work on what has come to a rank's experts."""
+
+
+def _by_phase(work: Worklist, shape: tuple[int, ...]) -> dict[str, Array]:
+    """Seconds of the experts by phase, of one mixture."""
+    found = dict.fromkeys(TRAVEL, np.zeros(shape))
+    for position, one in enumerate(work.operators):
+        if one.name.startswith(AMONG_EXPERTS):
+            found[one.phase] = found[one.phase] + work.timing.time[position] * one.count
+    return found
+
+
+def _chunked(
+    model: Model,
+    work: Worklist,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration,
+) -> dict[str, Array]:
+    """Where tokens go to their experts in parts: what of dispatch and combine shows, by their
+    names, all of it as the dispatch's; of plans that overlap them in no other way.
+
+    Experts and collectives of a part are those of a rank with so much less to do.
+    """
+    parts = np.asarray(plan.expert_chunks, float)
+    if not np.any(parts > 1) or not model.is_moe or plan.ep_overlap:
+        return {}
+    shape = plan.shape
+    small = replace(plan, expert_load=plan.expert_load / parts)
+    operators = step_operators(model, small)
+    timing = operator_times(
+        operators,
+        cluster.accelerator,
+        calibration,
+        shape,
+        sustained=True,
+        host=cluster.accelerator.host_time(plan.tp),
+    )
+    whole, part = (_by_phase(one, shape) for one in (work, Worklist(tuple(operators), timing)))
+    ranks, found = groups(small), {}
+    called = {c.name: c for c in step_collectives(model, small)}
+    for phase, end in TRAVEL.items():
+        there, back = (called.get(f"moe.{way}{end}") for way in ("dispatch", "combine"))
+        if there is None or back is None:
+            continue
+        travel = sum(
+            exchange(c, ranks, 0.0, shape, cluster, calibration).time for c in (there, back)
         )
+        shown = np.maximum(in_chunks(travel, part[phase], parts) - whole[phase], 0.0)
+        found[there.name] = shown
+        found[back.name] = np.zeros(shape)
     return found
 
 
@@ -304,7 +367,8 @@ def layer_parts(
             before = counts.get(operator.module, zero)
             counts[operator.module] = before + alone * operator.count * each
     listed = Worklist(tuple(operators), timing)
-    inside = _inside(step_collectives(model, base), listed, base, cluster, calibration)
+    chunked = _chunked(model, listed, base, cluster, calibration)
+    inside = _inside(step_collectives(model, base), listed, base, cluster, calibration, chunked)
     spreads = {family: filled(value, shape) for family, value in sigmas.items()}
     return LayerParts(
         base=base,

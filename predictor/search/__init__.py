@@ -25,6 +25,7 @@ from predictor.search.fleets import (
     search_engines,
 )
 from predictor.search.layouts import Progress, search_train
+from predictor.search.post_training import Iteration, Rollouts, iterations
 from predictor.search.ranking import (
     MEMORY_FRACTION,
     OBJECTIVES,
@@ -43,9 +44,11 @@ __all__ = [
     "Alternative",
     "Engine",
     "Engines",
+    "Iteration",
     "Limits",
     "Progress",
     "Ratio",
+    "Rollouts",
     "SearchResult",
     "Timed",
     "Within",
@@ -56,6 +59,7 @@ __all__ = [
     "differences",
     "engine_brief",
     "interruption",
+    "iterations",
     "mapping",
     "over_best",
     "ratio",

@@ -209,7 +209,7 @@ def _inside(
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
         one = exchange(collective, ranks, window, shape, cluster, calibration, known=known)
-        if collective.name in (chunked or {}):
+        if chunked and collective.name in chunked:
             one = replace(one, time=filled(chunked[collective.name], shape))
         found[(slot, taken[slot])] = one
     return found

@@ -62,7 +62,11 @@ class Verbs(click.Group):
 
 def predict_verbs() -> click.Group:
     """`reckon predict`."""
-    places = {"train": "predicting:train_command", "infer": "predicting:infer_command"}
+    places = {
+        "train": "predicting:train_command",
+        "infer": "predicting:infer_command",
+        "rl": "rolling:rl_command",
+    }
     return Verbs("predict", "Predict a run.", places)
 
 

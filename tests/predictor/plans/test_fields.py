@@ -124,6 +124,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "first_layers": ("llama3-8b", {**BASE, "vpp": 1}, 14),
     "last_layers": ("llama3-8b", {**BASE, "vpp": 1}, 14),
     "expert_load": ("mixtral-8x7b", EXPERTS, 1.5),
+    "expert_chunks": ("mixtral-8x7b", EXPERTS, 2),
     "packing": ("llama3-8b", PACKED, "balanced"),
     "cp_sharding": ("llama3-8b", PACKED, "document"),
     "expert_loads": ("mixtral-8x7b", EXPERTS, "zipf:0.6"),

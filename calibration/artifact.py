@@ -144,9 +144,8 @@ def _link_entry(link: LinkModel) -> dict[str, Any]:
 
 
 def _learned(calibration: Calibration) -> dict[str, Any]:
-    """What own runs of training and of serving say, where any were measured."""
-    found = {"own": calibration.own, "served": calibration.served}
-    return {name: learned_mapping(one) for name, one in found.items() if one is not None}
+    """What own runs of training say, where any were measured."""
+    return {} if calibration.own is None else {"own": learned_mapping(calibration.own)}
 
 
 def manifest(

@@ -325,6 +325,5 @@ def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameter
         fitted_files=frozenset(manifest["fitted"]["files"]),
         fitted_points=frozenset(manifest["fitted"]["point_ids"]),
         own=read_learned(manifest.get("own")),
-        served=read_learned(manifest.get("served")),
         provenance={**manifest["provenance"], ENGINES: serving.origin},
     )

@@ -14,8 +14,8 @@ from predictor.catalog.tables import data_dir
 from predictor.errors import InputError
 from predictor.timing import Learned, Prior, Traits, learn
 
-OWN = "own"
-"""Folder of the priors: `training.json` and `serving.json`."""
+OWN, TRAINING = "own", "training.json"
+"""Folder and file of the prior."""
 
 
 def read_prior(content: Mapping[str, Any]) -> Prior:
@@ -32,9 +32,9 @@ def _prior(path: Path) -> Prior:
         raise InputError(f"cannot read the prior {path}: {error}") from None
 
 
-def own_prior(kind: str = "training") -> Prior:
-    """The prior of own runs of a kind, 'training' or 'serving', as published sources have it."""
-    return _prior(data_dir() / OWN / f"{kind}.json")
+def own_prior() -> Prior:
+    """The prior of own training runs, as published sources have it."""
+    return _prior(data_dir() / OWN / TRAINING)
 
 
 def read_learned(content: Mapping[str, Any] | None) -> Learned | None:

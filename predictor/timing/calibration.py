@@ -300,8 +300,7 @@ class Resolved:
 class Calibration:
     """Everything fitted, with its provenance.
 
-    own, served   what a handful of one's own training runs, and of one's own benchmarks of serving,
-                  say of others; None where none were measured
+    own   what a handful of one's own training runs says of others; None where none were measured
     """
 
     name: str
@@ -312,7 +311,6 @@ class Calibration:
     serving: ServingParameters = field(default_factory=ServingParameters)
     transfer_sigma: Mapping[str, float] = field(default_factory=dict)
     own: Learned | None = None
-    served: Learned | None = None
     interval_level: float = 0.8
     interval_q: float = 1.2816
     fitted_files: frozenset[str] = frozenset()

@@ -13,11 +13,14 @@ from calibration.runs.apart import take_apart
 from calibration.runs.own import adapt_runs
 from calibration.runs.own import suggest as suggested
 from calibration.runs.prior import block
+from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
+from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.catalog import load, own_prior
 from predictor.errors import InputError
+from predictor.schema import INFERENCE_KEY
 from predictor.timing import Calibration, RunParameters
 from reckon.verbs.runs import read_runs
 
@@ -69,8 +72,16 @@ def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
 
     Raises InputError where no run can be used, and where runs contradict each other, by name.
     """
-    known = load(calibration)
-    return adapt_runs(known, points_of(rows_of(runs), known.run)).calibration
+    known, table = load(calibration), rows_of(runs)
+    if INFERENCE_KEY in table:
+        rows = check_runs(table, "the benchmarks").to_dict("records")
+        made = [inference_point(row, known.run) for row in rows]
+        points = [one for one in made if isinstance(one, InferencePoint)]
+        if not points:
+            why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
+            raise InputError(f"none of {len(made)} benchmarks can be used{why}")
+        return adapt_engines(known, points).calibration
+    return adapt_runs(known, points_of(table, known.run)).calibration
 
 
 def suggest(

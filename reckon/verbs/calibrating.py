@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date
@@ -13,11 +14,17 @@ from calibration.kernels.models import fit_kernels
 from calibration.network.fit import fit_links
 from calibration.runs.fit import LEAST_SOURCES, default_run, fit_runs, read_points
 from calibration.runs.own import adapt_runs
+from calibration.serving.fit import read_inference
+from calibration.serving.own import adapt_engines
+from calibration.sources.reading import read_table
 from calibration.tables.kernel_table import gaps
 from calibration.tables.profiles import read_measurements
 from predictor import catalog
-from predictor.catalog import load
+from predictor.catalog import FILE as SERVING
+from predictor.catalog import engines_mapping, load
 from predictor.errors import InputError
+from predictor.files import write_text
+from predictor.schema import INFERENCE_KEY
 from predictor.timing import Calibration
 
 
@@ -68,6 +75,9 @@ def calibrate(
         },
     )
     write(fitted, Path(out), {key: heldout_table(fits) for key, fits in heldout.items()})
+    if fitted.serving is not start.serving:
+        text = json.dumps(engines_mapping(fitted.serving), indent=1) + "\n"
+        write_text(Path(out) / SERVING, text)
     return {
         "name": fitted.name,
         "out": str(out),
@@ -125,6 +135,12 @@ class _Told:
 
 def _runs(calibration: Calibration, paths: list[Path]) -> _Told:
     """Run parameters fitted to runs of several sources, or what one's own say of others."""
+    served = [path for path in paths if INFERENCE_KEY in read_table(path)]
+    if served:
+        if len(served) < len(paths):
+            raise InputError("give --reference with runs of training, or of serving, not both")
+        own = adapt_engines(calibration, read_inference(served, calibration.run))
+        return _Told(own.calibration, list(own.points), own.words)
     points = read_points(paths, calibration.run)
     names = [point.point_id for point in points]
     if len({point.source for point in points}) >= LEAST_SOURCES:

@@ -1,0 +1,200 @@
+"""A handful of one's own serving benchmarks: what they say of the engine, its host and its
+collectives.
+
+The engine's parameters (`predictor.timing.EngineParameters`) of all runs move together: least
+squares on log errors with a prior around what published runs say, robust to odd rows. What sources
+of published benchmarks differ in beside the engine's mean is the prior's width: host time of a
+pass 0.83, of a sequence 0.59, of a request 0.49, collectives 0.36 (log-standard-deviations,
+METHOD_OWNRUNS of the shared notes); kernels were measured, and stay close.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from calibration.robust import cauchy, with_priors
+from calibration.serving.engines import KNEE, parameters_of, telling
+from calibration.serving.spreads import class_of
+from calibration.serving.timed import Timed, published, select, timed, values
+from calibration.tables.requests import InferencePoint
+from predictor.arrays import Array
+from predictor.errors import InputError
+from predictor.timing import ENGINE_FIELDS, Calibration, EngineParameters, ServingParameters
+
+WIDTHS: dict[str, float] = {
+    "decode": 0.15, "prefill": 0.2, "communication": 0.36, "gap": 0.3, "launch": 0.5,
+    "step": 0.83, "sequence": 0.59, "request": 0.49, "mixing": 0.2, "burst": 0.2,
+}  # fmt: skip
+"""Log-standard-deviation of an engine's parameter in one's own hands about the published one."""
+
+NOISE, QUEUED = 0.08, 0.3
+"""Log error of a benchmark beside what its engine explains; of first tokens under load."""
+
+WITHIN = 0.1
+"""The same of what is common to one's runs but no parameter of the engine's."""
+
+STARTS = (1.0, 3.0, 10.0)
+"""Factors on the host's time for a pass from which the search starts: one that hides behind the
+device's time has no slope."""
+
+APART = 1.5
+"""Benchmarks of one configuration whose figures differ by more contradict each other."""
+
+TOLD = {
+    "decode": "passes that decode take {0:.2f} x the device time",
+    "prefill": "passes over prompts take {0:.2f} x the device time",
+    "communication": "collectives take {0:.2f} x the time",
+    "step": "the host takes {0:.2f} x the time for a pass",
+    "sequence": "the host takes {0:.2f} x the time for a running sequence",
+    "request": "a request waits {0:.2f} x as long in the front end",
+}
+"""What a parameter is in words, by its factor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A calibration that knows one's own benchmarks; what they said, a line each; their ids."""
+
+    calibration: Calibration
+    words: tuple[str, ...]
+    points: tuple[str, ...]
+
+
+def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) -> Served:
+    """Adapt a calibration's engines to one's own benchmarks of serving.
+
+    points   rows of an inference table; open loops are left out
+
+    Raises InputError where none can be used, and where two contradict each other, by name.
+    """
+    check_agree(points)
+    found, refused = timed(points, calibration)
+    found = select(found, telling(found)) if found.points else found
+    if not found.points:
+        why = refused[0][1] if refused else "no closed loop and no static batch among them"
+        raise InputError(f"none of {len(points)} benchmarks can be used: {why}")
+    base = parameters_of(found, calibration.serving.engines)
+    shift, spread = fit_shift(found, base)
+    left = np.log(published(found)) - _predicted(found, base, shift)
+    engines = dict(calibration.serving.engines)
+    for point in found.points:
+        plan = point.request.plan
+        name = _label(calibration.serving, plan.framework, plan.era)
+        known = calibration.serving.of(plan.framework, plan.era)
+        engines[name] = _moved(known, shift)
+    sigma = _sigma(calibration.serving, found, left)
+    names = tuple(point.point_id for point in found.points)
+    serving = replace(
+        calibration.serving,
+        engines=engines,
+        sigma=sigma,
+        points=calibration.serving.points | frozenset(names),
+        origin=f"adapted to {len(names)} figures of one's own",
+    )
+    made = replace(
+        calibration,
+        serving=serving,
+        provenance={**calibration.provenance, "own_benchmarks": list(names)},
+    )
+    return Served(made, _words(shift, spread), names)
+
+
+def check_agree(points: Sequence[InferencePoint]) -> None:
+    """Raise InputError where two figures of the same configuration differ by more than `APART`."""
+    seen: dict[str, InferencePoint] = {}
+    for point in points:
+        request = point.request
+        key = repr((request.model, request.cluster.name, request.cluster.accelerator.name,
+                    request.plan, point.metric, point.rate))  # fmt: skip
+        other = seen.setdefault(key, point)
+        if not 1.0 / APART <= point.value / other.value <= APART:
+            raise InputError(
+                f"benchmarks {other.point_id} and {point.point_id} are of the same configuration "
+                f"and state {other.value:.4g} and {point.value:.4g}; leave out the one that is "
+                "wrong, or state what differs between them"
+            )
+
+
+def _label(serving: ServingParameters, framework: str, era: str) -> str:
+    """The name under which an engine's parameters are kept that hold in an era."""
+    own = serving.of(framework, era)
+    return next((k for k, v in serving.engines.items()
+                 if v is own and k.partition(" until ")[0] == framework), framework)  # fmt: skip
+
+
+def _moved(known: EngineParameters, shift: Array) -> EngineParameters:
+    """Parameters whose logarithms are moved."""
+    return EngineParameters(
+        *(
+            float(getattr(known, name)) * math.exp(move)
+            for name, move in zip(ENGINE_FIELDS, shift.tolist(), strict=True)
+        )
+    )
+
+
+def _predicted(found: Timed, base: EngineParameters, shift: Array) -> Array:
+    """Logs of what the points state, predicted with moved parameters."""
+    moved = EngineParameters(
+        *(
+            np.asarray(getattr(base, n)) * np.exp(s)
+            for n, s in zip(ENGINE_FIELDS, shift, strict=True)
+        )
+    )
+    return np.log(values(found, moved)[0])
+
+
+def fit_shift(found: Timed, base: EngineParameters) -> tuple[Array, Array]:
+    """By how much the logs of an engine's parameters move, and the standard deviation of that,
+    (parameters,) each.
+
+    base   parameters of every point
+    """
+    target = np.log(published(found))
+    width = np.array([WIDTHS[name] for name in ENGINE_FIELDS])
+    queued = [p.metric == "ttft_s" and p.kind == "serving" for p in found.points]
+    scale = np.where(queued, QUEUED, NOISE)
+
+    def residuals(state: Array) -> Array:
+        off = (_predicted(found, base, state * width) - target) / scale
+        return np.concatenate([off, state])
+
+    ones = np.ones(len(found.points))
+    loss = with_priors(cauchy, ones, KNEE)
+    step = np.array([float(name == "step") for name in ENGINE_FIELDS]) / width
+    tried = [
+        least_squares(residuals, np.log(start) * step, loss=loss, ftol=1e-6) for start in STARTS
+    ]
+    best = min(tried, key=lambda one: float(one.cost))
+    slopes = best.jac[: len(ones)]
+    doubt = np.linalg.inv(slopes.T @ slopes + np.eye(len(width)))
+    return best.x * width, np.sqrt(np.diag(doubt)) * width
+
+
+def _sigma(known: ServingParameters, found: Timed, left: Array) -> dict[str, float]:
+    """Spreads by class: of those that one's own figures are of, what is left of them and what of
+    the old spread they do not settle."""
+    sigma = dict(known.sigma)
+    labels = [class_of(point) for point in found.points]
+    for label in set(labels):
+        own = left[[one == label for one in labels]]
+        metric, _, kind = label.partition(".")
+        old = known.spread(metric, kind)
+        sure = old**2 / (old**2 + WITHIN**2 + NOISE**2 / len(own))
+        rest = max(float(np.sqrt(np.mean(own**2))), NOISE)
+        sigma[label] = round(min(math.hypot(rest, old * math.sqrt(1.0 - sure)), old), 4)
+    return sigma
+
+
+def _words(shift: Array, spread: Array) -> tuple[str, ...]:
+    """What moved by more than it is uncertain, a line each with an interval of 80 %."""
+    found = []
+    for name, move, wide in zip(ENGINE_FIELDS, shift.tolist(), spread.tolist(), strict=True):
+        if name in TOLD and abs(move) > 0.7 * wide:
+            low, high = (math.exp(move + sign * 1.2816 * wide) for sign in (-1, 1))
+            found.append(f"{TOLD[name].format(math.exp(move))} ({low:.2f} to {high:.2f})")
+    return tuple(found)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from calibration.runs.apart import Runs, take_apart
 from calibration.runs.descent import fit_parameters
 from calibration.runs.fit import default_run, read_points
 from calibration.runs.levels import fit_levels
+from calibration.runs.own import suggest
 from calibration.runs.prior import Block, block, fit_prior, write_prior
 from calibration.tables.sweep import healthy_points
 from predictor.arrays import Array, Index
@@ -153,6 +154,57 @@ def table(drawn: Sequence[Drawn], known: Sequence[int] = KNOWN) -> dict[int, dic
     return found
 
 
+def chosen_by_suggestion(one: Drawn, known: int) -> Index:
+    """Runs of a source that `suggest` asks for, all of its runs being cared about."""
+    names = [str(at) for at in range(len(one.block.residual))]
+    found = suggest(None, one.prior, one.block.traits, names, known)
+    return np.array([int(each.name) for each in found], dtype=np.intp)
+
+
+def suggested(drawn: Sequence[Drawn], known: Sequence[int] = KNOWN[1:]) -> list[str]:
+    """Lines: errors with runs that were suggested beside those with runs drawn at random."""
+    lines = [f"{'suggested':10} {'k':>3} {'n':>4} {'asked':>7} {'random':>7}"]
+    for k in known:
+        able = [one for one in drawn if len(one.block.residual) >= k + 3]
+        asked = [shot(one, k, 0, chosen_by_suggestion(one, k)).error for one in able]
+        by_lot = [
+            float(np.mean([shot(one, k, seed).error for seed in range(SEEDS)])) for one in able
+        ]
+        lines.append(
+            f"{'':10} {k:>3} {len(able):>4} {np.mean(asked):>7.1%} {np.mean(by_lot):>7.1%}"
+        )
+    return lines
+
+
+LARGER = 4.0
+"""How many times the accelerators of the largest run known a run has that is called larger."""
+
+
+def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -> list[str]:
+    """A line: runs at least `LARGER` times the accelerators of those known, which are of the
+    smaller half.
+
+    sizes   accelerators of every run, by name of the source
+    """
+    without, with_ = [], []
+    for one in drawn:
+        gpus = sizes[one.name]
+        small = np.flatnonzero(gpus <= np.median(gpus))
+        for seed in range(SEEDS):
+            own = np.random.default_rng(seed).permutation(small)[:known]
+            large = np.flatnonzero(gpus >= LARGER * gpus[own].max()) if len(own) == known else []
+            if len(large) < 3:
+                continue
+            others, mine = one.block.take(np.asarray(large)), one.block.take(own)
+            told, _ = learn(one.prior, mine.traits, mine.residual).correction(others.traits)
+            without.append(float(np.mean(np.abs(np.expm1(-others.residual)))))
+            with_.append(float(np.mean(np.abs(np.expm1(told - others.residual)))))
+    return [
+        f"small runs seen, {LARGER:g} x larger predicted ({len(with_)} draws): "
+        f"{np.mean(without):.1%} with none, {np.mean(with_):.1%} with {known}"
+    ]
+
+
 def report(title: str, found: dict[int, dict[str, Score]]) -> list[str]:
     """Lines of a table: macro error, coverage and width by number of runs known."""
     lines = [f"{title:10} {'k':>3} {'n':>4} {'error':>7} {'inside':>7} {'high/low':>9}"]
@@ -217,6 +269,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     whole, sources, groups = left_out(runs, blocks)
     by_source, by_group = table(sources), table(groups)
     print("\n".join([*report("sources", by_source), *report("groups", by_group)]))
+    print("\n".join(suggested(sources)))
+    gpus = {
+        one.name: np.array(
+            [float(p.request.plan.gpus) for p in runs.only(runs.source == one.name).points]
+        )
+        for one in sources
+    }
+    print("\n".join(scaled(sources, gpus)))
     worst = {
         name: max(by_source[k][name].error for k in KNOWN[2:] if name in by_source[k])
         - by_source[0][name].error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,14 @@ def _kernels_dir(directory: Path, manifest: Mapping[str, Any]) -> Path:
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
+    """A manifest, read once for each state of its file; the caller may replace its keys."""
     path = directory / MANIFEST
+    return dict(_manifest(path, _stamp(path)))
+
+
+@lru_cache(maxsize=4)
+def _manifest(path: Path, _: Stamp) -> Mapping[str, Any]:
+    """The manifest of a file with that stamp."""
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -193,7 +201,7 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
             f"{path} has schema version {version!r}, this reckon reads {SCHEMA_VERSION}; write it "
             "anew with `reckon calibrate`"
         )
-    return dict(manifest)
+    return MappingProxyType(manifest)
 
 
 def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyModel:

@@ -77,16 +77,44 @@ STEP = 1e-3
 """By which the logarithm of a parameter is moved to see what follows."""
 
 DOUBT = 0.1
-"""Weight of rows whose notes advise care, or whose source calls them experimental."""
+"""Weight of rows whose notes advise care, whose source calls them experimental, or that contradict
+one another (`contradictory`)."""
+
+SHORTER = 1.3
+"""First tokens that come so much sooner with more clients contradict one another."""
 
 
 def weights(found: Timed) -> Array:
     """What each point counts in the fit, 0..1."""
     odd = np.array([point.flagged or point.tentative for point in found.points])
+    odd = odd | contradictory(found)
     # Doubtful rows are counted apart: many of them leave a source's other rows their weight.
     keys = [f"{p.source}/{p.metric}/{p.kind}/{o}" for p, o in zip(found.points, odd, strict=True)]
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return np.asarray(np.minimum(MOST_ROWS / counts[inverse], 1.0) * np.where(odd, DOUBT, 1.0))
+
+
+def contradictory(found: Timed) -> Mask:
+    """First tokens under load that fall while clients are added to one and the same server: what
+    they wait for is no load, but something that nobody states (a warm-up, a limit of the client),
+    and would pass for the engine's own time."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, point in enumerate(found.points):
+        if point.metric == "ttft_s" and point.kind == "serving":
+            request = point.request
+            plan = request.plan
+            key = (
+                point.source, found.engine[index], request.model.name,
+                request.cluster.accelerator.name, str(plan.weights), str(plan.era),
+                *(float(n) for n in (plan.tp, plan.pp, plan.dp, plan.input_len, plan.output_len)),
+            )  # fmt: skip
+            groups.setdefault(key, []).append(index)
+    odd = np.zeros(len(found.points), bool)
+    for members in groups.values():
+        ranked = sorted(members, key=lambda i: float(found.points[i].request.plan.batch))
+        first = np.array([found.points[i].value for i in ranked])
+        odd[ranked] = bool(np.any(np.maximum.accumulate(first) > SHORTER * first))
+    return odd
 
 
 def fit_engines(found: Timed) -> dict[str, EngineParameters]:

@@ -14,6 +14,7 @@ from calibration.serving.engines import (
     KNEE,
     PRIORS,
     SCALE,
+    contradictory,
     fit_engines,
     held_out,
     lineage,
@@ -346,3 +347,22 @@ def test_no_step_from_the_fit_lowers_its_objective():
             for by in (0.97, 1.03):
                 moved = replace(fitted[name], **{key: by * getattr(fitted[name], key)})
                 assert loss_of(found, {**fitted, name: moved}) > least - 1e-4
+
+
+@pytest.mark.parametrize(
+    ("first", "odd"), [((55.0, 60.0, 90.0), False), ((550.0, 310.0, 230.0), True)]
+)
+def test_first_tokens_that_fall_as_clients_are_added_contradict_one_another(first, odd):
+    """One server at 8, 16 and 32 clients: more of them never shorten the wait by a third. What
+    the rows say of the time per token stands."""
+    common = {"batch": None, "input_len": 1024, "output_len": 512, "framework": "vllm"}
+    rows = [
+        point(**common, concurrency=clients, metric=metric, value=value, point_id=f"{metric}{i}")
+        for i, clients in enumerate((8, 16, 32))
+        for metric, value in (("ttft_ms", first[i]), ("tpot_ms", 8.0))
+    ]
+    found, _ = timed(rows, CALIBRATION)
+    told = {
+        p.point_id: bool(one) for p, one in zip(found.points, contradictory(found), strict=True)
+    }
+    assert told == {row.point_id: odd and row.metric == "ttft_s" for row in rows}

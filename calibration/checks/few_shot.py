@@ -192,10 +192,10 @@ def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -
         small = np.flatnonzero(gpus <= np.median(gpus))
         for seed in range(SEEDS):
             own = np.random.default_rng(seed).permutation(small)[:known]
-            large = np.flatnonzero(gpus >= LARGER * gpus[own].max()) if len(own) == known else []
-            if len(large) < 3:
+            large = np.flatnonzero(gpus >= LARGER * gpus[own].max())
+            if len(own) < known or len(large) < 3:
                 continue
-            others, mine = one.block.take(np.asarray(large)), one.block.take(own)
+            others, mine = one.block.take(large), one.block.take(own)
             told, _ = learn(one.prior, mine.traits, mine.residual).correction(others.traits)
             without.append(float(np.mean(np.abs(np.expm1(-others.residual)))))
             with_.append(float(np.mean(np.abs(np.expm1(told - others.residual)))))

@@ -43,10 +43,10 @@ def groups(shared: Path, calibration: Calibration) -> list[list[InferencePoint]]
             found[key].append(one)
     counts: Counter[str] = Counter()
     kept = []
-    for key in sorted(found):
-        if len(found[key]) >= LEAST and counts[key[0]] < OF_SOURCE:
-            counts[key[0]] += 1
-            kept.append(found[key][:MOST])
+    for name in sorted(found):
+        if len(found[name]) >= LEAST and counts[name[0]] < OF_SOURCE:
+            counts[name[0]] += 1
+            kept.append(found[name][:MOST])
     return kept
 
 

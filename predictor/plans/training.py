@@ -144,6 +144,7 @@ class TrainingPlan:
     weight_bytes: Numeric = 2.0
     gradient_bytes: Numeric = 4.0
     reduce_bytes: Numeric = 4.0
+    handed_bytes: Numeric = np.nan
     gather_bytes: Numeric = 2.0
     optimizer_bytes: Numeric = 12.0
     logit_bytes: Numeric = 8.0

@@ -114,6 +114,18 @@ _PARALLEL = (
         more="Micro-batches are dealt to them so that all end together.",
     ),
     PlanField(
+        "regions", TEXT, "File of regions: rates and round trips between them.", ALL,
+        default="one region", held="", reason="accelerators are near each other unless stated",
+        more="YAML with `names`, `bandwidth_gbs` and `rtt_ms` (matrices; regions in themselves on "
+        "the diagonal). Accelerators are divided evenly among the regions.",
+    ),
+    PlanField(
+        "crossing", WORD, "What crosses regions.", ALL, choices=("best", "pipelines", "replicas"),
+        default="best", held="", reason="whichever is faster",
+        more="Pipelines, whose stages are in one region after the other; or gradients, where each "
+        "pipeline lies inside a region.",
+    ),
+    PlanField(
         "etp", COUNT, "Ranks that split each expert.", ALL,
         default="tp where ep x tp divides a stage's ranks, else 1",
         reason="Megatron Core's default",
@@ -382,6 +394,13 @@ _BYTES = (
         "reduce_bytes", POSITIVE, "A gradient element as it is reduced.",
         ("communication", "memory"),
         unit="bytes", default="4", reason="gradients are reduced in fp32",
+    ),
+    PlanField(
+        "handed_bytes", POSITIVE, "An activation element as stages hand it on.",
+        ("communication",), unit="bytes", default="of the precision: 2 or 4",
+        reason="activations are handed on as they are",
+        more="0.516 where they are packed into four bits with a scale for each 32 elements; the "
+        "packing takes no time here. `reduce_bytes` is that of gradients.",
     ),
     PlanField(
         "gather_bytes", POSITIVE, "A weight element as it is gathered.",

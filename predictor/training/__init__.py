@@ -51,7 +51,7 @@ from predictor.training.step import (
 )
 from predictor.training.taxes import taxes
 from predictor.training.uneven import Dealt, Share, dealt_step
-from predictor.training.unlike import KEYS as SEVERAL
+from predictor.training.unlike import SEVERAL
 from predictor.training.variation import (
     Variation,
     arithmetic_share,

@@ -51,6 +51,7 @@ from predictor.training.habits import (
     stated_recompute,
     whole_share,
 )
+from predictor.training.regions import Regions, take_regions
 from predictor.training.reliability import Reliability
 from predictor.training.towers import Seen, take_seen
 from predictor.training.unlike import Kinds, several
@@ -86,6 +87,7 @@ class TrainingRequest:
     fleet    spares, preemption; None: not asked
     conditions   limits, cooling and prices of power
     seen     images, where a second tower encodes some
+    regions  in which the accelerators are, where there are several
     kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
     """
 
@@ -101,13 +103,14 @@ class TrainingRequest:
     fleet: Fleet | None = None
     conditions: Conditions = field(default_factory=Conditions)
     seen: Seen | None = None
+    regions: Regions | None = None
     kinds: Kinds = ()
     by: str = ""
 
     @property
     def uneven(self) -> bool:
-        """Whether stages or replicas are unlike: on several systems, or of two towers."""
-        return bool(self.kinds) or self.seen is not None
+        """Whether stages or replicas are unlike: of several systems, towers or regions."""
+        return bool(self.kinds) or self.seen is not None or self.regions is not None
 
 
 def complete_training(
@@ -130,7 +133,7 @@ def complete_training(
     values = filler.values
     model = model if model is not None else named_model(values)
     filler.need("seq_len", "global_batch")
-    unlike = several(values) | take_seen(filler, model)
+    unlike = several(values) | take_seen(filler, model) | take_regions(values)
     cluster = cluster if cluster is not None else complete_cluster(filler)
     note_names(filler, cluster)
     cluster = with_host(cluster, values)

@@ -27,6 +27,7 @@ from predictor.timing import Calibration
 from predictor.training.completion import TrainingRequest
 from predictor.training.decomposition import parts
 from predictor.training.prediction import TrainingPrediction, environment_of, predict
+from predictor.training.regions import Regions
 from predictor.training.step import Step, assemble
 from predictor.training.towers import Seen, TowerLayer, tower_layer
 from predictor.training.unlike import Kinds
@@ -124,10 +125,12 @@ def by_stage(
     plan: TrainingPlan,
     calibration: Calibration,
     seen: Seen | None = None,
+    links: Sequence[Cluster] = (),
 ) -> tuple[TrainingPrediction, Dealt]:
     """Predict a plan whose stages are on several systems, `plan.pp` in all, or hold a second tower.
 
     seen   images of a sequence; None: text alone
+    links  systems joined as each kind and the next are; none: as the slower of both is in itself
 
     Raises InputError for pipelines that fold or interleave, and for documents packed unevenly.
     """
@@ -139,7 +142,10 @@ def by_stage(
     tables = {id(one): _table(model, one, plan, calibration) for one, _ in kinds}
     clusters = [cluster for cluster, many in kinds for _ in range(many)]
     tower = [tower_layer(model, one, plan, calibration, seen) for one in clusters] if seen else []
-    line = _Line(plan, clusters, [tables[id(one)] for one in clusters], tower, model.layers)
+    rows = [tables[id(one)] for one in clusters]
+    line = _Line(
+        plan, clusters, rows, tower, model.layers, _hops(model, kinds, plan, calibration, links)
+    )
     even = line.even()
     try:
         counts = partition(line.holding, line.items, len(clusters))
@@ -147,6 +153,22 @@ def by_stage(
         counts = partition(line.time, line.items, len(clusters))
     counts = _unless_better(line, counts, even)
     return line.prediction(counts, even, calibration)
+
+
+def _hops(
+    model: Model,
+    kinds: Kinds,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    links: Sequence[Cluster],
+) -> dict[int, tuple[float, float]]:
+    """Transfer and latency from the last stage on each kind of system to the next [s]."""
+    found, last = {}, -1
+    for (_, many), link in zip(kinds, links, strict=False):
+        last += many
+        of = predict(model, link, plan, calibration).passes
+        found[last] = float(np.max(of.transfer)), float(np.max(of.latency))
+    return found
 
 
 def _unless_better(line: _Line, counts: list[int], even: list[int]) -> list[int]:
@@ -203,6 +225,7 @@ class _Line:
 
     tower   a layer of the second tower on each stage; empty without one
     layers  of the language model
+    crossings  transfer and latency behind stages after which a link of its own comes
     """
 
     plan: TrainingPlan
@@ -210,6 +233,7 @@ class _Line:
     tables: list[_Table]
     tower: list[TowerLayer]
     layers: int
+    crossings: dict[int, tuple[float, float]]
 
     @property
     def before(self) -> int:
@@ -316,8 +340,10 @@ class _Line:
         found = []
         for name in ("transfer", "latency"):
             own = [float(np.max(getattr(one.step.passes, name))) for one in self.tables]
-            found.append(tuple(max(pair) for pair in pairwise(own)))
-        return found[0], found[1]
+            found.append([max(pair) for pair in pairwise(own)])
+        for stage, hop in self.crossings.items():
+            found[0][stage], found[1][stage] = hop
+        return tuple(found[0]), tuple(found[1])
 
     def _terms(self, stage: int, own: _Held, of: str) -> dict[str, float]:
         """Figures of a stage by term: `terms` of a micro-batch, or `ends` of a step."""
@@ -459,9 +485,15 @@ def _told(
 
 
 def by_replica(
-    model: Model, kinds: Kinds, plan: TrainingPlan, calibration: Calibration
+    model: Model,
+    kinds: Kinds,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    far: Cluster | None = None,
 ) -> tuple[TrainingPrediction, Dealt]:
     """Predict a plan whose replicas are on several systems, `plan.dp` in all.
+
+    far   the system over whose links gradients are reduced; None: each system's own
 
     All reduce their gradients as fast as the slowest network of them does, and end together.
     """
@@ -469,12 +501,13 @@ def by_replica(
     replicas = int(plan.dp)
     if whole < replicas:
         raise InputError(f"{whole} micro-batches are fewer than the {replicas} replicas")
-    most = whole - replicas + 1
-    counts = np.arange(1.0, most + 1.0)
+    counts = np.arange(1.0, whole - replicas + 2.0)
     wide = replace(plan, global_batch=counts * plan.dp * plan.micro_batch)
     found = [predict(model, cluster, wide, calibration) for cluster, _ in kinds]
     ends = [f.breakdown["dp_communication"] + f.breakdown["optimizer"] for f in found]
     own = [np.asarray(f.step_time - e) for f, e in zip(found, ends, strict=True)]
+    reduced = found if far is None else [predict(model, far, wide, calibration)]
+    ends = [f.breakdown["dp_communication"] + f.breakdown["optimizer"] for f in reduced]
     many = [count for _, count in kinds]
     dealt = _dealt(own, many, whole)
     even = np.ceil(whole / replicas)
@@ -487,9 +520,9 @@ def by_replica(
     at = int(dealt[slowest]) - 1
     base = predict(model, kinds[slowest][0], plan, calibration)
     terms = {name: float(value[at]) for name, value in found[slowest].breakdown.items()}
-    longest = max(range(len(kinds)), key=lambda k: float(ends[k].max()))
+    longest = max(range(len(ends)), key=lambda k: float(ends[k].max()))
     for name in ("dp_communication", "optimizer"):
-        terms[name] = float(found[longest].breakdown[name].max())
+        terms[name] = float(reduced[longest].breakdown[name].max())
     capacity = [float(np.asarray(one.accelerator.memory)) for one, _ in kinds]
     needs = [predict(model, one, plan, calibration).memory for one, _ in kinds]
     tight = max(range(len(kinds)), key=lambda k: float(needs[k].peak) / capacity[k])
@@ -538,11 +571,41 @@ def _dealt(time: list[Array], many: list[int], whole: int) -> list[int]:
     return taken(float(paces[low]))
 
 
+def by_region(
+    model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration, regions: Regions
+) -> tuple[TrainingPrediction, Dealt]:
+    """Predict a plan whose accelerators are in several regions, as many in each.
+
+    Raises InputError where neither stages nor replicas divide among the regions.
+    """
+    many, found = len(regions.names), []
+    size = plan.recipe.activation if np.isnan(plan.handed_bytes) else plan.handed_bytes
+    if regions.crossing != "replicas" and int(plan.pp) % many == 0:
+        way = regions.order(float(size * plan.tokens * model.hidden / plan.tp))
+        kinds = [(regions.linked(cluster, r, r), int(plan.pp) // many) for r in way]
+        links = [regions.linked(cluster, a, b) for a, b in pairwise(way)]
+        found.append(by_stage(model, kinds, plan, calibration, links=links))
+    if regions.crossing != "pipelines" and int(plan.dp) % many == 0:
+        far = regions.linked(cluster, *regions.slowest(1e6))
+        kinds = [(regions.linked(cluster, r, r), int(plan.dp) // many) for r in range(many)]
+        found.append(by_replica(model, kinds, plan, calibration, far))
+    if not found:
+        raise InputError(
+            f"{many} regions divide neither pp {int(plan.pp)} nor dp {int(plan.dp)} (crossing "
+            f"{regions.crossing})"
+        )
+    return min(found, key=lambda one: float(one[0].step_time))
+
+
 def dealt_step(
     request: TrainingRequest, calibration: Calibration
 ) -> tuple[TrainingPrediction, Dealt]:
     """Predict a request of several systems, or of images."""
     model, plan, seen = request.model, request.plan, request.seen
+    if request.regions is not None:
+        if request.kinds or seen:
+            raise InputError("regions are of one system and of text; leave them or the others out")
+        return by_region(model, request.cluster, plan, calibration, request.regions)
     if request.by == "replica":
         return by_replica(model, request.kinds, plan, calibration)
     kinds = request.kinds or ((request.cluster, int(plan.pp)),)

@@ -12,6 +12,9 @@ from predictor.hardware import Cluster
 Kinds = Sequence[tuple[Cluster, int]]
 """Systems, and how many stages or replicas are on each, in their order."""
 
+SEVERAL = ("stage_systems", "replica_systems", "regions")
+"""Keys of a request that a search of plans does not take."""
+
 KEYS = {"stage_systems": ("stage", "pp"), "replica_systems": ("replica", "dp")}
 """What each key deals to, and the field that says how many there are."""
 

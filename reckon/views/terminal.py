@@ -193,7 +193,7 @@ def _dealt(result: Prediction) -> str:
     rows = [
         [
             f"{number}" if staged else f"{one.many} x",
-            one.accelerator,
+            f"{one.accelerator} ({one.system})",
             f"{one.tower} + {one.layers}" if dealt.towers else f"{dealing(one)}",
             seconds(one.time),
             f"{one.time / step:.0%}",
@@ -207,6 +207,11 @@ def _dealt(result: Prediction) -> str:
     one = dealt.shares[dealt.slowest]
     name = f"stage {dealt.slowest}" if staged else "those"
     gain = f"; dealt evenly {seconds(dealt.even)} ({dealt.even / step - 1.0:+.1%})"
+    terms = result.breakdown
+    if terms["pp_communication"] > 0.5 * step:
+        return f"{table}\nbinds: links between stages{gain}"
+    if terms["dp_communication"] > 0.5 * step:
+        return f"{table}\nbinds: links between replicas{gain}"
     if dealt.towers:
         gain += f"; the second tower is {dealt.towers:.0%} of the work"
     return f"{table}\nbinds: {name} on {one.accelerator}, {TERM_NAMES[one.binds]}{gain}"

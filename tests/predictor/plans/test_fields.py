@@ -164,6 +164,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "saves_narrow": ("llama3-8b", {**BASE, "precision": "fp8"}, False),
     "weight_bytes": ("llama3-8b", BASE, 4),
     "gradient_bytes": ("llama3-8b", BASE, 2),
+    "handed_bytes": ("llama3-8b", {**BASE, "pp": 2}, 0.516),
     "reduce_bytes": ("llama3-8b", BASE, 2),
     "gather_bytes": ("llama3-8b", BASE, 1),
     "optimizer_bytes": ("llama3-8b", BASE, 6),

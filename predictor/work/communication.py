@@ -307,7 +307,7 @@ def pipeline_collectives(model: Model, plan: TrainingPlan) -> list[Collective]:
     Each rank of a tensor-parallel group sends its share of the sequence, or scatters the whole and
     gathers it again inside the node (Narayanan et al. 2021, section 4.1).
     """
-    each = plan.recipe.activation
+    each: Numeric = plan.recipe.activation
     if not np.all(np.isnan(plan.handed_bytes)):
         each = np.where(np.isnan(plan.handed_bytes), each, plan.handed_bytes)
     message = each * plan.tokens * float(model.hidden) / plan.tp

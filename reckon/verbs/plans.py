@@ -23,6 +23,7 @@ from predictor.search import (
     Ratio,
     SearchResult,
     Timed,
+    Within,
     alternatives,
     brief,
     differences,
@@ -280,8 +281,7 @@ def search(
     target       'megatron', 'torchtitan', ...: only plans that a launch line of it can say, with
                  its framework's defaults unless another is stated
     progress     told how much of the search is done, 0..1
-    each         whether the best plan with each value of a field is found too (`alternatives`);
-                 without, less is timed
+    each         whether all `alternatives` are certain to be found; without, less is timed
     thrift       of an objective of energy or money: limits of power to try, a deadline, prices
     limits       fields of `predictor.search.Limits`: memory_fraction, tp_in_node, tokens, days,
                  money, price
@@ -292,17 +292,10 @@ def search(
     own_model, own_cluster = catalog.model(model), catalog.system(cluster)
     stated = _batch_of(plan)
     own_cluster = with_host(own_cluster, stated)
-    within = None
-    if target is not None:
-        from reckon.launch import target_of
-
-        aim = target_of(target, own_model, own_cluster, known.run, serving=False)
-        stated.setdefault("framework", aim.dialect.framework)
-        within = aim.rules
+    aim = (own_model, own_cluster, known, stated)
+    within = None if target is None else _aimed(target, *aim)
     bounds = Limits(**limits)
     saving = objective in SAVING
-    if thrift is not None and not saving:
-        raise InputError(f"limits of power and a deadline need --objective {' or '.join(SAVING)}")
     goal = objective or ("cost" if bounds.days is not None else "time")
     result = search_train(
         model=own_model,
@@ -317,13 +310,29 @@ def search(
         progress=progress,
         each=each,
     )
-    kept: tuple[Frugal, ...] = ()
-    if saving:
-        chosen = frugal(result, thrift or Thrift(), money=goal == "money")
-        result = reordered(result, [one.position for one in chosen])
-        kept = tuple(replace(one, position=at) for at, one in enumerate(chosen))
+    result, kept = _saving(result, thrift or Thrift(), goal) if saving else (result, ())
     own = None if compare is None else hold_against(result, stated, compare)
     return TrainingSearch(result, own, kept)
+
+
+def _aimed(
+    target: str, model: Model, cluster: Cluster, known: Calibration, stated: dict[str, Any]
+) -> Within:
+    """What launch lines of a target can say; its framework is taken where none is stated."""
+    from reckon.launch import target_of
+
+    aim = target_of(target, model, cluster, known.run, serving=False)
+    stated.setdefault("framework", aim.dialect.framework)
+    return aim.rules
+
+
+def _saving(
+    result: SearchResult, thrift: Thrift, goal: str
+) -> tuple[SearchResult, tuple[Frugal, ...]]:
+    """The ranking with plans of the least energy or money before the others, and those."""
+    chosen = frugal(result, thrift, money=goal == "money")
+    result = reordered(result, [one.position for one in chosen])
+    return result, tuple(replace(one, position=at) for at, one in enumerate(chosen))
 
 
 def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -400,6 +409,9 @@ def asked(
         rest.setdefault("price", rest.pop("price_per_gpu_hour"))
     options |= {name: rest.pop(name) for name in (*LIMITS, "objective") if name in rest}
     if own := {name: rest.pop(name) for name in THRIFT if name in rest}:
+        if options.get("objective") not in SAVING:
+            names = " or ".join(SAVING)
+            raise InputError(f"limits of power and a deadline need --objective {names}")
         options["thrift"] = thrift_of(own)
     cluster = complete_cluster(Filler(spec.model_dump()))
     return search(model, cluster, rest, calibration, **options)

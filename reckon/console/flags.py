@@ -128,7 +128,8 @@ class Paneled(click.Command):
         rows: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            # An argument without a text of its own stands in the line of usage.
+            if record is not None and record[1]:
                 rows.setdefault(panels.get(str(param.name), "Further"), []).append(record)
         for panel in (*PANELS, "Further"):
             if panel in rows:

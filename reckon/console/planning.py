@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 TRAIN_EXAMPLE = (
     "Example: reckon plan train --model gpt3-175b --system dgx-a100 --gpus 512 "
-    "--global-batch 1536 --seq-len 2048. Every field takes a value, a list (1,2,4) or a range "
-    "(1..8), which bounds the search; the others are searched."
+    "--global-batch 1536 --seq-len 2048. A list (1,2) or range (1..8) bounds a field."
 )
 INFER_EXAMPLE = (
     "Example: reckon plan infer --model llama3-70b --system dgx-h100,dgx-h200 --rate 20 "
@@ -133,8 +132,7 @@ def train_command() -> click.Command:
             option("compare", "Your plan: .yaml, or 'tp=8 pp=4 ...'.", "PLAN"),
             *_telling("Plans"),
         ],
-        help="The fastest (or cheapest) layout of a training run, the Pareto front, and why. "
-        "RUN.yaml has keys as the flags.",
+        help="The fastest or cheapest layout, the Pareto front, and why. RUN.yaml: a file.",
         epilog=TRAIN_EXAMPLE,
     )
 

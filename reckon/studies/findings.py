@@ -151,7 +151,9 @@ def recomputation(ask: Ask) -> Found:
         f"{row['held_share_with']:.1%}"
         for row in (*deep.to_dict("records"), *llama.to_dict("records"))
     )
-    return (YES if less and more else SIGN if less or more else NO), text, ""
+    status = YES if less and more else SIGN if less or more else NO
+    why = "one of the two signs alone: shares of time at the limit move by less than a point"
+    return status, text, "" if status == YES else why
 
 
 def chunks(ask: Ask) -> Found:

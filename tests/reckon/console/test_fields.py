@@ -13,7 +13,7 @@ from predictor.plans import EXPLAIN, PLAN, PREDICT, SERVING_FIELDS, TRAINING_FIE
 from reckon.console import planning, predicting
 from reckon.console.cli import app
 from reckon.verbs.fleets import OPTIONS
-from reckon.verbs.plans import BATCH_TOKENS, LIMITS
+from reckon.verbs.plans import BATCH_TOKENS, LIMITS, THRIFT
 from reckon.views.fields import reference
 from tests.conftest import ROOT
 
@@ -41,7 +41,7 @@ def test_a_verb_has_the_flags_that_the_table_says(
     command = make()
     said = {name for name, entry in entries.items() if verb in entry.flags}
     # What a search takes beside fields of a plan may share a name with one.
-    own = {*LIMITS, *OPTIONS, BATCH_TOKENS} if verb == PLAN else set()
+    own = {*LIMITS, *THRIFT, *OPTIONS, BATCH_TOKENS} if verb == PLAN else set()
     assert keys(command) & set(entries) - own == said - own
     names = [option for p in command.params for option in p.opts]
     assert len(names) == len(set(names)), "no flag is there twice"
@@ -58,7 +58,7 @@ def test_every_help_fits_a_screen_and_has_a_line_for_each_flag(cli: Cli) -> None
         command = app.get_command(click.Context(app), name)
         places = getattr(command, "places", None)
         verbs += [[name, own] for own in places] if places else [[name]]
-    assert len(verbs) == 22
+    assert len(verbs) == 23
     for verb in verbs:
         status, out, _ = cli(*verb, "--help")
         assert status == 0

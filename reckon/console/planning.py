@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TRAIN_EXAMPLE = (
     "Example: reckon plan train --model gpt3-175b --system dgx-a100 --gpus 512 "
-    "--global-batch 1536 --seq-len 2048. A list (1,2) or range (1..8) bounds a field."
+    "--global-batch 1536 --seq-len 2048. Every field may be a list or range."
 )
 INFER_EXAMPLE = (
     "Example: reckon plan infer --model llama3-70b --system dgx-h100,dgx-h200 --rate 20 "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, in_order, tiled, varying, weighted_median
+from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying, weighted_median
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
 from predictor.timing.calibration import (
@@ -44,15 +45,29 @@ class Timing:
     time      one execution [s]
     sigma     its log-standard-deviation
     bound     index into `BOUNDS`
-    pedigree  per operator: 'measured', 'interpolated', 'transferred' or 'roofline'
+    measured  whether that very shape was measured on the accelerator itself
+    pedigree  per operator: 'measured' (all its shapes), 'interpolated', 'transferred' or 'roofline'
     family    per operator: name of the fit, within which errors are taken as wholly correlated
     """
 
     time: Array
     sigma: Array
     bound: Array
+    measured: Mask
     pedigree: tuple[str, ...]
     family: tuple[str, ...]
+
+    def known(self, position: int, place: int) -> str:
+        """How the time of an operator is known for one plan of a batch, whatever its others are."""
+        measured = self.measured[position]
+        return _known(self.pedigree[position], measured[place] if measured.ndim else measured)
+
+
+def _known(pedigree: str, measured: Any) -> str:
+    """A pedigree, given which of the shapes were measured."""
+    if pedigree not in ("interpolated", "measured"):
+        return pedigree
+    return "measured" if np.all(measured) else "interpolated"
 
 
 THROTTLED = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
@@ -83,6 +98,7 @@ class _Busy:
     busy: Array
     latency: Numeric
     sigma: Array
+    measured: Mask
     pedigree: str
     family: str
 
@@ -100,6 +116,7 @@ def _busy(
     pedigree = resolved.pedigree
     latency: Numeric
     sigma = np.full(found.time.shape, resolved.sigma)
+    measured = np.zeros(found.time.shape, bool)
     if resolved.model is not None:
         model = resolved.model
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
@@ -127,8 +144,8 @@ def _busy(
             other = calibration.sibling(model, accelerator, library)
             busy = _without_cast(busy, found, latency, shapes, accelerator, library, model, other)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
-        if pedigree == "interpolated" and _all_measured(model, shapes):
-            pedigree = "measured"
+        if pedigree == "interpolated":
+            measured = _measured(model, shapes)
         family = f"{model.kind}/{model.dtype}/{model.accelerator}"
     else:
         assert resolved.constant is not None
@@ -140,7 +157,7 @@ def _busy(
             peak = shapes.flop / np.maximum(found.compute, 1e-30)
             half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
             busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
-    return _Busy(found, busy, latency, sigma, pedigree, family)
+    return _Busy(found, busy, latency, sigma, measured, pedigree, family)
 
 
 CAST_BANDWIDTH = 0.8
@@ -268,18 +285,36 @@ def shape_times(
 
     Returns (time [s], sigma, bound index, pedigree, family), arrays of the rows' length.
     """
+    one = _on(shapes, accelerator, calibration, sustained, library)
+    bound, pedigree = _bound(one), _known(one.pedigree, one.measured)
+    return one.latency + one.busy, one.sigma, bound, pedigree, one.family
+
+
+def _on(
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool,
+    library: str,
+) -> _Busy:
+    """Kernels on an accelerator, or as its relative's are."""
     relative = accelerator.relative
     if relative is None:
-        one = _busy(shapes, accelerator, calibration, sustained, library)
-        found, busy, sigma, pedigree = one.found, one.busy, one.sigma, one.pedigree
-    else:
-        one = _busy(shapes, relative, calibration, sustained, library)
-        found, pedigree = ideal(shapes, accelerator), "transferred"
-        usual = np.maximum(least_time(shapes, relative), 1e-30)
-        busy = one.busy * least_time(shapes, accelerator) / usual
-        sigma = np.hypot(one.sigma, accelerator.doubt)
-    bound = np.where(one.latency > busy, 2, np.where(_compute_bound(found), 0, 1))
-    return one.latency + busy, sigma, bound, pedigree, one.family
+        return _busy(shapes, accelerator, calibration, sustained, library)
+    one = _busy(shapes, relative, calibration, sustained, library)
+    usual = np.maximum(least_time(shapes, relative), 1e-30)
+    return replace(
+        one,
+        found=ideal(shapes, accelerator),
+        busy=one.busy * least_time(shapes, accelerator) / usual,
+        sigma=np.hypot(one.sigma, accelerator.doubt),
+        pedigree="transferred",
+    )
+
+
+def _bound(one: _Busy) -> Array:
+    """Index into `BOUNDS` of what takes longest."""
+    return np.where(one.latency > one.busy, 2, np.where(_compute_bound(one.found), 0, 1))
 
 
 def _compute_bound(found: Ideal) -> Array:
@@ -291,13 +326,13 @@ def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Array:
     return np.asarray(table[shapes.variant.astype(int)])
 
 
-def _all_measured(model: EfficiencyModel, shapes: Shapes) -> bool:
-    """Whether every row is a shape that was measured on this accelerator itself."""
+def _measured(model: EfficiencyModel, shapes: Shapes) -> Mask:
+    """Whether each row is a shape that was measured on this accelerator itself."""
     if not model.keys.size:
-        return False
+        return np.zeros(np.shape(shapes.flop), bool)
     keys = shape_keys(shapes.m, shapes.n, shapes.k, shapes.batch)
     at = np.minimum(np.searchsorted(model.keys, keys), model.keys.size - 1)
-    return bool(np.all(model.keys[at] == keys))
+    return np.asarray(model.keys[at] == keys)
 
 
 def operator_times(
@@ -320,6 +355,7 @@ def operator_times(
     count = len(operators)
     time, sigma = np.zeros((count, *shape)), np.zeros((count, *shape))
     bound = np.zeros((count, *shape), dtype=int)
+    measured = np.zeros((count, *shape), dtype=bool)
     pedigree, family = [""] * count, [""] * count
     together: dict[tuple[str, str], list[int]] = {}
     for index, operator in enumerate(operators):
@@ -330,11 +366,12 @@ def operator_times(
     for indices in together.values():
         shapes = columns([operators[index] for index in indices], shape)
         machine = accelerator if alike else tiled(accelerator, shape, len(indices))
-        part = shape_times(shapes, machine, calibration, sustained, library)
+        one = _on(shapes, machine, calibration, sustained, library)
         rows = (len(indices), *shape)
-        time[indices] = part[0].reshape(rows) + added
-        sigma[indices] = part[1].reshape(rows)
-        bound[indices] = part[2].reshape(rows)
+        time[indices] = (one.latency + one.busy).reshape(rows) + added
+        sigma[indices] = one.sigma.reshape(rows)
+        bound[indices] = _bound(one).reshape(rows)
+        measured[indices] = one.measured.reshape(rows)
         for index in indices:
-            pedigree[index], family[index] = part[3], part[4]
-    return Timing(time, sigma, bound, tuple(pedigree), tuple(family))
+            pedigree[index], family[index] = _known(one.pedigree, measured[index]), one.family
+    return Timing(time, sigma, bound, measured, tuple(pedigree), tuple(family))

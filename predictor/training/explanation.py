@@ -283,7 +283,9 @@ def _grounds(case: _Case, step: Step) -> list[Ground]:
     """What the time rests on, largest share first."""
     total, calibration = float(step.step_time), case.calibration
     timing, tiers = case.listed.timing, case.request.cluster.tiers
-    pedigrees = dict(zip(timing.family, timing.pedigree, strict=True))
+    pedigrees: dict[str, str] = {}
+    for one, pedigree in zip(timing.family, timing.pedigree, strict=True):
+        pedigrees[one] = min(pedigree, pedigrees.get(one, pedigree), key=_TRUST.index)
     links: dict[str, set[str]] = {}
     slots = [
         *((slot.op, e) for (slot, _), e in case.found.inside.items()),

@@ -319,7 +319,7 @@ class Prediction:
                     count,
                     count * float(one if not one.ndim else one[place]),
                     BOUNDS[int(bound if not bound.ndim else bound[place])],
-                    timing.pedigree[position],
+                    timing.known(position, place),
                 )
             )
         return sorted(found, key=lambda report: -report.time_s)

@@ -296,7 +296,7 @@ def search(
     within = None if target is None else _aimed(target, *aim)
     bounds = Limits(**limits)
     saving = objective in SAVING
-    goal = objective or ("cost" if bounds.days is not None else "time")
+    goal = _goal(objective, bounds)
     result = search_train(
         model=own_model,
         cluster=own_cluster,
@@ -333,6 +333,17 @@ def _saving(
     chosen = frugal(result, thrift, money=goal == "money")
     result = reordered(result, [one.position for one in chosen])
     return result, tuple(replace(one, position=at) for at, one in enumerate(chosen))
+
+
+def _goal(objective: str | None, bounds: Limits) -> str:
+    """What a search is for: what was asked; else cost under a deadline, time without one.
+
+    Raises InputError for what no search is for.
+    """
+    known = (*OBJECTIVES, *SAVING)
+    if objective not in (None, *known):
+        raise InputError(f"objective {objective!r} is not one of {', '.join(known)}")
+    return objective or ("cost" if bounds.days is not None else "time")
 
 
 def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:

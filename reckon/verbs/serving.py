@@ -34,7 +34,15 @@ from predictor.serving import (
 from predictor.timing import Calibration
 from reckon.verbs.powering import power_or_none
 from reckon.verbs.served import ServingResult
-from reckon.verbs.training import DEFAULT_CALIBRATION, Ref, Sweep, by_conditions, expand, sorted_out
+from reckon.verbs.training import (
+    DEFAULT_CALIBRATION,
+    Ref,
+    Sweep,
+    by_conditions,
+    expand,
+    in_place,
+    sorted_out,
+)
 
 TOGETHER = 128
 """Requests of one batch: each may list `EXACT_STEPS` decode passes."""
@@ -159,7 +167,7 @@ def predict_each_serving(
     be stands in its place."""
     requests = _requests(combinations, calibration, where)
     possible = [request for request in requests if not isinstance(request, InputError)]
-    predicted = iter(_together(possible, calibration))
+    predicted = iter(in_place(possible, lambda own: _together(own, calibration)))
     return [one if isinstance(one, InputError) else next(predicted) for one in requests]
 
 
@@ -185,6 +193,11 @@ def _powered(
     return (found if under is None else limited(found, under, conditions)), under
 
 
+def _has_readers(request: ServingRequest) -> bool:
+    """Whether a request has engines that read prompts and nothing else."""
+    return float(request.plan.prefill_workers) > 0
+
+
 def _together(requests: list[ServingRequest], calibration: Calibration) -> list[ServingResult]:
     """Evaluate requests in batches, those at a rate of arrivals and one by one each for itself."""
     alone = [bool(request.rate is not None or request.simulate) for request in requests]
@@ -194,9 +207,14 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
         if alone[position]
     }
     rest = [position for position, single in enumerate(alone) if not single]
-    grouped = by_conditions([requests[position] for position in rest])
-    for conditions, own in grouped.items():
-        chosen = [rest[place] for place in own]
+    # Power of prompts read on accelerators of their own is refused: apart from all others.
+    kinds = [[p for p in rest if _has_readers(requests[p]) == kind] for kind in (False, True)]
+    grouped = [
+        (conditions, [kind[place] for place in own])
+        for kind in kinds
+        for conditions, own in by_conditions([requests[p] for p in kind]).items()
+    ]
+    for conditions, chosen in grouped:
         for batch in batches([requests[position] for position in chosen], most=TOGETHER):
             together = predict_inference(
                 batch.model, batch.cluster, batch.plan, calibration, EXACT_STEPS

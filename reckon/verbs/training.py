@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -69,6 +69,7 @@ def predict_train(
     return Prediction(request, found, varied=Varied.of(found, request.variation), powered=under)
 
 
+Q = TypeVar("Q")
 R = TypeVar("R")
 
 
@@ -153,8 +154,20 @@ def predict_each(
         except InputError as error:
             requests.append(error)
     possible = [request for request in requests if not isinstance(request, InputError)]
-    predicted = iter(_together(possible, calibration))
+    predicted = iter(in_place(possible, lambda own: _together(own, calibration)))
     return [one if isinstance(one, InputError) else next(predicted) for one in requests]
+
+
+def in_place(requests: list[Q], together: Callable[[list[Q]], Sequence[Any]]) -> list[Any]:
+    """What `together` finds of a list of requests; where it refuses the list, of its halves, so
+    that the error of one that cannot be stands in its place and costs the others nothing."""
+    try:
+        return list(together(requests))
+    except InputError as error:
+        if len(requests) == 1:
+            return [error]
+    half = len(requests) // 2
+    return in_place(requests[:half], together) + in_place(requests[half:], together)
 
 
 class _Conditioned(Protocol):

@@ -136,6 +136,13 @@ TRAINING = st.fixed_dictionaries(
         "documents": st.sampled_from(["wlb", "wikipedia"]),
         "packing": st.sampled_from(["fixed", "balanced"]),
         "power_limit": st.sampled_from([300.0, 350.0]),
+        "trained": st.sampled_from(["lora", "lora_qkv"]),
+        "frozen_precision": st.sampled_from(["fp8", "nf4"]),
+        "saves_narrow": st.booleans(),
+        "expert_chunks": st.sampled_from([2, 4]),
+        "stage_systems": st.sampled_from(["dgx-h100:1+dgx-a100:1", "dgx-a100:2"]),
+        "replica_systems": st.sampled_from(["dgx-h100:1+dgx-a100:1"]),
+        "handed_bytes": st.sampled_from([0.5, 1.0]),
     },
 )
 SERVING = st.fixed_dictionaries(
@@ -159,6 +166,11 @@ SERVING = st.fixed_dictionaries(
         "graph_limit": st.sampled_from([0, 256]),
         "expert_loads": st.sampled_from(["zipf:0.6", "zipf:1"]),
         "power_limit": st.sampled_from([300.0, 350.0]),
+        "concurrency": st.sampled_from([4, 16]),
+        "variation": st.sampled_from([0.0, 0.1]),
+        "expert_chunks": st.sampled_from([2, 4]),
+        "prefill_system": st.sampled_from(["dgx-h100", "dgx-a100"]),
+        "prefill_workers": st.sampled_from([1, 2]),
     },
 )
 
@@ -177,3 +189,23 @@ def test_any_list_of_serving_requests_is_its_requests_one_by_one(
     requests: list[dict[str, Any]],
 ) -> None:
     assert serving(requests) == [serving([one])[0] for one in requests]
+
+
+def test_a_request_that_cannot_be_costs_the_others_nothing() -> None:
+    """Stages on accelerators that do not multiply fp8 are refused as they are timed, not before."""
+    plain = {"model": "gpt3-13b", "system": "dgx-a100", "gpus": 16, "tp": 1, "global_batch": 64,
+             "seq_len": 2048}  # fmt: skip
+    mixed = {"precision": "fp8", "stage_systems": "dgx-h100:1+dgx-a100:1"}
+    found = training([plain, {**plain, **mixed}, plain])
+    assert found[0] == found[2] == training([plain])[0]
+    assert found[1] == training([{**plain, **mixed}])[0]
+    assert "fp8" in found[1]
+
+
+def test_power_is_known_beside_fleets_of_which_it_is_not() -> None:
+    plain = {"model": "llama3-8b", "system": "dgx-a100", "tp": 1, "input_len": 100,
+             "output_len": 64, "concurrency": 4}  # fmt: skip
+    fleet = {**plain, "prefill_workers": 1, "prefill_system": "dgx-h100"}
+    alone = serving([plain])[0]
+    assert alone["power"] is not None
+    assert serving([plain, fleet]) == [alone, serving([fleet])[0]]

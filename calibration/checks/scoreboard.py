@@ -313,7 +313,7 @@ def _memory_rows(point: Point, result: TrainingPrediction, at: int) -> list[Memo
     if not (np.isfinite(point.memory) or point.status in ("OOM", "Success")):
         return []
     reserved, probability = (float(v[at]) for v in (result.memory.reserved, result.p_oom))
-    return [MemoryRow(reserved, point.memory, probability, point.status)]
+    return [MemoryRow(reserved, point.memory, probability, point.status, point.source)]
 
 
 def _run_rows(

@@ -58,6 +58,7 @@ class MemoryRow:
     stated: float
     p_oom: float
     status: str
+    source: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,9 +211,14 @@ def targets(rows: list[Scored]) -> dict[str, Any]:
 
 
 def _memory(rows: list[MemoryRow]) -> dict[str, Any]:
-    """Error of peak memory where stated; accuracy, recall and precision of out-of-memory."""
+    """Error of peak memory where stated, of rows and by source; accuracy, recall and precision of
+    out-of-memory."""
     stated = [row for row in rows if np.isfinite(row.stated) and row.status != "OOM"]
     errors = [abs(row.predicted / row.stated - 1.0) for row in stated]
+    sources: dict[str, list[float]] = {}
+    for row, error in zip(stated, errors, strict=True):
+        sources.setdefault(row.source, []).append(error)
+    by_source = {name: float(np.mean(own)) for name, own in sorted(sources.items())}
     labelled = [row for row in rows if row.status in ("OOM", "Success")]
     says = [row.p_oom > 0.5 for row in labelled]
     is_oom = [row.status == "OOM" for row in labelled]
@@ -221,6 +227,8 @@ def _memory(rows: list[MemoryRow]) -> dict[str, Any]:
     return {
         "n": len(stated),
         "mape": float(np.mean(errors)) if errors else None,
+        "macro_mape": float(np.mean(list(by_source.values()))) if by_source else None,
+        "by_source": by_source,
         "oom_accuracy": right / len(labelled) if labelled else None,
         "oom_recall": hits / sum(is_oom) if any(is_oom) else None,
         "oom_precision": hits / sum(says) if any(says) else None,

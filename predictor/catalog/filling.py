@@ -57,13 +57,15 @@ def framework_settings(
 
 
 def _applies(recipe: Mapping[str, Any], model: Model | None, given: Mapping[str, Any]) -> bool:
-    """Whether a recipe is of the model, or of a plan with what is given."""
-    when = recipe.get("when")
+    """Whether a recipe is of the model, or of a plan with what is given; of both, where it names
+    both."""
+    when, names = recipe.get("when"), tuple(recipe.get("models", ()))
+    named = model is not None and model.name.startswith(names)
     if when:
-        return all(given.get(field) in values for field, values in when.items())
+        fits = all(given.get(field) in values for field, values in when.items())
+        return fits and (named or not names)
     if model is None:
         return False
-    named = model.name.startswith(tuple(recipe.get("models", ())))
     return named or (model.is_moe and bool(recipe.get("mixtures")))
 
 

@@ -375,7 +375,7 @@ _OVERLAP = (
     ),
     PlanField(
         "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.", ("memory",),
-        reason="Transformer Engine keeps what it has cast (2.0, linear.py)",
+        reason="Transformer Engine keeps what it has cast (from memory)",
         more="Else in 16 bits, and cast again in the backward pass (torchao's Float8Linear).",
     ),
 )  # fmt: skip

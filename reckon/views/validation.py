@@ -54,7 +54,10 @@ def show_validation(result: dict[str, Any]) -> None:
         print("\n" + grid(columns, table))
     memory = result["memory"]
     if memory["n"]:
-        print(f"peak memory: MAPE {_percent(memory['mape'])} over {memory['n']} rows")
+        print(
+            f"peak memory: MAPE {_percent(memory['mape'])} over {memory['n']} rows, macro over "
+            f"sources {_percent(memory['macro_mape'])}"
+        )
     if memory["oom_accuracy"] is not None:
         print(
             f"out of memory or not: {_percent(memory['oom_accuracy'])} of rows right; of those "

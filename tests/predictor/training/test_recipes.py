@@ -129,3 +129,24 @@ def test_graphs_of_everything_go_with_nothing_else() -> None:
     with pytest.raises(InputError, match="step goes with nothing else"):
         complete(cuda_graphs="attention,step")
     assert complete(cuda_graphs="attention,mlp").plan.captured == ("attention", "mlp")
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "stored"),
+    [("llama2-70b", {}, "fp8"), ("llama3-70b", {}, "as multiplied"),
+     ("llama2-70b", {"precision": "bf16"}, "as multiplied"),
+     ("llama2-70b", {"trained": "all"}, "as multiplied")],
+)  # fmt: skip
+def test_a_habit_of_a_model_and_a_plan_is_of_both(
+    model: str, changes: dict[str, Any], stored: str
+) -> None:
+    """Frozen weights in fp8: NVIDIA's MLPerf fine-tuning of Llama 2 70B in fp8, nothing else."""
+    plan = {"model": model, "framework": "nemo", "precision": "fp8", "trained": "lora_qkv"}
+    assert complete(**{**plan, **changes}).plan.frozen_precision == stored
+
+
+def test_the_loss_of_torchtitan_was_taken_in_chunks_from_april_2025() -> None:
+    kept = [
+        complete(framework="torchtitan", era=era).plan.logit_bytes for era in ("2025-03", "2025-04")
+    ]
+    assert kept == [20, 8]

@@ -5,6 +5,7 @@ from predictor.training.completion import (
     TrainingRequest,
     complete_training,
 )
+from predictor.training.dealt import Dealt, Share
 from predictor.training.decomposition import Parts, parts, stack, take
 from predictor.training.doubts import others
 from predictor.training.explanation import Explanation, explain
@@ -50,7 +51,7 @@ from predictor.training.step import (
     stretched,
 )
 from predictor.training.taxes import taxes
-from predictor.training.uneven import Dealt, Share, dealt_step
+from predictor.training.uneven import dealt_step
 from predictor.training.unlike import SEVERAL
 from predictor.training.variation import (
     Variation,

@@ -17,8 +17,9 @@ from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.training.completion import TrainingRequest, complete_training
+from predictor.training.dealt import Dealt
 from predictor.training.prediction import predict
-from predictor.training.uneven import Dealt, dealt_step
+from predictor.training.uneven import dealt_step
 
 KNOWN = load("default")
 PLAIN = catalog.model("llama3-8b")

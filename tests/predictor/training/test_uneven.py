@@ -14,8 +14,11 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.specs import TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.training.completion import TrainingRequest, complete_training
+from predictor.training.dealt import Dealt
 from predictor.training.prediction import TrainingPrediction, predict
-from predictor.training.uneven import Dealt, by_replica, by_stage, dealt_step
+from predictor.training.uneven import dealt_step
+from predictor.training.unlike_replicas import by_replica
+from predictor.training.unlike_stages import by_stage
 from predictor.variation.swarm import balanced, rate_of_stages, utilisation, with_churn
 
 KNOWN = load("default")

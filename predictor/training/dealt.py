@@ -1,0 +1,133 @@
+"""What stages, or replicas, on unlike accelerators are dealt, and their step as a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.memory import Memory
+from predictor.plans import Event, TrainingPlan, timeline
+from predictor.timing import Calibration
+from predictor.training.prediction import TrainingPrediction
+from predictor.units import GB
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one stage, or one replica, is dealt.
+
+    system, accelerator   on which it is
+    many      such replicas; 1 of stages
+    layers, micro_batches   of the stage; of the replica
+    tower     layers of the second tower on the stage
+    time      that it works in a step [s]
+    memory    of its fullest device, and of the accelerator [bytes]
+    binds     the longest term of its time
+    """
+
+    system: str
+    accelerator: str
+    many: int
+    layers: int
+    micro_batches: int
+    time: float
+    memory: float
+    capacity: float
+    binds: str
+    tower: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """A step of unlike accelerators.
+
+    by       'stage' or 'replica'
+    shares   of each stage, or of replicas that are alike
+    slowest  position of the one that the others wait for
+    even     the step where layers, or micro-batches, are dealt evenly [s]; inf where that fits
+             nowhere
+    passes   forward and backward passes, and weights' gradients, of every stage [s]
+    hops     transfer and latency between each stage and the next [s]
+    towers   share of the work of all stages that is the second tower's; 0 without one
+    """
+
+    by: str
+    shares: tuple[Share, ...]
+    slowest: int
+    even: float
+    passes: tuple[list[float], list[float], list[float]] = ((), (), ())  # type: ignore[assignment]
+    hops: tuple[tuple[float, ...], tuple[float, ...]] = field(default=((), ()))
+    towers: float = 0.0
+
+    def timeline(self, plan: TrainingPlan) -> list[Event]:
+        """The pipeline event by event, before the framework's factor.
+
+        Raises InputError of replicas, whose pipelines differ.
+        """
+        if self.by != "stage":
+            raise InputError("a timeline is of one pipeline; replicas on several systems have many")
+        return timeline(plan.schedule, *self.passes, int(plan.micro_batches), 1, *self.hops)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `--json` writes it; every key carries its unit."""
+        return {
+            "by": self.by,
+            "slowest": self.slowest,
+            "even_step_time_s": self.even,
+            **({"tower_time_share": self.towers} if self.towers else {}),
+            "shares": [
+                {
+                    "system": one.system,
+                    "accelerator": one.accelerator,
+                    "many": one.many,
+                    "layers": one.layers,
+                    **({"tower_layers": one.tower} if self.towers else {}),
+                    "micro_batches": one.micro_batches,
+                    "time_s": one.time,
+                    "memory_gb": one.memory / GB,
+                    "capacity_gb": one.capacity / GB,
+                    "binds": one.binds,
+                }
+                for one in self.shares
+            ],
+        }
+
+
+def named(clusters: Sequence[Cluster]) -> str:
+    """Names of several systems, each once."""
+    return " + ".join(dict.fromkeys(one.name for one in clusters))
+
+
+def told(
+    base: TrainingPrediction,
+    cluster: Cluster,
+    terms: dict[str, float],
+    need: Memory,
+    devices: Sequence[tuple[Cluster, float]],
+    calibration: Calibration,
+) -> TrainingPrediction:
+    """A prediction as that of one system, with the step of several.
+
+    devices   accelerators of each system, for the peak of which a step uses a part
+    """
+    step = np.asarray(sum(terms.values()))
+    reach = np.exp(calibration.interval_q * base.sigma)
+    linear = base.plan.recipe.peak
+    peaks = np.array([float(np.asarray(c.accelerator.peak_for(linear))) for c, _ in devices])
+    weights = np.array([many for _, many in devices])
+    return replace(
+        base,
+        cluster=cluster,
+        step_time=step,
+        low=step / reach,
+        high=step * reach,
+        breakdown={name: np.asarray(value) for name, value in terms.items()},
+        memory=need,
+        p_oom=need.probability_over(cluster.accelerator.memory, calibration.run.memory_sigma),
+        peak=float((peaks * weights).sum() / weights.sum()),
+    )

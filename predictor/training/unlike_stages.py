@@ -1,0 +1,363 @@
+"""Pipelines whose stages are on different accelerators: layers dealt so that nobody waits for long.
+
+Every stage is the one that a pipeline of its own accelerators alone would have, with as many layers
+as it is dealt (`partition`); the schedule is then played with their times event by event, over
+links as slow as the slower of two systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from predictor.arrays import Array
+from predictor.errors import InputError
+from predictor.hardware import Cluster
+from predictor.memory import Memory, memory
+from predictor.models import Model
+from predictor.plans import LINE, TrainingPlan, partition, timeline
+from predictor.timing import Calibration
+from predictor.training.dealt import Dealt, Share, named, told
+from predictor.training.decomposition import parts
+from predictor.training.prediction import TrainingPrediction, environment_of, predict
+from predictor.training.step import Step, assemble
+from predictor.training.towers import Seen, TowerLayer, tower_layer
+from predictor.training.unlike import Kinds
+
+ACTIVE, STATES = "activations", "layer weights and optimizer"
+"""Classes of memory: that differs along a pipeline, as more micro-batches are in flight; of
+layers."""
+
+
+def by_stage(
+    model: Model,
+    kinds: Kinds,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    seen: Seen | None = None,
+    links: Sequence[Cluster] = (),
+) -> tuple[TrainingPrediction, Dealt]:
+    """Predict a plan whose stages are on several systems, `plan.pp` in all, or hold a second tower.
+
+    seen   images of a sequence; None: text alone
+    links  systems joined as each kind and the next are; none: as the slower of both is in itself
+
+    Raises InputError for pipelines that fold or interleave, and for documents packed unevenly.
+    """
+    if plan.pipeline.fold != LINE or float(plan.vpp) > 1 or float(plan.attention_cv) > 0:
+        raise InputError(
+            "stage_systems and images are of plain pipelines (1f1b, gpipe, zb-h1; vpp 1) of even "
+            "micro-batches"
+        )
+    tables = {id(one): _table(model, one, plan, calibration) for one, _ in kinds}
+    clusters = [cluster for cluster, many in kinds for _ in range(many)]
+    tower = [tower_layer(model, one, plan, calibration, seen) for one in clusters] if seen else []
+    rows = [tables[id(one)] for one in clusters]
+    line = _Line(
+        plan, clusters, rows, tower, model.layers, _hops(model, kinds, plan, calibration, links)
+    )
+    even = line.even()
+    try:
+        counts = partition(line.holding, line.items, len(clusters))
+    except InputError:  # told as what it needs, like any plan that does not fit
+        counts = partition(line.time, line.items, len(clusters))
+    counts = _unless_better(line, counts, even)
+    return line.prediction(counts, even, calibration)
+
+
+def _hops(
+    model: Model,
+    kinds: Kinds,
+    plan: TrainingPlan,
+    calibration: Calibration,
+    links: Sequence[Cluster],
+) -> dict[int, tuple[float, float]]:
+    """Transfer and latency from the last stage on each kind of system to the next [s]."""
+    found, last = {}, -1
+    for (_, many), link in zip(kinds, links, strict=False):
+        last += many
+        of = predict(model, link, plan, calibration).passes
+        found[last] = float(np.max(of.transfer)), float(np.max(of.latency))
+    return found
+
+
+def _unless_better(line: _Line, counts: list[int], even: list[int]) -> list[int]:
+    """The even deal where links or the ends of a step make it the faster one, and it fits."""
+    if any(held > most for held, most in zip(line.held(even), line.capacity(), strict=True)):
+        return counts
+    return min((counts, even), key=lambda one: line.total(one)[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """Stages of one system with 1, 2, ... layers; arrays (3, layers): first, inner, last."""
+
+    step: Step
+    memory: Memory
+    prediction: TrainingPrediction
+    factor: float
+    loading: float
+
+    @property
+    def stage(self) -> Array:
+        """Time of one micro-batch [s]."""
+        of = self.step.passes
+        return np.asarray(of.forward + of.backward + of.weights)
+
+
+def _table(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration) -> _Table:
+    counts = np.arange(1.0, model.layers + 1.0)
+    wide = replace(plan, first_layers=counts, last_layers=counts, inner_layers=counts)
+    found, _ = parts(model, cluster, wide, calibration)
+    using = environment_of(cluster, plan, calibration.run)
+    return _Table(
+        step=assemble(found, calibration.run, using),
+        memory=memory(model, wide, calibration.run),
+        prediction=predict(model, cluster, plan, calibration),
+        factor=float(using.factor),
+        loading=float(found.loading.flat[0]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a stage holds: layers of the second tower, of the language model, and its ends."""
+
+    tower: int
+    layers: int
+    embeds: bool
+    heads: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """Stages in their order, each with the table of its system.
+
+    tower   a layer of the second tower on each stage; empty without one
+    layers  of the language model
+    crossings  transfer and latency behind stages after which a link of its own comes
+    """
+
+    plan: TrainingPlan
+    clusters: list[Cluster]
+    tables: list[_Table]
+    tower: list[TowerLayer]
+    layers: int
+    crossings: dict[int, tuple[float, float]]
+
+    @property
+    def before(self) -> int:
+        """Layers of the second tower, which come first."""
+        return self.tower[0].many if self.tower else 0
+
+    @property
+    def items(self) -> int:
+        """Layers of both towers."""
+        return self.before + self.layers
+
+    def even(self) -> list[int]:
+        """The language model's layers dealt evenly, the tower with the first of them (Megatron
+        Core's encoder on the first stage)."""
+        counts = partition(lambda stage, begin, end: float(end - begin), self.layers, self.stages)
+        return [counts[0] + self.before, *counts[1:]]
+
+    @property
+    def stages(self) -> int:
+        """Stages."""
+        return len(self.tables)
+
+    def _held(self, begin: int, end: int) -> _Held:
+        tower = max(min(end, self.before) - begin, 0)
+        layers = end - begin - tower
+        return _Held(tower, layers, layers > 0 and begin <= self.before, end == self.items)
+
+    def spans(self, counts: list[int]) -> list[_Held]:
+        """What each stage holds of so many items each."""
+        ends = list(accumulate(counts))
+        return [self._held(end - many, end) for end, many in zip(ends, counts, strict=True)]
+
+    def _of(self, value: Array, stage: int, own: _Held) -> float:
+        """A figure of the language model's part of a stage, of a table's (3, layers)."""
+        whole = np.broadcast_to(value, self.tables[stage].stage.shape)
+        if not own.layers:
+            return 0.0
+        first, inner, last = (float(one) for one in whole[:, own.layers - 1])
+        if self.stages == 1:
+            return last  # of one stage in all, which has both ends
+        if own.embeds and own.heads:
+            return first + last - inner
+        return first if own.embeds else last if own.heads else inner
+
+    def time(self, stage: int, begin: int, end: int) -> float:
+        """Of one micro-batch [s]."""
+        return sum(one[stage] for one in self._passes([(stage, self._held(begin, end))]))
+
+    def holding(self, stage: int, begin: int, end: int) -> float:
+        """The same; inf where the stage does not hold so many layers."""
+        own = self._held(begin, end)
+        if sum(self.classes(stage, own).values()) > self.capacity()[stage]:
+            return np.inf
+        return self.time(stage, begin, end)
+
+    def capacity(self) -> list[float]:
+        """Memory of each stage's accelerator [bytes]."""
+        return [float(np.asarray(one.accelerator.memory)) for one in self.clusters]
+
+    def classes(self, stage: int, own: _Held) -> dict[str, float]:
+        """Memory of a stage by class [bytes], with the micro-batches that are in flight there."""
+        table, plan = self.tables[stage].memory, self.plan
+        p, m = float(plan.pp), plan.micro_batches
+        found = {name: self._of(value, stage, own) for name, value in table.classes.items()}
+        found["context"] = float(table.classes["context"].flat[0])
+        flying = float(plan.pipeline.held(np.asarray(p - stage), p, m, 1.0))
+        # The table has a first stage's, an inner one's behind it, and a last one's.
+        at = 0.0 if own.embeds and self.stages > 1 else p - 1.0 if own.heads else 1.0
+        listed = float(plan.pipeline.held(np.asarray(p - at), p, m, 1.0))
+        lost = float(np.max(table.classes["fragmentation"])) / max(
+            float(np.max(_together(table.classes))), 1e-30
+        )
+        found[ACTIVE] *= flying / max(listed, 1e-30)
+        if own.tower:
+            found[STATES] += own.tower * self.tower[stage].state
+            found[ACTIVE] += own.tower * flying * self.tower[stage].activations
+        whole = sum(found.values()) - found["fragmentation"] - found["context"]
+        found["fragmentation"] = lost * whole
+        return found
+
+    def held(self, counts: list[int]) -> list[float]:
+        """Memory of each stage [bytes]."""
+        return [sum(self.classes(s, own).values()) for s, own in enumerate(self.spans(counts))]
+
+    def passes(self, counts: list[int]) -> tuple[list[float], list[float], list[float]]:
+        """Passes of every stage [s]."""
+        found = self._passes(list(enumerate(self.spans(counts))))
+        one, two, three = ([each[s] for s in range(self.stages)] for each in found)
+        return one, two, three
+
+    def _passes(self, chosen: list[tuple[int, _Held]]) -> list[dict[int, float]]:
+        found = []
+        for number, name in enumerate(("forward", "backward", "weights")):
+            every = {}
+            for stage, own in chosen:
+                value: Array = getattr(self.tables[stage].step.passes, name)
+                more = own.tower * self.tower[stage].passes[number] if own.tower else 0.0
+                every[stage] = self._of(value, stage, own) + more
+            found.append(every)
+        return found
+
+    def hops(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Transfer and latency between each stage and the next, those of the slower side [s]."""
+        found = []
+        for name in ("transfer", "latency"):
+            own = [float(np.max(getattr(one.step.passes, name))) for one in self.tables]
+            found.append([max(pair) for pair in pairwise(own)])
+        for stage, hop in self.crossings.items():
+            found[0][stage], found[1][stage] = hop
+        return tuple(found[0]), tuple(found[1])
+
+    def _terms(self, stage: int, own: _Held, of: str) -> dict[str, float]:
+        """Figures of a stage by term: `terms` of a micro-batch, or `ends` of a step."""
+        values: dict[str, Array] = getattr(self.tables[stage].step, of)
+        found = {name: self._of(value, stage, own) for name, value in values.items()}
+        if own.tower:
+            for name, value in getattr(self.tower[stage], of).items():
+                found[name] += own.tower * value
+        return found
+
+    def ends(self, counts: list[int]) -> dict[str, float]:
+        """Reduction of gradients and update, of the stage that takes longest with both [s]."""
+        every = [self._terms(s, own, "ends") for s, own in enumerate(self.spans(counts))]
+        return max(every, key=lambda one: sum(one.values()))
+
+    def total(self, counts: list[int]) -> tuple[float, float, float]:
+        """The step before loading; its pipeline without links; what links add [s]."""
+        passes, m = self.passes(counts), int(self.plan.micro_batches)
+        busy = timeline(self.plan.schedule, *passes, m)[-1].end
+        waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops())[-1].end - busy
+        ends = sum(self.ends(counts).values())
+        # No software slows a link (`step.assemble`).
+        return self.tables[0].factor * (busy + ends) + waits, busy, waits
+
+    def breakdown(self, counts: list[int], slowest: int) -> dict[str, float]:
+        """Seconds by term; they add up to the step."""
+        m, own = float(self.plan.micro_batches), self.spans(counts)[slowest]
+        found = {name: m * value for name, value in self._terms(slowest, own, "terms").items()}
+        whole, busy, waits = self.total(counts)
+        found["bubble"] = busy - sum(found.values())
+        found["pp_communication"] += waits
+        found |= self.ends(counts)
+        found["framework"] = whole - sum(found.values())
+        found["data_loading"] = max(self.tables[slowest].loading - whole, 0.0)
+        return found
+
+    def shares(self, counts: list[int]) -> tuple[Share, ...]:
+        """What every stage is dealt."""
+        m, passes = int(self.plan.micro_batches), self.passes(counts)
+        found = []
+        for stage, own in enumerate(self.spans(counts)):
+            cluster, terms = self.clusters[stage], self._terms(stage, own, "terms")
+            found.append(
+                Share(
+                    system=cluster.name,
+                    accelerator=cluster.accelerator.name,
+                    many=1,
+                    layers=own.layers,
+                    micro_batches=m,
+                    time=m * sum(each[stage] for each in passes),
+                    memory=sum(self.classes(stage, own).values()),
+                    capacity=self.capacity()[stage],
+                    binds=max(terms, key=lambda name: terms[name]),
+                    tower=own.tower,
+                )
+            )
+        return tuple(found)
+
+    def prediction(
+        self, counts: list[int], even: list[int], calibration: Calibration
+    ) -> tuple[TrainingPrediction, Dealt]:
+        """The whole step with layers as they are dealt."""
+        shares = self.shares(counts)
+        slowest = max(range(len(shares)), key=lambda stage: shares[stage].time)
+        terms = self.breakdown(counts, slowest)
+        tight = max(range(len(shares)), key=lambda s: shares[s].memory / shares[s].capacity)
+        m, spans = float(self.plan.micro_batches), self.spans(counts)
+        encoding = sum(
+            m * own.tower * sum(self.tower[stage].passes)
+            for stage, own in enumerate(spans)
+            if own.tower
+        )
+        dealt = Dealt(
+            by="stage",
+            shares=shares,
+            slowest=slowest,
+            even=self.total(even)[0] + terms["data_loading"],
+            passes=self.passes(counts),
+            hops=self.hops(),
+            towers=encoding / sum(one.time for one in shares),
+        )
+        found = told(
+            self.tables[slowest].prediction,
+            replace(self.clusters[tight], name=named(self.clusters)),
+            terms,
+            self._memory(tight, spans[tight]),
+            [(one, float(self.plan.tp * self.plan.cp * self.plan.dp)) for one in self.clusters],
+            calibration,
+        )
+        return found, dealt
+
+    def _memory(self, stage: int, held: _Held) -> Memory:
+        """Memory of one stage, as that of the kind that it is."""
+        kind, own = 0 if stage == 0 else 2 if held.heads else 1, self.classes(stage, held)
+        present = np.arange(3) == kind
+        classes = {name: np.where(present, value, 0.0) for name, value in own.items()}
+        peak = np.asarray(sum(own.values()))
+        return Memory(classes, present, peak, peak - own["context"], np.zeros(()))
+
+
+def _together(classes: dict[str, Array]) -> Array:
+    """All that the allocator may lose a part of [bytes]."""
+    apart = ("fragmentation", "context")
+    return sum((v for name, v in classes.items() if name not in apart), np.zeros(()))

@@ -11,7 +11,17 @@ from typing import Any
 from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder, write_text
-from reckon.studies import generations, inference, memory, power, scaling, sweep, taxes, variation
+from reckon.studies import (
+    generations,
+    inference,
+    memory,
+    power,
+    scaling,
+    slow_links,
+    sweep,
+    taxes,
+    variation,
+)
 from reckon.views.page import Result, write_html
 
 KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
@@ -21,6 +31,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
     "sweep": sweep.run,
     "inference": inference.run,
     "scaling": scaling.run,
+    "slow-links": slow_links.run,
     "taxes": taxes.run,
     "variation": variation.run,
 }

@@ -133,6 +133,39 @@ def test_what_a_run_will_do_obeys_its_laws() -> None:
     assert (alone["worst"] == 0).all()
 
 
+def test_wider_models_hide_slower_links_and_what_crosses_is_what_is_less() -> None:
+    """SWARM's order (arXiv 2301.11913) at 500 Mb/s, and the laws of links."""
+    found = tables("slow-links")
+    wide, late, placed, many = (
+        found[name] for name in ("Widths", "Delays", "Regions", "Many against few")
+    )
+    parts = ["arithmetic", "rate of links", "latency of links", "gradients", "fill and drain"]
+    for table in (wide, late, many):
+        assert np.allclose(table[parts].sum(axis=1), 1.0)
+        assert (table[parts] > -1e-9).all(axis=None)
+    for _, own in wide.groupby(["layers_per_stage", "megabits_per_s", "packed"]):
+        if own["megabits_per_s"].iloc[0] <= 1000:
+            assert own["arithmetic"].is_monotonic_increasing
+    plain = wide[(wide["layers_per_stage"] == 1) & ~wide["packed"]]
+    for _, own in plain.groupby("width"):
+        assert own["step_s"].is_monotonic_decreasing  # rates rise
+    at = wide[wide["megabits_per_s"] == 500].set_index(["layers_per_stage", "packed", "width"])
+    step = at["step_s"]
+    assert (step[1, True] < step[1, False]).all()
+    assert (at["arithmetic"][3, False] > at["arithmetic"][1, False]).all()
+    for _, own in late.groupby("schedule"):
+        assert own["step_s"].is_monotonic_increasing
+    grown = late.groupby("schedule")["step_s"].agg(lambda s: s.iloc[-1] / s.iloc[0])
+    assert grown["gpipe"] < grown["1f1b"]
+    steps = placed.pivot_table(
+        index=["global_batch", "megabits_per_s"], columns="crosses", values="step_s"
+    )
+    assert (steps["pipelines"] < steps["replicas"])[32].all()
+    assert (steps["replicas"] < steps["pipelines"])[2048].all()
+    assert many["many_over_few"].is_monotonic_increasing
+    assert many["binds"].iloc[0] == "rate of links"
+
+
 REPRODUCED = ("c1", "c2", "c4", "c6", "c9")
 SIGNS = ("c5", "c7", "c10", "c11", "c12", "c13")
 

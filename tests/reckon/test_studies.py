@@ -150,6 +150,7 @@ def test_wider_models_hide_slower_links_and_what_crosses_is_what_is_less() -> No
     for _, own in plain.groupby("width"):
         assert own["step_s"].is_monotonic_decreasing  # rates rise
     at = wide[wide["megabits_per_s"] == 500].set_index(["layers_per_stage", "packed", "width"])
+    at = at.sort_index()
     step = at["step_s"]
     assert (step[1, True] < step[1, False]).all()
     assert (at["arithmetic"][3, False] > at["arithmetic"][1, False]).all()

@@ -75,10 +75,11 @@ variation: setup         ## refit how steady steps of real runs are (data/variat
 	@test -d $(SHARED) || { echo "make variation needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.variation.population $(SHARED)/reference/variation/mlperf_step_ratios.csv.gz
 
-own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; ten minutes
+own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; five minutes
 	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.few_shot $(SHARED) --write
 	$(BIN)/python -m calibration.checks.few_shot_serving $(SHARED)
+	$(BIN)/python -m tools.own_steps data/measurements/*
 
 power: setup             ## refit data/power/fitted.json to measured power; print what was left out
 	@test -d $(SHARED) || { echo "make power needs $(SHARED)"; exit 2; }

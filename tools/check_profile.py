@@ -20,9 +20,11 @@ import numpy as np
 import pandas as pd
 
 import reckon
+from calibration.checks.own_steps import added, line
 from calibration.sources.kineto_calls import Calls
 from calibration.sources.kineto_file import load
 from calibration.sources.kineto_steps import anatomy
+from predictor import catalog
 from profiler import huggingface
 from profiler.suite import identity
 from reckon.console.files import write_json
@@ -151,6 +153,8 @@ def main() -> None:
     show_steps(first)
     second = measured(out / "second", arguments.budget, arguments.threads)
     show_errors(errors(first), errors(second))
+    own = out / "first"
+    print("\n" + line("two own steps", added(own / "profile", catalog.load(own / "calibration"))))
     same = repeated(out / "first" / "profile", out / "second" / "profile")
     rows = [
         [op, str(n), f"{away:.1%}", f"{SAME:.0%}", verdict(away, SAME)]

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -180,16 +181,19 @@ LARGER = 4.0
 """How many times the accelerators of the largest run known a run has that is called larger."""
 
 
-def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -> list[str]:
-    """A line: runs at least `LARGER` times the accelerators of those known, which are of the
-    smaller half.
+def scaled(
+    drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3
+) -> dict[str, tuple[float, float]]:
+    """Errors of runs at least `LARGER` times the accelerators of those known, which are of the
+    smaller half, with none known and with some; by name, the mean over draws.
 
-    sizes   accelerators of every run, by name of the source
+    sizes   accelerators of every run, by name of the source or group
     """
-    without, with_ = [], []
+    found = {}
     for one in drawn:
         gpus = sizes[one.name]
         small = np.flatnonzero(gpus <= np.median(gpus))
+        scores = []
         for seed in range(SEEDS):
             own = np.random.default_rng(seed).permutation(small)[:known]
             large = np.flatnonzero(gpus >= LARGER * gpus[own].max())
@@ -197,12 +201,33 @@ def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -
                 continue
             others, mine = one.block.take(large), one.block.take(own)
             told, _ = learn(one.prior, mine.traits, mine.residual).correction(others.traits)
-            without.append(float(np.mean(np.abs(np.expm1(-others.residual)))))
-            with_.append(float(np.mean(np.abs(np.expm1(told - others.residual)))))
+            scores.append(
+                [float(np.mean(np.abs(np.expm1(c - others.residual)))) for c in (0.0, told)]
+            )
+        if scores:
+            before, after = np.mean(scores, axis=0)
+            found[one.name] = (float(before), float(after))
+    return found
+
+
+def scaled_lines(title: str, found: Mapping[str, tuple[float, float]]) -> list[str]:
+    """A line: the mean of `scaled`."""
+    before, after = np.mean(list(found.values()), axis=0)
     return [
-        f"small runs seen, {LARGER:g} x larger predicted ({len(with_)} draws): "
-        f"{np.mean(without):.1%} with none, {np.mean(with_):.1%} with {known}"
+        f"small runs seen, {LARGER:g} x larger predicted, {len(found)} {title}: "
+        f"{before:.1%} with none, {after:.1%} with 3 ({after / before - 1:+.0%})"
     ]
+
+
+def accelerators(runs: Runs, sources: Iterable[str]) -> dict[str, Array]:
+    """Accelerators of every run of sources, and of their groups, by their names."""
+    found = {}
+    for source in sources:
+        points = runs.only(runs.source == source).points
+        own = np.array([float(point.request.plan.gpus) for point in points])
+        found[source] = own
+        found |= {name: own[rows] for name, rows in groups_of(runs, source)}
+    return found
 
 
 def report(title: str, found: dict[int, dict[str, Score]]) -> list[str]:
@@ -270,13 +295,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     by_source, by_group = table(sources), table(groups)
     print("\n".join([*report("sources", by_source), *report("groups", by_group)]))
     print("\n".join(suggested(sources)))
-    gpus = {
-        one.name: np.array(
-            [float(p.request.plan.gpus) for p in runs.only(runs.source == one.name).points]
-        )
-        for one in sources
-    }
-    print("\n".join(scaled(sources, gpus)))
+    sizes = accelerators(runs, blocks)
+    larger = {"sources": scaled(sources, sizes), "groups": scaled(groups, sizes)}
+    print("\n".join(line for name, own in larger.items() for line in scaled_lines(name, own)))
     worst = {
         name: max(by_source[k][name].error for k in KNOWN[2:] if name in by_source[k])
         - by_source[0][name].error
@@ -287,7 +308,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"worse with 3 runs or more than with none: {name} {more:+.1%}")
     if given.write:
         figures = {"sources": by_source, "groups": by_group}
-        write_prior(whole, {name: told(found) for name, found in figures.items()}, PLACE)
+        kept: dict[str, Any] = {name: told(found) for name, found in figures.items()}
+        for name, own in larger.items():
+            before, after = np.mean(list(own.values()), axis=0)
+            kept[name]["larger"] = {"before": round(before, 4), "after": round(after, 4)}
+        write_prior(whole, kept, PLACE)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from predictor.training import (
     Environment,
     Parts,
     assemble,
-    environment,
+    environment_of,
     interval,
     parts,
     stack,
@@ -87,8 +87,11 @@ def take_apart(calibration: Calibration, points: Sequence[Point]) -> Runs:
 
 def environments(runs: Runs, run: RunParameters) -> Environment:
     """The environment of every run, as arrays."""
-    keys = list(zip(runs.framework.tolist(), runs.era.tolist(), strict=True))
-    known = {key: environment(run.factors, *key) for key in set(keys)}
+    requests = [point.request for point in runs.points]
+    hosts = [request.cluster.accelerator.is_host for request in requests]
+    keys = list(zip(runs.framework.tolist(), runs.era.tolist(), hosts, strict=True))
+    first = dict(zip(reversed(keys), reversed(requests), strict=True))
+    known = {key: environment_of(one.cluster, one.plan, run) for key, one in first.items()}
 
     def column(name: str) -> Array:
         return np.array([getattr(known[key], name) for key in keys], float)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,13 @@ from calibration.runs.levels import fit_levels
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_plan_spread, with_spread
 from calibration.tables.cells import check_runs
+from calibration.tables.profiles import device_systems
 from calibration.tables.runs import Point, point_of
 from calibration.tables.sweep import healthy_points
 from predictor import catalog
 from predictor.catalog import load, run_parameters
 from predictor.errors import InputError
+from predictor.hardware import Cluster
 from predictor.schema import TRAINING_KEY
 from predictor.timing import Calibration, RunParameters
 
@@ -53,8 +55,13 @@ def default_run() -> RunParameters:
     return run_parameters(catalog.read_mapping(catalog.data_dir() / "defaults" / "run.yaml"))
 
 
-def read_points(paths: Sequence[Path], run: RunParameters) -> list[Point]:
+def read_points(
+    paths: Sequence[Path], run: RunParameters, devices: Mapping[str, Cluster] | None = None
+) -> list[Point]:
     """Training points with a step time from tables of runs.
+
+    devices   systems by the name of their accelerator, beside those of a profile that a table lies
+              in
 
     Raises InputError where a file is no table of training runs or holds no usable row.
     """
@@ -63,7 +70,9 @@ def read_points(paths: Sequence[Path], run: RunParameters) -> list[Point]:
         table = read_table(path)
         if TRAINING_KEY not in table:
             raise InputError(f"{path} is no table of training runs: no column {TRAINING_KEY!r}")
-        made = [point_of(row, run) for row in check_runs(table, str(path)).to_dict("records")]
+        rows = check_runs(table, str(path)).to_dict("records")
+        known = {**(devices or {}), **device_systems(path.parent)}
+        made = [point_of(row, run, known) for row in rows]
         found += [p for p in made if isinstance(p, Point) and p.measured > 0]
     if not found:
         raise InputError(f"no row of {', '.join(map(str, paths))} can be predicted")

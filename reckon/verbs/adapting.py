@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from calibration.runs.prior import block
 from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
+from calibration.tables.profiles import device_systems
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor.catalog import load, own_prior
 from predictor.errors import InputError
+from predictor.hardware import Cluster
 from predictor.schema import INFERENCE_KEY
 from predictor.timing import Calibration, RunParameters
 from reckon.verbs.runs import read_runs
@@ -48,14 +50,32 @@ def _read(path: Path) -> pd.DataFrame:
     return read_runs(path)
 
 
-def points_of(table: pd.DataFrame, run: RunParameters, timed: bool = True) -> list[Point]:
+def devices_of(runs: Any) -> dict[str, Cluster]:
+    """Systems of the profiles that tables of runs lie in, by the name of their accelerator."""
+    if isinstance(runs, pd.DataFrame):
+        return {}
+    given = [runs] if isinstance(runs, str | Path) else list(runs)
+    folders = {Path(one).parent for one in given if isinstance(one, str | Path)}
+    return {
+        name: found for folder in sorted(folders) for name, found in device_systems(folder).items()
+    }
+
+
+def points_of(
+    table: pd.DataFrame,
+    run: RunParameters,
+    timed: bool = True,
+    devices: Mapping[str, Cluster] | None = None,
+) -> list[Point]:
     """Training runs of a table.
 
-    timed   those alone whose time is stated
+    timed     those alone whose time is stated
+    devices   systems by the name of their accelerator, where a profile lies beside the table
 
     Raises InputError where none is left, with the reason of the first that could not be used.
     """
-    made = [point_of(row, run) for row in check_runs(table, "the runs").to_dict("records")]
+    rows = check_runs(table, "the runs").to_dict("records")
+    made = [point_of(row, run, devices) for row in rows]
     found = [one for one in made if isinstance(one, Point) and (one.measured > 0 or not timed)]
     if not found:
         why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
@@ -81,7 +101,7 @@ def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
             why = next((f": {one.reason}" for one in made if isinstance(one, Skipped)), "")
             raise InputError(f"none of {len(made)} benchmarks can be used{why}")
         return adapt_engines(known, points).calibration
-    return adapt_runs(known, points_of(table, known.run)).calibration
+    return adapt_runs(known, points_of(table, known.run, devices=devices_of(runs))).calibration
 
 
 def suggest(
@@ -96,7 +116,7 @@ def suggest(
     Returns for each its name and the mean spread of the plans (log) before and after it.
     """
     known = load(calibration)
-    points = points_of(rows_of(plans), known.run, timed=False)
+    points = points_of(rows_of(plans), known.run, False, devices_of(plans))
     runs = take_apart(known, points)
     own = block(runs, known.run)
     prior = own_prior() if known.own is None else known.own.prior

@@ -18,7 +18,7 @@ from calibration.serving.fit import read_inference
 from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
 from calibration.tables.kernel_table import gaps
-from calibration.tables.profiles import read_measurements
+from calibration.tables.profiles import device_systems, read_measurements
 from predictor import catalog
 from predictor.catalog import FILE as SERVING
 from predictor.catalog import engines_mapping, load
@@ -63,7 +63,7 @@ def calibrate(
     heldout: dict[str, Any] = {}
     if paths:
         fitted, summary, heldout = _kernels(start, paths, system)
-    told = _runs(fitted, [Path(path) for path in reference]) if reference else None
+    told = _runs(fitted, [Path(path) for path in reference], paths) if reference else None
     fitted = told.calibration if told else fitted
     fitted = replace(
         fitted,
@@ -133,15 +133,20 @@ class _Told:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def _runs(calibration: Calibration, paths: list[Path]) -> _Told:
-    """Run parameters fitted to runs of several sources, or what one's own say of others."""
+def _runs(calibration: Calibration, paths: list[Path], profiles: Sequence[str | Path]) -> _Told:
+    """Run parameters fitted to runs of several sources, or what one's own say of others.
+
+    profiles   folders of profiles among them, whose devices runs may be of
+    """
     served = [path for path in paths if INFERENCE_KEY in read_table(path)]
     if served:
         if len(served) < len(paths):
             raise InputError("give --reference with runs of training, or of serving, not both")
         own = adapt_engines(calibration, read_inference(served, calibration.run))
         return _Told(own.calibration, list(own.points), own.words)
-    points = read_points(paths, calibration.run)
+    folders = [folder for one in profiles if (folder := Path(one)).is_dir()]
+    devices = {name: found for folder in folders for name, found in device_systems(folder).items()}
+    points = read_points(paths, calibration.run, devices)
     names = [point.point_id for point in points]
     if len({point.source for point in points}) >= LEAST_SOURCES:
         return _Told(fit_runs(calibration, points), names)

@@ -9,17 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import reckon
 from calibration.artifact import write
-from calibration.checks.few_shot import Drawn, shot, table
+from calibration.checks.few_shot import Drawn, scaled, shot, table
+from calibration.checks.own_steps import added
+from calibration.runs.apart import take_apart
+from calibration.runs.fit import read_points
 from calibration.runs.own import adapt_runs, suggest
-from calibration.runs.prior import START, Block, _pieces, _vector, fit_prior, likelihood
+from calibration.runs.prior import START, Block, _pieces, _vector, block, fit_prior, likelihood
+from calibration.tables.profiles import device_systems
 from calibration.tables.runs import Point, point_of
 from predictor.catalog import load, own_prior
 from predictor.errors import InputError
 from predictor.timing import HOSTS, Calibration, Prior, Traits, joined, learn, open_variance
+from predictor.timing.adaptation import narrower
 from predictor.training import WORDS, predict
+from tests.conftest import ROOT
 
 BASE = load("default")
 PLANS: tuple[dict[str, Any], ...] = (
@@ -241,3 +248,51 @@ def test_what_is_suggested_leaves_least_open() -> None:
     assert first.name.startswith("c")
     assert second.name == "lone"
     assert first.before > first.after == second.before > second.after
+
+
+MEASURED = ROOT / "data" / "measurements" / "two-cores-2"
+
+
+def test_steps_of_a_profile_are_runs_of_its_devices_wherever_the_table_lies(tmp_path: Path) -> None:
+    """Their residuals are against what `predict` says, of a host without levels of frameworks."""
+    steps = MEASURED / "steps.csv"
+    beside = read_points([steps], BASE.run)
+    with pytest.raises(InputError, match="no row"):
+        copied = tmp_path / "two.csv"
+        pd.read_csv(steps).head(2).to_csv(copied, index=False)
+        read_points([copied], BASE.run)
+    assert [p.point_id for p in read_points([copied], BASE.run, device_systems(MEASURED))] == [
+        p.point_id for p in beside[:2]
+    ]
+    runs = take_apart(BASE, beside)
+    expected = [np.log(p.measured / time_of(p, BASE)[0]) for p in runs.points]
+    assert block(runs, BASE.run).residual == pytest.approx(expected, abs=1e-9)
+    own = reckon.adapt(BASE, steps).own
+    assert own is not None
+    assert own.runs == len(beside)
+
+
+def test_two_own_steps_tell_of_the_others_where_nothing_of_a_machine_was_measured() -> None:
+    found = added(MEASURED, BASE)
+    assert found.draws == 10 * 9 / 2
+    assert found.with_own < found.alone
+    with pytest.raises(InputError, match="no such"):
+        added(MEASURED / "absent", BASE)
+
+
+@pytest.mark.parametrize("freedom", [5.0, 7.0, 9.0, 14.0, 40.0])
+def test_an_interval_is_that_of_a_t_not_of_a_normal_distribution_of_its_variance(
+    freedom: float,
+) -> None:
+    half = stats.t.ppf(0.9, freedom) / np.sqrt(freedom / (freedom - 2.0))
+    assert narrower(freedom) == pytest.approx(half / stats.norm.ppf(0.9), rel=2e-4)
+
+
+def test_larger_runs_are_those_of_four_times_the_accelerators_at_least() -> None:
+    """Five small runs and five of sixteen times the accelerators, all off alike."""
+    one = Drawn("s", synthetic(10, 0.3, 1), START)
+    sizes = {"s": np.array([8.0] * 5 + [128.0] * 5)}
+    before, after = scaled([one], sizes)["s"]
+    assert 0.2 < before < 0.4
+    assert after < before
+    assert scaled([one], {"s": np.array([8.0] * 5 + [31.0] * 5)}) == {}

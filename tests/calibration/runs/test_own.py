@@ -257,9 +257,9 @@ def test_steps_of_a_profile_are_runs_of_its_devices_wherever_the_table_lies(tmp_
     """Their residuals are against what `predict` says, of a host without levels of frameworks."""
     steps = MEASURED / "steps.csv"
     beside = read_points([steps], BASE.run)
+    copied = tmp_path / "two.csv"
+    pd.read_csv(steps).head(2).to_csv(copied, index=False)
     with pytest.raises(InputError, match="no row"):
-        copied = tmp_path / "two.csv"
-        pd.read_csv(steps).head(2).to_csv(copied, index=False)
         read_points([copied], BASE.run)
     assert [p.point_id for p in read_points([copied], BASE.run, device_systems(MEASURED))] == [
         p.point_id for p in beside[:2]

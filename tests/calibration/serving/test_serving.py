@@ -160,8 +160,10 @@ def rows(truth, sources=("one", "two", "three"), **fields):
 
 
 def test_the_fit_recovers_what_the_points_follow():
+    """Ten sources agree: what they share is the engine's."""
     truth = EngineParameters(decode=1.1, step=3e-3)
-    found, _ = timed(rows(truth), CALIBRATION)
+    sources = tuple(f"source {i}" for i in range(10))
+    found, _ = timed(rows(truth, sources), CALIBRATION)
     fitted = fit_engines(found)
     predicted = values(found, parameters_of(found, fitted))[0]
     error = np.abs(np.log(predicted / published(found)))

@@ -4,6 +4,7 @@ from predictor.plans.batches import Batch, Request, batches
 from predictor.plans.chunks import in_chunks
 from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
+    DIVISIONS,
     EXPLAIN,
     ORDER,
     PACKINGS,
@@ -93,6 +94,7 @@ __all__ = [
     "CP_KINDS",
     "CUDA_GRAPHS",
     "DISPATCHES",
+    "DIVISIONS",
     "EXECUTIONS",
     "EXPLAIN",
     "FIT",

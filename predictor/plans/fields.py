@@ -199,7 +199,7 @@ PACKINGS = ("fixed", "balanced", "unmasked", "padded")
 to ranks and micro-batches by cost; windows that attend over all of their documents; a document
 per sequence, and padding."""
 
-DIVISIONS = ("sequence", "document")
+DIVISIONS = ("sequence", "document", "adaptive")
 """What context-parallel ranks divide: the whole sequence, or each document in it."""
 
 

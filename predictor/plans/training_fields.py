@@ -182,7 +182,8 @@ _BATCH = (
         "cp_sharding", WORD, "What context-parallel ranks divide.",
         (*PASSES, "communication"), choices=DIVISIONS, default="sequence", held="",
         reason="as frameworks do (Megatron's zigzag)",
-        more="The sequence, whose documents then fall on them unequally, or each document.",
+        more="The sequence, whose documents then fall on them unequally, each document, or what is "
+        "quicker of every sequence.",
     ),
     PlanField(
         "seq_len", COUNT, "Tokens per sequence.", ALL, unit="tokens",

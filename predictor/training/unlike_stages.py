@@ -7,7 +7,7 @@ links as slow as the slower of two systems.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -61,7 +61,7 @@ def by_stage(
     )
     even = line.even()
     try:
-        counts = partition(line.holding, line.items, len(clusters))
+        counts = partition(line.remembered(), line.items, len(clusters))
     except InputError:  # told as what it needs, like any plan that does not fit
         counts = partition(line.time, line.items, len(clusters))
     counts = _unless_better(line, counts, even)
@@ -201,6 +201,18 @@ class _Line:
         if sum(self.classes(stage, own).values()) > self.capacity()[stage]:
             return np.inf
         return self.time(stage, begin, end)
+
+    def remembered(self) -> Callable[[int, int, int], float]:
+        """`holding`, looked up where the same stage held as much before."""
+        known: dict[tuple[int, _Held], float] = {}
+
+        def found(stage: int, begin: int, end: int) -> float:
+            own = stage, self._held(begin, end)
+            if own not in known:
+                known[own] = self.holding(stage, begin, end)
+            return known[own]
+
+        return found
 
     def capacity(self) -> list[float]:
         """Memory of each stage's accelerator [bytes]."""

@@ -23,7 +23,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.catalog import data_dir
 from predictor.errors import InputError
-from predictor.plans import PACKINGS
+from predictor.plans import DIVISIONS, PACKINGS
 from predictor.variation.order import maximum, normal_maximum, normal_quantile, pearson
 
 PACKING_KEYS = ("documents", "packing", "cp_sharding")
@@ -37,6 +37,12 @@ POINTS = 4000
 
 WINDOWS = 1000
 """Drawn windows whose division among ranks is averaged."""
+
+SHORT = 1100.0
+"""Tokens at which what attention takes by the token is as much as what it takes by the square:
+measured of one document on H100 (times of documents of 64 to 65,536 tokens, DistCA at 039f2e4). On
+two ranks that divide a document, the former is 0.70 to 0.75 of what it is on one, from 1,024 to
+4,096 tokens: it falls with the root of the ranks."""
 
 NARROWER = 0.3
 """Power of the stages by which the time of a pipeline varies more than the sum of its micro-batches
@@ -145,9 +151,13 @@ def squares(lengths: Array, window: float) -> tuple[float, float, float]:
 
 
 @lru_cache(maxsize=256)
-def _unequal_ranks(text: str, window: float, ranks: int) -> float:
-    """Attention of the slowest of ranks that take chunks i and 2 c - 1 - i of 2 c of a window,
-    whatever its documents, over the mean; over many windows."""
+def _unequal_ranks(text: str, window: float, ranks: int) -> tuple[float, float, float]:
+    """Attention of the slowest of ranks over their mean, by what they divide (`DIVISIONS`): the
+    sequence, each document, or of every window what is quicker; over many windows.
+
+    Of 2 c chunks of a window rank i takes chunks i and 2 c - 1 - i, whatever its documents; or it
+    takes such chunks of every document, whose pieces are shorter (`SHORT`).
+    """
     ends = drawn(lengths_of(text), window, WINDOWS)
     chunk = window / (2 * ranks)
     edges = np.union1d(ends, chunk * np.arange(2 * ranks * WINDOWS + 1))
@@ -158,7 +168,14 @@ def _unequal_ranks(text: str, window: float, ranks: int) -> float:
     of = np.minimum((starts / chunk + 1e-6).astype(int), 2 * ranks * WINDOWS - 1)
     each = np.bincount(of, work, 2 * ranks * WINDOWS).reshape(WINDOWS, 2 * ranks)
     load = each[:, :ranks] + each[:, ranks:][:, ::-1]
-    return float(load.max(axis=1).mean() / load.mean())
+    length = np.diff(bounds)
+    within = np.minimum((bounds[:-1] / window + 1e-6).astype(int), WINDOWS - 1)
+    squared, tokens = (np.bincount(within, length**k, WINDOWS) for k in (2, 1))
+    longer = (squared + SHORT * tokens * math.sqrt(ranks)) / (squared + SHORT * tokens)
+    by_sequence, by_document = load.max(axis=1), longer * load.mean(axis=1)
+    slowest = (by_sequence, by_document, np.minimum(by_sequence, by_document))
+    one, other, least = (float(own.mean() / load.mean()) for own in slowest)
+    return one, other, least
 
 
 def drawn(lengths: Array, window: float, windows: int) -> Array:
@@ -171,14 +188,14 @@ def drawn(lengths: Array, window: float, windows: int) -> Array:
 
 
 def packed(
-    text: str, packing: str, window: float, cp: float = 1.0, by_document: bool = False
+    text: str, packing: str, window: float, cp: float = 1.0, division: str = "sequence"
 ) -> Packed:
     """Sequences of a length of documents, packed.
 
-    text         as of `lengths_of`
-    packing      of `PACKINGS`
-    cp           ranks that divide a sequence
-    by_document  they divide each document alike, not the sequence as a whole
+    text      as of `lengths_of`
+    packing   of `PACKINGS`
+    cp        ranks that divide a sequence
+    division  what they divide, of `DIVISIONS`
 
     Raises InputError where the documents are unknown.
     """
@@ -189,8 +206,9 @@ def packed(
         own = np.minimum(lengths, window)
         return Packed(window, useful=float(own.mean()) / window)
     mean, spread, skew = squares(lengths, window)
-    uneven = cp > 1 and not by_document and mean < 1.0
-    load = _unequal_ranks(text, float(window), int(cp)) if uneven else 1.0
+    load = 1.0
+    if cp > 1 and mean < 1.0:
+        load = _unequal_ranks(text, float(window), int(cp))[DIVISIONS.index(division)]
     if packing == "balanced":  # dealt by cost: ranks and micro-batches are alike
         return Packed(mean * window, cp_load=load)
     return Packed(mean * window, spread / mean, skew, load)
@@ -215,8 +233,8 @@ def packed_fields(
     whole   ranks that divide a sequence attend over whole ones, of fewer heads
     """
     packing = str(stated.get("packing", PACKINGS[0]))
-    by_document = whole or stated.get("cp_sharding", "sequence") == "document"
-    found = packed(str(stated["documents"]), packing, window, cp, by_document)
+    division = str(stated.get("cp_sharding", DIVISIONS[0]))
+    found = packed(str(stated["documents"]), packing, window, 1.0 if whole else cp, division)
     several = math.sqrt(micro_batch)
     values = (
         found.document,

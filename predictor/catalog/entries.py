@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,15 @@ def model(ref: Ref | Model) -> Model:
     """Load a model from a catalog name, a HuggingFace `config.json`, a YAML file or a mapping."""
     if isinstance(ref, Model):
         return ref
+    if isinstance(ref, str) and not _looks_like_file(ref):
+        return _catalog_model(ref, data_dir())
     return _model(*_model_spec(ref))
+
+
+@lru_cache(maxsize=256)
+def _catalog_model(name: str, _: Path) -> Model:
+    """A model that the catalog of a folder knows by name."""
+    return _model(*_model_spec(name))
 
 
 def _model_spec(ref: Ref) -> tuple[ModelSpec, str]:

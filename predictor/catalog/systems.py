@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -27,8 +29,20 @@ def system(ref: Ref | Cluster) -> Cluster:
     """
     if isinstance(ref, Cluster):
         return ref
-    if isinstance(ref, str) and (named := unlike_system(ref)):
-        return _named(named)
+    if isinstance(ref, str) and not ref.endswith((".yaml", ".yml", ".json")):
+        return _catalog_system(ref, tables.data_dir())
+    return _read(ref)
+
+
+@lru_cache(maxsize=256)
+def _catalog_system(name: str, _: Path) -> Cluster:
+    """A system that the catalog of a folder knows by name."""
+    named = unlike_system(name)
+    return _read(name) if named is None else _named(named)
+
+
+def _read(ref: Ref) -> Cluster:
+    """A system of the catalog, a file or a mapping."""
     content, where = resolve("systems", ref)
     if "technology" in content:  # a machine that does not exist yet, from its budget
         return system_of(content, where)

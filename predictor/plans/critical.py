@@ -40,37 +40,44 @@ class _Line:
         """Places on a pipeline that runs m micro-batches."""
         p = count.sum(axis=0)
         fills = p - np.asarray(m, float)
-        places = np.broadcast_arrays(0.0 * fills, 1.0, p - 2.0, p - 1.0, fills, fills + 1.0)
-        return cls(count, np.sort(np.clip(np.stack(places), 0.0, p - 1.0), axis=0))
+        places = np.empty((6, *fills.shape))
+        for position, place in enumerate((0.0, 1.0, p - 2.0, p - 1.0, fills, fills + 1.0)):
+            places[position] = place
+        return cls(count, np.sort(np.minimum(np.maximum(places, 0.0), p - 1.0), axis=0))
 
-    def _stages(self, many: Array) -> list[Array]:
+    def among(self, many: Array) -> list[Array]:
         """Stages of each kind among the first `many`."""
         first, inner, last = self.count
+        rest = many - first
         return [
-            np.clip(many, 0.0, first),
-            np.clip(many - first, 0.0, inner),
-            np.clip(many - first - inner, 0.0, last),
+            np.minimum(np.maximum(many, 0.0), first),
+            np.minimum(np.maximum(rest, 0.0), inner),
+            np.minimum(np.maximum(rest - inner, 0.0), last),
         ]
 
-    def total(self, value: Array, many: Array) -> Array:
-        """Sum of a pass over the first `many` stages."""
-        first, inner, last = self._stages(many)
-        return np.asarray(first * value[0] + inner * value[1] + last * value[2])
 
-    def longest(self, value: Array, many: Array) -> Array:
-        """The largest pass of the first `many` stages."""
-        there = [np.where(n > 0, v, 0.0) for n, v in zip(self._stages(many), value, strict=True)]
-        return np.asarray(np.maximum(np.maximum(there[0], there[1]), there[2]))
+def _total(value: Array, stages: list[Array]) -> Array:
+    """Sum of a pass over so many stages of each kind."""
+    first, inner, last = stages
+    return np.asarray(first * value[0] + inner * value[1] + last * value[2])
 
 
-def _in_turn(line: _Line, t: Array, left: Array, hop: Numeric) -> Array:
+def _longest(value: Array, stages: list[Array]) -> Array:
+    """The largest pass of so many stages of each kind."""
+    there = [np.where(n > 0, v, 0.0) for n, v in zip(stages, value, strict=True)]
+    return np.asarray(np.maximum(np.maximum(there[0], there[1]), there[2]))
+
+
+def _in_turn(line: _Line, t: Array, sums: tuple[Array, Array], left: Array, hop: Numeric) -> Array:
     """Longest path from a stage's backward pass to that of `left` micro-batches later, in which
-    it takes work in turn: on the stage itself, or on ways there and back from it."""
+    it takes work in turn: on the stage itself, or on ways there and back from it.
+
+    sums   of t before each of the line's places, and with it
+    """
     at, p = line.at, line.count.sum(axis=0)
-    below = line.total(t, at)
-    own = line.total(t, at + 1.0) - below
+    below, own = sums[0], sums[1] - sums[0]
     best = left * own
-    if not np.any(np.asarray(hop) > 0):
+    if not np.any(hop):
         return best
     behind = p - 1.0 - at
     for side, many in ((1.0, behind), (-1.0, at)):
@@ -80,8 +87,8 @@ def _in_turn(line: _Line, t: Array, left: Array, hop: Numeric) -> Array:
 
             def way(stages: Array, side: float = side) -> Array:
                 if side > 0:
-                    return line.total(t, at + stages) - below
-                return below + own - line.total(t, at + 1.0 - stages)
+                    return _total(t, line.among(at + stages)) - below
+                return below + own - _total(t, line.among(at + 1.0 - stages))
 
             last = np.where(rest > 0, way(rest) + 2.0 * (rest - 1.0) * hop, 0.0)
             round_trip = way(links + 1.0) + 2.0 * links * hop
@@ -110,9 +117,10 @@ def critical_path(
     at, p = line.at, count.sum(axis=0)
     moved = np.where(at > 0, transfer, 0.0)
     n = np.minimum(p - 1.0 - at, m - 1.0)
-    before = [line.total(value, at) + at * hop for value in (f, b)]
-    lead = [line.total(value, at + 1.0) + at * hop for value in (f, b)]
-    peak = [np.maximum(line.longest(value, at + 1.0), moved) for value in (f, b)]
+    upto, through = line.among(at), line.among(at + 1.0)
+    before = [_total(value, upto) + at * hop for value in (f, b)]
+    lead = [_total(value, through) + at * hop for value in (f, b)]
+    peak = [np.maximum(_longest(value, through), moved) for value in (f, b)]
 
     # From the first pass to a stage's first backward pass, by way of a stage behind it or not;
     # and from its last forward pass to the last of all.
@@ -121,7 +129,9 @@ def critical_path(
     enter, leave = deepest[0] - before[1], deepest[1] - before[0]
 
     left = m - 2.0 - n
-    turns = enter + leave + _in_turn(line, f + b, np.maximum(left, 0.0), hop)
+    t = f + b
+    sums = _total(t, upto), _total(t, through)
+    turns = enter + leave + _in_turn(line, t, sums, np.maximum(left, 0.0), hop)
     drain, fill = (
         enter + before[1] + (m - 1.0) * peak[1],
         leave + before[0] + (m - 1.0) * peak[0],

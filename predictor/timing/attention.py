@@ -9,7 +9,9 @@ from predictor.hardware import Accelerator
 from predictor.timing.shapes import (
     LONG_KERNEL,
     Ideal,
+    Log,
     Shapes,
+    features_of,
     log_of,
     memory_time,
     peak_of,
@@ -79,31 +81,31 @@ def attention(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     waves, fewer = np.ceil(blocks / sms), np.ceil(packed / sms)
     heads = shapes.batch / shapes.sharing
     steady = np.minimum(seen, STEADY)  # beyond, longer sequences are more of the same
-    features = np.stack(
+    features = features_of(
         [
-            np.clip(log_of(compute / floor * steady / seen), -6, 6),
-            log_of(np.minimum(time, LONG_KERNEL) / 1e-6),
-            np.clip(log_of(exponentials / time), -4, 2),
-            np.clip(log_of(waves), 0, 4),
+            Log(compute / floor * steady / seen, -6, 6),
+            Log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            Log(exponentials / time, -4, 2),
+            Log(waves, 0, 4),
             blocks / (waves * sms),
-            np.clip(log_of(fewer), 0, 4),
+            Log(fewer, 0, 4),
             packed / (fewer * sms),
-            log_of(steady),
-            log_of(shapes.k / 128.0),
+            Log(steady),
+            Log(shapes.k / 128.0),
             # Kernels exist for head sizes in steps of 32; others are padded.
-            log_of(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
+            Log(np.ceil(shapes.k / 32.0) * 32.0 / shapes.k),
             np.asarray(shapes.k % 8 == 0, float),
             # Keys outside the window are skipped in whole tiles, which takes time too.
-            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
-            np.broadcast_to(shapes.windowed, shapes.m.shape),
+            np.log1p(shapes.idle),
+            shapes.windowed,
             # Tiles on the diagonal are half empty.
             np.log1p(0.5 * np.minimum(shapes.m, ATTENTION_TILE) / steady),
-            np.clip(log_of(shapes.batch / sms), -6, 4),
-            np.clip(log_of(heads / sms), -6, 4),
-            np.broadcast_to(log_of(np.asarray(shapes.sharing, float)), shapes.m.shape),
-            *(np.clip(log_of(walk / time), -2, 4) for walk in walks),
+            Log(shapes.batch / sms, -6, 4),
+            Log(heads / sms, -6, 4),
+            Log(np.asarray(shapes.sharing, float)),
+            *(Log(walk / time, -2, 4) for walk in walks),
         ],
-        axis=1,
+        len(time),
     )
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
@@ -130,18 +132,18 @@ def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     fetch = cold * stay * shapes.bytes * apart
     windowed = np.broadcast_to(np.asarray(shapes.windowed, float), shapes.m.shape)
     length = log_of(np.clip(shapes.n * (1.0 + shapes.idle), 16, 131072))
-    features = np.stack(
+    features = features_of(
         [
-            np.clip(log_of(compute / floor), -6, 6),
-            log_of(np.minimum(time, LONG_KERNEL) / 1e-6),
-            np.clip(log_of(shapes.batch / accelerator.sms), -6, 4),
+            Log(compute / floor, -6, 6),
+            Log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            Log(shapes.batch / accelerator.sms, -6, 4),
             # Long caches are cut into parts to fill the device.
-            np.clip(log_of(shapes.batch * shapes.n / (256.0 * accelerator.sms)), -6, 6),
-            log_of(np.clip(shapes.n, 16, 65536)),
-            log_of(np.minimum(shapes.m, 128)),
-            log_of(shapes.k / 128.0),
+            Log(shapes.batch * shapes.n / (256.0 * accelerator.sms), -6, 6),
+            Log(np.clip(shapes.n, 16, 65536)),
+            Log(np.minimum(shapes.m, 128)),
+            Log(shapes.k / 128.0),
             1.0 / (1.0 + shapes.bytes / accelerator.l2),
-            np.broadcast_to(np.log1p(shapes.idle), shapes.m.shape),
+            np.log1p(shapes.idle),
             # A kernel for windows is another, and walks over the whole cache where it does not
             # skip what lies outside.
             windowed,
@@ -150,6 +152,6 @@ def decode(shapes: Shapes, accelerator: Accelerator) -> Ideal:
             1.0 / (1.0 + 4.0 * shapes.bytes / accelerator.l2),
             shapes.batch / (np.ceil(shapes.batch / accelerator.sms) * accelerator.sms),
         ],
-        axis=1,
+        len(time),
     )
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features, fetch)

@@ -162,11 +162,12 @@ class EfficiencyModel:
             z = rowwise(z, weight) + (bias if index or shift is None else bias + shift)
             if index + 1 < len(self.weights):
                 z = np.maximum(z, 0.0)
-        return np.asarray(np.clip(z[:count, 0] + bend, 0.0, self.limit))
+        return np.minimum(np.maximum(z[:count, 0] + bend, 0.0), self.limit)
 
     def standard(self, features: Array) -> Array:
         """Features within the box, standardised, (N, F) -> (N, F)."""
-        return np.asarray((np.clip(features, self.low, self.high) - self.mean) / self.scale)
+        inside = np.minimum(np.maximum(features, self.low), self.high)
+        return np.asarray((inside - self.mean) / self.scale)
 
     @property
     def sparse(self) -> bool:
@@ -316,6 +317,7 @@ class Calibration:
     fitted_files: frozenset[str] = frozenset()
     fitted_points: frozenset[str] = frozenset()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    _known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
@@ -325,16 +327,31 @@ class Calibration:
         ('attention_prefill.flash2') comes before its generic kind wherever one was measured on
         this architecture: kernels written for an older one do not gain what newer kernels do.
         """
-        kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
-        dtypes = (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
-        near = (accelerator.name, f"{ANY}{accelerator.architecture}")
+        key = kind, dtype, accelerator.name, accelerator.architecture
+        if key not in self._known:
+            self._known[key] = self._measured(*key)
+        found: Resolved | None = self._known[key]
+        if found is not None:
+            return found
+        kinds, dtypes = _standing_in(kind, dtype)
+        alike = () if accelerator.is_host else self._alike(kinds, dtypes, accelerator)
+        if alike:
+            sigma = max(alike[0][0].sigma, self._transfer(kinds[-1], False))
+            return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
+        constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
+        return Resolved(None, constant, "roofline", constant.sigma)
+
+    def _measured(self, kind: str, dtype: str, name: str, architecture: str) -> Resolved | None:
+        """What was measured on an accelerator of that name, or on others of its architecture."""
+        kinds, dtypes = _standing_in(kind, dtype)
         own: EfficiencyModel | None = None
-        for name, place in ((name, place) for name in kinds for place in near):
+        near = (name, f"{ANY}{architecture}")
+        for known, place in ((known, place) for known in kinds for place in near):
             for candidate in dtypes:
-                model = self.kernels.get((name, candidate, place))
+                model = self.kernels.get((known, candidate, place))
                 if model is None:
                     continue
-                if place == accelerator.name:
+                if place == name:
                     own = own or model
                     continue
                 sigma = max(model.sigma, self._transfer(kinds[-1], True))
@@ -344,14 +361,7 @@ class Calibration:
                     break  # too few to stand alone
                 if model.kind == own.kind and model.reaches_beyond(own):
                     return Resolved(own, None, "interpolated", own.sigma, model, sigma)
-        if own is not None:
-            return Resolved(own, None, "interpolated", own.sigma)
-        alike = () if accelerator.is_host else self._alike(kinds, dtypes, accelerator)
-        if alike:
-            sigma = max(alike[0][0].sigma, self._transfer(kinds[-1], False))
-            return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
-        constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
-        return Resolved(None, constant, "roofline", constant.sigma)
+        return None if own is None else Resolved(own, None, "interpolated", own.sigma)
 
     def _alike(
         self, kinds: tuple[str, ...], dtypes: tuple[str, ...], accelerator: Accelerator
@@ -359,18 +369,28 @@ class Calibration:
         """Models pooled over architectures with their likeness, the most alike first; of the
         accelerator's vendor, if there are any."""
         own = traits(accelerator)
+        key = kinds, dtypes, accelerator.vendor, repr(own)
+        if key not in self._known:
+            self._known[key] = tuple(self._ranked(kinds, dtypes, accelerator.vendor, own))
+        found: tuple[tuple[EfficiencyModel, float], ...] = self._known[key]
+        return found
+
+    def _ranked(
+        self, kinds: tuple[str, ...], dtypes: tuple[str, ...], vendor: str, own: tuple[float, ...]
+    ) -> list[tuple[EfficiencyModel, float]]:
+        """The same of an accelerator of these traits."""
         for name, dtype in ((name, dtype) for name in kinds for dtype in dtypes):
             keys = [k for k in self.kernels if k[:2] == (name, dtype) and k[2].startswith(ANY)]
             pools = [self.kernels[key] for key in keys]
-            mine = [one for one in pools if one.kin and one.kin.vendor == accelerator.vendor]
+            mine = [one for one in pools if one.kin and one.kin.vendor == vendor]
             found = [
                 (one, likeness(own, one.kin.traits) * (SPARSE if one.sparse else 1.0))
                 for one in mine or pools
                 if one.kin
             ]
             if found:
-                return tuple(sorted(found, key=lambda pair: -pair[1]))
-        return ()
+                return sorted(found, key=lambda pair: -pair[1])
+        return []
 
     def sibling(
         self, model: EfficiencyModel, accelerator: Accelerator, library: str
@@ -398,6 +418,12 @@ class Calibration:
             if found is not None:
                 return found
         return default_link(op, link)
+
+
+def _standing_in(kind: str, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Kinds and data types whose efficiency may stand for one's, its own first."""
+    kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
+    return kinds, (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
 
 
 def _over_years(years: Numeric) -> Array:

@@ -45,15 +45,11 @@ def _streaming(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     """
     moved = _once(shapes) if accelerator.is_host else shapes.bytes
     floor = memory_time(moved, accelerator)
-    length = log_of(np.clip(shapes.n, 128, 65536)) if shapes.op in ROWWISE else np.zeros_like(floor)
-    features = np.stack(
-        [
-            1.0 / (1.0 + moved / accelerator.l2),
-            1.0 / (1.0 + 8.0 * moved / accelerator.l2),
-            length,
-        ],
-        axis=1,
-    )
+    features = np.zeros((len(floor), 3))
+    features[:, 0] = 1.0 / (1.0 + moved / accelerator.l2)
+    features[:, 1] = 1.0 / (1.0 + 8.0 * moved / accelerator.l2)
+    if shapes.op in ROWWISE:
+        features[:, 2] = log_of(np.minimum(np.maximum(shapes.n, 128), 65536))
     return Ideal(floor, np.zeros_like(floor), moved / accelerator.bandwidth, features)
 
 

@@ -321,7 +321,9 @@ def _compute_bound(found: Ideal) -> Array:
     return np.asarray(found.compute >= found.memory)
 
 
-def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Array:
+def _by_variant(values: Mapping[str, float], shapes: Shapes) -> Numeric:
+    if not values:
+        return 0.0
     table = np.array([values.get(name, 0.0) for name in shapes.variants])
     return np.asarray(table[shapes.variant.astype(int)])
 

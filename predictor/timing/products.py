@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.arrays import Array, Mask
+from predictor.arrays import Array, Mask, Numeric
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing.shapes import (
     LONG_KERNEL,
     Ideal,
+    Log,
     Shapes,
     cold_time,
-    log_of,
+    features_of,
     memory_time,
     peak_of,
     power_limit,
@@ -132,35 +133,35 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     ceiling, cost, waves, tail, fill, tile, split, *prices = best
     time = np.maximum(ceiling, floor)
     compute = shapes.flop / nominal
-    whole = []
+    whole: list[Numeric | Log] = []
     for rows, cols in WHOLE_TILES:
         filled = np.ceil(m / rows) * np.ceil(n / cols) * batch / sms
         rounds = np.ceil(filled)
-        whole += [filled / rounds, np.clip(log_of(rounds), 0, 4)]
-    features = np.stack(
+        whole += [filled / rounds, Log(rounds, 0, 4)]
+    features = features_of(
         [
-            np.clip(log_of(compute / floor), -6, 6),
-            log_of(np.minimum(time, LONG_KERNEL) / 1e-6),
-            np.clip(log_of(cost / time), -1, 6),
-            np.clip(log_of(waves), 0, 5),
+            Log(compute / floor, -6, 6),
+            Log(np.minimum(time, LONG_KERNEL) / 1e-6),
+            Log(cost / time, -1, 6),
+            Log(waves, 0, 5),
             tail,
             fill,
-            log_of(tile),
-            log_of(split),
-            log_of(np.minimum(m, 4096)),
-            log_of(np.minimum(n, 4096)),
-            np.clip(log_of(m / n), -6, 6),
-            log_of(k),
-            np.clip(log_of(size * k * n * batch / accelerator.l2), -8, 6),
-            np.clip(log_of(shapes.bytes / accelerator.l2), -8, 6),
+            Log(tile),
+            Log(split),
+            Log(np.minimum(m, 4096)),
+            Log(np.minimum(n, 4096)),
+            Log(m / n, -6, 6),
+            Log(k),
+            Log(size * k * n * batch / accelerator.l2, -8, 6),
+            Log(shapes.bytes / accelerator.l2, -8, 6),
             np.asarray(_aligned(n) & (_aligned(k) | _deep(shapes)), float),
             np.asarray(_aligned(m), float),
-            *(np.clip(log_of(price / time), -2, 4) for price in prices),
+            *(Log(price / time, -2, 4) for price in prices),
             # Libraries choose among kernels by the power of two that holds the rows.
             np.ceil(np.log2(np.clip(m, 8, 1024))),
             *whole,
         ],
-        axis=1,
+        len(time),
     )
     return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, features)
 
@@ -183,22 +184,23 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     floor = floor + cold_time(weights, accelerator, shapes.cold)
     compute = shapes.flop / nominal
     time = np.maximum(compute / power_limit(accelerator), floor)
-    features = [
-        np.clip(log_of(compute / floor), -6, 6),
-        log_of(np.minimum(time, 4 * LONG_KERNEL) / 1e-6),
-        np.clip(log_of(weights / accelerator.l2), -6, 6),
-        log_of(np.clip(m, 1, 4096)),
-        log_of(n),
-        log_of(k),
-        log_of(batch),
-        np.clip(log_of(size * m * batch * k / accelerator.l2), -8, 6),
+    features: list[Numeric | Log] = [
+        Log(compute / floor, -6, 6),
+        Log(np.minimum(time, 4 * LONG_KERNEL) / 1e-6),
+        Log(weights / accelerator.l2, -6, 6),
+        Log(np.clip(m, 1, 4096)),
+        Log(n),
+        Log(k),
+        Log(batch),
+        Log(size * m * batch * k / accelerator.l2, -8, 6),
         # Some libraries walk over the rows of every expert, here or elsewhere.
-        np.broadcast_to(np.log1p(shapes.idle), m.shape),
-        log_of(np.clip((1.0 + shapes.idle) * m * batch, 1, 131072)),
+        np.log1p(shapes.idle),
+        Log(np.clip((1.0 + shapes.idle) * m * batch, 1, 131072)),
         matrices,
     ]
     for rows in (16.0, 64.0, 128.0):
         down = np.ceil(m / rows)
         blocks = batch * down * np.ceil((matrices - 1.0) * n / 128.0)
-        features += [m / (down * rows), np.clip(log_of(blocks / accelerator.sms), -4, 4)]
-    return Ideal(time, compute, shapes.bytes / accelerator.bandwidth, np.stack(features, axis=1))
+        features += [m / (down * rows), Log(blocks / accelerator.sms, -4, 4)]
+    memory = shapes.bytes / accelerator.bandwidth
+    return Ideal(time, compute, memory, features_of(features, len(time)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,20 +75,23 @@ COLUMNS = ("m", "n", "k", "batch", "flop", "bytes", "idle", "windowed", "sharing
 """Numbers of an operator that its time depends on."""
 
 
+def _filled(table: list[list[Numeric]], shape: tuple[int, ...]) -> list[Array]:
+    """Columns of numbers, each of which is of a batch of `shape`, laid out in a row."""
+    if not shape:
+        return list(np.array(table, dtype=float))
+    found = np.empty((len(table), len(table[0]), *shape))
+    for rows, column in zip(found, table, strict=True):
+        for row, value in enumerate(column):
+            rows[row] = value
+    return list(found.reshape(len(table), -1))
+
+
 def columns(operators: list[Operator], shape: tuple[int, ...]) -> Shapes:
     """Stack operators of one kind and data type; each contributes one row per plan of `shape`."""
     names = tuple(dict.fromkeys(operator.variant for operator in operators))
-
-    def column(values: list[Numeric]) -> Array:
-        found = np.empty((len(values), *shape))
-        for row, value in enumerate(values):
-            found[row] = value
-        return found.reshape(-1)
-
-    m, n, k, batch, flop, moved, idle, windowed, sharing, joined = (
-        column([getattr(operator, name) for operator in operators]) for name in COLUMNS
-    )
-    variant = column([float(names.index(operator.variant)) for operator in operators])
+    table: list[list[Numeric]] = [[getattr(one, name) for one in operators] for name in COLUMNS]
+    table.append([float(names.index(operator.variant)) for operator in operators])
+    m, n, k, batch, flop, moved, idle, windowed, sharing, joined, variant = _filled(table, shape)
     op, dtype = operators[0].op, operators[0].dtype
     return Shapes(
         op=op,
@@ -151,3 +156,22 @@ def peak_of(dtype: str, accelerator: Accelerator) -> Numeric:
 def log_of(value: Array) -> Array:
     """Logarithm, of 1e-30 where the value is less."""
     return np.log(np.maximum(value, 1e-30))
+
+
+class Log(NamedTuple):
+    """A feature that is the logarithm of a value, within bounds."""
+
+    value: Numeric
+    low: float = -np.inf
+    high: float = np.inf
+
+
+def features_of(rows: Sequence[Numeric | Log], count: int) -> Array:
+    """Features of `count` shapes as their columns, (count, features)."""
+    found = np.empty((len(rows), count))
+    for position, row in enumerate(rows):
+        found[position] = row.value if isinstance(row, Log) else row
+    at = [position for position, row in enumerate(rows) if isinstance(row, Log)]
+    low, high = np.array([row[1:] for row in rows if isinstance(row, Log)]).T[:, :, None]
+    found[at] = np.minimum(np.maximum(log_of(found[at]), low), high)
+    return np.ascontiguousarray(found.T)

@@ -127,7 +127,6 @@ def told(
         low=step / reach,
         high=step * reach,
         breakdown={name: np.asarray(value) for name, value in terms.items()},
-        memory=need,
-        p_oom=need.probability_over(cluster.accelerator.memory, calibration.run.memory_sigma),
+        need=need,
         peak=float((peaks * weights).sum() / weights.sum()),
     )

@@ -18,11 +18,10 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import Stages, TrainingPlan
 from predictor.timing import Calibration
+from predictor.training.exchange import Exchange, Slot
 from predictor.training.frame import Frame, frame
 from predictor.training.layer import (
-    Exchange,
     LayerParts,
-    Slot,
     Worklist,
     distinct,
     layer_parts,

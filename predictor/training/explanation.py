@@ -23,7 +23,8 @@ from predictor.timing import BOUNDS, Calibration, RunParameters, Taxes
 from predictor.training.completion import TrainingRequest
 from predictor.training.decomposition import Parts, parts
 from predictor.training.doubts import Doubt, doubts
-from predictor.training.layer import Exchange, Slot, Worklist, kernel_class, weight_share
+from predictor.training.exchange import Exchange, Slot
+from predictor.training.layer import Worklist, kernel_class, weight_share
 from predictor.training.step import KINDS, Environment, Step, assemble, environment, stretched
 from predictor.training.taxes import taxes
 

@@ -178,7 +178,8 @@ def first_fit(
     # Options that differ in numbers only are judged together.
     for _, alike in groupby(options, key=lambda option: (option.kind, option.modules)):
         several = list(alike)
-        batch = stack([draft.plan(tp, pp, again) for tp, pp in candidates for again in several])
+        plans = [draft.plan(tp, pp, again) for tp, pp in candidates for again in several]
+        batch = stack(plans) if len(plans) > 1 else plans[0]
         peaks = memory(draft.model, batch, run).peak.reshape(len(candidates), len(several))
         fits.append(np.asarray(peaks <= capacity))
         if fits[-1][0].any():  # nothing comes before the first layout

@@ -18,11 +18,9 @@ from predictor.memory import layer_activations, offload, stage_parameters
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks, stages
 from predictor.timing import Calibration, operator_times
-from predictor.training.layer import Exchange, Slot, exchange
+from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
 from predictor.work import (
-    Group,
     gradient_collectives,
-    groups,
     pipeline_collectives,
     step_operators,
     update_operators,
@@ -92,12 +90,10 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     """
     shape, accelerator = plan.shape, cluster.accelerator
     at = stages(model, plan)
-    ranks = groups(plan)
+    network = Network.of(plan, cluster, calibration)
     full = (3, *shape)
     between = {
-        Slot("pp", c.op, c.phase, c.phase if c.behind else ""): exchange(
-            c, ranks, 0.0, shape, cluster, calibration
-        )
+        Slot("pp", c.op, c.phase, c.phase if c.behind else ""): network.exchange(c, 0.0, shape)
         for c in pipeline_collectives(model, plan)
     }
     parameters = stage_parameters(model, plan, at)
@@ -110,8 +106,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
     ):
         slot = Slot("dp", c.op, "update", c.behind)
         # All groups reduce at once: the network carries the whole job.
-        everyone = Group(plan.gpus, 1.0)
-        gradients[(slot, number)] = exchange(c, ranks, 0.0, full, cluster, calibration, everyone)
+        gradients[(slot, number)] = network.exchange(c, 0.0, full, EVERYONE)
     sharding = SHARDINGS[plan.sharding]
     updated = dense.trained + experts.trained
     if sharding.optimizer:

@@ -7,7 +7,7 @@ rest share them.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,27 +19,19 @@ from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan, in_chunks
 from predictor.timing import (
     Calibration,
-    Span,
     Timing,
-    collective_time,
-    hop_time,
     operator_times,
-    span,
 )
+from predictor.training.exchange import KIND, Exchange, Network, Slot
 from predictor.work import (
     PASSES,
     Collective,
-    Group,
     Operator,
     captured,
     groups,
     step_collectives,
     step_operators,
 )
-
-KIND = {"etp": "ep", "edp": "dp", "eshard": "dp", "ereplicate": "dp", "shard": "dp"}
-"""Kind of communication of a group that does not name its own."""
-
 
 INSIDE = ("tp", "cp", "ep", "etp")
 """Groups whose ranks talk inside a layer."""
@@ -59,38 +51,6 @@ def kernel_class(operator: Operator, attention: str, architecture: str) -> str:
     if operator.op.startswith("attention"):
         return "attention.triton" if attention == "triton" else "attention"
     return "stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What tells apart the collectives of one step: kind of group, operation, where it runs, what
-    it may hide behind ('' for nothing: a class of kernels, or a phase of the step)."""
-
-    kind: str
-    op: str
-    place: str
-    behind: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
-    """Collectives of one step, alike arrays for each slot.
-
-    time     of one execution, by itself [s]
-    window   what it may hide behind, by itself [s]
-    count    executions
-    domains  nodes whose traffic it shares the network between nodes with; 1 inside a node
-    sigma    log-standard-deviation of `time`
-    flight   of `time`, between the last byte's departure and its arrival [s], in which the link is
-             free again: of a transfer from one rank to the next, else 0
-    """
-
-    time: Array
-    window: Array
-    count: Array
-    domains: Array
-    sigma: Array
-    flight: Array
 
 
 def distinct(
@@ -120,60 +80,6 @@ class Worklist:
     timing: Timing
 
 
-def _domains(place: Span, all_: Span, cluster: Cluster) -> Array:
-    """Domains of the network's outermost tier that a crowd of ranks crosses where a group of it
-    does, else 1."""
-    outer = (place.tier == len(cluster.tiers) - 1) & (len(cluster.tiers) > 1)
-    return np.where(outer, all_.size / all_.below, 1.0)
-
-
-def exchange(
-    collective: Collective,
-    ranks: dict[str, Group],
-    window: Numeric,
-    shape: tuple[int, ...],
-    cluster: Cluster,
-    calibration: Calibration,
-    crowd: Group | None = None,
-    known: dict[Hashable, tuple[Array, ...]] | None = None,
-) -> Exchange:
-    """One collective with the time that its call and its group take.
-
-    crowd   communicates at the same time; the group itself if None
-    known   times, spreads, domains and hops of calls met before; a new one is added
-    """
-    alike = collective.call
-    found = None if known is None else known.get(alike)
-    if found is None:
-        group = ranks[collective.group]
-        place = span(group, cluster)
-        everyone = place if crowd is None else span(crowd, cluster)
-        time, sigma = collective_time(
-            op=collective.op,
-            message=collective.bytes,
-            group=group,
-            cluster=cluster,
-            calibration=calibration,
-            copies=collective.copies,
-            reach=collective.reach,
-            place=place,
-        )
-        hop = hop_time("p2p", place, cluster, calibration) if collective.op == "p2p" else 0.0
-        found = time, sigma, _domains(place, everyone, cluster), np.asarray(hop)
-        if known is not None:
-            known[alike] = found
-    time, sigma, domains, hop = found
-    values = (
-        time * collective.calls,
-        window,
-        collective.count,
-        domains,
-        sigma,
-        hop,
-    )
-    return Exchange(*(filled(value, shape) for value in values))
-
-
 def _inside(
     collectives: Iterable[Collective],
     work: Worklist,
@@ -187,12 +93,11 @@ def _inside(
     chunked  time of those that overlap with what they serve, by name (`_chunked`)
     """
     position = {operator.name: index for index, operator in enumerate(work.operators)}
-    ranks, shape = groups(plan), plan.shape
+    network, shape = Network.of(plan, cluster, calibration), plan.shape
     found: dict[tuple[Slot, int], Exchange] = {}
     taken: dict[Slot, int] = {}
-    known: dict[Hashable, tuple[Array, ...]] = {}
     for collective in collectives:
-        size = np.asarray(ranks[collective.group].size)
+        size = np.asarray(network.ranks[collective.group].size)
         if not np.any(np.asarray(collective.count) * (size > 1)):
             continue
         window: Numeric = 0.0
@@ -208,7 +113,7 @@ def _inside(
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
         taken[slot] = taken.get(slot, -1) + 1
-        one = exchange(collective, ranks, window, shape, cluster, calibration, known=known)
+        one = network.exchange(collective, window, shape)
         if chunked and collective.name in chunked:
             one = replace(one, time=filled(chunked[collective.name], shape))
         found[(slot, taken[slot])] = one
@@ -258,15 +163,13 @@ def _chunked(
         host=cluster.accelerator.host_time(plan.tp),
     )
     whole, part = (_by_phase(one, shape) for one in (work, Worklist(tuple(operators), timing)))
-    ranks, found = groups(small), {}
+    network, found = Network.of(small, cluster, calibration), {}
     called = {c.name: c for c in step_collectives(model, small)}
     for phase, end in TRAVEL.items():
         there, back = (called.get(f"moe.{way}{end}") for way in ("dispatch", "combine"))
         if there is None or back is None:
             continue
-        travel = sum(
-            exchange(c, ranks, 0.0, shape, cluster, calibration).time for c in (there, back)
-        )
+        travel = sum(network.exchange(c, 0.0, shape).time for c in (there, back))
         shown = np.maximum(in_chunks(travel, part[phase], parts) - whole[phase], 0.0)
         found[there.name] = shown
         found[back.name] = np.zeros(shape)

@@ -13,7 +13,7 @@ from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.timing import HOSTS, Calibration, Learned, RunParameters, Traits
 from predictor.training.decomposition import Parts
-from predictor.training.layer import Exchange
+from predictor.training.exchange import Exchange
 from predictor.training.step import Environment, Step, assemble, interval
 
 SLOPES = ("contention", "attention", "stream", "between", "recompute", "bubble")

@@ -7,6 +7,7 @@ of the fields on which they depend (`plan.LAYER_FIELDS`), then gathered.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -43,9 +44,10 @@ from predictor.training.step import (
 from predictor.work import Operator
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TrainingPrediction:
-    """What is predicted for a plan or a batch of plans; arrays have the batch's shape.
+    """What is predicted for a plan or a batch of plans; arrays have the batch's shape. Memory and
+    FLOPs are worked out when they are first asked for.
 
     step_time    [s]; low, high bound the calibration's interval
     sigma        log-standard-deviation of the step time
@@ -54,8 +56,7 @@ class TrainingPrediction:
     hidden       seconds of communication that run behind computation, by kind of `KINDS`
     layer_time   forward and backward of one layer (the mean one) and micro-batch, exposed
                  communication included [s]
-    memory       by class and stage; p_oom is the probability that it does not fit
-    flop_per_token  convention -> (model, hardware) FLOP per token
+    need         memory, where it is not that of the plan on one system
     peak         of the linear layers' data type [FLOP/s per device]
     """
 
@@ -71,14 +72,32 @@ class TrainingPrediction:
     breakdown: dict[str, Array]
     hidden: dict[str, Array]
     layer_time: Array
-    memory: Memory
-    p_oom: Array
-    flop_per_token: dict[str, tuple[Numeric, Numeric]]
     peak: Numeric
     operators: tuple[Operator, ...]
     timing: Timing
     executions: Array
     unique: npt.NDArray[np.intp]
+    need: Memory | None = None
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Peak memory by class and stage."""
+        if self.need is not None:
+            return self.need
+        # A single plan is its own layers' base.
+        operators = None if self.plan.shape else list(self.operators)
+        return memory(self.model, self.plan, self.calibration.run, operators)
+
+    @property
+    def p_oom(self) -> Array:
+        """Probability that the peak does not fit."""
+        capacity = self.cluster.accelerator.memory
+        return self.memory.probability_over(capacity, self.calibration.run.memory_sigma)
+
+    @cached_property
+    def flop_per_token(self) -> dict[str, tuple[Numeric, Numeric]]:
+        """Convention -> (model, hardware) FLOP per token."""
+        return _conventions(self.model, self.plan)
 
     @property
     def tokens_per_step(self) -> Numeric:
@@ -182,9 +201,6 @@ def predict(
     of = model, cluster, plan
     step, using, total_sigma = as_measured(found, step, using, total_sigma, of, calibration)
 
-    # A single plan is its own layers' base.
-    operators = None if plan.shape else list(listed.operators)
-    need = memory(model, plan, run, operators)
     reach = np.exp(calibration.interval_q * total_sigma)
     architecture = cluster.accelerator.architecture
     stretch = [
@@ -205,9 +221,6 @@ def predict(
         breakdown=step.breakdown,
         hidden=step.hidden,
         layer_time=using.factor * step.layer_time,
-        memory=need,
-        p_oom=need.probability_over(cluster.accelerator.memory, run.memory_sigma),
-        flop_per_token=_conventions(model, plan),
         peak=cluster.accelerator.peak_for(plan.recipe.peak),
         operators=listed.operators,
         timing=timing,

@@ -18,7 +18,7 @@ from predictor.arrays import Array, Numeric, filled
 from predictor.plans import LINE, SCHEDULES, Passes, pipeline_time
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
-from predictor.training.layer import Exchange
+from predictor.training.exchange import Exchange
 from predictor.variation import waiting_for
 from predictor.work import PASSES
 

@@ -23,7 +23,8 @@ from predictor.timing import (
     without_launches,
 )
 from predictor.training.decomposition import Parts, parts
-from predictor.training.layer import Exchange, LayerParts, Slot, layer_parts
+from predictor.training.exchange import Exchange, Slot
+from predictor.training.layer import LayerParts, layer_parts
 from predictor.training.prediction import environment_of
 from predictor.training.step import assemble, stretched
 from predictor.work import PASSES

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from predictor.catalog import node_constants, power_constants, power_laws, power
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.power import KWH, Conditions, NodePower, Powered, node_power
+
+B = TypeVar("B")
 
 NORMAL = 1.2816
 """Of the normal distribution, for intervals of 80 %."""
@@ -140,14 +143,51 @@ class PowerResult:
         }
 
 
-def power_or_none(make: Callable[[], Powered], conditions: Conditions) -> Powered | None:
-    """Power where it is known; None where it is not and nothing of it was asked.
+@dataclass(frozen=True, eq=False)
+class Drawn(Generic[B]):
+    """What a batch draws under conditions, worked out when it is first asked for.
+
+    of     predicts it of a batch
+    batch  in the time that it takes without any conditions
+    """
+
+    of: Callable[[B, Conditions], Powered]
+    batch: B
+    conditions: Conditions
+
+    @cached_property
+    def found(self) -> Powered | None:
+        """None where it is not known and nothing of it was asked.
+
+        Raises InputError where conditions were stated that cannot be met, or not be told.
+        """
+        try:
+            return self.of(self.batch, self.conditions)
+        except InputError:
+            if self.asked:
+                raise
+            return None
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything was stated of it."""
+        stated = self.conditions
+        return bool(stated.slows or stated.tariff.price or stated.tariff.carbon)
+
+
+def powered(
+    batch: B,
+    conditions: Conditions,
+    of: Callable[[B, Conditions], Powered],
+    limited: Callable[[B, Powered, Conditions], B],
+) -> tuple[B, Drawn[B]]:
+    """A batch in the time that conditions leave it, and what it draws.
+
+    of        what a batch draws
+    limited   the batch in the time that conditions leave it, given what it draws
 
     Raises InputError where conditions were stated that cannot be met, or not be told.
     """
-    try:
-        return make()
-    except InputError:
-        if conditions.slows or conditions.tariff.price or conditions.tariff.carbon:
-            raise
-        return None
+    drawn = Drawn(of, batch, conditions)
+    under = drawn.found if drawn.asked else None
+    return (batch if under is None else limited(batch, under, conditions)), drawn

@@ -14,7 +14,6 @@ from predictor.errors import InputError
 from predictor.memory import host_room
 from predictor.models import CONVENTIONS
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, STAGES, Event
-from predictor.power import Powered
 from predictor.timing import BOUNDS
 from predictor.training import (
     Case,
@@ -37,7 +36,7 @@ from predictor.training import (
 )
 from predictor.units import GB
 from predictor.variation import NONE, Profile
-from reckon.verbs.powering import PowerResult
+from reckon.verbs.powering import Drawn, PowerResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +111,7 @@ class Prediction:
     batch: TrainingPrediction
     index: int | None = None
     varied: Varied | None = None
-    powered: Powered | None = None
+    powered: Drawn[Any] | None = None
     dealt: Dealt | None = None
 
     def _at(self, values: Any) -> float:
@@ -122,13 +121,14 @@ class Prediction:
     @property
     def power(self) -> PowerResult | None:
         """What the step draws, costs and heats; None where the accelerator's power is unknown."""
-        if self.powered is None:
+        under = None if self.powered is None else self.powered.found
+        if under is None:
             return None
         request, step = self.request, self._at(self.batch.step_time)
         samples = self._at(request.plan.global_batch)
         counts = {"sample": samples, "token": self._at(self.batch.tokens_per_step)}
         return PowerResult(
-            under=self.powered,
+            under=under,
             cluster=self.batch.cluster,
             conditions=request.conditions,
             gpus=self.gpus,

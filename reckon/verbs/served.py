@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
-from predictor.power import Powered
 from predictor.serving import (
     FleetServed,
     InferencePrediction,
@@ -21,7 +20,7 @@ from predictor.serving import (
 )
 from predictor.timing import Taxes
 from predictor.units import GB
-from reckon.verbs.powering import PowerResult
+from reckon.verbs.powering import Drawn, PowerResult
 from reckon.verbs.results import Interval, plain
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class ServingResult:
     saturated: bool = False
     fleet: FleetServed | None = None
     mixture: Mixture | None = None
-    powered: Powered | None = None
+    powered: Drawn[Any] | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -69,11 +68,12 @@ class ServingResult:
     def power(self) -> PowerResult | None:
         """What a second of serving draws; None where the accelerator's power is unknown, or prompts
         are read on accelerators of their own."""
-        if self.powered is None:
+        under = None if self.powered is None else self.powered.found
+        if under is None:
             return None
         tokens = self._at(self.batch.output_tokens_per_s)
         return PowerResult(
-            under=self.powered,
+            under=under,
             cluster=self.batch.cluster,
             conditions=self.request.conditions,
             gpus=self.gpus,

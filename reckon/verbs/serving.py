@@ -14,7 +14,6 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, batches
-from predictor.power import Conditions, Powered
 from predictor.serving import (
     EXACT_STEPS,
     STEPS_LISTED,
@@ -32,7 +31,7 @@ from predictor.serving import (
     with_fleet,
 )
 from predictor.timing import Calibration
-from reckon.verbs.powering import power_or_none
+from reckon.verbs.powering import powered
 from reckon.verbs.served import ServingResult
 from reckon.verbs.training import (
     DEFAULT_CALIBRATION,
@@ -108,7 +107,7 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
         one = replace(plan, batch=plan.batch / replicas) if replicas > 1 else plan
         batch = predict_inference(model, cluster, one, calibration, EXACT_STEPS)
     served, fleet = _served(request, calibration) if request.simulate else (None, None)
-    batch, under = _powered(batch, request.conditions)
+    batch, under = powered(batch, request.conditions, serving_power, limited)
     return ServingResult(request, batch, None, served, most, saturated, fleet, powered=under)
 
 
@@ -185,14 +184,6 @@ def _requests(
     return requests
 
 
-def _powered(
-    found: InferencePrediction, conditions: Conditions
-) -> tuple[InferencePrediction, Powered | None]:
-    """A prediction in the time that conditions leave it, and its power where that is known."""
-    under = power_or_none(lambda: serving_power(found, conditions), conditions)
-    return (found if under is None else limited(found, under, conditions)), under
-
-
 def _has_readers(request: ServingRequest) -> bool:
     """Whether a request has engines that read prompts and nothing else."""
     return float(request.plan.prefill_workers) > 0
@@ -219,7 +210,7 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
             together = predict_inference(
                 batch.model, batch.cluster, batch.plan, calibration, EXACT_STEPS
             )
-            together, under = _powered(together, conditions)
+            together, under = powered(together, conditions, serving_power, limited)
             for index, place in enumerate(batch.positions):
                 position = chosen[place]
                 found[position] = ServingResult(requests[position], together, index, powered=under)

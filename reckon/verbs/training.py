@@ -14,7 +14,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan, batches
-from predictor.power import Conditions, Powered
+from predictor.power import Conditions
 from predictor.timing import Calibration
 from predictor.training import (
     TrainingPrediction,
@@ -25,7 +25,7 @@ from predictor.training import (
     predict,
     step_power,
 )
-from reckon.verbs.powering import power_or_none
+from reckon.verbs.powering import powered
 from reckon.verbs.results import Prediction, Varied
 
 Ref = str | Path | Mapping[str, Any]
@@ -65,7 +65,7 @@ def predict_train(
     if request.uneven:
         return _unlike(request, known)
     found = predict(request.model, request.cluster, request.plan, known)
-    found, under = _powered(found, request.conditions)
+    found, under = powered(found, request.conditions, step_power, limited)
     return Prediction(request, found, varied=Varied.of(found, request.variation), powered=under)
 
 
@@ -189,14 +189,6 @@ def _unlike(request: TrainingRequest, calibration: Calibration) -> Prediction:
     return Prediction(request, found, dealt=dealt)
 
 
-def _powered(
-    found: TrainingPrediction, conditions: Conditions
-) -> tuple[TrainingPrediction, Powered | None]:
-    """A prediction in the time that conditions leave it, and its power where that is known."""
-    under = power_or_none(lambda: step_power(found, conditions), conditions)
-    return (found if under is None else limited(found, under, conditions)), under
-
-
 def _together(requests: list[TrainingRequest], calibration: Calibration) -> list[Prediction]:
     """Evaluate requests in batches."""
     found = {
@@ -210,7 +202,7 @@ def _together(requests: list[TrainingRequest], calibration: Calibration) -> list
         own = [alike[place] for place in places]
         for batch in batches([requests[position] for position in own]):
             predicted = predict(batch.model, batch.cluster, batch.plan, calibration)
-            predicted, under = _powered(predicted, conditions)
+            predicted, under = powered(predicted, conditions, step_power, limited)
             places = [own[position] for position in batch.positions]
             profiles = {requests[position].variation for position in places}
             varied = {one: Varied.of(predicted, one) for one in profiles}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -103,8 +104,7 @@ def test_layers_that_run_again_are_counted_where_stages_are_known() -> None:
 @pytest.mark.parametrize("model", ["llama3-8b", "qwen3-30b-a3b", "nemotron-h-8b"])
 def test_graphs_take_launches_away_and_nothing_else(model: str) -> None:
     run = RunParameters(host_per_kernel=1e-3)
-    known = catalog.load("none")
-    known = type(known)(**{**{f: getattr(known, f) for f in known.__slots__}, "run": run})
+    known = replace(catalog.load("none"), run=run)
     times = {}
     for graphs in ("none", "attention", "attention,mlp,mamba,router", "layers", "step"):
         found = complete(model=model, cuda_graphs=graphs, framework="neutral")

@@ -28,6 +28,7 @@ KEPT_ARGS = (
     "correlation", "External id", "device", "stream", "bytes", "Input Dims", "Input type",
     "Input Strides", "Concrete Inputs", "Collective name", "dtype", "In msg nelems",
     "Out msg nelems", "Group size", "Process Group Ranks",
+    "Process Group Name",
 )  # fmt: skip
 """What is kept of their arguments."""
 

@@ -123,12 +123,12 @@ def explain_command() -> click.Command:
     """`reckon explain`."""
     flags = field_options(TRAINING_FIELDS, EXPLAIN)
 
-    def run(trace: Path, timeline: str | None, **given: Any) -> int:
+    def run(trace: Path, timeline: str | None, ranks: Path | None, **given: Any) -> int:
         from reckon.verbs.tracing import explain
         from reckon.views.trace import show_trace
 
         asked = invocation(given, flags)
-        result = explain(trace, asked.fields, asked.calibration, timeline)
+        result = explain(trace, asked.fields, asked.calibration, timeline, ranks)
         asked.write(result)
         if not asked.quiet:
             show_trace(result)
@@ -144,6 +144,7 @@ def explain_command() -> click.Command:
             calibration_option(),
             json_option(),
             option(*TIMELINE),
+            option("ranks", "Traces of all ranks: who is waited for.", "DIR", Path),
         ],
         help="A recorded step (a trace of PyTorch's profiler) against its prediction, term by "
         "term. TRACE is a .json or .json.gz.",

@@ -11,6 +11,7 @@ import pandas as pd
 from calibration.checks.kernel_rows import score_kernels
 from calibration.checks.scored import Scored
 from calibration.sources.kineto import read_steps
+from calibration.sources.kineto_ranks import Traced, traced
 from calibration.sources.kineto_steps import OTHER, Anatomy
 from calibration.tables.kernel_table import check_kernels
 from calibration.tables.profiles import stated_by
@@ -41,6 +42,9 @@ KERNELS = (
 NOTABLE = 0.05
 """Share of the step from which a deviation is worth a sentence."""
 
+LATE = 0.01
+"""Share of the step from which a rank that is waited for is named."""
+
 NOTHING = 1e-7
 """Seconds of a step that are not worth a line."""
 
@@ -50,12 +54,14 @@ def explain(
     fields: Mapping[str, Any],
     calibration: str | Path | Calibration = "default",
     timeline: str | Path | None = None,
+    ranks: str | Path | None = None,
 ) -> dict[str, Any]:
     """Set a recorded step against the prediction of the same plan.
 
     trace     of PyTorch's profiler, one rank's
     fields    model, system and plan as `reckon predict train` takes them
     timeline  file to write both to, one over the other, in Chrome's trace format
+    ranks     folder of traces of the same steps, one a rank: who is waited for
 
     Returns the terms, the operators and the findings. Raises InputError for a damaged trace, and
     for one of another accelerator.
@@ -93,7 +99,34 @@ def explain(
         "work": _work(found.rows, prediction, steps.steps),
         "steps": steps.to_dict(),
     }
-    return {**result, "findings": findings(result, steps, prediction)}
+    told = findings(result, steps, prediction)
+    if ranks is not None:
+        among = traced(Path(ranks))
+        result["ranks"] = _ranks(among)
+        told += awaited(among)
+    return {**result, "findings": told}
+
+
+def _ranks(among: Traced) -> list[dict[str, Any]]:
+    """Each rank as plain numbers."""
+    return [
+        {"rank": one.rank, "waited_s": one.waited, "last_share": one.last, "gain_s": one.gain}
+        for one in among.ranks
+    ]
+
+
+def awaited(among: Traced) -> list[str]:
+    """Ranks that others wait for, and what the job gains without them, in sentences."""
+    found = [
+        f"others wait for rank {one.rank}, the last at {one.last:.0%} of its collectives: a step "
+        f"gains {one.gain / among.step:.1%} if it comes with the next to last"
+        for one in sorted(among.ranks, key=lambda one: -one.gain)
+        if one.gain > LATE * among.step
+    ]
+    none = f"no rank holds a step up by {LATE:.0%} or more"
+    return found or [
+        f"{none}, over {among.collectives:.0f} collectives of {len(among.ranks)} ranks"
+    ]
 
 
 def _interval(prediction: Prediction) -> dict[str, float]:

@@ -66,6 +66,14 @@ def show_trace(result: Mapping[str, Any]) -> None:
         print()
         columns = ["slower than expected", "calls", "measured", "expected", "ratio", "per step"]
         print(grid(columns, listed))
+    if "ranks" in result:
+        print()
+        rows = [
+            [str(one["rank"]), seconds(one["waited_s"]), f"{one['last_share']:.0%}",
+             seconds(one["gain_s"]) if one["gain_s"] else "0"]
+            for one in sorted(result["ranks"], key=lambda one: -one["gain_s"])[:MOST]
+        ]  # fmt: skip
+        print(grid(["rank", "waits for others", "comes last", "gain without its delay"], rows))
     print()
     for sentence in result["findings"]:
         print(f"- {sentence}")

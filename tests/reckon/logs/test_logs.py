@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,22 +213,6 @@ def test_broken_lines_cost_only_themselves(name: str, tmp_path: Path) -> None:
     cut = read_log(path)
     assert isinstance(cut, Log)
     assert {s.number for s in cut.steps} <= {s.number for s in whole.steps}
-
-
-def test_a_loop_that_logs_as_megatron_does_is_read_as_it_ran(tmp_path: Path) -> None:
-    spent = []
-    for _ in range(8):
-        begun = time.perf_counter()
-        sum(i * i for i in range(20_000))
-        spent.append(time.perf_counter() - begun)
-    path = tmp_path / "loop.log"
-    path.write_text("".join(
-        f" iteration {i:8d}/{8:8d} | consumed samples: {4 * i:12d} | elapsed time per iteration "
-        f"(ms): {s * 1e3:.6f} | global batch size: {4:5d} | lm loss: 1.0E+00 |\n"
-        for i, s in enumerate(spent, 1)
-    ))  # fmt: skip
-    (row,) = read_one(path, Given({})).rows
-    assert row["step_time_s"] == pytest.approx(sorted(spent[3:])[2], rel=1e-4)
 
 
 def test_figures_are_those_of_steps_that_count() -> None:

@@ -20,12 +20,13 @@ NAME = ".measured.jsonl"
 """The journal's file in the folder of a profile."""
 
 Row = dict[str, Any]
-KINDS = ("kernels", "steps", "passes")
+KINDS = ("kernels", "steps", "passes", "power")
 
 
 @dataclass(slots=True)
 class Tables:
-    """Rows as they are measured: kernels, training steps, passes of serving.
+    """Rows as they are measured: kernels, training steps, passes of serving, power of kernels that
+    ran for seconds.
 
     journal   where each is written down at once; None for nowhere
     """
@@ -33,6 +34,7 @@ class Tables:
     kernels: list[Row] = field(default_factory=list)
     steps: list[Row] = field(default_factory=list)
     passes: list[Row] = field(default_factory=list)
+    power: list[Row] = field(default_factory=list)
     journal: TextIO | None = None
 
     def keep(self, kind: str, rows: Iterable[Row]) -> None:

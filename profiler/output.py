@@ -7,6 +7,7 @@ rates are the best that was measured, so that no efficiency exceeds one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,13 @@ def write(
     steps: list[dict[str, Any]],
     devices: list[Device],
     served: list[dict[str, Any]],
+    power: Sequence[dict[str, Any]] = (),
 ) -> pd.DataFrame:
     """Write everything that was measured to a folder; returns the kernel table.
 
     devices   the device alone, and as shared between ranks if it was
     served    passes of serving
+    power     of kernels that ran for seconds
     """
     prepare_folder(out)
     table = pd.DataFrame(kernels).reindex(columns=list(KERNEL_COLUMNS))
@@ -142,7 +145,7 @@ def write(
         text = yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True)
         write_text(out / name, text)
     write_whole(out / "kernels.parquet", lambda path: table.to_parquet(path, index=False))
-    for name, rows in (("steps.csv", steps), ("passes.csv", served)):
+    for name, rows in (("steps.csv", steps), ("passes.csv", served), ("power.csv", list(power))):
         if rows or name == "steps.csv":
             frame = pd.DataFrame(rows)
             write_whole(out / name, partial(frame.to_csv, index=False))

@@ -67,6 +67,12 @@ SERVING = "bf16"
 COPY_BYTES = tuple(2.0**power for power in range(12, 30))
 """Sizes of the memory-copy sweep, which finds the bandwidths of memory and cache."""
 
+HOST_FLOP = 1e10
+"""Largest product that a host's power is read by: a tenth of a second on two cores."""
+
+COPY_TILE = 2**18
+"""Numbers that a large copy repeats."""
+
 LONGEST_CALL = 0.15
 """Kernels that would take longer than this are skipped [s]."""
 
@@ -415,6 +421,32 @@ def run(
             if one["mode"] == modes[0]:
                 plan.learn(chosen, seconds)
             yield one
+
+
+def heavy(device: Device) -> Iterator[tuple[dict[str, Any], Callable[[], object]]]:
+    """Work to read power by: the largest product of each data type, then the largest copy."""
+    products: dict[str, Case] = {}
+    for case in cases(device):
+        o = case.operator
+        if o.op != "gemm" or not (device.on_gpu or float(o.flop) <= HOST_FLOP):
+            continue
+        before = products.get(o.dtype)
+        if before is None or float(o.flop) > float(before.operator.flop):
+            products[o.dtype] = case
+    for dtype, case in products.items():
+        found = _launched(case, device)
+        if found is not None:
+            yield {"op": "gemm", "precision": dtype, **_sizes(case)}, found[0][0]
+    room = 0.05 * float(device.facts["memory_gb"]) * 1e9
+    size = max(s for s in COPY_BYTES if s <= max(room, COPY_BYTES[0]))
+    tile = torch.randn(COPY_TILE, device=device.torch)  # as random as the whole, and sooner made
+    source = tile.repeat(max(int(size) // (4 * COPY_TILE), 1))
+    target = torch.empty_like(source)
+    moved = 2.0 * source.numel() * source.element_size()
+    yield (
+        {"op": "memcpy", "precision": "fp32", "message_bytes": moved},
+        partial(target.copy_, source),
+    )
 
 
 def _always(candidates: Sequence[Case]) -> list[int]:

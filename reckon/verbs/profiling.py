@@ -25,8 +25,9 @@ STEP_SHARE = 0.25
 SERVING_SHARE = 0.08
 HOST_SHARE = 0.03
 RANK_SHARE = 0.4
+POWER_SHARE = 0.05
 """Parts of the budget for training steps, for passes of serving, for the host time of operators,
-and for what several ranks measure together."""
+for what several ranks measure together, and (beyond the others) for power."""
 
 MOST_NOISY = 0.2
 """Share of disturbed measurements from which a profile says so."""
@@ -39,7 +40,8 @@ LEAST_RANK_BUDGET = 25.0
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What a profile wrote: its folder, the tables of kernels (None on ranks that wrote nothing),
-    steps and serving passes, seconds spent, and what kept it from measuring everything."""
+    steps and serving passes, seconds spent, what kept it from measuring everything, power of
+    kernels that ran for seconds, and what tells it, or why nothing does."""
 
     out: Path
     kernels: pd.DataFrame | None
@@ -47,6 +49,8 @@ class Profile:
     passes: list[dict[str, Any]]
     seconds: float
     problems: tuple[str, ...]
+    power: tuple[dict[str, Any], ...] = ()
+    sensor: str = ""
 
 
 def seconds_of(text: str) -> float:
@@ -144,10 +148,21 @@ def profile(
         measured = {row["accelerator"] for row in tables.kernels}
         own = [one for one in devices if one.name in measured]
         tables.steps, tables.passes = _latest(tables.steps), _latest(tables.passes)
-        table = output.write(Path(out), tables.kernels, tables.steps, own, tables.passes)
+        table = output.write(
+            Path(out), tables.kernels, tables.steps, own, tables.passes, tables.power
+        )
     problems += _disturbed(table, [*tables.steps, *tables.passes])
     spent = time.perf_counter() - begin
-    return Profile(Path(out), table, tables.steps, tables.passes, spent, tuple(problems))
+    return Profile(
+        out=Path(out),
+        kernels=table,
+        steps=tables.steps,
+        passes=tables.passes,
+        seconds=spent,
+        problems=tuple(problems),
+        power=tuple(tables.power),
+        sensor=str(found.facts.get("power", "")),
+    )
 
 
 @contextmanager
@@ -225,7 +240,8 @@ def _before(out: Path, resume: bool, again: Collection[str]) -> Tables:
     written = {(row["accelerator"], *suite.identity(row)): row for row in _measured(out)}
     kernels = [row for row in {**rows, **written}.values() if row["accelerator"] not in again]
     steps = [row for row in found.steps if row["accelerator"] not in again]
-    return journal.Tables(kernels, steps, found.passes)
+    power = [row for row in found.power if row["accelerator"] not in again]
+    return journal.Tables(kernels, steps, found.passes, power)
 
 
 def _measure(
@@ -271,7 +287,28 @@ def _measure(
         tables.keep("steps", [step.row(check, samples, device, layout)])
         if trace is not None and position == 0:
             record(call, device, Path(trace))
+    _power(device, tables, max(whole.left, POWER_SHARE * seconds), seconds, tell)
     device.facts["conditions_after"] = device.conditions()
+
+
+def _power(
+    device: Device, tables: Tables, left: float, budget: float, tell: Callable[[str], None]
+) -> None:
+    """Power of kernels that run for seconds, where the device tells it and the budget has room."""
+    from profiler import sensors, suite
+
+    told = sensors.sensor(device)
+    if told is None:
+        device.facts["power"] = "not told: no NVML, ROCm SMI or RAPL that may be read"
+        return
+    device.facts["power"] = told.source
+    if _of(tables.power, device):
+        return  # by the profile that goes on
+    if POWER_SHARE * budget < sensors.LEAST:
+        device.facts["power"] += f": needs a budget of {sensors.LEAST / POWER_SHARE:.0f} s"
+        return
+    tell("power")
+    tables.keep("power", sensors.points(device, told, suite.heavy(device), left))
 
 
 def _of(rows: list[dict[str, Any]], device: Device) -> list[dict[str, Any]]:

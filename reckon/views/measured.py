@@ -35,6 +35,15 @@ def show_profile(found: Profile) -> None:
             [str(p["point_id"]), f"{p['value']:.2f} ms", str(p["samples"])] for p in found.passes
         ]
         print(grid(["pass of serving (a check, never fitted)", "median", "passes"], rows))
+    if found.power:
+        print()
+        rows = [
+            [f"{p['op']} {p['precision']}", f"{p['avg_power_w']:.0f} W", f"{p['steady_s']:.1f} s"]
+            for p in found.power
+        ]
+        print(grid([f"power, by {found.sensor}", "mean", "over"], rows))
+    elif found.sensor:
+        print(f"\npower {found.sensor}")
     for problem in found.problems:
         print(f"reckon: {problem}", file=sys.stderr)
     print(f"\nwrote {found.out}/ in {found.seconds:.0f} s")

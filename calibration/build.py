@@ -27,7 +27,7 @@ from calibration.kernels.power import power_left_out
 from calibration.kernels.throttle import fit_throttle
 from calibration.network.fit import fit_links
 from calibration.runs.fit import default_run, fit_shared
-from calibration.sources import aiconfigurator, fgpm, tidy
+from calibration.sources import aiconfigurator, fgpm, tidy, wide_experts
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.catalog import MANIFEST, load
@@ -57,6 +57,7 @@ def kernel_table(shared: Path, ops: Collection[str] = ()) -> pd.DataFrame:
         (("attention_decode",), aiconfigurator.latent_decode,
          tables / "generation_mla_perf.parquet"),
         (("moe_gemm",), aiconfigurator.experts, tables / "moe_perf.parquet"),
+        (("moe_gemm",), wide_experts.grouped, tables),
         (("gemm",), aiconfigurator.latent_products, tables / "mla_bmm_perf.parquet"),
         (("gemm", *attention, *others), fgpm.operators, fgpm_table),
         (others, tidy.streaming, tidy_table),
@@ -81,6 +82,7 @@ def collective_table(shared: Path) -> pd.DataFrame:
         aiconfigurator.custom_allreduce(
             shared / "bulk/kernels/aiconfigurator/custom_allreduce_perf.parquet"
         ),
+        wide_experts.exchanges(shared / "bulk/kernels/aiconfigurator"),
         tidy.one_node(shared / "bulk" / "kernels" / "ops.parquet"),
         tidy.multi_node(shared / "bulk" / "kernels" / "ops.parquet"),
         fgpm.collectives(shared / "bulk" / "seeds" / "fgpm_nccl_perlmutter_vista.csv"),
@@ -104,7 +106,8 @@ def throttles(shared: Path) -> dict[str, Throttle]:
 SOURCES: list[dict[str, Any]] = [
     {
         "files": "bulk/kernels/aiconfigurator: gemm, context and generation attention and mla, "
-        "mla_bmm, moe, nccl, custom_allreduce",
+        "mla_bmm, moe, wideep context and generation moe, nccl, custom_allreduce, "
+        "wideep deepep, trtllm_alltoall",
         "origin": "ai-dynamo/aiconfigurator@095f58a51c, 2026-08-21",
         "licence": aiconfigurator.LICENCE,
     },

@@ -21,18 +21,23 @@ from scipy.optimize import least_squares
 from sklearn.linear_model import LinearRegression
 
 from calibration.heldout import Z80, HeldOut, errors
+from calibration.tables.exchanges import CUSTOM, copies, is_exchange
 from calibration.tables.kernel_table import gaps, is_collective
+from calibration.tables.libraries import library
 from predictor import catalog
 from predictor.arrays import take
 from predictor.errors import InputError
 from predictor.hardware import Curve, LinkModel, default_link, link_class, link_family
-from predictor.timing import ANY, Calibration, hops, latency, traffic, volume
+from predictor.timing import ANY, Calibration, distinct, hops, latency, traffic, volume
 
 LEAST_ROWS = 8
 """Fewer rows of a link only scale what is known of its family (`scaled`)."""
 
 PHASES = 4
 """Every fourth message size is held out, each once."""
+
+ENGINES = ("sglang", "trtllm", "vllm")
+"""Libraries whose own all-reduces were timed."""
 
 REFERENCE_CLOCK = 1.8e9
 """Clock at which latencies inside a node are stated [Hz]."""
@@ -70,10 +75,15 @@ class Wire:
 
 def op_of(table: pd.DataFrame) -> pd.Series:
     """Under which name each collective row is fitted: its op, with '.custom' for the small
-    all-reduce of inference engines ('.custom-eager' where it was not in a captured graph)."""
-    custom = table["kernel"].eq("custom") & table["op"].eq("allreduce")
+    all-reduce of inference engines ('.custom-eager' where it was not in a captured graph), and the
+    engine where the row says whose ('.custom.vllm'); with its kernel, where that exchanges the
+    tokens of a mixture ('.deepep_ll_dispatch')."""
+    custom = table["kernel"].eq(CUSTOM) & table["op"].eq("allreduce")
     eager = np.where(table["mode"] == "eager", ".custom-eager", ".custom")
-    return table["op"] + pd.Series(np.where(custom, eager, ""), index=table.index)
+    engine = table["framework"].map(library)
+    whose = eager + np.where(engine.isin(ENGINES), "." + engine, "")
+    which = np.where(is_exchange(table), "." + table["kernel"], "")
+    return table["op"] + pd.Series(np.where(custom, whose, which), index=table.index)
 
 
 def _clock(name: str) -> float:
@@ -98,7 +108,7 @@ def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire
     shared = np.ones_like(below) if kind in ("alltoall", "p2p") else below
     rate = table["link_gbs"].to_numpy(float) * 1e9 * shared
     message = table["message_bytes"].to_numpy(float)
-    reducing = table["in_switch"].fillna(0.0).to_numpy(float) > 0
+    reducing = (table["in_switch"].fillna(0.0).to_numpy(float) > 0) & (op == kind)
     names = table["accelerator"].to_numpy(str)
     clocks = {name: _clock(name) for name in np.unique(names)}
     clock = np.array([clocks[name] for name in names])
@@ -112,9 +122,9 @@ def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire
             moved = volume(kind, message[own], below[own], below[own], switch)
             ideal = moved / (table["node_link_gbs"].to_numpy(float)[own] * 1e9)
             inner[own] = traffic(model, ideal, below[own], 1.0, model.pace(clock[own]))
-    moved = volume(kind, message, size, members, reducing)
+    moved = volume(kind, message, size, members, reducing) * distinct(members, copies(table))
     time = table["latency_us"].to_numpy(float) * 1e-6
-    return Wire(moved / rate, hops(kind, members), members, shared, inner, clock, time)
+    return Wire(moved / rate, hops(op, members), members, shared, inner, clock, time)
 
 
 def wire_times(model: LinkModel, rows: Wire) -> np.ndarray:

@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from calibration.tables.exchanges import CUSTOM, CUSTOM_LIMIT
+from calibration.tables.experts import experts_kernel
+
 ACCELERATORS = {
     "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
     "NVIDIA H100 80GB HBM3": "H100-SXM5-80GB",
@@ -67,9 +70,6 @@ switch reduces."""
 PEER_ACCESS = {"L40S-48GB": 2.0}
 """Largest group whose members reach each other's memory, where it is not the whole node: that host
 gives no access across sockets, and its groups of 4 and 8 collapse to 5 and 2 GB/s (left out)."""
-
-CUSTOM_LIMIT = 8.0 * 2**20
-"""Largest message that the engines give to their own all-reduce [bytes]; NCCL takes over there."""
 
 LICENCE = "Apache-2.0"
 
@@ -182,8 +182,9 @@ def _linked(table: pd.DataFrame) -> pd.DataFrame:
 
 def custom_allreduce(path: Path) -> pd.DataFrame:
     """`custom_allreduce_perf.parquet`: the engines' own all-reduce of small messages inside a node
-    (TensorRT-LLM, vLLM, SGLang; bf16), median over engines and versions. `mode` is 'graph' inside
-    a captured graph; 'eager' includes 15 to 50 us of launches by the host.
+    (TensorRT-LLM, vLLM, SGLang; bf16), median over versions, of each engine (`framework`) and of
+    all. `mode` is 'graph' inside a captured graph; 'eager' includes 15 to 50 us of launches by the
+    host.
 
     L40S is left out: its hosts with and without peer access differ fourfold and are not told apart.
     """
@@ -196,12 +197,22 @@ def custom_allreduce(path: Path) -> pd.DataFrame:
         latency_us=table["latency"].astype(float) * 1e3,
         num_gpus=table["num_gpus"].astype(float),
         in_switch=0.0,
+        framework=table["dir_backend"],
     )
     table = table[table["message_bytes"] <= CUSTOM_LIMIT]
     keys = ["accelerator", "link", "link_gbs", "in_switch", "mode", "num_gpus", "message_bytes"]
-    rows = table.groupby(keys, observed=True)["latency_us"].median().reset_index()
+    parts = [
+        table.groupby(by, observed=True)["latency_us"].median().reset_index()
+        for by in (keys, [*keys, "framework"])
+    ]
+    rows = pd.concat(parts, ignore_index=True)
     return rows.assign(
-        op="allreduce", kernel="custom", dtype="bf16", num_nodes=1.0, source="aiconfigurator"
+        framework=rows["framework"].fillna(""),
+        op="allreduce",
+        kernel=CUSTOM,
+        dtype="bf16",
+        num_nodes=1.0,
+        source="aiconfigurator",
     )
 
 
@@ -296,10 +307,18 @@ def _tuned(table: pd.DataFrame) -> pd.DataFrame:
     return table[(joined["latency_us"] <= MISTUNED * joined["least"]).to_numpy()]
 
 
+WALKING = "triton|min_latency"
+"""Kernels of TensorRT-LLM that walk over the rows of all ranks, as those of other libraries do."""
+
+
 def experts(path: Path) -> pd.DataFrame:
-    """`moe_perf.parquet`: experts under balanced routing, gated and not (`kernel`)."""
+    """`moe_perf.parquet`: experts under balanced routing, gated and not, on tokens of all ranks;
+    TensorRT-LLM's touch those of their own rank alone (`kernel`): eight ranks take an eighth to a
+    sixth of the time of one there, a third with the kernels of others."""
     table = _known(pd.read_parquet(path))
     table = table[(table["distribution"] == "balanced") & table["power"].isna()]
+    divided = (table["dir_backend"] == "trtllm") & (table["moe_ep_size"] > 1)
+    table = table[~(divided & table["kernel_source"].str.contains(WALKING))]
     names = {
         "num_tokens": "m",
         "inter_size": "n",
@@ -313,7 +332,10 @@ def experts(path: Path) -> pd.DataFrame:
         **{new: table[old].astype(float) for old, new in names.items()},
         latency_us=table["latency"].astype(float) * 1e3,
         dtype=table["moe_dtype"].map(DTYPES),
-        kernel=np.where(table["kernel_source"].str.contains("nongated"), "nongated", ""),
+        kernel=experts_kernel(
+            nongated=table["kernel_source"].str.contains("nongated"),
+            own=(table["dir_backend"] == "trtllm") & (table["moe_ep_size"] > 1),
+        ),
         framework=table["dir_backend"],
         source="aiconfigurator",
         op="moe_gemm",

@@ -1,12 +1,16 @@
 """What rows of a kernel table imply without saying it: data types by their other names, traffic of
-kernels that stream their operands, links of collectives inside a node or between nodes."""
+kernels that stream their operands, whose
+collectives rows time, links of collectives inside a node or between nodes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
+from calibration.tables import exchanges
+from calibration.tables.experts import NONGATED, experts_kernel
 from calibration.tables.kernel_table import PROMPT, STREAMED, is_collective
+from calibration.tables.libraries import library
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.precision import ELEMENT_BYTES, SPELLINGS
@@ -25,7 +29,20 @@ PASSES = {
 def implied(table: pd.DataFrame) -> pd.DataFrame:
     """A checked kernel table with what its rows imply filled in; what they state stays."""
     table = table.assign(dtype=table["dtype"].replace(SPELLINGS))
-    return _links(_traffic(_attention(table)))
+    return _links(exchanges.known(_traffic(_experts(_attention(table)))))
+
+
+def _experts(table: pd.DataFrame) -> pd.DataFrame:
+    """Kernels of experts by what their tables call them: who sees the rows of its rank alone."""
+    rows = table["op"] == "moe_gemm"
+    if not rows.any():
+        return table
+    divided = table["moe_ep"] > 1
+    own = divided & (
+        table["framework"].map(library).eq("trtllm") | table["kernel"].str.startswith("DeepGEMM")
+    )
+    found = experts_kernel(table["kernel"].str.contains(NONGATED), own)
+    return table.assign(kernel=table["kernel"].mask(rows, found))
 
 
 def _attention(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from calibration.tables.experts import alone, matrices
 from predictor.errors import InputError
 from predictor.models import keys_seen
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
@@ -249,9 +250,9 @@ def _experts(table: pd.DataFrame, size: float, weight: float) -> _Sizes:
     # Benchmarks spread tokens evenly: no expert has a second one while another has none.
     routed = np.maximum(m * topk / _column(table, "moe_ep"), 1.0)
     hit = np.minimum(np.ceil(routed), _column(table, "experts") / _column(table, "moe_ep"))
-    matrices = np.where(table["kernel"] == "nongated", 2.0, 3.0)
-    weights = matrices * weight * inner * k * hit
-    moved = weights + routed * (2.0 * size * k + 2.0 * matrices * inner)
-    idle = np.maximum(m * topk / routed - 1.0, 0.0)
-    flop = 2.0 * matrices * routed * inner * k
+    sides = matrices(table)
+    weights = sides * weight * inner * k * hit
+    moved = weights + routed * (2.0 * size * k + 2.0 * sides * inner)
+    idle = np.where(alone(table), 0.0, np.maximum(m * topk / routed - 1.0, 0.0))
+    flop = 2.0 * sides * routed * inner * k
     return _Sizes(routed / hit, inner, k, hit, flop, moved, idle)

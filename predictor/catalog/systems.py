@@ -120,9 +120,16 @@ def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
     PCIe 4 x16 where the catalog has none), and by a `NODE_NETWORK` per node."""
     size = int(per_node or NODE_FALLBACK)
     host = accelerator.host_bandwidth
-    inside = Tier("pcie4", float(size), host if np.isfinite(host) else PCIE_RATE)
+    rate = host if np.isfinite(host) else PCIE_RATE
+    inside = Tier(pcie(rate), float(size), rate)
     outside = Tier("ethernet", math.inf, NODE_NETWORK / size)
     return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, (inside, outside))
+
+
+def pcie(rate: float) -> str:
+    """The generation of PCIe whose 16 lanes carry a rate [bytes/s]: 32 GB/s is its fourth, and each
+    one doubles it (PCI-SIG)."""
+    return f"pcie{max(4 + round(math.log2(rate / PCIE_RATE)), 1)}"
 
 
 def resize_node(cluster: Cluster, per_node: int) -> Cluster:

@@ -35,6 +35,11 @@ NATIVE = 0.25
 ALLREDUCES = ("custom", "nccl")
 """Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""
 
+EXCHANGES = ("gather", "alltoall", "nvlink", "deepep")
+"""How a mixture's tokens get from several attention replicas to their experts and back: all tokens
+to all ranks and sums back (all-gather and reduce-scatter), each copy to its rank by NCCL, or by
+kernels made for it within an NVLink domain (TensorRT-LLM) or anywhere (DeepEP)."""
+
 ADMISSIONS = ("whole", "mean")
 
 NARROWED = ("linear", "experts")
@@ -159,6 +164,7 @@ class ServingPlan:
     kv: str = "bf16"
     execution: str = "graph"
     allreduce: str = "custom"
+    exchange: str = "alltoall"
     admission: str = "mean"
     pool: str = "total"
     offload: str = "none"

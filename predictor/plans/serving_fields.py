@@ -35,6 +35,7 @@ from predictor.plans.serving import (
     ALLREDUCES,
     BATCHINGS,
     CASTS,
+    EXCHANGES,
     EXECUTIONS,
     FUSIONS,
     HEADWISE,
@@ -213,6 +214,13 @@ _ENGINE = (
         "allreduce", WORD, "Small all-reduces inside a node.", ("communication",),
         choices=ALLREDUCES, default=ENGINE,
         more="One-kernel implementations of serving engines, or NCCL's.",
+    ),
+    PlanField(
+        "exchange", WORD, "How a mixture's tokens travel among attention replicas.",
+        ("communication",), choices=EXCHANGES, default=ENGINE,
+        more="All tokens to all ranks and sums back (`gather`); each to the ranks of its experts "
+        "by NCCL (`alltoall`), TensorRT-LLM's kernels within an NVLink domain (`nvlink`) or "
+        "DeepEP's (`deepep`).",
     ),
     PlanField(
         "admission", WORD, "When a request is let in.", ("load", "memory"), choices=ADMISSIONS,

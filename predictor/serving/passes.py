@@ -50,6 +50,12 @@ STEPS_LISTED = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
 
+THROUGHPUT, LOW_LATENCY = "alltoall.deepep_", "alltoall.deepep_ll_"
+"""DeepEP's exchanges of tokens, by what they are made for."""
+
+GROUPED = "deepgemm"
+"""Library of the experts behind DeepEP (sgl-project/sglang, layers/moe/ep_moe/layer.py)."""
+
 WITHIN = ("bmm", "scan", "recurrence")
 """Variants of operators that are parts of attention, or of what takes its place."""
 
@@ -173,8 +179,11 @@ def _kernels(
     base = _base(plan, own, shared, weights, accelerator)
     operators = build(base.plan, base.own)
     host = base.accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
+    library = {"": plan.library}
+    if plan.exchange == "deepep":
+        library["moe_gemm"] = GROUPED
     timing = operator_times(
-        operators, base.accelerator, calibration, base.within, sustained, plan.library, host
+        operators, base.accelerator, calibration, base.within, sustained, library, host
     )
     found = _added(operators, timing, plan, base)
 
@@ -299,11 +308,15 @@ def _call(
     captured: Numeric,
 ) -> tuple[Array, Array]:
     """Time of one call of a collective [s] and its log-standard-deviation."""
+    if one.op.startswith(THROUGHPUT):
+        return _exchanged(one, group, cluster, calibration, captured)
     time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
     if one.op == "allreduce" and plan.allreduce == "custom":
         inside = cluster.tiers[0].size
         near = Group(np.minimum(group.size, inside), group.stride)
-        small, spread = _own_allreduce(one.bytes, near, cluster, calibration, captured)
+        small, spread = _own_allreduce(
+            one.bytes, near, plan.library, cluster, calibration, captured
+        )
         taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
         time = np.where(taken, np.minimum(small, time), time)
         sigma = np.where(taken, spread, sigma)
@@ -345,19 +358,49 @@ def _communication(
 
 
 def _own_allreduce(
-    moved: Numeric, group: Group, cluster: Cluster, calibration: Calibration, captured: Numeric
+    moved: Numeric,
+    group: Group,
+    library: str,
+    cluster: Cluster,
+    calibration: Calibration,
+    captured: Numeric,
 ) -> tuple[Array, Array]:
     """Time and spread of an engine's own all-reduce, inside captured graphs or outside."""
+    whose = "" if library == "neutral" else f".{library}"
+    return _either(
+        lambda: collective_time(f"allreduce.custom{whose}", moved, group, cluster, calibration),
+        lambda: collective_time(
+            f"allreduce.custom-eager{whose}", moved, group, cluster, calibration
+        ),
+        captured,
+    )
+
+
+def _exchanged(
+    one: Collective, group: Group, cluster: Cluster, calibration: Calibration, captured: Numeric
+) -> tuple[Array, Array]:
+    """Time and spread of DeepEP's exchange: inside captured graphs its kernels for low latency, by
+    which every copy of a token goes by itself."""
+    quick = one.op.replace(THROUGHPUT, LOW_LATENCY)
+    return _either(
+        lambda: collective_time(quick, one.bytes, group, cluster, calibration),
+        lambda: collective_time(one.op, one.bytes, group, cluster, calibration, one.copies),
+        captured,
+    )
+
+
+def _either(
+    within: Callable[[], tuple[Array, Array]],
+    outside: Callable[[], tuple[Array, Array]],
+    captured: Numeric,
+) -> tuple[Array, Array]:
+    """Time and spread of a kernel inside captured graphs or outside (`captured` 1 or 0)."""
     inside = np.asarray(captured) > 0
-    names = {True: "allreduce.custom", False: "allreduce.custom-eager"}
-    found = {
-        way: collective_time(names[way], moved, group, cluster, calibration)
-        for way in (True, False)
-        if np.any(inside == way)
-    }
-    if len(found) == 1:
-        return next(iter(found.values()))
-    (one, sigma), (other, wider) = found[True], found[False]
+    if np.all(inside):
+        return within()
+    if not np.any(inside):
+        return outside()
+    (one, sigma), (other, wider) = within(), outside()
     return np.where(inside, one, other), np.where(inside, sigma, wider)
 
 

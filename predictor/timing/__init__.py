@@ -26,6 +26,7 @@ from predictor.timing.calibration import (
 from predictor.timing.collectives import (
     Span,
     collective_time,
+    distinct,
     hop_time,
     hops,
     latency,
@@ -87,6 +88,7 @@ __all__ = [
     "cached_share",
     "collective_time",
     "columns",
+    "distinct",
     "empty_kernel",
     "energy_of",
     "hierarchy",

@@ -411,13 +411,16 @@ class Calibration:
         return self.transfer_sigma.get(f"{kind}/architecture", far) if near else far
 
     def link(self, op: str, link: str) -> LinkModel:
-        """Parameters of a collective on a link: its own, its family's, or the default."""
-        family = link_family(link)
-        for name in (link, family, ANY + link_class(link)):
-            found = self.links.get((op, name))
-            if found is not None:
-                return found
-        return default_link(op, link)
+        """Parameters of a collective on a link: its own, its family's, or the default. What is not
+        known of one engine's kernel is that of all engines', or else of NCCL."""
+        outer = op.rpartition(".")[0]
+        either = (op, outer) if "." in outer else (op,)
+        for name in (link, link_family(link), ANY + link_class(link)):
+            for one in either:
+                found = self.links.get((one, name))
+                if found is not None:
+                    return found
+        return self.link(outer, link) if outer else default_link(op, link)
 
 
 def _standing_in(kind: str, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -103,11 +103,15 @@ def distinct(domains: Numeric, copies: Numeric, reach: Numeric = np.nan) -> Arra
 
 
 def hops(op: str, size: Numeric) -> Array:
-    """Hops on the critical path of a group of `size`."""
-    ring = np.maximum(size - 1.0, 0.0)
-    if op == "allreduce":
-        return np.asarray(np.minimum(2.0 * ring, 2.0 * np.log2(np.maximum(size, 1.0))))
-    if op in ("p2p", "broadcast"):
+    """Hops on the critical path of a group of `size`. Kernels made for the exchange of a mixture's
+    tokens write to all peers at once, so that their latency hardly grows: a hop per doubling."""
+    ring, doublings = np.maximum(size - 1.0, 0.0), np.log2(np.maximum(size, 1.0))
+    kind, _, kernel = op.partition(".")
+    if kind == "allreduce":
+        return np.asarray(np.minimum(2.0 * ring, 2.0 * doublings))
+    if kind == "alltoall" and kernel:
+        return np.asarray(doublings)
+    if kind in ("p2p", "broadcast"):
         return np.asarray(np.minimum(ring, 1.0))
     return np.asarray(ring)
 
@@ -205,7 +209,9 @@ def collective_time(
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
 
-    op       one of `OPS`, or 'allreduce.custom' for the small all-reduce of inference engines
+    op       one of `OPS`; after a dot whose kernel, if not NCCL's: 'allreduce.custom' and
+             'allreduce.custom.vllm' for the small all-reduce of inference engines (of one),
+             'alltoall.deepep_dispatch' and its like for the exchange of a mixture's tokens
     message  bytes in nccl-tests' convention, float or array
     group    size and stride in rank order
     copies   of each element of an all-to-all, at random ranks, of which those to one domain share
@@ -228,7 +234,6 @@ def collective_time(
     )
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock
-    kind = op.partition(".")[0]
     near = calibration.link(op, cluster.tiers[0].link)
     for index, level in enumerate(cluster.tiers):
         here = (place.tier == index) & (place.size > 1)
@@ -236,8 +241,8 @@ def collective_time(
             continue
         model = calibration.link(op, level.link)
         # Across tiers, the outer hops are those between domains, the rest are hops within them.
-        outer = hops(kind, place.size / place.below)
-        inner = (hops(kind, place.size) - outer) * near.hop * near.pace(clock)
+        outer = hops(op, place.size / place.below)
+        inner = (hops(op, place.size) - outer) * near.hop * near.pace(clock)
         pace = model.pace(clock)
         hop = _hop(level, model, pace)
         waiting = latency(model, outer, hop, pace) + inner

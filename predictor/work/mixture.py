@@ -115,6 +115,7 @@ def _joined(at: WorkList, width: float) -> None:
             gated=model.gated,
             size=size,
             count=at.share,
+            idle=portion.idle,
         )
     )
     _permute(at, "moe.unpermute", portion.received, width, 2 * size)

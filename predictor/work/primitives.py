@@ -163,12 +163,14 @@ def grouped(
     gated: bool,
     size: float,
     count: Numeric = 1.0,
+    idle: Numeric = 0.0,
 ) -> Operator:
     """Both products of `experts` experts and the activation between them in one fused kernel, as
     engines of inference run them: op 'moe_gemm'. (Training runs products of dense layers instead.)
 
     m, n, k     tokens of one expert; its inner size on this device; width of a token
     size        bytes of an activation element
+    idle        rows of experts elsewhere that the kernel walks over, per row of its own
 
     Traffic: the weights (3 n k elements where gated, else 2) as narrow as they are stored, input
     and output (m k each), and the inner activations written and read between the products.
@@ -190,6 +192,7 @@ def grouped(
         flop=2.0 * sides * m * n * k * experts,
         bytes=(weights + activations) * experts,
         count=count,
+        idle=idle,
     )
 
 

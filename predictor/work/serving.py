@@ -37,6 +37,11 @@ UNFUSED = 3.0
 """Traffic of small kernels where they are not joined over where they are: elements of 4 bytes
 instead of 2, and half as many kernels again (norms apart from their scale, sums, conversions)."""
 
+LEAVE_OUT = ("trtllm",)
+"""Libraries whose kernels never touch the rows of other ranks' experts: dividing DeepSeek-V3's
+among eight ranks divides their time by seven with TensorRT-LLM on H200, by two with vLLM and SGLang
+at 4,096 tokens (ai-dynamo/aiconfigurator, moe_perf, 2026-08)."""
+
 SCORE_BYTES = 16.0
 """Traffic per attention score that goes through memory [bytes]: written in 32 bits, read and
 written by the softmax, read again."""
@@ -70,7 +75,9 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
     tensor-parallel rank has; experts have the tokens of all replicas."""
     received: Numeric = 0.0
     busy: Numeric = 1.0
+    idle: Numeric = 0.0
     if model.is_moe:
+        idle = _others_rows(plan)
         together = tokens * plan.dp
         busy = experts_hit(together, float(model.top_k), float(model.num_experts), 1.0 / plan.ep)
         received = together * model.top_k / plan.ep * plan.expert_load
@@ -84,8 +91,18 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
         received=received,
         busy=busy,
         vocab=model.vocab / plan.tp,
+        idle=idle,
     )
     return WorkList(model, software_of(plan), portion)
+
+
+def _others_rows(plan: ServingPlan) -> Numeric:
+    """Token copies of other ranks' experts that the kernels walk over, per copy of its own: all of
+    them where every rank has all tokens, unless the library leaves them out (`LEAVE_OUT`)."""
+    if plan.library in LEAVE_OUT:
+        return 0.0
+    everywhere = (np.asarray(plan.dp) <= 1) | (plan.exchange == "gather")
+    return np.where(everywhere, np.asarray(plan.ep) - 1.0, 0.0)
 
 
 def prompts(model: Model, sequences: Numeric, query: Numeric, past: Numeric = 0.0) -> Reading:
@@ -204,6 +221,25 @@ def pass_groups(plan: ServingPlan) -> dict[str, Group]:
     }
 
 
+KERNELS = {"nvlink": "one_sided", "deepep": "deepep"}
+"""Kernels made for an exchange, as `timing.collective_time` calls them."""
+
+
+def _exchange(exchange: str, step: str) -> str:
+    """The all-to-all of a step ('dispatch' or 'combine') of an exchange."""
+    kernel = KERNELS.get(exchange)
+    return "alltoall" if kernel is None else f"alltoall.{kernel}_{step}"
+
+
+def _sent_size(plan: ServingPlan) -> float:
+    """Bytes of an element on its way to the experts: kernels made for it take it as narrow as it is
+    multiplied, with its scales (deepseek-ai/DeepEP, README: fp8 dispatch, bf16 combine)."""
+    half = ELEMENT_BYTES[plan.half]
+    if plan.exchange not in KERNELS:
+        return half
+    return float(min(half, ELEMENT_BYTES.get(plan.weights, half)))
+
+
 def pass_collectives(
     model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric
 ) -> list[Collective]:
@@ -230,8 +266,16 @@ def pass_collectives(
         # What the busiest rank's experts are sent keeps its link busy the longest.
         sent = size * tokens * model.expert_width * model.top_k / plan.tp * plan.expert_load
         add("moe.reduce", "allreduce", "tp", whole, alone)
-        across = 2.0 * (held.moe - alone)
-        add("moe.travel", "alltoall", "ep", sent, across, float(model.top_k))
+        across = held.moe - alone
+        if plan.exchange == "gather":
+            every = size * tokens * plan.dp * model.expert_width
+            add("moe.collect", "allgather", "ep", every, across)
+            add("moe.return", "reducescatter", "ep", every, across)
+        else:
+            narrow = sent * _sent_size(plan) / size
+            for step, amount in (("dispatch", narrow), ("combine", sent)):
+                op = _exchange(plan.exchange, step)
+                add(f"moe.{step}", op, "ep", amount, across, float(model.top_k))
         add("moe.gather", "allgather", "etp", sent * plan.etp, held.moe)
         add("moe.scatter", "reducescatter", "etp", sent * plan.etp, held.moe)
     add("embedding.reduce", "allreduce", "tp", whole, 1.0)

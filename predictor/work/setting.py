@@ -64,6 +64,7 @@ class Portion:
     received  token copies that its experts work on
     busy      of its experts, those that have tokens
     vocab     its rows of the vocabulary
+    idle      token copies of other ranks that its experts' kernels walk over, per copy of its own
     """
 
     tp: Numeric
@@ -75,6 +76,7 @@ class Portion:
     received: Numeric
     busy: Numeric
     vocab: Numeric
+    idle: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,6 +122,15 @@ ENTRIES: tuple[Entry, ...] = (
         ),
     ),
     Cases(
+        ("exchange",),
+        (
+            (("deepep",), {"--moe-a2a-backend": "deepep"}),
+            (("deepep",), {"--enable-deepep-moe": True}),
+            (("gather",), {"--moe-a2a-backend": "none"}),
+            ((None,), {}),
+        ),
+    ),
+    Cases(
         ("reductions",),
         (
             (("joined",), {"--enable-flashinfer-allreduce-fusion": True}),

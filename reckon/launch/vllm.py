@@ -30,6 +30,7 @@ from reckon.launch.launcher import quoted, rendered
 from reckon.launch.manifest import read_lines
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth
 
+ALL_TO_ALL = "--all2all-backend"
 EXPERTS = "--enable-expert-parallel"
 GUESSES = "--speculative-config"
 COMPILATION, FUSED = "--compilation-config", "fuse_allreduce_rms"
@@ -117,6 +118,15 @@ ENTRIES: tuple[Entry, ...] = (
         (
             (("mixed",), {"--enable-chunked-prefill": True}),
             (("apart",), {"--no-enable-chunked-prefill": True}),
+            ((None,), {}),
+        ),
+    ),
+    Cases(
+        ("exchange",),
+        (
+            (("gather",), {ALL_TO_ALL: ("allgather_reducescatter", "naive")}),
+            (("deepep",), {ALL_TO_ALL: ("deepep_high_throughput", "deepep_low_latency")}),
+            (("nvlink",), {ALL_TO_ALL: ("flashinfer_all2allv", "flashinfer_nvlink_one_sided")}),
             ((None,), {}),
         ),
     ),

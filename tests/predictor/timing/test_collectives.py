@@ -252,3 +252,20 @@ def test_copies_that_stay_on_few_nodes() -> None:
     assert distinct(8.0, 8.0, 4.0) * 8 == pytest.approx(4 * (1 - 0.75**8))
     assert distinct(2.0, 8.0, 4.0) == distinct(2.0, 8.0)
     assert distinct(8.0, 1.0, 4.0) == pytest.approx(1.0)
+
+
+def test_an_engines_own_kernel_is_known_by_all_engines_or_by_nccl() -> None:
+    def model(op: str, link: str) -> LinkModel:
+        return replace(PLAIN.link("allreduce", "nvlink4"), op=op, link=link)
+
+    every = Calibration("", links={("allreduce.custom", "nvlink4"): model("custom", "nvlink4")})
+    assert every.link("allreduce.custom.vllm", "nvlink4").op == "custom"
+    plain = Calibration("", links={("alltoall", "nvlink"): model("nccl", "nvlink")})
+    assert plain.link("alltoall.deepep_dispatch", "nvlink4").op == "nccl"
+    assert PLAIN.link("alltoall.deepep_dispatch", "nvlink4").points == 0
+
+
+def test_kernels_that_write_to_all_peers_take_a_hop_per_doubling() -> None:
+    assert hops("alltoall.deepep_ll_dispatch", 64.0) == 6
+    assert hops("alltoall", 64.0) == 63
+    assert hops("allreduce.custom.vllm", 8.0) == hops("allreduce", 8.0)

@@ -537,7 +537,7 @@ def test_what_ranks_exchange_while_serving() -> None:
 
     two = told(dp=2.0, batch=2.0)
     sent = 2.0 * 40 * H * TOP / 4
-    assert two["moe.travel"] == (sent, 2 * 5)
+    assert two["moe.dispatch"] == two["moe.combine"] == (sent, 5)
     assert two["moe.gather"] == two["moe.scatter"] == (sent * 2, 5)
     assert "moe.reduce" not in two
     one = told()

@@ -544,7 +544,7 @@ def test_what_ranks_exchange_while_serving() -> None:
     assert one["moe.reduce"] == one["attention.reduce"] == (whole, 5)
     assert one["embedding.reduce"] == (whole, 1)
     assert one["head.gather"] == (2.0 * 7 * V, 1)
-    assert "moe.travel" not in one
+    assert "moe.dispatch" not in one
     for model, mixers in ((HYBRID, 1 + 4), (DELTA, 1 + 4)):
         listed = pass_collectives(model, served(tp=2.0), 40.0, 7.0)
         assert float(listed[0].count) == mixers

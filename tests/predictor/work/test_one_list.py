@@ -213,7 +213,7 @@ def test_tokens_travel_to_their_experts_as_wide_as_they_enter_them() -> None:
     """Nemotron 3 Super projects tokens from 4096 to 1024 before it sends them to 22 experts."""
     model = catalog.model("nemotron-3-super-120b-a12b")
     own = replace(plans(1.0, 1.0)[1], dp=8.0, ep=8.0, batch=8.0)
-    sent = {c.name: c.bytes for c in pass_collectives(model, own, 10.0, 1.0)}["moe.travel"]
+    sent = {c.name: c.bytes for c in pass_collectives(model, own, 10.0, 1.0)}["moe.dispatch"]
     assert sent == 2 * 10 * 22 * 1024
     put = {o.name: o for o in layer_operators(model, own, 10.0)}
     assert put["moe.permute"].n == put["moe.latent_down"].n == put["moe.latent_up"].k == 1024

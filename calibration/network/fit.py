@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 from sklearn.linear_model import LinearRegression
 
 from calibration.heldout import Z80, HeldOut, errors
-from calibration.tables.exchanges import CUSTOM, copies, is_exchange
+from calibration.sources.exchanges import CUSTOM, copies, is_exchange
 from calibration.tables.kernel_table import gaps, is_collective
 from calibration.tables.libraries import library
 from predictor import catalog

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from calibration.tables.exchanges import CUSTOM, CUSTOM_LIMIT
-from calibration.tables.experts import experts_kernel
+from calibration.sources.exchanges import CUSTOM, CUSTOM_LIMIT
+from calibration.sources.expert_kernels import experts_kernel
 
 ACCELERATORS = {
     "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",

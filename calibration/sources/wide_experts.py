@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from calibration.sources.aiconfigurator import ACCELERATORS, LINKS
-from calibration.tables.exchanges import known
-from calibration.tables.experts import OWN
+from calibration.sources.exchanges import known
+from calibration.sources.expert_kernels import OWN
 
 LIBRARY = "deepgemm"
 """SGLang's `deepepmoe` runs DeepGEMM's grouped products (sgl-project/sglang,

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.tables import exchanges
-from calibration.tables.experts import NONGATED, experts_kernel
+from calibration.sources import exchanges
+from calibration.sources.expert_kernels import NONGATED, experts_kernel
 from calibration.tables.kernel_table import PROMPT, STREAMED, is_collective
 from calibration.tables.libraries import library
 from predictor import catalog

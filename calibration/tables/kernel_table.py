@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from calibration.tables.experts import alone, matrices
+from calibration.sources.expert_kernels import alone, matrices
 from predictor.errors import InputError
 from predictor.models import keys_seen
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES

@@ -121,7 +121,7 @@ def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
     size = int(per_node or NODE_FALLBACK)
     host = accelerator.host_bandwidth
     rate = host if np.isfinite(host) else PCIE_RATE
-    inside = Tier(pcie(rate), float(size), rate)
+    inside = Tier(pcie(float(np.mean(rate))), float(size), rate)
     outside = Tier("ethernet", math.inf, NODE_NETWORK / size)
     return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, (inside, outside))
 

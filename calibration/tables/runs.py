@@ -49,6 +49,11 @@ of its name, where a table (the project's own, of profiles and of logs) has one.
 NO_OVERLAP = dict.fromkeys(
     ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap"), False
 )
+SQUAD = "lognormal:190:0.5"
+"""Lengths of SQuAD's examples in tokens: paragraphs of some 120 words, a question of 11, an answer
+of 3 (Rajpurkar et al. 2016), 1.3 tokens to a word, the template (from memory). Attention of such
+documents is next to nothing of that of 4,096 tokens whatever they are exactly."""
+
 NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("force-balanced", {"expert_load": 1.0}),
     ("forced-balanced", {"expert_load": 1.0}),
@@ -63,6 +68,7 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("async tp;", {"tp_overlap": True}),
     ("+asynctp", {"tp_overlap": True}),
     ("+ asynctp", {"tp_overlap": True}),
+    ("squad packed", {"documents": SQUAD}),
     ("compile", {"fused": True}),
     ("without torch.compile", {"fused": False}),
 )

@@ -177,6 +177,7 @@ class TrainingPlan:
     dropout: bool = False
     fused: bool = True
     saves_narrow: bool = True
+    stops_early: bool = False
     tp_overlap: bool = False
     tp_async_backward: bool = True
     tp_regather: bool = True

@@ -29,6 +29,7 @@ from predictor.work import (
 LAYERED = (
     "recompute",
     "recompute_modules",
+    "stops_early",
     "cuda_graphs",
     "attention",
     "cp_kind",

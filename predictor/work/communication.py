@@ -22,7 +22,7 @@ from predictor.plans import SHARDINGS, TrainingPlan
 from predictor.work.cores import WINDOWED, kv_heads
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group
-from predictor.work.recompute import region_repeats
+from predictor.work.recompute import ends_early, region_repeats
 
 PASSES = "passes"
 """What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
@@ -161,6 +161,8 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
             gathered = region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
+            if again and ends_early(leave, plan):
+                continue
             add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
             add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)
         output = f"{leave}.dgrad" if overlap else ""

@@ -19,6 +19,10 @@ from predictor.work.primitives import Operator
 BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in")
 """Products whose input is what a norm put out."""
 
+ENDING = ("mlp.down", "mlp.residual", "moe.residual")
+"""Operators at the end of a layer whose output its backward pass does not need (the gradient of a
+product needs its inputs): recomputation that stops early does without."""
+
 OUTSIDE = ("moe.norm", "moe.residual", "mlp.norm", "mlp.residual")
 """Operators of a feed-forward block that are not of the block proper."""
 
@@ -83,7 +87,7 @@ PARTS: dict[str, Part] = {
 def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
     """How often recomputation runs a forward kernel of a layer again; None if never."""
     if plan.recompute == "full":
-        return plan.recompute_share
+        return None if plan.stops_early and operator.name in ENDING else plan.recompute_share
     if plan.recompute == "selective":
         named = any(PARTS[name].repeats(operator) for name in plan.recompute_parts)
         return 1.0 if named else None
@@ -100,6 +104,11 @@ def region_repeats(region: str, plan: TrainingPlan) -> Numeric | None:
         named = any(region in PARTS[name].regions for name in plan.recompute_parts)
         return 1.0 if named else None
     return None
+
+
+def ends_early(product: str, plan: TrainingPlan) -> bool:
+    """Whether what follows a product of a layer is not run again: its collectives are not."""
+    return plan.recompute == "full" and plan.stops_early and product in ENDING
 
 
 def freed(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric:

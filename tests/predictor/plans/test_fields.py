@@ -161,6 +161,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),
     "fused": ("llama3-8b", BASE, False),
+    "stops_early": ("llama3-8b", FULL, True),
     "saves_narrow": ("llama3-8b", {**BASE, "precision": "fp8"}, False),
     "weight_bytes": ("llama3-8b", BASE, 4),
     "gradient_bytes": ("llama3-8b", BASE, 2),

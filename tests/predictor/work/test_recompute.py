@@ -126,3 +126,24 @@ def test_one_input_of_so_many_layers_is_kept(llama: Model, plan: Make) -> None:
     assert float(one["activations"][2]) == pytest.approx(4 * float(four["activations"][2]))
     workspace = "recomputation workspace"
     assert 4 * float(one[workspace][2]) == pytest.approx(float(four[workspace][2]))
+
+
+def test_what_stops_early_leaves_the_end_of_a_layer(llama: Model, plan: Make) -> None:
+    """The gradients of the last product need its inputs, not what it put out (torch/utils/
+    checkpoint.py: non-reentrant checkpoints stop once all needed tensors are there)."""
+    whole, short = (plan(recompute="full", stops_early=early) for early in (False, True))
+    assert again(llama, whole) - again(llama, short) == {"mlp.down", "mlp.residual"}
+    nothing = plan(recompute="none", stops_early=True)
+    assert not again(llama, nothing)
+
+
+def test_collectives_after_the_end_do_not_run_again(llama: Model, plan: Make) -> None:
+    """Of two gathers and two scatters of a layer's forward pass, the last scatter is left out."""
+
+    def count(op: str, early: bool) -> float:
+        made = plan(tp=2.0, sequence_parallel=1.0, recompute="full", stops_early=early)
+        found = step_collectives(llama, made)
+        return sum(float(c.count) for c in found if c.phase == "recompute" and c.op == op)
+
+    assert [count("reducescatter", early) for early in (False, True)] == [2.0, 1.0]
+    assert [count("allgather", early) for early in (False, True)] == [2.0, 2.0]

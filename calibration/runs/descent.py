@@ -47,9 +47,12 @@ SHARED = (
     Free("overlap", "dp", 1.0),
     Free("factors", LAUNCH, 0.5, 5.0),
     Free("factors", ROUTED, 0.7, 40.0),
+    Free("factors", "attention.triton", 0.33),
 )
 """Layers of Megatron Core take the host about a millisecond forward and backward, some thirty
 operators, hence 5 times the launch alone; those of mixtures without graphs, several.
+The first FlashAttention in Triton is 1.3 to 2.5 times slower than FlashAttention-2 (`data/defaults/
+run.yaml`): half of that span is 0.33.
 Contention, the time of communication per doubling of nodes and the times of products, attention
 and streams in a step over those by themselves were free, too: none made sources that were left
 out better, so that they keep their defaults."""

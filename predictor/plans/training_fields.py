@@ -383,8 +383,8 @@ _OVERLAP = (
         "stops_early", SWITCH, "Full recomputation of a layer ends with the last tensor needed.",
         ("backward", "communication"), default=FRAMEWORK,
         reason="Megatron Core's runs the whole layer again",
-        more="PyTorch's non-reentrant checkpoint from 2.1 on, and what XLA leaves of dead code: the "
-        "last product of a layer is not run again.",
+        more="PyTorch's non-reentrant checkpoint from 2.1 on, and what XLA leaves of dead code: "
+        "the last product of a layer is not run again.",
     ),
 )  # fmt: skip
 

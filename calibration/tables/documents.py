@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from predictor import catalog
-from predictor.timing import Calibration, operator_times
+from predictor.timing import Calibration, training_times
 from predictor.work import Operator
 
 DOCUMENT_KEY = "document_tokens"
@@ -49,5 +49,5 @@ def document_attention(row: Mapping[Any, Any], calibration: Calibration) -> tupl
         )
         for op, work, traffic in (("attention_prefill", 1.0, 1.0), ("attention_backward", 2.5, 2.0))
     ]
-    timing = operator_times(operators, catalog.accelerator(ACCELERATOR), calibration, ())
+    timing = training_times(operators, catalog.accelerator(ACCELERATOR), calibration, ())
     return float(timing.time.sum()), float(np.max(timing.sigma))

@@ -54,6 +54,7 @@ from predictor.timing.taxes import (
     tiled,
     without_launches,
 )
+from predictor.timing.training_kernels import training_times
 
 __all__ = [
     "ANY",
@@ -111,6 +112,7 @@ __all__ = [
     "taxes_of",
     "tiled",
     "traffic",
+    "training_times",
     "traits",
     "volume",
     "without_launches",

@@ -20,7 +20,7 @@ from predictor.plans import LAYER_FIELDS, TrainingPlan, in_chunks
 from predictor.timing import (
     Calibration,
     Timing,
-    operator_times,
+    training_times,
 )
 from predictor.training.exchange import KIND, Exchange, Network, Slot
 from predictor.work import (
@@ -154,12 +154,11 @@ def _chunked(
     shape = plan.shape
     small = replace(plan, expert_load=plan.expert_load / parts)
     operators = step_operators(model, small)
-    timing = operator_times(
+    timing = training_times(
         operators,
         cluster.accelerator,
         calibration,
         shape,
-        sustained=True,
         host=cluster.accelerator.host_time(plan.tp),
     )
     whole, part = (_by_phase(one, shape) for one in (work, Worklist(tuple(operators), timing)))
@@ -243,9 +242,7 @@ def layer_parts(
     zero = np.zeros(shape)
     if timing is None:
         host = accelerator.host_time(base.tp)
-        timing = operator_times(
-            operators, accelerator, calibration, shape, sustained=True, host=host
-        )
+        timing = training_times(operators, accelerator, calibration, shape, host=host)
     work: dict[tuple[str, str, str], Array] = {}
     families: dict[tuple[str, str, str], Array] = {}
     weights: dict[tuple[str, str], Array] = {}

@@ -1,0 +1,52 @@
+"""Attention of training, which writes no cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.timing import operator_times, training_times
+from predictor.work import Operator
+
+KERNELS = load("kernels-only")
+
+
+def attention(tokens: float, op: str) -> Operator:
+    steps, moves = (2.5, 2.0) if op.endswith("backward") else (1.0, 1.0)
+    return Operator(
+        name=op, op=op, variant="flash", phase="forward", module="layer", dtype="bf16",
+        m=tokens, n=tokens, k=128.0, batch=32.0, core=True,
+        flop=steps * 2 * 32 * tokens**2 * 128, bytes=moves * 4 * 2 * tokens * 32 * 128,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["attention_prefill", "attention_backward"])
+@pytest.mark.parametrize("name", ["H100-SXM5-80GB", "A100-SXM4-80GB", "H200-SXM-141GB"])
+def test_no_kernel_is_slower_than_the_one_before(op: str, name: str) -> None:
+    device = catalog.accelerator(name)
+    for tokens in (64.0, 512.0, 2048.0, 16384.0):
+        one = attention(tokens, op)
+        before = replace(one, variant="flash2")
+        found = training_times([one], device, KERNELS, ()).time
+        usual, older = (
+            operator_times([own], device, KERNELS, (), sustained=True).time for own in (one, before)
+        )
+        assert found == min(usual, older)
+
+
+def test_short_prompts_of_training_have_no_cache_to_write() -> None:
+    """FlashAttention over 64 tokens takes a kernel's launch, not the 9 us of an engine's prompt."""
+    device = catalog.accelerator("H100-SXM5-80GB")
+    one = attention(64.0, "attention_prefill")
+    engine = operator_times([one], device, KERNELS, (), sustained=True).time
+    assert training_times([one], device, KERNELS, ()).time < 0.8 * engine
+
+
+def test_where_the_kernel_before_was_not_measured_nothing_changes() -> None:
+    device = catalog.accelerator("MI300X-192GB")
+    one = attention(512.0, "attention_prefill")
+    found = training_times([one], device, KERNELS, ())
+    assert found.time == operator_times([one], device, KERNELS, (), sustained=True).time

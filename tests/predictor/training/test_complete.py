@@ -184,7 +184,7 @@ def test_an_accelerator_without_a_catalog_system_gets_a_node_of_pcie() -> None:
     """T4: PCIe 3 x16, 15.75 GB/s; eight share one 100 Gb/s port."""
     request = complete(accelerator="T4-16GB", system=None, precision="fp16", gpus=64)
     inside, outside = request.cluster.tiers
-    assert (inside.link, inside.size) == ("pcie4", 8)
+    assert (inside.link, inside.size) == ("pcie3", 8)
     assert inside.bandwidth in (pytest.approx(15.75e9), pytest.approx(32e9))
     assert outside.bandwidth == pytest.approx(12.5e9 / 8)
     assert any(a.field == "system" and "PCIe node" in str(a.value) for a in request.assumed)

@@ -112,6 +112,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         "sigma_plan": _number(run.sigma_plan),
         "factors": dict(run.factors),
         **({"habits": dict(run.habits)} if run.habits else {}),
+        **({"jitter": {k: list(v) for k, v in run.jitter.items()}} if run.jitter else {}),
         "sources": dict(run.sources),
     }
 

@@ -78,7 +78,7 @@ COMPUTE_OPS = (
     "optimizer",
 )
 
-DEVICE_OPS = ("memcpy", "launch", "overlap", "dispatch")
+DEVICE_OPS = ("memcpy", "launch", "overlap", "dispatch", "waiting")
 """Measurements that describe a device and are no operators of a model."""
 
 KERNEL_OPS = (*COMPUTE_OPS, *COLLECTIVE_OPS, *DEVICE_OPS)

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from predictor.schema import COLLECTIVE_OPS, KERNEL_SCHEMA_VERSION
 from profiler.device import Device
 from profiler.suite import Allowance
+from profiler.timing import LEAST_SAMPLES, Sample, timed
 
 SIZES = tuple(4.0 * 4**power for power in range(3, 13))
 """Message sizes [bytes] of the sweep, 256 B to 64 MiB."""
@@ -33,6 +34,12 @@ OVERLAP_WIDTH = 512
 """Messages [bytes] that are reduced beside products of square matrices this wide."""
 
 WARM_UP = 2
+
+STRETCHES = (16e-3, 2e-3, 64e-3)
+"""Seconds of work between two meetings of the ranks, of which `NEEDED` are timed in any case."""
+
+NEEDED, TIMES = 2, 24
+WORK_WIDTH = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,6 +224,50 @@ def sweep(member: Member, budget: Allowance) -> list[dict[str, Any]]:
             }
             rows.append(_row(member, op, size, samples, **more))
     return rows
+
+
+def waiting(member: Member, budget: Allowance) -> Iterator[dict[str, Any]]:
+    """Stretches of products between two meetings of all ranks: two rows for each length, of what a
+    rank takes (`own`) and of what the slowest takes (`slowest`), means of calm stretches.
+
+    Stretches in which the threads of any rank waited for a processor count only where there are
+    too few others.
+    """
+    place = member.device.torch
+    a, b = (torch.randn(WORK_WIDTH, WORK_WIDTH, device=place) for _ in range(2))
+
+    def stretch(count: int) -> Sample:
+        def work() -> None:
+            for _ in range(count):
+                torch.mm(a, b)
+
+        return timed(work, member.device)
+
+    stretch(20)
+    each = min(stretch(10).seconds / 10 for _ in range(5))
+    for number, length in enumerate(STRETCHES):
+        if not member.agree(float(budget.left > 0 or number < NEEDED)):
+            return
+        count = max(int(member.agree(length / each)), 1)
+        found = []
+        for _ in range(TIMES):
+            dist.barrier()
+            own = stretch(count)
+            told = torch.tensor([own.seconds, own.waited], dtype=torch.float64, device=member.place)
+            every = [torch.empty_like(told) for _ in range(member.ranks)]
+            dist.all_gather(every, told)
+            found.append(torch.stack(every).cpu().numpy())
+        if member.rank == 0:
+            seconds, waited = np.moveaxis(np.array(found), -1, 0)
+            samples = [Sample(*pair) for pair in zip(seconds.max(1), waited.max(1), strict=True)]
+            calm = np.array([sample.calm for sample in samples])
+            chosen = calm if calm.sum() >= LEAST_SAMPLES else np.ones_like(calm)
+            sizes = {"m": WORK_WIDTH, "n": WORK_WIDTH, "k": WORK_WIDTH, "batch": count}
+            shape = {key: float(value) for key, value in sizes.items()}
+            for kernel, times in (("own", seconds.mean(1)), ("slowest", seconds.max(1))):
+                more = {"num_gpus": float(member.ranks), "num_nodes": float(member.hosts)}
+                row = _row(member, "waiting", np.nan, list(times[chosen]), kernel=kernel, **more)
+                yield {**row, **shape, "latency_us": float(times[chosen].mean()) * 1e6}
 
 
 def overlap(member: Member, budget: Allowance) -> Iterator[dict[str, Any]]:

@@ -84,6 +84,7 @@ def _measure(member: Member, end: float, trace: str | None) -> RankResults:
     rows = _kernels(member, share(0.4))
     rows += collectives.sweep(member, share(0.35))
     rows += collectives.overlap(member, share(0.1))
+    rows += collectives.waiting(member, share(0.1))
     steps = parallel.steps(member, share(1.0), trace)
     dist.barrier()
     return RankResults(rows, steps)

@@ -92,7 +92,7 @@ def gaps(table: pd.DataFrame) -> pd.Series:
     collective = is_collective(table)
     note(
         table["op"].isin(DEVICE_OPS),
-        "copies, launches, overlaps and host times describe the device only",
+        "copies, launches, overlaps, host times and waiting describe the device only",
     )
     known = table["op"].isin(COMPUTE_OPS) | collective
     note(~known, "kernels of this kind are not predicted yet: " + table["op"])

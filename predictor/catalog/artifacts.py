@@ -285,6 +285,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
         factors=content["factors"],
         habits=content.get("habits", {}),
+        jitter={name: (own[0], own[1]) for name, own in content.get("jitter", {}).items()},
         sources=content["sources"],
     )
 

@@ -241,6 +241,9 @@ class RunParameters:
                       one machine do not share
     factors           time factor by 'framework/era' (neutral: 1)
     habits            fields of a plan as one's own runs show them, where a plan leaves them open
+    jitter            accelerator -> log-standard-deviation between ranks of a stretch of work,
+                      however long, and of what is drawn anew, of a second's [s^0.5]; of machines
+                      whose ranks were timed together
     """
 
     host_per_kernel: float = 6e-6
@@ -255,6 +258,7 @@ class RunParameters:
     sigma_plan: float = 0.03
     factors: Mapping[str, float] = field(default_factory=dict)
     habits: Mapping[str, Any] = field(default_factory=dict)
+    jitter: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def spread(self, moe: bool) -> float:

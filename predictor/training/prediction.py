@@ -41,6 +41,7 @@ from predictor.training.step import (
     interval,
     stretched,
 )
+from predictor.variation.order import normal_maximum
 from predictor.work import Operator
 
 
@@ -143,7 +144,12 @@ def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> 
     """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on
     accelerators, which say nothing of a host."""
     factors = {} if cluster.accelerator.is_host else run.factors
-    return environment(factors, plan.framework, plan.era)
+    found = environment(factors, plan.framework, plan.era)
+    jitter = run.jitter.get(cluster.accelerator.name)
+    if jitter is None:
+        return found
+    late, _ = normal_maximum(plan.tp * plan.cp * plan.ep)
+    return replace(found, alike=late * jitter[0], drawn=late * jitter[1])
 
 
 def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, Numeric]]:

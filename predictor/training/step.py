@@ -20,6 +20,7 @@ from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.exchange import Exchange
 from predictor.variation import waiting_for
+from predictor.variation.meeting import late
 from predictor.work import PASSES
 
 TERMS = (
@@ -43,6 +44,9 @@ TERMS = (
 KINDS = ("tp", "cp", "ep", "pp", "dp", "offload")
 """Kinds of communication, each with an overlap and a term of its own; copies to the host and back
 among them."""
+
+UNSURE = 0.5
+"""Log-standard-deviation of waiting at meetings: what disturbs ranks differs from hour to hour."""
 
 MIXTURE = "moe"
 """Module of a mixture's blocks."""
@@ -93,6 +97,9 @@ class Environment:
     hop      the same for one step of a tensor-parallel ring that the framework launches step by
              step; 0 where a collective is one launch
     nodes    time of communication between nodes per doubling of the nodes beyond two
+    alike    what ranks that meet wait for the slowest of them, over their work between two
+             meetings, however long that lasts
+    drawn    the same of what is drawn anew between meetings, of a second's work [s^0.5]
     """
 
     factor: Numeric = 1.0
@@ -100,6 +107,8 @@ class Environment:
     routed: Numeric = 1.0
     hop: Numeric = 0.0
     nodes: Numeric = 1.0
+    alike: Numeric = 0.0
+    drawn: Numeric = 0.0
 
 
 def environment(factors: Mapping[str, float], framework: str, era: str) -> Environment:
@@ -286,6 +295,24 @@ def _between(book: _Ledger, windows: Mapping[str, Array]) -> None:
         book.book("offload", shown, behind, "offload", exchange.sigma.max(axis=0))
 
 
+def _waiting(book: _Ledger) -> None:
+    """Waiting for the slowest rank where ranks meet inside a stage, by kind as often as they do."""
+    using, parts = book.using, book.parts
+    if not np.any(np.hypot(using.alike, using.drawn) > 0):
+        return
+    zero = np.zeros(book.full)
+    meetings = dict.fromkeys(KINDS, zero)
+    for (slot, _), each in parts.inside.items():
+        own = book.on_stages(slot.place, np.where(each.time > 0, each.count, 0.0))
+        meetings[slot.kind] = meetings[slot.kind] + own
+    whole: Array = sum(meetings.values(), zero)
+    work: Array = sum((book.terms[term] for term in COMPUTE_TERMS), zero)
+    wait = late(work, whole, using.alike, using.drawn)
+    for kind, own in meetings.items():
+        part = own / np.maximum(whole, 1e-30) * wait
+        book.book(kind, part, zero, "waiting", np.full(zero.shape[1:], UNSURE))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Links:
     """What passes hand on to the next stage over links of their own; zero where stages wait for
@@ -394,6 +421,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     windows = book.windows()
     _beside(book, windows)
     _between(book, windows)
+    _waiting(book)
     stage_time = _launched(book)
     passes = _passes(book, stage_time)
     links = _links(book)

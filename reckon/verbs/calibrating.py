@@ -19,6 +19,7 @@ from calibration.serving.own import adapt_engines
 from calibration.sources.reading import read_table
 from calibration.tables.kernel_table import gaps
 from calibration.tables.profiles import device_systems, read_measurements
+from calibration.variation.meeting import jitter
 from predictor import catalog
 from predictor.catalog import FILE as SERVING
 from predictor.catalog import engines_mapping, load
@@ -107,8 +108,10 @@ def _kernels(
     if not kernels.models and not links.links:
         why = "".join(f"; {count} rows: {reason}" for reason, count in left_out.items())
         raise InputError(f"{', '.join(found.files)}: too few rows of any kind to fit anything{why}")
+    met = {**start.run.jitter, **jitter(found.table)}
     fitted = replace(
         start,
+        run=replace(start.run, jitter=met),
         kernels={**start.kernels, **kernels.models},
         links={**start.links, **links.links},
         fitted_files=start.fitted_files | frozenset(found.files),

@@ -64,6 +64,7 @@ CONDITIONS: dict[str, Callable[[Any, Setting], bool]] = {
     "families": lambda names, at: at.model.family in names,
     "tp_from": lambda least, at: at.tp >= least,
     "tp_below": lambda most, at: at.tp < most,
+    "dp_from": lambda least, at: at.dp >= least,
     "replicas": lambda yes, at: (at.dp > 1) == yes,
     "guesses": lambda yes, at: (at.drafted > 0) == yes,
 }

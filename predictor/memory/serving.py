@@ -35,6 +35,7 @@ class ServingMemory:
     per_sequence  cache of one sequence of full length on one device
     sequences    most sequences of full length that the cache holds, of all replicas
     admitted     the same of sequences of mean length (prompt and half the output)
+    entered      the same of prompts alone
     """
 
     classes: dict[str, Array]
@@ -43,6 +44,7 @@ class ServingMemory:
     per_sequence: Array
     sequences: Array
     admitted: Array
+    entered: Array
 
     @property
     def shortfall(self) -> Array:
@@ -163,5 +165,11 @@ def serving_memory(
         return np.asarray(np.broadcast_to(np.floor(room / one) * plan.dp, shape))
 
     return ServingMemory(
-        filled, capacity, total, np.broadcast_to(np.asarray(whole), shape), most(whole), most(mean)
+        classes=filled,
+        capacity=capacity,
+        total=total,
+        per_sequence=np.broadcast_to(np.asarray(whole), shape),
+        sequences=most(whole),
+        admitted=most(mean),
+        entered=most(held(plan.input_len)),
     )

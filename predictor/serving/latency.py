@@ -45,6 +45,8 @@ class Work:
     running     sequences that are decoded at a time, of all micro-batches
     clients     requests that wait or run; inf: there is always another one
     static      1 for a batch that starts together and is not refilled, else 0
+    started     of such a batch, sequences whose prompts are read before any other ends, where the
+                cache holds more prompts than it holds of what they become: at least `running`
     new_tokens  of a prompt, beyond what is cached
     output_len  tokens
     chunk       most tokens of prompts in one pass
@@ -91,6 +93,7 @@ class Work:
     polling: Numeric = 1.0
     linear: Numeric = 0.0
     slack: Numeric = 0.0
+    started: Numeric = 0.0
     single: DeviceTime = NOTHING
 
 
@@ -102,7 +105,7 @@ class Latencies:
     prompt   what one more prompt costs
     turn     time between the prompts that are taken up while others wait
     queue    wait of a request until there is room for it, part of `e2e` and of `ttft`; of a static
-             batch, wait of the last requests, of which half is the mean
+                      batch, wait of the last requests
     """
 
     ttft: Array
@@ -155,7 +158,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     """Latencies of a static batch, or in the steady state of a concurrency.
 
     Static: first token = prompts (1 + fill); the rest = (n - 1) passes; what the cache cannot hold
-    comes after the rest has ended. The batch is in the engine's own process: no request is sent.
+    comes after the rest has ended. Engines that take blocks of the cache on demand read as many
+    prompts at once as it holds of these (`started`); the others' first tokens wait, half as long as
+    the last of them on average. The batch is in the engine's own process: no request is sent.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
     burst) prompts arrive together, and the other R - G while a request decodes, as far as its
@@ -199,10 +204,13 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
     queue = np.maximum(waiting, 0.0) / work.running * life
+    started = np.maximum(work.started, work.running)
+    later = 0.5 * np.maximum(work.clients - started, 0.0) / work.running * life
+    at_once = ttft * (started / work.running) + later
     # A static batch ends with its last wave; waves start one after the other.
     tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
     return Latencies(
-        ttft=np.asarray(ttft + np.where(static, 0.5 * queue, queue)),
+        ttft=np.asarray(np.where(static, at_once, ttft + queue)),
         tpot=np.asarray(tpot),
         e2e=np.asarray(life + queue),
         requests_per_s=np.asarray(work.running / life),

@@ -275,12 +275,14 @@ class _Load:
     clients    that send them; inf where there are always more
     running    that are in the engine, as the memory and its limits allow
     static     1 where they come as one batch, else 0
+    started    of a batch, whose prompts are read before any other ends
     batches    micro-batches that they are cut into, each of so many `sequences`
     """
 
     clients: Array
     running: Array
     static: Array
+    started: Array
     batches: Array
     sequences: Array
 
@@ -296,10 +298,13 @@ def _load(plan: ServingPlan, memory: ServingMemory) -> _Load:
     most = np.minimum(room, np.where(np.isfinite(clients), limit, plan.max_batch))
     running = np.minimum(clients, most)
     batches = np.maximum(np.minimum(plan.working, running), 1.0)
+    entered = memory.sequences if plan.admission == "whole" else memory.entered
+    started = np.minimum(clients, np.maximum(running, entered / plan.dp))
     return _Load(
         clients=clients,
         running=running,
         static=static,
+        started=started,
         batches=batches,
         sequences=running / batches,
     )
@@ -340,6 +345,7 @@ def _work(
         running=load.running,
         clients=load.clients,
         static=static,
+        started=np.where(static > 0, load.started, 0.0),
         new_tokens=np.broadcast_to(plan.new_tokens, shape),
         output_len=np.broadcast_to(plan.output_len, shape),
         chunk=plan.chunk,

@@ -335,9 +335,33 @@ def test_prompts_of_the_mean_length_are_read_without_interpolation() -> None:
 @pytest.mark.parametrize(("held", "expected"), [(1.0, 1), (2.0, 1), (4.0, 2), (7.0, 3), (99.0, 4)])
 def test_a_worker_reads_what_it_holds_twice_one_prompt_at_least(held: float, expected: int) -> None:
     one = np.array(held)
-    memory = ServingMemory({}, one, one, one, one, one)
+    memory = ServingMemory({}, one, one, one, one, one, one)
     assert float(most_together(plan(chunk=4096.0), memory)) == expected
     assert float(most_together(plan(chunk=512.0), memory)) == 1
+
+
+def test_prompts_of_a_batch_are_read_while_the_cache_holds_them() -> None:
+    """Ten sequences, of which four fit whole and eight as prompts: with blocks taken on demand
+    eight first tokens come from the first passes, and the last two wait, half as long as the last
+    wave on average. The time of the whole batch is no other."""
+    fits = latencies(work(static=1.0, clients=4.0, running=4.0, together=4.0), BARE)
+    whole = latencies(work(static=1.0, clients=10.0, running=4.0, together=4.0), BARE)
+    paged = latencies(work(static=1.0, clients=10.0, running=4.0, together=4.0, started=8.0), BARE)
+    life = float(fits.e2e)
+    assert float(whole.ttft) == pytest.approx(float(fits.ttft) + 0.5 * (6 / 4) * life)
+    assert float(paged.ttft) == pytest.approx(2 * float(fits.ttft) + 0.5 * (2 / 4) * life)
+    assert float(paged.e2e) == float(whole.e2e) == pytest.approx((1 + 6 / 4) * life)
+    assert float(paged.tpot) == float(whole.tpot)
+
+
+def test_blocks_on_demand_let_more_prompts_in_than_whole_requests() -> None:
+    """A batch for which the cache is too small: prompts are half of the requests' lengths."""
+    own = plan(batch=4e6, serving=0.0, input_len=1000.0, output_len=1000.0, admission="mean")
+    paged = predict_inference(SMALL, CLUSTER, own, PLAIN)
+    held = predict_inference(SMALL, CLUSTER, replace(own, admission="whole"), PLAIN)
+    assert float(paged.work.started) == float(paged.memory.entered) < own.batch
+    assert float(paged.memory.entered) == pytest.approx(2 * float(paged.memory.sequences), rel=1e-3)
+    assert float(held.work.started) == float(held.work.running) == float(held.memory.sequences)
 
 
 def test_one_client_has_one_prompt_read_at_a_time() -> None:

@@ -71,9 +71,11 @@ SCALE, QUEUED, KNEE = 0.2, 0.6, 1.5
 decide as much as the engine; and how many of it halve a row's say (Cauchy's loss), so that odd
 rows, whose cause no engine's parameter is, do not decide."""
 
-OWN = 0.3
+OWN, OWN_QUEUED = 0.3, 0.1
 """Log error that all rows of a source have in common in one metric and kind of run: of clients,
-builds and settings that nobody states."""
+builds and settings that nobody states. That of first tokens under load, which err by `QUEUED` each
+by themselves and tell of the front end what nothing else tells, is kept small: with 0.3, those of
+every source left out were predicted too short."""
 
 MOST_ROWS = 15.0
 """A source counts in each metric as this many rows at most, since its rows err together."""
@@ -147,6 +149,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
     scale = np.where(queued, QUEUED, SCALE)
     shared = [f"{p.source}/{p.metric}/{p.kind}" for p in found.points]
     names, source = np.unique(shared, return_inverse=True)
+    common = np.where(queued, OWN_QUEUED, OWN)
 
     def logs(state: Array) -> Array:
         """Logarithms of every label's parameters, (labels, parameters)."""
@@ -156,7 +159,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
         return np.log(values(found, EngineParameters(*np.exp(each).T))[0])
 
     def residuals(state: Array) -> Array:
-        off = predicted(logs(state)[own]) + OWN * state[spread.size :][source] - target
+        off = predicted(logs(state)[own]) + common * state[spread.size :][source] - target
         return np.concatenate([off / scale, state])
 
     def slopes(state: Array) -> csr_array:
@@ -165,8 +168,8 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
         columns = []
         for unit in STEP * np.eye(len(ENGINE_FIELDS)):
             columns.append((predicted(here + unit) - base) / STEP / scale)
-        common = csr_array((OWN / scale, (np.arange(len(target)), source)))
-        return _stacked(np.stack(columns, axis=1), sums[own], spread, common)
+        beside = csr_array((common / scale, (np.arange(len(target)), source)))
+        return _stacked(np.stack(columns, axis=1), sums[own], spread, beside)
 
     start = np.zeros(spread.size + len(names))
     best = settle(residuals, slopes, start, weights(found), KNEE)

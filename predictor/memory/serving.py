@@ -20,7 +20,7 @@ from predictor.models import Model, tower_parameters
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing import RunParameters
-from predictor.work import kv_token_bytes, state_bytes
+from predictor.work import adapter_bytes, kv_token_bytes, state_bytes
 
 WIDE_LOGIT = 4.0
 """Bytes of a logit as it is drawn from: products leave 16 bits, which engines copy to fp32 before
@@ -96,6 +96,20 @@ def _inner_width(model: Model) -> int:
     return inner
 
 
+def _adapters(model: Model, plan: ServingPlan, sequences: Numeric) -> Numeric:
+    """Bytes of the adapters that one device holds: those that there are, as far as there are slots,
+    and no more than sequences that ask for one each (Sheng et al. 2023, S-LoRA: others wait in the
+    host's memory).
+
+    sequences   of one replica at a time
+    """
+    if not np.any(plan.adapters):
+        return 0.0
+    slots = np.where(np.asarray(plan.adapter_slots) > 0, plan.adapter_slots, np.inf)
+    many = np.minimum(np.minimum(plan.adapters, slots), np.maximum(sequences, 1.0))
+    return adapter_bytes(model, plan) * many
+
+
 def _usable(plan: ServingPlan, device: Numeric, fixed: Numeric, weights: Numeric) -> Array:
     """What an engine may take of a device [bytes].
 
@@ -110,44 +124,52 @@ def _usable(plan: ServingPlan, device: Numeric, fixed: Numeric, weights: Numeric
     return usable
 
 
+def _pass_bytes(model: Model, plan: ServingPlan, sequences: Numeric) -> tuple[Numeric, Numeric]:
+    """Activations, the widest layer's input and output for the tokens of one pass, and logits as
+    they are multiplied and as they are drawn from [bytes].
+
+    sequences   of one replica at a time
+    """
+    half = ELEMENT_BYTES[plan.half]
+    tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
+    activations = half * tokens * (4.0 * model.hidden + 2.0 * _inner_width(model) / plan.tp)
+    logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
+    return activations, logits
+
+
 def serving_memory(
     model: Model, cluster: Cluster, plan: ServingPlan, run: RunParameters
 ) -> ServingMemory:
     """Memory per device of a plan or a batch of plans.
 
     run   `engine`: what context, captured graphs and communication buffers take
-
-    Activations: the widest layer's input and output for the tokens of one pass, and logits as they
-    are multiplied and as they are drawn from.
     """
     shape = plan.shape
-    half = ELEMENT_BYTES[plan.half]
-    device = cluster.accelerator.memory
     serving = np.asarray(plan.serving) > 0
     sequences = np.where(serving, np.minimum(plan.sequences, plan.max_batch), plan.sequences)
-    tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
-    activations = half * tokens * (4.0 * model.hidden + 2.0 * _inner_width(model) / plan.tp)
-    logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
+    activations, logits = _pass_bytes(model, plan, sequences)
     held_here = weights = weight_bytes(model, plan) + tower_bytes(model, plan)
+    held_layers = np.ceil(model.layers / plan.pp)
     if plan.offload != "none":
         # Of the layers' weights two are on the device at a time: one computes, one arrives.
-        held_here = weights * 2.0 / np.ceil(model.layers / plan.pp)
-    held_layers = np.ceil(model.layers / plan.pp)
+        held_here = weights * 2.0 / held_layers
     token = kv_token_bytes(model, plan) * held_layers * model.attention_share
     state = state_bytes(model, plan) * held_layers / model.layers
-    window, length = model.windowed_share, plan.input_len + plan.output_len
+    window = model.windowed_share
 
     def held(tokens_of_one: Numeric) -> Numeric:
         """Cache of a sequence: windowed layers keep their window, others a state."""
         short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
         return token * ((1.0 - window) * tokens_of_one + window * short) + state
 
-    fixed = held_here + activations + logits + run.engine
-    capacity = np.broadcast_to(_usable(plan, device, fixed, held_here), shape)
+    live = _adapters(model, plan, sequences)
+    fixed = held_here + activations + logits + run.engine + live
+    capacity = np.broadcast_to(_usable(plan, cluster.accelerator.memory, fixed, held_here), shape)
     room = np.maximum(capacity - fixed, 0.0)
     if plan.offload != "none":
         room = np.maximum(HOST_USABLE * plan.host_memory / plan.gpus - weights, 0.0)
-    whole, mean = held(length), held(plan.input_len + 0.5 * plan.output_len)
+    whole = held(plan.input_len + plan.output_len)
+    mean = held(plan.input_len + 0.5 * plan.output_len)
     classes = {
         "weights": held_here,
         # While serving, as much of the cache is used as there is, one sequence at least.
@@ -158,6 +180,8 @@ def serving_memory(
     }
     if plan.offload != "none":
         classes["cache"] = np.zeros(shape)
+    if np.any(plan.adapters):
+        classes["adapters"] = live
     filled = {name: np.broadcast_to(np.asarray(v, float), shape) for name, v in classes.items()}
     total: Array = np.asarray(sum(filled.values(), np.zeros(shape)))
 
@@ -168,7 +192,7 @@ def serving_memory(
         classes=filled,
         capacity=capacity,
         total=total,
-        per_sequence=np.broadcast_to(np.asarray(whole), shape),
+        per_sequence=np.broadcast_to(whole, shape),
         sequences=most(whole),
         admitted=most(mean),
         entered=most(held(plan.input_len)),

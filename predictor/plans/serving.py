@@ -92,6 +92,10 @@ BATCHINGS = ("mixed", "apart", "waiting")
 requests (Sarathi-Serve, vLLM V1, TensorRT-LLM); prompts have passes of their own, before decoding
 goes on (SGLang, vLLM V0); the same, but not before enough of them wait (TGI)."""
 
+SHARED_EXPERTS = ("after", "beside")
+"""When the experts that every token goes to run: after those that it is routed to, or on a stream
+of their own beside them."""
+
 REDUCTIONS = ("apart", "joined")
 """Whether the norm after an all-reduce is a kernel of its own, or part of the all-reduce's."""
 
@@ -148,6 +152,7 @@ class ServingPlan:
     memory_fraction: Numeric = 0.9
     adapters: Numeric = 0.0
     adapter_rank: Numeric = 16.0
+    adapter_slots: Numeric = 0.0
     synchrony: Numeric = 0.1
     drafted: Numeric = 0.0
     acceptance: Numeric = 0.7
@@ -180,6 +185,7 @@ class ServingPlan:
     scheduling: str = "serial"
     batching: str = "mixed"
     reductions: str = "apart"
+    shared_experts: str = "after"
     prefix_cache: str = "off"
     framework: str = "neutral"
     era: str = "neutral"

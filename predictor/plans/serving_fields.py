@@ -49,6 +49,7 @@ from predictor.plans.serving import (
     REDUCTIONS,
     SCHEDULINGS,
     SERVING_OFFLOADS,
+    SHARED_EXPERTS,
     SPLITTINGS,
     WEIGHTS,
 )
@@ -313,6 +314,12 @@ _ENGINE = (
         choices=REDUCTIONS, default=ENGINE,
     ),
     PlanField(
+        "shared_experts", WORD, "When experts run that every token goes to.", ("decode",),
+        choices=SHARED_EXPERTS, default=ENGINE,
+        more="after those that tokens are routed to, or beside them on a stream of their own "
+        "(in passes of up to 256 tokens).",
+    ),
+    PlanField(
         "prefix_cache", WORD, "Whether prompts find the cache of those that began alike.",
         ("load",), choices=PREFIX_CACHES, default=ENGINE,
         more="Matters where requests are served one by one in sessions.",
@@ -371,14 +378,14 @@ _HOST = (
 _ADAPTERS = (
     PlanField(
         "adapters", NATURAL, "Low-rank adapters (LoRA) that requests ask for, all alike often.",
-        (*BOTH, "load"), reason="the model as it is, unless stated",
+        (*BOTH, "load", "memory"), reason="the model as it is, unless stated",
         more="Each product of a layer gains two small ones, for as many of them as a pass has "
         "requests (Chen et al. 2023, Punica; Sheng et al. 2023, S-LoRA).",
     ),
-    PlanField("adapter_rank", COUNT, "Rank of the adapters.", BOTH),
+    PlanField("adapter_rank", COUNT, "Rank of the adapters.", (*BOTH, "memory")),
     PlanField(
-        "adapter_slots", NATURAL, "Most adapters in one batch.", ("load",), default="no limit",
-        held="", more="max_loras. Where requests are served one by one.",
+        "adapter_slots", NATURAL, "Most adapters in one batch.", ("load", "memory"),
+        default="no limit", more="max_loras; the device's memory holds no more of them.",
     ),
 )  # fmt: skip
 

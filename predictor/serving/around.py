@@ -23,7 +23,7 @@ from predictor.serving.fleet import Fleet
 from predictor.serving.prefixes import Tier
 from predictor.timing import RunParameters
 from predictor.units import GB
-from predictor.work import layer_operators
+from predictor.work import adapter_bytes
 
 COLD_START, DRIVE_RATE = 60.0, 6.0
 """Of a replica [s]; of a drive [GB/s]; both from memory."""
@@ -179,6 +179,4 @@ def _tiers(
 
 def _adapter_time(model: Model, cluster: Cluster, plan: ServingPlan) -> float:
     """Time of copying one adapter's part to each accelerator [s]: 16-bit elements."""
-    products = [one for one in layer_operators(model, plan, 1.0) if one.op == "gemm"]
-    rows = sum(float(np.asarray((one.k + one.n) * one.count)) for one in products)
-    return 2.0 * float(plan.adapter_rank) * rows / float(plan.pp) / _copies(cluster)
+    return float(adapter_bytes(model, plan)) / _copies(cluster)

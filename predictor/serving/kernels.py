@@ -4,7 +4,7 @@ thread block that walks through its part in turn, matrices streamed for few rows
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,14 @@ JOINED_LIMITS: dict[str, dict[int, float]] = {
 """Largest message that one kernel both adds up and normalises [bytes], by architecture and ranks
 (vLLM 0.11.2 to 0.33.0, config/compilation.py); of others, that of Hopper."""
 
+ROUTED = ("moe.route", "moe.latent_down", "moe.permute", "moe.experts", "moe.unpermute",
+          "moe.latent_up")  # fmt: skip
+SHARED = ("shared.up", "shared.activation", "shared.down")
+"""Kernels of experts that tokens are routed to, and of those that every token goes to."""
+
+STREAM_LIMIT = 256.0
+"""Tokens of a pass up to which engines run both at a time (vLLM pull request 28406, 2025-11)."""
+
 FEW_ROWS = 8.0
 """Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
 matrix-vector kernels)."""
@@ -81,6 +89,35 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
         stream = stream if plain else np.minimum(each, stream)
         each = np.where(np.asarray(operator.m) <= FEW_ROWS, stream, each)
     return each
+
+
+def beside_routed(
+    operators: Sequence[Operator], times: Sequence[Array], plan: ServingPlan, machine: Accelerator
+) -> list[Array]:
+    """Times of operators [s], those of shared experts as what they add where they run beside the
+    others: both together take as long as the longer, and as reading what both read.
+
+    times   of one execution of each operator, as they run by themselves
+    """
+    named = [one.name for one in operators]
+    if plan.shared_experts == "after" or SHARED[0] not in named:
+        return list(times)
+
+    def spent(names: Sequence[str]) -> Array:
+        return np.asarray(
+            sum(t for one, t in zip(operators, times, strict=True) if one.name in names)
+        )
+
+    moved = sum(one.bytes for one in operators if one.name in (*ROUTED, *SHARED))
+    routed, shared = spent(ROUTED), spent(SHARED)
+    both = np.maximum(np.maximum(routed, shared), moved / np.asarray(machine.bandwidth))
+    added = np.clip((both - routed) / shared, 0.0, 1.0)
+    tokens = np.asarray(operators[named.index(SHARED[0])].m)
+    share = np.where(tokens <= STREAM_LIMIT, added, 1.0)
+    return [
+        each * share if one.name in SHARED else each
+        for one, each in zip(operators, times, strict=True)
+    ]
 
 
 def _joins(operator: Operator, plan: ServingPlan, accelerator: Accelerator) -> Array:

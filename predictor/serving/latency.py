@@ -158,9 +158,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     """Latencies of a static batch, or in the steady state of a concurrency.
 
     Static: first token = prompts (1 + fill); the rest = (n - 1) passes; what the cache cannot hold
-    comes after the rest has ended. Engines that take blocks of the cache on demand read as many
-    prompts at once as it holds of these (`started`); the others' first tokens wait, half as long as
-    the last of them on average. The batch is in the engine's own process: no request is sent.
+    comes after the rest has ended. The batch is in the engine's own process: no request is sent.
 
     Concurrency, R of C clients running: with S = synchrony (R - 1), G = 1 + S / (1 + S tokens /
     burst) prompts arrive together, and the other R - G while a request decodes, as far as its
@@ -204,13 +202,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
     queue = np.maximum(waiting, 0.0) / work.running * life
-    started = np.maximum(work.started, work.running)
-    later = 0.5 * np.maximum(work.clients - started, 0.0) / work.running * life
-    at_once = ttft * (started / work.running) + later
     # A static batch ends with its last wave; waves start one after the other.
     tpot = np.where(tokens > 0, decoding / np.maximum(tokens, 1.0), step / work.per_pass)
     return Latencies(
-        ttft=np.asarray(np.where(static, at_once, ttft + queue)),
+        ttft=np.asarray(np.where(static, _of_batch(work, ttft, life), ttft + queue)),
         tpot=np.asarray(tpot),
         e2e=np.asarray(life + queue),
         requests_per_s=np.asarray(work.running / life),
@@ -219,6 +214,19 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         turn=np.asarray(np.where((ahead > 0) & (np.asarray(work.apart) > 0), ahead, turn)),
         queue=np.asarray(queue + busy),
     )
+
+
+def _of_batch(work: Work, prompts: Array, life: Array) -> Array:
+    """Mean first token of a static batch [s]. Engines that take blocks of the cache on demand read
+    as many prompts at once as it holds of these (`started`); the others wait, half as long as the
+    last of them on average.
+
+    prompts   first token of those that run to their end
+    life      of a wave of these
+    """
+    started = np.maximum(work.started, work.running)
+    later = 0.5 * np.maximum(work.clients - started, 0.0) / work.running * life
+    return np.asarray(prompts * (started / work.running) + later)
 
 
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:

@@ -16,7 +16,7 @@ from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model, Tower, around_layers, encoder
 from predictor.plans import NATIVE, ServingPlan, in_chunks, runnable
-from predictor.serving.kernels import as_run
+from predictor.serving.kernels import as_run, beside_routed
 from predictor.timing import (
     BOUNDS,
     Calibration,
@@ -258,8 +258,13 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     kernels = zero
     families: dict[str, tuple[Array, Array]] = {}
     lines: list[Line] = []
+    alone = [
+        as_run(timing.time[position], operator, base.plan, accelerator)
+        for position, operator in enumerate(operators)
+    ]
+    times = beside_routed(operators, alone, base.plan, accelerator)
     for position, operator in enumerate(operators):
-        each = as_run(timing.time[position], operator, base.plan, accelerator)
+        each = times[position]
         if execute is not None:
             each = in_order(each * execute)
             passes: Numeric = in_order(execute)

@@ -12,6 +12,7 @@ from predictor.work.graphs import captured
 from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
+    adapter_bytes,
     decode_attention,
     end_operators,
     kv_token_bytes,
@@ -33,6 +34,7 @@ __all__ = [
     "Group",
     "Held",
     "Operator",
+    "adapter_bytes",
     "captured",
     "decode_attention",
     "end_operators",

@@ -179,6 +179,15 @@ def _adapted(product: Operator, plan: ServingPlan) -> Operator:
     )
 
 
+def adapter_bytes(model: Model, plan: ServingPlan) -> Numeric:
+    """Bytes of one adapter on the fullest accelerator, in 16 bits: the two matrices beside each
+    product of a layer."""
+    products = [one for one in layer_operators(model, plan, 1.0) if one.op == "gemm"]
+    rows = sum(np.asarray((one.k + one.n) * one.count) for one in products)
+    here = np.ceil(model.layers / plan.pp) / model.layers
+    return ELEMENT_BYTES[plan.half] * np.asarray(plan.adapter_rank, float) * rows * here
+
+
 def end_operators(
     model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric
 ) -> list[Operator]:

@@ -393,6 +393,7 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     ),
     "prefill_tp": lambda plan, model: plan.prefill_workers > 0,
     "reductions": lambda plan, model: plan.tp > 1,
+    "shared_experts": lambda plan, model: model.is_moe and model.shared_width > 0,
     "graph_limit": lambda plan, model: plan.execution == "graph",
     "padded": lambda plan, model: plan.execution == "graph",
     "cp_kind": lambda plan, model: plan.cp > 1,

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.systems import Cluster, Tier
-from predictor.memory.serving import serving_memory
+from predictor.memory.serving import ServingMemory, serving_memory
 from predictor.memory.training import allocation, memory, stage_parameters
 from predictor.models.model import Model
 from predictor.plans.pipeline import stages
@@ -373,3 +374,27 @@ def test_what_is_missing_is_what_exceeds_the_capacity() -> None:
     assert (float(small.fits), float(small.shortfall)) == (1.0, 0.0)
     assert float(large.fits) == 0.0
     assert float(large.shortfall) == pytest.approx(float(large.total - large.capacity))
+
+
+def test_adapters_that_are_live_take_memory_and_leave_fewer_sequences() -> None:
+    """Two matrices of rank r in 16 bits beside every product of a layer: r (k + n) elements each.
+    No more adapters are live than sequences ask for, or slots hold."""
+    model = catalog.model("llama3-8b")
+    plan = ServingPlan(batch=64.0, serving=1.0, input_len=500.0, output_len=100.0)
+    h, kv, inner = 4096, 1024, 14336
+    # Queries, keys and values; what attention gives; gate and up; down.
+    sides = [(h, h + 2 * kv), (h, h), (h, 2 * inner), (inner, h)]
+    one = 2 * 32 * model.layers * sum(k + n for k, n in sides)
+
+    def found(**fields: float) -> ServingMemory:
+        own = replace(plan, adapter_rank=32.0, **fields)
+        return serving_memory(model, catalog.system("dgx-h100"), own, RunParameters())
+
+    bare, some = found(), found(adapters=10.0)
+    assert "adapters" not in bare.classes
+    assert float(some.classes["adapters"]) == pytest.approx(10 * one)
+    assert float(found(adapters=1000.0).classes["adapters"]) == pytest.approx(64 * one)
+    few = found(adapters=10.0, adapter_slots=4.0)
+    assert float(few.classes["adapters"]) == pytest.approx(4 * one)
+    lost = float(bare.sequences - some.sequences)
+    assert lost == pytest.approx(10 * one / float(bare.per_sequence), abs=1.0)

@@ -9,8 +9,10 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan, runnable
-from predictor.serving.kernels import matvec_time
+from predictor.serving.kernels import beside_routed, matvec_time
 from predictor.serving.passes import TERMS, body, decode_cores, prefill_cores, steps
+from predictor.serving.prediction import predict_inference
+from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
     kv_token_bytes,
@@ -283,3 +285,39 @@ def test_checkpoints_may_be_narrow_in_the_experts_alone():
     own = plan(weights="w4a16_mxfp4", narrowed="experts")
     dtypes = {o.name: o.dtype for o in layer_operators(model, own, 4.0)}
     assert (dtypes["moe.experts"], dtypes["attention.qkv"]) == ("w4a16_mxfp4", "bf16")
+
+
+def test_shared_experts_beside_the_others_hide_behind_them():
+    """In passes of few tokens both take what the longer takes, at least what reading both takes;
+    beyond 256 tokens, and without shared experts, nothing changes."""
+    system = catalog.system("dgx-h100")
+
+    def terms(name, batch, when):
+        own = plan(batch=batch, serving=1.0, output_len=8.0, tp=8.0, shared_experts=when)
+        found = predict_inference(catalog.model(name), system, own, CALIBRATION)
+        own = {line.name: float(line.time) for line in found.decoding.lines}
+        shared = sum(own.get(f"shared.{part}", 0.0) for part in ("up", "activation", "down"))
+        return shared, sum(own.values())
+
+    for batch in (1.0, 16.0, 256.0):
+        after, beside = (terms("deepseek-v3", batch, when) for when in ("after", "beside"))
+        assert 0.0 <= beside[0] < after[0]
+        assert after[1] - beside[1] == pytest.approx(after[0] - beside[0])
+    assert terms("deepseek-v3", 257.0, "after") == terms("deepseek-v3", 257.0, "beside")
+    assert terms("mixtral-8x7b", 16.0, "after") == terms("mixtral-8x7b", 16.0, "beside")
+
+
+def test_two_streams_take_no_less_than_reading_what_both_read():
+    """Hand count: routed experts of 30 us, shared of 20 us; together they read for 40 us."""
+    machine = catalog.system("dgx-h100").accelerator
+    size = float(machine.bandwidth) * 20e-6
+    own = plan(shared_experts="beside")
+    names = ("moe.experts", "shared.up", "shared.activation", "shared.down", "attention.out")
+    made = [
+        Operator(n, "gemm", "fwd", "forward", "layer", "bf16", 4.0, 8.0, 8.0, flop=1.0, bytes=b)
+        for n, b in zip(names, (size, size, 0.0, 0.0, size), strict=True)
+    ]  # fmt: skip
+    alone = [np.array(t) for t in (30e-6, 12e-6, 3e-6, 5e-6, 9e-6)]
+    found = [float(t) for t in beside_routed(made, alone, own, machine)]
+    assert sum(found[:4]) == pytest.approx(40e-6)
+    assert (found[0], found[4]) == (30e-6, 9e-6)

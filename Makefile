@@ -41,6 +41,7 @@ validate: setup          ## the published tables, whole
 	$(BIN)/reckon validate data/reference/training.csv --folds source
 	$(BIN)/reckon validate data/reference/unseen.csv
 	@test ! -d $(SHARED) || $(BIN)/python -m calibration.checks.sweep $(SHARED)
+	@test ! -d $(SHARED) || $(BIN)/python -m calibration.checks.geography $(SHARED)/reference/variation/lowbw_v100_steps.csv
 
 plans: setup             ## how good searched plans are: published winners, a measured sweep
 	$(BIN)/python -m calibration.checks.winners data/reference/training.csv

@@ -36,12 +36,14 @@ class Regions:
                (R, R) [bytes/s]
     latency    one way, (R, R) [s]
     crossing   'pipelines', 'replicas', or 'best' of both
+    ordered    pipelines go through the regions as these are named, not the fastest way
     """
 
     names: tuple[str, ...]
     bandwidth: Array
     latency: Array
     crossing: str
+    ordered: bool = False
 
     def linked(self, cluster: Cluster, one: int, other: int) -> Cluster:
         """A system whose nodes are joined as these two regions are (or one in itself)."""
@@ -59,6 +61,8 @@ class Regions:
     def order(self, message: float) -> tuple[int, ...]:
         """The order of regions along a pipeline in which its messages [bytes] hop the fastest: the
         slowest hop, then all together."""
+        if self.ordered:
+            return tuple(range(len(self.names)))
 
         def hops(way: tuple[int, ...]) -> tuple[float, float]:
             each = [message / self.bandwidth[a, b] + self.latency[a, b] for a, b in pairwise(way)]

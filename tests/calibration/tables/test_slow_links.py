@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.tables.slow_links import slow_cluster, slow_step
 from predictor.catalog import load
@@ -65,6 +66,19 @@ def test_slow_links_set_the_pace_of_published_steps() -> None:
     gaps = [abs(row.predicted / row.published - 1.0) for row in sent.rows]
     assert sent.kind == "kernels"
     assert sum(gaps) / len(gaps) < 0.15
+
+
+@here
+def test_systems_over_regions_are_in_the_order_that_was_measured() -> None:
+    """Stated beforehand: nine pairs of ten. One size here; all: calibration.checks.geography."""
+    with (VARIATION / "lowbw_v100_steps.csv").open(newline="") as stream:
+        told = measured(list(csv.DictReader(stream)))
+    assert len(told) == 3 * 5 * 9
+    some = {key: value for key, value in told.items() if key[2:] == (24, 2048)}
+    found = pairs({key: some[key] for key in some if key[0] != "Case 3"}, load("default"))
+    right, apart, every = (sum(own[k] for own in found.values()) for k in range(3))
+    assert (apart, every) == (18, 20), "two systems run the same schedule on ranks anywhere"
+    assert right >= 0.9 * apart
 
 
 @here

@@ -409,6 +409,12 @@ def _passes(book: _Ledger, stage_time: Array) -> Passes:
     )
 
 
+def _with_links(sigmas: dict[str, Array], links: _Links) -> dict[str, Array]:
+    """Spreads of families, with that of what passes between stages."""
+    known = sigmas.get(links.family, 0.0)
+    return {**sigmas, links.family: np.maximum(known, links.sigma)}
+
+
 def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     """Put a step together.
 
@@ -454,8 +460,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     longer = busy / np.maximum(critical(stage_time), 1e-30)
     own = {family: critical(value) * longer for family, value in book.families.items()}
     own[links.family] = own.get(links.family, 0.0) + waits / using.factor
-    sigmas = {**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma}
-    sigmas[links.family] = np.maximum(sigmas.get(links.family, 0.0), links.sigma)
+    spreads = {**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma}
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
     hidden["pp"] = hidden["pp"] + np.maximum(2.0 * m * passes.hop - waits, 0.0)
     return Step(
@@ -463,7 +468,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         breakdown=breakdown,
         hidden={**hidden, "dp": _chosen(behind, last)},
         families={**own, "dp": breakdown["dp_communication"], "optimizer": breakdown["optimizer"]},
-        sigmas=sigmas,
+        sigmas=_with_links(spreads, links),
         layer_time=parts.spread(book.layer),
         slowest=slowest,
         passes=passes,

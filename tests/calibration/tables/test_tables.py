@@ -53,7 +53,10 @@ def test_a_bad_row_is_named(change: dict, message: str) -> None:
         ({"op": "attention_prefill"}, "batch is not stated"),
         ({"op": "norm"}, "message_bytes is not stated"),
         ({"op": "norm", "message_bytes": 64.0}, ""),
-        ({"op": "memcpy"}, "copies, launches, overlaps and host times describe the device only"),
+        (
+            {"op": "memcpy"},
+            "copies, launches, overlaps, host times and waiting describe the device only",
+        ),
         ({"op": "allreduce", "message_bytes": 64.0}, "num_gpus is not stated"),
         ({"op": "p2p", "message_bytes": 8.0, "num_gpus": 2}, "the link is not stated"),
         ({"op": "p2p", "message_bytes": 8.0, "num_gpus": 2, "link": "x", "link_gbs": 9.0}, ""),

@@ -9,7 +9,7 @@ al. 2022, arXiv 2206.01288, section 3, places groups of both kinds over such a m
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,10 @@ class Regions:
         if self.ordered:
             return tuple(range(len(self.names)))
 
-        def hops(way: tuple[int, ...]) -> tuple[float, float]:
-            each = [message / self.bandwidth[a, b] + self.latency[a, b] for a, b in pairwise(way)]
-            return max(each, default=0.0), sum(each)
-
-        return min(permutations(range(len(self.names))), key=hops)
+        ways = np.array(list(permutations(range(len(self.names)))))
+        each = (message / self.bandwidth + self.latency)[ways[:, :-1], ways[:, 1:]]
+        first = np.lexsort((each.sum(axis=1), each.max(axis=1)))[0]
+        return tuple(int(at) for at in ways[first])
 
     def slowest(self, message: float) -> tuple[int, int]:
         """The two regions between which a message [bytes] takes the longest."""

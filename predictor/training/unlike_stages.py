@@ -8,7 +8,7 @@ links as slow as the slower of two systems.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -52,10 +52,13 @@ def by_stage(
             "stage_systems and images are of plain pipelines (1f1b, gpipe, zb-h1; vpp 1) of even "
             "micro-batches"
         )
-    tables = {id(one): _table(model, one, plan, calibration) for one, _ in kinds}
+    tables: dict[tuple[object, ...], _Table] = {}
+    for one, _ in kinds:
+        if _alike(one) not in tables:
+            tables[_alike(one)] = _table(model, one, plan, calibration)
     clusters = [cluster for cluster, many in kinds for _ in range(many)]
     tower = [tower_layer(model, one, plan, calibration, seen) for one in clusters] if seen else []
-    rows = [tables[id(one)] for one in clusters]
+    rows = [tables[_alike(one)] for one in clusters]
     line = _Line(
         plan, clusters, rows, tower, model.layers, _hops(model, kinds, plan, calibration, links)
     )
@@ -66,6 +69,13 @@ def by_stage(
         counts = partition(line.time, line.items, len(clusters))
     counts = _unless_better(line, counts, even)
     return line.prediction(counts, even, calibration)
+
+
+def _alike(cluster: Cluster) -> tuple[object, ...]:
+    """What two systems share whose stages take as long and hold as much."""
+    links = tuple(tuple(getattr(tier, one.name) for one in fields(tier)) for tier in cluster.tiers)
+    host = cluster.accelerators_per_node, cluster.host_memory
+    return id(cluster.accelerator), *host, links
 
 
 def _hops(

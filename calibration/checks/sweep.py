@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from calibration.runs.allocation import fit_allocation, take_tensors
+from calibration.runs.allocation import fit_allocation, sweep_tensors
 from calibration.runs.apart import errors, take_apart
 from calibration.runs.descent import LAUNCHES, descend
 from calibration.runs.fit import default_run
@@ -21,6 +21,9 @@ from calibration.tables.sweep import environment_of, read_sweep, sick
 from predictor.catalog import load
 from predictor.memory import allocation, beside
 from predictor.timing import Calibration, RunParameters
+
+NEAR = (0.7, 1.4)
+"""Peaks over the limit between which a verdict is hard."""
 
 FIELDS = ("tp", "pp", "dp", "nodes", "micro_batch", "model")
 
@@ -46,23 +49,27 @@ def score_sweep(path: Path, calibration: Calibration) -> pd.DataFrame:
 
 def score_memory(path: Path, run: RunParameters) -> dict[str, float]:
     """Reserved memory of the first rank and out-of-memory, with the constants of allocation fitted
-    to the other model sizes. No field that tells a run that ended from one that ran out is read.
+    to the other model sizes. No field that tells a run that ended from one that ran out is read to
+    say whether it did; the reserved memory is that in the environment that a row states.
 
-    Returns rows, mean and median error, and accuracy, recall and precision of running out.
+    Returns rows, mean and median error, and accuracy, recall and precision of running out, the
+    accuracy also of plans at `NEAR` times the limit.
     """
-    points = [p for p in read_sweep(path, run).points if p.status in ("Success", "OOM")]
-    tensors = take_tensors(points, run)
+    points, tensors, usual = sweep_tensors(read_sweep(path, run), run)
     model = np.array([point.request.model.name for point in points])
-    error, over = np.zeros(len(points)), np.zeros(len(points), bool)
+    error, ratio = np.zeros(len(points)), np.zeros(len(points))
     for name in np.unique(model):
         own = model == name
-        factors = fit_allocation(tensors.only(~own), run, "nanotron")
+        factors = fit_allocation(tensors.only(~own), run, "nanotron", usual.only(~own))
         adds = allocation(replace(run, factors=factors), "nanotron")
         held = tensors.only(own)
         reserved = held.reserved(adds.held, adds.fragmentation)
         first = reserved[np.arange(len(held.first)), held.first]
         error[own] = np.log(first / held.measured)
-        over[own] = reserved.max(axis=1) + beside(held.divided, adds.context) > held.capacity
+        peak = usual.only(own).reserved(adds.held, adds.fragmentation).max(axis=1)
+        ratio[own] = (peak + beside(held.divided, adds.context)) / held.capacity
+    over = ratio > 1.0
+    near = (ratio > NEAR[0]) & (ratio < NEAR[1])
     share = np.abs(np.expm1(error[np.isfinite(error)]))
     right = float((over & tensors.out).sum())
     return {
@@ -70,6 +77,7 @@ def score_memory(path: Path, run: RunParameters) -> dict[str, float]:
         "mean": float(share.mean()),
         "median": float(np.median(share)),
         "accuracy": float((over == tensors.out).mean()),
+        "near": float((over == tensors.out)[near].mean()),
         "recall": right / float(tensors.out.sum()),
         "precision": right / float(over.sum()),
     }
@@ -121,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kept = score_memory(path, default_run())
     print(
         f"reserved memory: {kept['rows']} rows, mean {kept['mean']:.1%}, median "
-        f"{kept['median']:.1%}; out of memory: accuracy {kept['accuracy']:.1%}, recall "
+        f"{kept['median']:.1%}; out of memory: accuracy {kept['accuracy']:.1%}, near the "
+        f"limit {kept['near']:.1%}, recall "
         f"{kept['recall']:.3f}, precision {kept['precision']:.3f}"
     )
     for own in by_field(table[~table["sick"]]).values():

@@ -2,7 +2,9 @@
 
 The nanotron sweep states the reserved memory of its first rank, and which plans ran out:
 activations in flight of a pipeline take more than their bytes there, and the rest a few per cent
-more.
+more. Jobs that launch fast keep what they gather for tensor parallelism (`sweep.environment_of`):
+a row that ended says which it was, by its bandwidth; of one that ran out the usual one is taken,
+and of those that it is held against, too.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from scipy.optimize import least_squares, minimize
 
 from calibration.tables.runs import Point
-from calibration.tables.sweep import read_sweep
+from calibration.tables.sweep import Sweep, read_sweep
 from predictor.arrays import Array
 from predictor.memory import CONTEXT, FRAGMENTATION, HELD, beside, divided, memory
 from predictor.timing import RunParameters
@@ -92,9 +94,25 @@ def take_tensors(points: Sequence[Point], run: RunParameters) -> Tensors:
     )
 
 
-def fit_allocation(tensors: Tensors, run: RunParameters, framework: str) -> Mapping[str, float]:
+def sweep_tensors(sweep: Sweep, run: RunParameters) -> tuple[list[Point], Tensors, Tensors]:
+    """Rows of a sweep that ran or ran out; their tensors in the environment that they state, and in
+    the usual one (nothing that tells the former from the latter)."""
+    rows = np.array([n for n, p in enumerate(sweep.points) if p.status in ("Success", "OOM")])
+    points = [sweep.points[at] for at in rows]
+    known, usual = (
+        take_tensors(sweep.in_environment(rows, fast), run)
+        for fast in (sweep.fast, sweep.usually_fast)
+    )
+    return points, known, usual
+
+
+def fit_allocation(
+    tensors: Tensors, run: RunParameters, framework: str, usual: Tensors | None = None
+) -> Mapping[str, float]:
     """Factors of a framework's allocation: by least squares of log reserved memory on the first
     rank, soft on outliers; the context by the likelihood of which plans ran out.
+
+    usual   the tensors by which that is judged, if others
 
     Without `LEAST_ROWS` rows of reserved memory, none: the defaults hold.
     """
@@ -116,7 +134,7 @@ def fit_allocation(tensors: Tensors, run: RunParameters, framework: str) -> Mapp
         f"{HELD}/{framework}": float(f"{held:.6g}"),
         f"{FRAGMENTATION}/{framework}": float(f"{fragmentation / run.fragmentation:.6g}"),
     }
-    judged = tensors.only(stated | tensors.out)
+    judged = (tensors if usual is None else usual).only(stated | tensors.out)
     if judged.out.any() and not judged.out.all():
         peak = judged.reserved(held, fragmentation).max(axis=1)
         context = _context(peak, judged, run)
@@ -143,8 +161,6 @@ def _context(peak: Array, judged: Tensors, run: RunParameters) -> float:
 
 def with_allocation(path: Path, run: RunParameters) -> RunParameters:
     """Run parameters with what nanotron's allocation adds, from rows that ran or ran out."""
-    points = [p for p in read_sweep(path, run).points if p.status in ("Success", "OOM")]
-    return replace(
-        run,
-        factors={**run.factors, **fit_allocation(take_tensors(points, run), run, "nanotron")},
-    )
+    _, known, usual = sweep_tensors(read_sweep(path, run), run)
+    found = fit_allocation(known, run, "nanotron", usual)
+    return replace(run, factors={**run.factors, **found})

@@ -66,6 +66,23 @@ class Sweep:
         """Rows of jobs whose environment launches fast."""
         return np.asarray(self.table["measured_allreduce_intra_gbps"].fillna(0) * 1e9 > FAST_BUS)
 
+    @property
+    def usually_fast(self) -> Array:
+        """Whether most jobs of as many stages (one, or several) that state a bandwidth ran in the
+        environment that launches fast: what is known of a job that ran out of memory, and states
+        none."""
+        stated = self.table["measured_allreduce_intra_gbps"].notna()
+        several = self.table["pp"].to_numpy(float) > 1
+        found = np.zeros(len(self.table), bool)
+        for own in (several, ~several):
+            known = own & stated.to_numpy()
+            found[own] = bool(known.any()) and float(np.mean(self.fast[known])) > 0.5
+        return found
+
+    def in_environment(self, rows: npt.NDArray[np.intp], fast: Array) -> list[Point]:
+        """Points of some rows, each in its environment."""
+        return [environment_of(self.points[at], bool(fast[at])) for at in rows]
+
 
 def read_sweep(path: Path, run: RunParameters) -> Sweep:
     """Read the sweep. Raises InputError where the file is no table of runs."""

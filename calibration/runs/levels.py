@@ -16,8 +16,8 @@ from predictor.training import ANY
 LEVEL_REACH = 0.05
 """Distance of a source from its level beyond which it counts less."""
 
-FAMILY_PRIOR, FRAMEWORK_PRIOR = 0.3, 30.0
-"""Sources that the level above counts for, chosen by sources left out. That of frameworks is high:
+FAMILY_PRIOR, FRAMEWORK_PRIOR = 1.0, 30.0
+"""Sources that the level above counts for. That of frameworks is high:
 sources of one framework differ among themselves as much as frameworks of one family do."""
 
 FEW_ROWS = 5.0

@@ -7,7 +7,15 @@ import pandas as pd
 import pytest
 
 from calibration.checks.sweep import by_field, figures, rank_correlation, score_sweep
-from calibration.tables.sweep import SICK, ffn_width, healthy_points, layer_times, read_sweep, sick
+from calibration.tables.sweep import (
+    SICK,
+    Sweep,
+    ffn_width,
+    healthy_points,
+    layer_times,
+    read_sweep,
+    sick,
+)
 from predictor.catalog.artifacts import load
 
 RUN = load("kernels-only").run
@@ -70,6 +78,19 @@ def test_the_sweep_is_read_whole(shared: Path) -> None:
     assert 0 < ill.mean() <= 0.04
     assert len(healthy_points(path, RUN)) == 498 - ill.sum()
     assert all(p.request.plan.framework == "nanotron" for p in found.points)
+
+
+def test_the_usual_environment_is_that_of_most_rows_with_as_many_stages() -> None:
+    """Rows that state a bandwidth vote, those with one stage and those with several apart; rows
+    that state none have no vote."""
+    table = pd.DataFrame(
+        {
+            "pp": [1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 4.0],
+            "measured_allreduce_intra_gbps": [450.0, 455.0, 300.0, np.nan, 300.0, 450.0, 310.0],
+        }
+    )
+    found = Sweep(table, [], [])
+    assert found.usually_fast.tolist() == [True] * 4 + [False] * 3
 
 
 def test_rank_correlation_compares_plans_of_one_model_and_size() -> None:

@@ -79,7 +79,7 @@ variation: setup         ## refit how steady steps of real runs are (data/variat
 own: setup             ## how a few own runs help: sources left out in turn; writes data/own/training.json; five minutes
 	@test -d $(SHARED) || { echo "make own needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.few_shot $(SHARED) --write
-	$(BIN)/python -m calibration.checks.few_shot_serving $(SHARED)
+	$(BIN)/python -m calibration.checks.few_shot_serving $(SHARED) --write
 	$(BIN)/python -m tools.own_steps data/measurements/*
 
 power: setup             ## refit data/power/fitted.json to measured power; print what was left out

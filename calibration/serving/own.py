@@ -19,10 +19,12 @@ from scipy.optimize import least_squares
 
 from calibration.robust import cauchy, with_priors
 from calibration.serving.engines import KNEE, parameters_of, telling
+from calibration.serving.process import benchmarks_of
 from calibration.serving.spreads import class_of
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
+from predictor.catalog import own_process
 from predictor.errors import InputError
 from predictor.timing import ENGINE_FIELDS, Calibration, EngineParameters, ServingParameters
 
@@ -87,12 +89,14 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         name = _label(calibration.serving, plan.framework, plan.era)
         known = calibration.serving.of(plan.framework, plan.era)
         engines[name] = _moved(known, shift)
+    own = benchmarks_of(found.points, left, own_process())
     sigma = _sigma(calibration.serving, found, left)
     names = tuple(point.point_id for point in found.points)
     serving = replace(
         calibration.serving,
         engines=engines,
         sigma=sigma,
+        own=own,
         points=calibration.serving.points | frozenset(names),
         origin=f"adapted to {len(names)} figures of one's own",
     )

@@ -40,7 +40,13 @@ from predictor.catalog.filling import (
     period,
 )
 from predictor.catalog.given import Given, Range, read_given
-from predictor.catalog.learned import learned_mapping, own_prior, read_learned, read_prior
+from predictor.catalog.learned import (
+    learned_mapping,
+    own_prior,
+    own_process,
+    read_learned,
+    read_prior,
+)
 from predictor.catalog.machine_names import (
     Instance,
     instances,
@@ -142,6 +148,7 @@ __all__ = [
     "node_constants",
     "note_names",
     "own_prior",
+    "own_process",
     "parse",
     "period",
     "power_constants",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.catalog import tables
+from predictor.catalog.learned import benchmarks_mapping, read_benchmarks
 from predictor.errors import InputError
 from predictor.timing import ENGINE_FIELDS, EngineParameters, ServingParameters
 
@@ -48,7 +49,8 @@ def from_mapping(content: Mapping[str, Any]) -> ServingParameters:
                 for key, v in own.items()
             }
         )
-    return ServingParameters(engines, content["sigma"], frozenset(content["points"]))
+    own = read_benchmarks(content.get("own"))
+    return ServingParameters(engines, content["sigma"], frozenset(content["points"]), own=own)
 
 
 def engines_mapping(parameters: ServingParameters) -> dict[str, Any]:
@@ -66,6 +68,7 @@ def engines_mapping(parameters: ServingParameters) -> dict[str, Any]:
         },
         "sigma": dict(parameters.sigma),
         "points": sorted(parameters.points),
+        **({} if parameters.own is None else {"own": benchmarks_mapping(parameters.own)}),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import numpy as np
 
 from predictor.catalog.tables import data_dir
 from predictor.errors import InputError
-from predictor.timing import Learned, Prior, Traits, learn
+from predictor.timing import Benchmarks, Learned, Prior, Process, Traits, learn
 
-OWN, TRAINING = "own", "training.json"
-"""Folder and file of the prior."""
+OWN, TRAINING, SERVING = "own", "training.json", "serving.json"
+"""Folder of the priors, and their files."""
 
 
 def read_prior(content: Mapping[str, Any]) -> Prior:
@@ -77,5 +78,50 @@ def learned_mapping(learned: Learned | None) -> dict[str, Any] | None:
                 "host": traits.host[i].tolist(),
             }
             for i in range(learned.runs)
+        ],
+    }
+
+
+@lru_cache(maxsize=4)
+def _process(path: Path) -> Process:
+    try:
+        return read_process(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"cannot read the prior {path}: {error}") from None
+
+
+def read_process(content: Mapping[str, Any]) -> Process:
+    """A process over benchmarks from its file form."""
+    return Process(**{name: content[name] for name in Process.__slots__ if name in content})
+
+
+def own_process() -> Process:
+    """The process over what is left of own benchmarks, as published ones have it."""
+    return _process(data_dir() / OWN / SERVING)
+
+
+def read_benchmarks(content: Mapping[str, Any] | None) -> Benchmarks | None:
+    """What is left of own benchmarks, from a calibration's file; None where it holds none."""
+    if not content:
+        return None
+    rows = content["benchmarks"]
+    return Benchmarks(
+        read_process(content["process"]),
+        [str(row["key"]) for row in rows],
+        [str(row["metric"]) for row in rows],
+        np.array([row["sizes"] for row in rows], float),
+        np.array([row["residual"] for row in rows], float),
+    )
+
+
+def benchmarks_mapping(known: Benchmarks) -> dict[str, Any]:
+    """The contrary of `read_benchmarks`."""
+    rows = zip(known.keys, known.metrics, known.sizes.tolist(), known.residual.tolist(),
+               strict=True)  # fmt: skip
+    return {
+        "process": asdict(known.process),
+        "benchmarks": [
+            {"key": key, "metric": metric, "sizes": sizes, "residual": residual}
+            for key, metric, sizes, residual in rows
         ],
     }

@@ -25,6 +25,7 @@ from predictor.serving.apart import (
 )
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies, prompt_time
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
+from predictor.serving.own import as_benchmarked
 from predictor.serving.passes import (
     COMMUNICATION,
     STEPS_LISTED,
@@ -204,6 +205,8 @@ def predict_inference(
     found = latencies(work, own)
     told = spread_of(prompts), spread_of(decoding)
     sigma = {m: spreads(*told, work, found, own, m, calibration.serving) for m in METRICS}
+    breakdown = _breakdown(prompts, decoding, work, found, own)
+    found, breakdown = as_benchmarked(found, breakdown, (model, cluster, plan), calibration.serving)
     return InferencePrediction(
         model=model,
         cluster=cluster,
@@ -212,7 +215,7 @@ def predict_inference(
         parameters=own,
         latencies=found,
         sigma=sigma,
-        breakdown=_breakdown(prompts, decoding, work, found, own),
+        breakdown=breakdown,
         memory=memory,
         work=work,
         prompts=prompts,

@@ -12,6 +12,7 @@ from predictor.timing.adaptation import (
     open_variance,
     shared,
 )
+from predictor.timing.benchmarks import Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     ANY,
     DEFAULTS,
@@ -69,6 +70,7 @@ __all__ = [
     "STREAMING",
     "TAXES",
     "TILES",
+    "Benchmarks",
     "Calibration",
     "EfficiencyModel",
     "EngineParameters",
@@ -76,6 +78,7 @@ __all__ = [
     "Learned",
     "Neighbours",
     "Prior",
+    "Process",
     "RunParameters",
     "ServingParameters",
     "Shapes",
@@ -97,6 +100,7 @@ __all__ = [
     "hops",
     "ideal",
     "joined",
+    "key_of",
     "kind_of",
     "latency",
     "learn",
@@ -108,6 +112,7 @@ __all__ = [
     "shape_keys",
     "shape_times",
     "shared",
+    "sizes_of",
     "span",
     "taxes_of",
     "tiled",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from predictor.arrays import Numeric
+from predictor.timing.benchmarks import Benchmarks
 
 UNFITTED_SIGMA = 0.3
 """Spread of runs where nothing is fitted: engines of one time differ by a third and more."""
@@ -57,12 +58,14 @@ class ServingParameters:
 
     points   ids of the published rows that they were fitted on
     origin   where they come from, in words
+    own      what is left of one's own benchmarks; None without any
     """
 
     engines: Mapping[str, EngineParameters] = field(default_factory=dict)
     sigma: Mapping[str, float] = field(default_factory=dict)
     points: frozenset[str] = frozenset()
     origin: str = "documented defaults"
+    own: Benchmarks | None = None
 
     def of(self, framework: str, era: str) -> EngineParameters:
         """Parameters of an engine in an era, else of the engine, else of all."""

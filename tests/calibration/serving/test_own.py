@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 import reckon
 from calibration.serving.engines import parameters_of
 from calibration.serving.own import adapt_engines
+from calibration.serving.process import START, Draw, fit_process
 from calibration.serving.timed import timed, values
 from calibration.tables.requests import InferencePoint, inference_point
-from predictor.catalog import load
+from predictor.catalog import engines_mapping, load
+from predictor.catalog.engines import from_mapping
 from predictor.errors import InputError
-from predictor.timing import Calibration
+from predictor.serving import predict_inference
+from predictor.timing import Benchmarks, Calibration, sizes_of
 
 BASE = load("default")
 
@@ -99,3 +103,75 @@ def test_a_table_of_benchmarks_is_learned_from_and_kept(tmp_path: Path) -> None:
     one, two = (float(c.serving.of("vllm", "neutral").step) for c in (adapted, again))
     assert two == pytest.approx(one, rel=1e-3)
     assert one > 1.3 * float(BASE.serving.of("vllm", "neutral").step)
+
+
+LOADS = (1, 2, 4, 8, 16)
+
+
+def test_what_no_parameter_explains_is_carried_to_like_benchmarks_of_the_metric() -> None:
+    """End-to-end times that are 1.3 x what the engine's first and other tokens come to."""
+    plain = [inference_point(row(n, "e2e_latency_s", 1.0), BASE.run) for n in LOADS]
+    points = [one for one in plain if isinstance(one, InferencePoint)]
+    found, _ = timed(points, BASE)
+    told = values(found, parameters_of(found, BASE.serving.engines))[0]
+    own = [replace(p, value=1.3 * float(v)) for p, v in zip(found.points, told, strict=True)]
+    known = adapt_engines(BASE, [*own[:2], *own[3:], *benchmarks(BASE, LOADS)]).calibration
+    request = own[2].request
+
+    def of(calibration: Calibration) -> Any:
+        return predict_inference(request.model, request.cluster, request.plan, calibration)
+
+    before, after = of(BASE), of(known)
+    assert 1.1 < float(after.latencies.e2e / before.latencies.e2e) < 1.35
+    assert float(after.latencies.tpot) == pytest.approx(float(before.latencies.tpot), rel=0.1)
+    assert sum(after.breakdown.values()) == pytest.approx(after.latencies.e2e)
+    far = replace(request.plan, tp=8.0, input_len=65536.0)
+    ratio = predict_inference(request.model, request.cluster, far, known).latencies.tpot
+    ratio = ratio / predict_inference(request.model, request.cluster, far, BASE).latencies.tpot
+    assert float(ratio) == pytest.approx(1.0, rel=0.12)
+
+
+def test_a_process_says_most_where_it_was_measured_and_nothing_of_other_engines() -> None:
+    sizes = sizes_of(np.array([1.0, 4.0]), 512.0, 128.0, 1.0)
+    known = Benchmarks(START, ["a", "a"], ["tpot", "ttft"], sizes, np.array([0.2, -0.2]))
+    at, away = (float(known.correction("a", "tpot", s)) for s in (sizes[0], sizes[0] + 30.0))
+    assert 0.1 < at < 0.2
+    assert abs(away) < at
+    assert float(known.correction("a", "ttft", sizes[1])) == pytest.approx(-at, rel=1e-9)
+    assert float(known.correction("b", "tpot", sizes[0])) == 0.0
+    many = known.correction("a", "tpot", np.stack([sizes, sizes]))
+    assert many.shape == (2, 2)
+    assert many[1, 0] == pytest.approx(at)
+    huge = replace_residual(known, np.array([9.0, 9.0]))
+    assert float(huge.correction("a", "tpot", sizes[0])) <= START.most
+
+
+def replace_residual(known: Benchmarks, residual: np.ndarray) -> Benchmarks:
+    return Benchmarks(known.process, known.keys, known.metrics, known.sizes, residual)
+
+
+def test_what_is_left_of_benchmarks_is_read_as_it_was_written() -> None:
+    known = adapt_engines(BASE, benchmarks(slower(3.0), (1, 8))).calibration.serving
+    again = from_mapping(json.loads(json.dumps(engines_mapping(known))))
+    assert known.own is not None
+    assert again.own is not None
+    assert again.own.residual == pytest.approx(known.own.residual)
+    assert again.own.process == known.own.process
+    assert list(again.own.keys) == list(known.own.keys)
+    assert "own" not in engines_mapping(BASE.serving)
+
+
+def test_a_process_is_learned_that_predicts_what_is_left() -> None:
+    """Groups whose benchmarks are all off by one factor, another in each group: the metric's own
+    spread is found, and the rest of a group predicted."""
+    generator = np.random.default_rng(0)
+    draws = []
+    for level in (0.3, -0.25, 0.2, -0.3):
+        batch = 2.0 ** np.arange(8.0)
+        left = level + generator.normal(0.0, 0.01, 8)
+        whole = Benchmarks(START, ["a"] * 8, ["tpot"] * 8, sizes_of(batch, 512.0, 64.0, 1.0), left)
+        draws.append(Draw("s", whole, np.arange(3), np.arange(3, 8)))
+    found = fit_process(draws)
+    for draw in draws:
+        assert draw.errors(found)["tpot"] < 0.06
+        assert draw.errors(found)["tpot"] <= draw.errors(START)["tpot"] + 1e-9

@@ -170,8 +170,7 @@ def predict_inference(
     """Predict a plan of serving, or every plan of a batch.
 
     listed   decode passes of a request up to which each is evaluated by itself; of more,
-             `STEPS_LISTED` stand for all (`passes.steps`): for large batches, whose memory many
-             steps would fill
+             `STEPS_LISTED` stand for all (`passes.steps`), so that large batches fit in memory
 
     With pipeline stages the running sequences are cut into micro-batches, one for each stage:
     prompts fill the pipeline once, and a micro-batch decodes its next token when it has been
@@ -194,19 +193,17 @@ def predict_inference(
         together = np.where(apart(plan), most_read, together)
     prompts, passes = _read(model, cluster, plan, together, calibration)
     decoding = decode_pass(model, cluster, plan, sequences, calibration, listed)
-    prompts = riding_along(
-        prompts, decoding, plan, plan.output_len / plan.tokens_per_pass / running * together
-    )
+    passing = plan.output_len / plan.tokens_per_pass / running * together
+    prompts = riding_along(prompts, decoding, plan, passing)
     work = _work(plan, load, together, passes, prompts, decoding)
     if plan.batching != "mixed" and np.any(static < 1):
         work = replace(work, single=_single(model, cluster, plan, calibration))
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
-    found = latencies(work, own)
-    told = spread_of(prompts), spread_of(decoding)
-    sigma = {m: spreads(*told, work, found, own, m, calibration.serving) for m in METRICS}
-    breakdown = _breakdown(prompts, decoding, work, found, own)
-    found, breakdown = as_benchmarked(found, breakdown, (model, cluster, plan), calibration.serving)
+    raw = latencies(work, own)
+    sigma = _sigmas(prompts, decoding, work, raw, own, calibration.serving)
+    terms = _breakdown(prompts, decoding, work, raw, own)
+    found, terms = as_benchmarked(raw, terms, (model, cluster, plan), calibration.serving)
     return InferencePrediction(
         model=model,
         cluster=cluster,
@@ -215,7 +212,7 @@ def predict_inference(
         parameters=own,
         latencies=found,
         sigma=sigma,
-        breakdown=breakdown,
+        breakdown=terms,
         memory=memory,
         work=work,
         prompts=prompts,
@@ -442,3 +439,16 @@ def spreads(
     kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
     kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
     return np.asarray(np.hypot(operators, run[kind]))
+
+
+def _sigmas(
+    prompts: Pass,
+    decoding: Pass,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    parameters: ServingParameters,
+) -> dict[str, Array]:
+    """Log-standard-deviations by metric."""
+    told = spread_of(prompts), spread_of(decoding)
+    return {metric: spreads(*told, work, found, own, metric, parameters) for metric in METRICS}

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, distinct_rows
 from predictor.catalog import data_dir
 from predictor.errors import InputError
 from predictor.plans import DIVISIONS, PACKINGS
@@ -260,6 +260,15 @@ def waiting_for(
     m, p = np.maximum(micro_batches, 1.0), np.asarray(stages, float)
     inside = cv * normal_maximum(p)[0] * (m - 1.0) / (m + p - 1.0)
     spread = cv * p**NARROWER / np.sqrt(m)
-    own = np.asarray(skew / np.sqrt(m))
-    most, _ = maximum(lambda tail: pearson(tail, own[..., None]), np.asarray(replicas, float))
+    most = _most(np.asarray(skew / np.sqrt(m)), np.asarray(replicas, float))
     return np.asarray(inside + spread * np.where(np.asarray(replicas) > 1, most, 0.0))
+
+
+def _most(skew: Array, replicas: Array) -> Array:
+    """Mean of the largest of so many gammas of mean 0, standard deviation 1 and that skewness, once
+    for each pair that differs; broadcast shape."""
+    pairs = np.broadcast_arrays(skew, replicas)
+    first, which = distinct_rows([one.ravel() for one in pairs])
+    own, many = (one.ravel()[first] for one in pairs)
+    found, _ = maximum(lambda tail: pearson(tail, own[:, None]), many)
+    return np.asarray(found[which].reshape(pairs[0].shape))

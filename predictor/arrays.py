@@ -101,14 +101,29 @@ def _combined(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
     if sample is None:
         return None
     if isinstance(sample, Mapping):
-        keys = {key: None for value in values for key in value}
-        return {key: _combined([value.get(key) for value in values], make) for key in keys}
+        tables = [{} if value is None else value for value in values]
+        return {key: _combined([t.get(key) for t in tables], make) for key in _in_line(tables)}
     if isinstance(sample, tuple):
         return tuple(_combined(list(parts), make) for parts in zip(*values, strict=True))
     if is_dataclass(sample):
         blank = mapped(sample, lambda _: None)
         return combined([blank if value is None else value for value in values], make)
     return make(values)
+
+
+def _in_line(tables: Sequence[Mapping[Any, Any]]) -> list[Any]:
+    """Keys of all tables, in an order that is that of each of them where they agree, so that sums
+    over one table are those over its like to the last bit."""
+    found: list[Any] = []
+    for table in tables:
+        at = 0
+        for key in table:
+            if key in found:
+                at = found.index(key) + 1
+            else:
+                found.insert(at, key)
+                at += 1
+    return found
 
 
 def mapped(batch: B, change: Callable[[Any], Any]) -> B:
@@ -209,9 +224,21 @@ def _stacked(values: list[Any]) -> Array:
     return np.stack([blank if value is None else value for value in values], axis=-1)
 
 
-def join(many: Sequence[B]) -> B:
-    """Batches of one dimension, one after another."""
-    return combined(many, np.concatenate)
+def join(many: Sequence[B], sizes: Sequence[int] = ()) -> B:
+    """Batches, one after another along the last axis.
+
+    sizes   of them, where one may lack an entry of a table that others have: it is zero in it
+    """
+
+    def laid_out(values: list[Any]) -> Array:
+        shape = next(value for value in values if value is not None).shape[:-1]
+        there = [
+            np.zeros((*shape, sizes[at])) if value is None else value
+            for at, value in enumerate(values)
+        ]
+        return np.concatenate(there, axis=-1)
+
+    return combined(many, laid_out)
 
 
 def compact(batch: B) -> B:

@@ -7,17 +7,18 @@ them); state is 18 bytes per parameter in mixed precision (Rajbhandari et al. 20
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
+from predictor.memory.kept import Kept, kept_by, on_stages
 from predictor.memory.offload import RESIDENT
 from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
 from predictor.timing import RunParameters
-from predictor.work import LAYER_MODULES, Held, Operator, freed, step_operators
+from predictor.work import Held, step_operators
 
 CLASSES = (
     "layer weights and optimizer",
@@ -31,6 +32,10 @@ CLASSES = (
     "fragmentation",
 )
 
+
+UNHELD = ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap", "p2p_overlap")
+"""Categories of a plan that change nothing of what a device holds, nor break a law: which
+communication hides."""
 
 HELD, FRAGMENTATION, CONTEXT = "held", "fragmentation", "context"
 """Keys 'held/FRAMEWORK' and so on of `RunParameters.factors`: see `Allocation`."""
@@ -176,22 +181,13 @@ def _mixers(model: Model, tp: Numeric) -> Numeric:
     return model.attention_share * mixer_parameters(model, tp) + model.mamba_share * mamba
 
 
-def adapter_parameters(operators: list[Operator], held: dict[str, Array]) -> Array:
-    """Parameters of the adapters on one rank: each has a weight gradient of its size."""
-    found: Array = np.zeros_like(held["layer"])
-    for operator in operators:
-        if ".lora_" in operator.name and operator.variant == "wgrad":
-            found = found + held[operator.module] * operator.count * operator.m * operator.n
-    return found
-
-
 def stage_parameters(
-    model: Model, plan: TrainingPlan, at: Stages, operators: list[Operator] | None = None
+    model: Model, plan: TrainingPlan, at: Stages, saved: Kept | None = None
 ) -> StageParameters:
     """Parameters by kind of stage, of both stages where a device holds one from each end; a tied
     output projection is a copy where the ends lie apart.
 
-    operators   `step_operators(model, plan)`, if at hand; read where only adapters are trained
+    saved   by the operators of the plan, if at hand; read where only adapters are trained
     """
     table = plan.vocab_share(model.vocab) * model.hidden
     positions = model.embedding_parameters - model.vocab * model.hidden
@@ -213,8 +209,8 @@ def stage_parameters(
     frozen = plan.frozen
     adapters = zero
     if frozen:
-        known = step_operators(model, plan) if operators is None else operators
-        adapters = zero + adapter_parameters(known, held)
+        known = kept_by(step_operators(model, plan), model, plan) if saved is None else saved
+        adapters = zero + on_stages(known.adapters, held)
     apart = model.tied_embeddings & (plan.pp > 1) & (plan.pipeline.fold == LINE)
     tied = np.where(apart, 0.0 if frozen else 1.0, 0.0) * np.maximum(at.embeds, at.heads) * table
     copies = plan.pipeline.copies
@@ -253,40 +249,25 @@ def host_states(plan: TrainingPlan, held: Held, group: Numeric) -> Numeric:
 
 
 def layer_activations(
-    model: Model, operators: list[Operator], plan: TrainingPlan, held: dict[str, Array]
+    saved: Kept, plan: TrainingPlan, held: dict[str, Array]
 ) -> tuple[Array, Array]:
     """Bytes that the layers of a stage keep for one micro-batch, (3, *batch): as recomputation
     leaves them, and of one layer without any.
 
     held   executions of each module on a stage (`blocks.blocks`)
     """
-    layer = [o for o in operators if o.module in LAYER_MODULES and o.phase == "forward"]
-    zero = np.zeros(held["layer"].shape)
-
-    def total(chosen: list[Operator]) -> Array:
-        found = zero
-        for module in LAYER_MODULES:
-            each = [o.count * o.saved for o in chosen if o.module == module]
-            if each:
-                found = found + held[module] * sum(each, 0.0)
-        return found
-
-    whole = total(layer)
+    whole = on_stages(saved.whole, held)
     one = whole / np.maximum(held["layer"], 1.0)
     if plan.recompute == "full":
         # Only the input of the layer, which its first norm would have saved.
         share = plan.recompute_share
-        start = next(operator.saved for operator in layer if operator.op == "norm")
-        inputs = start * held["layer"] / plan.recompute_chunk
+        inputs = saved.start * held["layer"] / plan.recompute_chunk
         return share * inputs + (1.0 - share) * whole, one
     if plan.recompute == "per_op":
         # Kept: what attention saves, and the input of every other product.
-        core = total([o for o in layer if o.core])
-        products = total([o for o in layer if o.op == "gemm"])
-        return core + 0.5 * products, one
+        return on_stages(saved.cores, held) + 0.5 * on_stages(saved.products, held), one
     if plan.recompute == "selective":
-        parts = [replace(o, saved=o.saved * (1.0 - freed(o, model, plan))) for o in layer]
-        return total(parts), one
+        return on_stages(saved.left, held), one
     return whole, one
 
 
@@ -307,43 +288,20 @@ def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     return piece * (gathered * plan.gather_bytes + trained)
 
 
-def savers(operators: list[Operator]) -> list[Operator]:
-    """Those of which `memory` reads anything: what they save, norms as where layers start, and
-    adapters."""
-    return [o for o in operators if o.op == "norm" or ".lora_" in o.name or np.any(o.saved)]
-
-
-def saved_at(operators: list[Operator], index: npt.NDArray[np.intp]) -> list[Operator]:
-    """Operators of distinct layers as those of many plans, in what `memory` reads of them.
-
-    index   of every plan's layers among the distinct ones
-    """
-
-    def at(value: Numeric) -> Numeric:
-        return value[index] if isinstance(value, np.ndarray) and value.ndim else value
-
-    return [
-        replace(o, saved=at(o.saved), count=at(o.count), m=at(o.m), n=at(o.n)) for o in operators
-    ]
-
-
 def memory(
-    model: Model, plan: TrainingPlan, run: RunParameters, operators: list[Operator] | None = None
+    model: Model, plan: TrainingPlan, run: RunParameters, saved: Kept | None = None
 ) -> Memory:
     """Peak memory per device of a plan or a batch of plans.
 
-    run        context, fragmentation, and what frameworks' allocation differs by
-    operators  `step_operators(model, plan)`, if at hand
+    run     context, fragmentation, and what frameworks' allocation differs by
+    saved   by the operators of the plan (`kept_by`), if at hand
     """
-    operators = step_operators(model, plan) if operators is None else operators
+    saved = kept_by(step_operators(model, plan), model, plan) if saved is None else saved
     at = stages(model, plan)
     held = blocks(model, plan, at)
-    parameters = stage_parameters(model, plan, at, operators)
-    kept, one = layer_activations(model, operators, plan, held)
-    ends = {
-        module: sum((o.saved for o in operators if o.module == module), 0.0)
-        for module in ("embedding", "head", "mtp")
-    }
+    parameters = stage_parameters(model, plan, at, saved)
+    kept, one = layer_activations(saved, plan, held)
+    ends = saved.ends
     adds = allocation(run, plan.framework)
     flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
     kept = kept * np.where(flying > 1.0, adds.held, 1.0)

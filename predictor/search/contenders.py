@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,8 @@ class Contenders:
     """
 
     def __init__(self, keep: int, power: float, blocks: list[Block], each: bool = True) -> None:
-        self.keep, self.power, self.blocks = keep, power, blocks
-        self.varied = varied(blocks) if each else []
-        self.with_value: dict[tuple[str, Any], float] = {}
-        self.distinct: dict[tuple[int, str], list[float]] = {}
+        self.keep, self.power = keep, power
+        self.values = Values(blocks, varied(blocks) if each else [])
         self.pieces: list[tuple[Any, ...]] = []
         self.best = np.empty(0)
         self.front: tuple[Array, Array, Array] = (np.empty(0), np.empty(0), np.empty(0))
@@ -33,10 +30,10 @@ class Contenders:
         self.worst = np.inf
         self.stairs: list[tuple[float, Array, Array]] = []
 
-    def add(self, number: int, rows: Index, *columns: Array) -> None:
-        """Take in rows of a block: step time, sigma, peak memory, the time by which plans are
-        ranked over the step time, accelerators."""
-        self.pieces.append((np.full(len(rows), number, dtype=np.intp), rows, *columns))
+    def add(self, numbers: Index, rows: Index, *columns: Array) -> None:
+        """Take in rows of blocks: step time, sigma, peak memory, the time by which plans are
+        ranked over the step time, accelerators; all of one length."""
+        self.pieces.append((numbers, rows, *columns))
 
     def columns(self) -> tuple[Any, ...]:
         """Blocks, rows and columns of all, as arrays."""
@@ -48,15 +45,13 @@ class Contenders:
         if not new:
             return
         self.settled = len(self.pieces)
-        step, peak, by, gpus = (np.concatenate([piece[at] for piece in new]) for at in (2, 4, 5, 6))
+        numbers, rows, step, _, peak, by, gpus = (
+            np.concatenate(column) for column in zip(*new, strict=True)
+        )
         time = step * by
-        for number, rows, own_step, *_, own_by, count in new:
-            score = own_step * own_by * count**self.power
-            for key, own in self._values(int(number[0]), rows):
-                if own.any():
-                    low = float(score[own].min())
-                    self.with_value[key] = min(low, self.with_value.get(key, np.inf))
-        self.best = np.sort(np.concatenate([self.best, time * gpus**self.power]))[: self.keep]
+        score = time * gpus**self.power
+        self.values.note(numbers, rows, score)
+        self.best = np.sort(np.concatenate([self.best, score]))[: self.keep]
         self.worst = float(self.best[-1]) if len(self.best) >= self.keep else np.inf
         columns = [
             np.concatenate(pair) for pair in zip(self.front, (time, peak, gpus), strict=True)
@@ -70,37 +65,63 @@ class Contenders:
             held = np.minimum.accumulate(self.front[1][own][order])
             self.stairs.append((float(count), self.front[0][own][order], held))
 
-    def _values(self, number: int, rows: Index) -> Iterator[tuple[tuple[str, Any], Any]]:
-        """Every value of a field that plans of a block have, and the mask of those of some rows
-        that have it."""
-        block = self.blocks[number]
-        for name in self.varied:
-            column = block.rows.get(name)
-            if column is None:
-                yield (name, getattr(block.fixed, name)), np.ones(len(rows), dtype=bool)
-                continue
-            own = column[rows]
-            for value in self._distinct(number, name):
-                yield (name, value), own == value
-
-    def _distinct(self, number: int, name: str) -> list[float]:
-        """Values of a field that plans of a block have."""
-        if (number, name) not in self.distinct:
-            self.distinct[number, name] = np.unique(self.blocks[number].rows[name]).tolist()
-        return self.distinct[number, name]
-
     def matters(self, number: int, rows: Index, bound: Array, peak: Array, gpus: Array) -> Any:
         """Mask of plans of a block that may be among the best, the best with one of their values,
         or on the front."""
         score = bound * gpus**self.power
-        among = score <= self.worst
-        for key, own in self._values(number, rows):
-            among |= own & (score <= self.with_value.get(key, np.inf))
+        among = score <= np.maximum(self.worst, self.values.best_with(number, rows))
         beaten = np.zeros(len(bound), dtype=bool)
         for count, times, held in self.stairs:
             at = np.searchsorted(times, bound, side="left") - 1
             beaten |= (at >= 0) & (held[np.maximum(at, 0)] <= peak) & (gpus >= count)
         return among | ~beaten
+
+
+class Values:
+    """The best score of a plan with each value of the fields that plans differ in."""
+
+    def __init__(self, blocks: list[Block], fields: list[str]) -> None:
+        self.blocks, self.fields = blocks, fields
+        self.known: list[Any] = [self._of(name) for name in fields]
+        self.best = [np.full(len(known), np.inf) for known in self.known]
+
+    def _of(self, name: str) -> Any:
+        """All values of a field, in order."""
+        if name not in NUMERIC_FIELDS:
+            return list(dict.fromkeys(getattr(block.fixed, name) for block in self.blocks))
+        pieces = {
+            id(block.grid): block.grid[name] if name in block.rows else getattr(block.fixed, name)
+            for block in self.blocks
+        }
+        return np.unique(np.concatenate([np.unique(piece) for piece in pieces.values()]))
+
+    def _at(self, field: int, number: int, rows: Index) -> Any:
+        """Which of its values the plans of a block have; one for all where they do not differ."""
+        block, name, known = self.blocks[number], self.fields[field], self.known[field]
+        if name in NUMERIC_FIELDS:
+            column = block.rows[name][rows] if name in block.rows else getattr(block.fixed, name)
+            return np.searchsorted(known, column)
+        return known.index(getattr(block.fixed, name))
+
+    def note(self, numbers: Index, rows: Index, score: Array) -> None:
+        """Take in scores of plans: rows of blocks."""
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            own, number = slice(start, end), int(numbers[start])
+            for field, best in enumerate(self.best):
+                at = self._at(field, number, rows[own])
+                if np.ndim(at):
+                    np.minimum.at(best, at, score[own])
+                else:
+                    best[at] = min(best[at], score[own].min())
+
+    def best_with(self, number: int, rows: Index) -> Any:
+        """The worst of the best scores that plans of a block would have to beat to be the best with
+        one of their values; inf where there is none yet."""
+        found: Any = -np.inf
+        for field, best in enumerate(self.best):
+            found = np.maximum(found, best[self._at(field, number, rows)])
+        return found
 
 
 def varied(blocks: list[Block]) -> list[str]:

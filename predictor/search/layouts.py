@@ -8,20 +8,19 @@ the Pareto front, nor the best with any of its values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Index, take
-from predictor.catalog import Range, scale_up
+from predictor.arrays import Array, Index, join, take
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import host_room, memory, saved_at, savers
 from predictor.models import Model
-from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, any_broken, training_rules
-from predictor.search.bounds import Within, further
-from predictor.search.conflict import Conflict
+from predictor.plans import CATEGORY_FIELDS, TrainingPlan
+from predictor.search.bounds import Within
 from predictor.search.contenders import Contenders, frontier
+from predictor.search.narrowing import Narrowing, asked, chunks
 from predictor.search.ranking import (
     DAY,
     OBJECTIVES,
@@ -30,8 +29,6 @@ from predictor.search.ranking import (
     Limits,
     SearchResult,
     Surroundings,
-    brief,
-    single,
 )
 from predictor.search.space import Block, Space, space_of
 from predictor.search.surroundings import surroundings
@@ -39,37 +36,38 @@ from predictor.timing import Calibration, Timing
 from predictor.training import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
+    LayerTimes,
+    Parts,
+    Step,
     arithmetic_share,
     as_measured,
     assemble,
     environment_of,
     executions,
+    frame,
     interval,
+    joined,
     layer_parts,
     parts,
     stretched,
     vary_step,
 )
-from predictor.units import GB, GIB
 from predictor.variation import LEVELS, NONE, SILENT, Profile, profile
-from predictor.work import Operator, step_operators
 
 CORRECTED = 256
 """Plans that are timed as one's own runs say, beside those of the front: the best without them."""
-
-PLANS_AT_ONCE = 50_000
-"""Plans that are evaluated together: some 0.3 GB of arrays."""
 
 Progress = Callable[[float], None]
 """Told how much of a search is done, 0..1, as it goes; what it raises ends the search."""
 
 P95 = LEVELS[1]
 
-BESIDE_LAYERS = frozenset(("logit_bytes",))
-"""Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
-
 NARROWED, BOUNDED = 0.35, 0.35
 """Shares of a search's time that laws and memory take, and the kernels of layers."""
+
+TOGETHER = 2048
+"""Plans that are put together at once where there are enough: what is in hand of them stays in a
+core's own cache."""
 
 FIRST, LEADING = 512, 32
 """Most promising plans of a block, and most promising blocks: timed before anything is dropped by
@@ -120,6 +118,31 @@ def search_train(
     return found.time(prune, each)
 
 
+Piece = tuple[int, Index]
+"""A block's number, and which of the rows that are left of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """What has been timed before plans are put together.
+
+    times, starts   layers of all groups in one row, and where those of each begin
+    """
+
+    layers: Mapping[int, Layers]
+    frames: Mapping[int, Surroundings]
+    times: LayerTimes
+    starts: Mapping[int, int]
+
+
+def laid_out(layers: Mapping[int, Layers]) -> tuple[LayerTimes, dict[int, int]]:
+    """Layers of all groups in one row, and where those of each begin."""
+    every = list(layers.values())
+    sizes = [one.parts.base.shape[0] for one in every]
+    starts = dict(zip(layers, np.cumsum([0, *sizes]).tolist(), strict=False))
+    return join([one.parts.times for one in every], sizes), starts
+
+
 class _Search:
     """One search on its way: blocks, and of each the rows that are left."""
 
@@ -142,111 +165,14 @@ class _Search:
         self.possible = 0
         self.rows: list[Index] = []
         self.peak: list[Array] = []
-        self.listed: dict[int, list[Operator]] = {}
         self.progress: Progress = lambda share: None
 
     def narrow(self) -> None:
         """Keep the rows that obey the laws and conditions, and of those the ones that fit."""
-        capacity = float(self.cluster.accelerator.memory)
-        allowed = self.limits.memory_fraction * capacity
-        conflict = Conflict()
-        least, where = np.inf, (0, 0)
-        crowded = np.inf, 0.0, 0.0
-        for number, block in enumerate(self.blocks):
-            self.progress(NARROWED * number / len(self.blocks))
-            lawful: list[Index] = []
-            for part in _chunks(np.arange(len(block))):
-                plan = block.plan(part)
-                laws = [*self._conditions(plan, block, part), *training_rules(plan, self.model)]
-                laws += further(self.within, plan, laws)
-                broken = any_broken(laws, plan.shape)
-                lawful.append(part[~broken])
-                if not self.possible and broken.all():
-                    conflict.note(laws, plan)
-                self.possible += len(lawful[-1])
-            kept, peaks = [], []
-            for part in lawful:
-                if not part.size:
-                    continue
-                plan = block.plan(part)
-                operators = self._operators(block, part)
-                held = memory(self.model, plan, self.calibration.run, operators)
-                peak, room = held.peak, host_room(self.cluster, plan)
-                low = int(np.argmin(peak))
-                if peak[low] < least:
-                    least, where = float(peak[low]), (number, int(part[low]))
-                fits = peak <= allowed
-                over = np.where(fits, held.host / room, np.inf)
-                if (near := int(np.argmin(over))) >= 0 and over[near] < crowded[0]:
-                    crowded = float(over[near]), float(held.host[near]), float(room[near])
-                fits &= held.host <= room
-                kept.append(part[fits])
-                peaks.append(peak[fits])
-            self.rows.append(np.concatenate([np.empty(0, np.intp), *kept]))
-            self.peak.append(np.concatenate([np.empty(0), *peaks]))
-        if not self.possible:
-            raise InputError(conflict.message())
-        if not any(rows.size for rows in self.rows):
-            best = single(self.blocks[where[0]].plan(np.array([where[1]])))
-            share = (
-                ""
-                if self.limits.memory_fraction == 1
-                else (f" ({self.limits.memory_fraction:.0%} of {capacity / GIB:.1f})")
-            )
-            name = self.cluster.accelerator.name
-            if np.isfinite(crowded[0]):
-                raise InputError(
-                    f"no plan fits the hosts of {self.cluster.name}: of those that fit {name}, the "
-                    f"least would keep {crowded[1] / GB:.1f} GB for each accelerator, for which "
-                    f"the host has {crowded[2] / GB:.1f} GB"
-                )
-            raise InputError(
-                f"no plan fits the {allowed / GIB:.1f} GiB{share} of {name}: the least that would "
-                f"is {least / GIB:.1f} GiB per GPU, with {brief(best)}"
-            )
-
-    def _operators(self, block: Block, part: Index) -> list[Operator] | None:
-        """Operators of some plans of a block, made once for all blocks of its group; None where
-        tensors are kept whose size says more than the layers' fields."""
-        if not BESIDE_LAYERS.isdisjoint(block.rows):
-            return None
-        if block.group not in self.listed:
-            self.listed[block.group] = savers(step_operators(self.model, block.base))
-        return saved_at(self.listed[block.group], block.index[part])
-
-    def _conditions(self, plan: TrainingPlan, block: Block, part: Index) -> list[Rule]:
-        """What the request asks beyond the laws."""
-        given, count = self.space.setting.given, len(part)
-        every = np.zeros(count, dtype=bool)
-        gpus = _gpus(block, part)
-        ranks = plan.tp * plan.pp * plan.cp
-        found = [
-            Rule(
-                every | (gpus % ranks != 0),
-                "tp {tp} x pp {pp} x cp {cp} does not divide the GPUs stated",
-                ("tp", "pp", "cp"),
-            )
-        ]
-        if (dp := given.get("dp")) is not None:
-            value = np.broadcast_to(plan.dp, (count,))
-            outside: Any
-            if isinstance(dp, Range):
-                outside, what = (value < dp.low) | (value > dp.high), f"{dp.low:g}..{dp.high:g}"
-            else:
-                outside, what = ~np.isin(value, dp), ", ".join(f"{v:g}" for v in dp)
-            text = f"gpus / (tp x pp x cp) = {{dp}} is not the dp stated, {what}"
-            found.append(Rule(outside, text, ("dp",)))
-        if self.limits.tp_in_node:
-            node = scale_up(self.cluster)
-            for name in ("tp", "etp"):
-                found.append(
-                    Rule(
-                        every | (getattr(plan, name) > node),
-                        f"{name} {{{name}}} leaves the node of {node}, inside which it is to stay",
-                        (name,),
-                    )
-                )
-        return found
+        run = self.calibration.run
+        narrowing = Narrowing(self.blocks, self.space.setting, self.limits, run, self.within)
+        found = narrowing.narrow(lambda share: self.progress(NARROWED * share))
+        self.possible, self.rows, self.peak = found.count, found.rows, found.peak
 
     def time(self, prune: bool, each: bool = True) -> SearchResult:
         """Time what is left, most promising blocks and plans first."""
@@ -268,26 +194,33 @@ class _Search:
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
         frames = surroundings(self.model, self.cluster, self.calibration, self.blocks, self.rows)
         state = Contenders(self.keep, self.power, self.blocks, each)
+        timed = _Timed(layers, frames, *laid_out(layers))
         order = sorted(
             (number for number, rows in enumerate(self.rows) if rows.size),
             key=lambda number: float(bounds[number].min()),
         )
         rest: dict[int, Index] = {}
+        leading: list[Piece] = []
         for number in order[:LEADING]:
             ascending = np.argsort(bounds[number], kind="stable")
             rest[number] = ascending[FIRST:]
-            self._evaluate(number, ascending[:FIRST], layers, frames, state)
+            leading.append((number, ascending[:FIRST]))
+        self._evaluate(leading, timed, state)
+        waiting: dict[Any, list[Piece]] = {}
         for done, number in enumerate(order):
             self.progress(NARROWED + BOUNDED + (1 - NARROWED - BOUNDED) * done / len(order))
             left = rest.get(number, np.arange(self.rows[number].size))
             if prune:
-                state.settle()
-                gpus = _gpus(self.blocks[number], self.rows[number][left])
                 rows = self.rows[number][left]
+                gpus = asked(self.blocks[number], rows)
                 columns = bounds[number][left], self.peak[number][left], gpus
                 left = left[state.matters(number, rows, *columns)]
-            for part in _chunks(left):
-                self._evaluate(number, part, layers, frames, state)
+            queue = waiting.setdefault(self.blocks[number].pool, [])
+            queue += [(number, part) for part in chunks(left)]
+            if sum(len(part) for _, part in queue) >= TOGETHER:
+                self._evaluate(queue, timed, state)
+                queue.clear()
+        self._evaluate([piece for queue in waiting.values() for piece in queue], timed, state)
         return self._result(state, layers, frames)
 
     def _layers(self, block: Block, used: Index, timing: Timing | None = None) -> Layers:
@@ -303,7 +236,7 @@ class _Search:
         }
         factors = self.calibration.run.factors
         layer: Array = np.zeros(len(used))
-        for (module, _, own), time in found.work.items():
+        for (module, _, own), time in found.times.work.items():
             layer = layer + share.get(module, 0.0) * stretched(factors, own) * time
         return Layers(found, place, layer)
 
@@ -316,39 +249,69 @@ class _Search:
         own = timed.least[timed.place[block.index[rows]]]
         return np.asarray(using.factor * plan.micro_batches * own * (self.model.layers / plan.pp))
 
-    def _evaluate(
-        self,
-        number: int,
-        part: Index,
-        layers: Mapping[int, Layers],
-        frames: Mapping[int, Surroundings],
-        state: Contenders,
-    ) -> None:
-        block = self.blocks[number]
-        rows = self.rows[number][part]
-        plan = block.plan(rows)
-        shared = layers[block.group].of(block, rows)
-        around = frames[number].of(rows) if number in frames else None
-        run = self.calibration.run
-        using = environment_of(self.cluster, plan, run)
-        found, listed = parts(self.model, self.cluster, plan, self.calibration, shared, around)
-        step = assemble(found, run, using)
-        sigma = interval(step, using.factor, run.spread(self.model.is_moe))
-        ranked = np.ones(rows.shape)
-        if self.machines.name != NONE:
-            share = arithmetic_share(executions(found, listed, step), listed.timing, found.index)
-            whole = step.step_time, step.breakdown, step.passes
-            varied = vary_step(plan, *whole, share, self.machines)
-            ranked = varied.quantile(P95) / step.step_time
-        state.add(
-            number,
-            rows,
-            step.step_time,
-            sigma,
-            self.peak[number][part],
-            ranked,
-            np.broadcast_to(np.asarray(plan.gpus, float), rows.shape),
-        )
+    def _evaluate(self, pieces: list[Piece], timed: _Timed, state: Contenders) -> None:
+        """Time rows of blocks, those of one pool together."""
+        for own in self._together(pieces, timed.frames):
+            found = self._parts(own, timed)
+            run, blocks = self.calibration.run, [self.blocks[number] for number, _ in own]
+            using = environment_of(self.cluster, blocks[0].fixed, run)
+            step = assemble(found, run, using)
+            rows = [self.rows[number][part] for number, part in own]
+            gpus = [asked(block, chosen) for block, chosen in zip(blocks, rows, strict=True)]
+            state.add(
+                np.repeat([number for number, _ in own], [len(part) for _, part in own]),
+                np.concatenate(rows),
+                step.step_time,
+                interval(step, using.factor, run.spread(self.model.is_moe)),
+                np.concatenate([self.peak[number][part] for number, part in own]),
+                self._ranked(own, timed, found, step),
+                np.concatenate(gpus),
+            )
+        state.settle()
+
+    def _together(
+        self, pieces: list[Piece], frames: Mapping[int, Surroundings]
+    ) -> list[list[Piece]]:
+        """Pieces that are timed as one batch: of one pool; each for itself where what lies around
+        its layers is not laid out, or machines vary."""
+        found: dict[tuple[Any, ...], list[Piece]] = {}
+        for at, (number, part) in enumerate(pieces):
+            alone = number not in frames or self.machines.name != NONE
+            if part.size:
+                key = (at,) if alone else self.blocks[number].pool
+                found.setdefault(key, []).append((number, part))
+        return list(found.values())
+
+    def _parts(self, own: list[Piece], timed: _Timed) -> Parts:
+        """Parts of pieces of one pool."""
+        index, places = [], []
+        for number, part in own:
+            block, rows = self.blocks[number], self.rows[number][part]
+            layers = timed.layers[block.group]
+            index.append(timed.starts[block.group] + layers.place[block.index[rows]])
+            if number in timed.frames:
+                places.append(timed.frames[number].place[rows])
+        first = self.blocks[own[0][0]]
+        if places:
+            around = timed.frames[own[0][0]].frame.take(np.concatenate(places))
+        else:
+            around = frame(self.model, self.cluster, first.plan(rows), self.calibration)
+        where = np.concatenate(index)
+        return joined(self.model, timed.times, where, around, first.fixed.schedule)
+
+    def _ranked(self, own: list[Piece], timed: _Timed, found: Parts, step: Step) -> Array:
+        """The time by which plans are ranked over the step time: one, unless machines vary."""
+        if self.machines.name == NONE:
+            return np.ones(step.step_time.shape)
+        ((number, part),) = own
+        block, rows = self.blocks[number], self.rows[number][part]
+        shared, index = timed.layers[block.group].of(block, rows)
+        listed = shared.listed
+        done = executions(replace(found, index=index), listed, step)
+        share = arithmetic_share(done, listed.timing, index)
+        whole = step.step_time, step.breakdown, step.passes
+        varied = vary_step(block.plan(rows), *whole, share, self.machines)
+        return np.asarray(varied.quantile(P95) / step.step_time)
 
     def _result(
         self,
@@ -465,12 +428,3 @@ def _kernels(block: Block) -> tuple[Any, ...]:
     apart = {*COLLECTIVE_CATEGORIES, *STEP_CATEGORIES} - {"rank_order"}
     categories = tuple(getattr(block.fixed, n) for n in CATEGORY_FIELDS if n not in apart)
     return *categories, block.base.shape
-
-
-def _gpus(block: Block, part: Index) -> Array:
-    """Accelerators that the request asks for, of some plans of a block."""
-    return block.rows["gpus"][part]
-
-
-def _chunks(rows: Index) -> list[Index]:
-    return [rows[start : start + PLANS_AT_ONCE] for start in range(0, len(rows), PLANS_AT_ONCE)]

@@ -52,7 +52,7 @@ class Layers:
 class Surroundings:
     """What lies around the layers of the plans of a block, timed.
 
-    frame   of distinct plans, of several blocks together
+    frame   of distinct plans, of all blocks of a pool together
     place   of every plan of this block in it
     """
 

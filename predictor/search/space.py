@@ -40,6 +40,8 @@ class Block:
     rows     numbers that do, arrays of one length
     layers   number of the layers' categories, and for every plan the index of its layers in `base`
     base     plans with distinct layers
+    grid     numbers from which the plans are taken, which many blocks have in common; place says
+             where among them each plan is
     """
 
     fixed: TrainingPlan
@@ -47,6 +49,13 @@ class Block:
     group: int
     index: Index
     base: TrainingPlan
+    grid: Columns
+    place: Index
+
+    @property
+    def pool(self) -> tuple[str, str, str]:
+        """What blocks have in common whose plans make one batch for `training.assemble`."""
+        return self.fixed.schedule, self.fixed.framework, self.fixed.era
 
     def __len__(self) -> int:
         return len(self.index)
@@ -58,7 +67,8 @@ class Block:
             if mask.any():
                 rows = _only(self.rows, mask)
                 fixed = replace(self.fixed, **changed)
-                yield replace(self, fixed=fixed, rows=rows, index=self.index[mask])
+                index, place = self.index[mask], self.place[mask]
+                yield replace(self, fixed=fixed, rows=rows, index=index, place=place)
 
     def plan(self, chosen: Index | slice) -> TrainingPlan:
         """Some of the plans, as a batch."""
@@ -117,7 +127,7 @@ class Space:
             there = np.flatnonzero(self._mask(whole, inner, categories))
             if not there.size:
                 continue
-            rows, index = _only(whole, there), index[there]
+            rows, index, inside = _only(whole, there), index[there], there
             own = {name: getattr(fixed, name) for name in CATEGORY_FIELDS}
             base = replace(base, **own)
             for others in _combinations(outer):
@@ -125,8 +135,11 @@ class Space:
                 if not there.size:
                     continue
                 both = replace(fixed, **_merged(others))
-                last, source = self._varied(_only(rows, there), self._axes(both, inner=False))
-                block = Block(both, last, number, index[there][source], base)
+                more = self._axes(both, inner=False)
+                last, source = self._varied(_only(rows, there), more)
+                at = there[source]
+                table, place = (last, np.arange(len(at))) if more else (whole, inside[at])
+                block = Block(both, last, number, index[at], base, table, place)
                 yield from block.parted(last["pp"] > 1, piped) if piped else [block]
 
     def _reaches_layers(self, values: list[dict[str, Any]]) -> bool:

@@ -4,20 +4,20 @@ differ only inside their layers: the blocks are many and small, what lies around
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Index, distinct_rows
+from predictor.arrays import Index, distinct_rows, join
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.search.ranking import Surroundings
 from predictor.search.space import Block
 from predictor.timing import Calibration
-from predictor.training import LAYERED, frame, is_apart
+from predictor.training import LAYERED, Frame, frame, is_apart
 
 INSIDE = ("gpus", "recompute_share")
 """Numbers of a plan that change nothing around its layers: accelerators follow from the others."""
@@ -64,7 +64,24 @@ def surroundings(
             whole = np.zeros(len(blocks[at]), dtype=np.intp)
             whole[rows[at]] = own
             found[at] = Surroundings(around, whole)
-    return found
+    return _joined(blocks, found)
+
+
+def _joined(blocks: Sequence[Block], found: Mapping[int, Surroundings]) -> dict[int, Surroundings]:
+    """The same, with all that is around the plans of one pool laid out in one row."""
+    pools: dict[Any, dict[int, Frame]] = {}
+    for number, one in found.items():
+        pools.setdefault(blocks[number].pool, {})[id(one.frame)] = one.frame
+    rows: dict[Any, Frame] = {}
+    starts: dict[int, int] = {}
+    for pool, frames in pools.items():
+        sizes = [frame.m.shape[0] for frame in frames.values()]
+        rows[pool] = join(list(frames.values()), sizes)
+        starts |= zip(frames, np.cumsum([0, *sizes]).tolist(), strict=False)
+    return {
+        number: Surroundings(rows[blocks[number].pool], one.place + starts[id(one.frame)])
+        for number, one in found.items()
+    }
 
 
 def _apart(block: Block) -> bool:

@@ -6,7 +6,7 @@ from predictor.training.completion import (
     complete_training,
 )
 from predictor.training.dealt import Dealt, Share
-from predictor.training.decomposition import Parts, parts, stack, take
+from predictor.training.decomposition import Parts, joined, parts, stack, take
 from predictor.training.doubts import others
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
@@ -17,6 +17,7 @@ from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
     STEP_CATEGORIES,
     LayerParts,
+    LayerTimes,
     distinct,
     layer_parts,
 )
@@ -45,6 +46,7 @@ from predictor.training.step import (
     ROUTED,
     TERMS,
     Environment,
+    Step,
     assemble,
     environment,
     interval,
@@ -88,8 +90,10 @@ __all__ = [
     "Frame",
     "Goodput",
     "LayerParts",
+    "LayerTimes",
     "Parts",
     "Share",
+    "Step",
     "StepActivity",
     "TrainingPrediction",
     "TrainingRequest",
@@ -110,6 +114,7 @@ __all__ = [
     "goodput",
     "interval",
     "is_apart",
+    "joined",
     "layer_parts",
     "limited",
     "losses",

@@ -22,6 +22,7 @@ from predictor.training.exchange import Exchange, Slot
 from predictor.training.frame import Frame, frame
 from predictor.training.layer import (
     LayerParts,
+    LayerTimes,
     Worklist,
     distinct,
     layer_parts,
@@ -117,25 +118,29 @@ def parts(
         layers = layer_parts(model, machines, base, calibration), index
     own, index = layers
     around = frame(model, cluster, plan, calibration) if around is None else around
-    found = Parts(
-        index=index,
-        mean_layer={
-            "layer": np.ones(()),
-            "dense": np.asarray(model.dense_share),
-            "moe": np.asarray(model.moe_share),
-        },
-        work=own.work,
-        weights=own.weights,
-        families=own.families,
-        launches=own.launches,
-        kernels=own.kernels,
-        hops=own.hops,
-        inside=own.inside,
-        sigmas=own.sigmas,
-        schedule=plan.schedule,
-        **{part.name: getattr(around, part.name) for part in fields(Frame)},
-    )
-    return found, own.listed
+    return joined(model, own.times, index, around, plan.schedule), own.listed
+
+
+def joined(
+    model: Model,
+    times: LayerTimes,
+    index: npt.NDArray[np.intp],
+    around: Frame,
+    schedule: str,
+) -> Parts:
+    """Parts of plans of one schedule.
+
+    times    of their distinct layers; index says which of them each plan has
+    around   what lies around the layers of each
+    """
+    mean = {
+        "layer": np.ones(()),
+        "dense": np.asarray(model.dense_share),
+        "moe": np.asarray(model.moe_share),
+    }
+    layers = {part.name: getattr(times, part.name) for part in fields(LayerTimes)}
+    rest = {part.name: getattr(around, part.name) for part in fields(Frame)}
+    return Parts(index=index, mean_layer=mean, schedule=schedule, **layers, **rest)
 
 
 def stack(many: list[Parts]) -> Parts:

@@ -6,7 +6,7 @@ None of it depends on `LAYERED`, so that plans that differ in those alone share 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import layer_activations, offload, stage_parameters
+from predictor.memory import kept_by, layer_activations, offload, stage_parameters
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks, stages
 from predictor.timing import Calibration, operator_times
@@ -71,8 +71,8 @@ class Frame:
             if isinstance(value, dict):
                 return {key: cut(part) for key, part in value.items()}
             if isinstance(value, Exchange | Stages):
-                changed = {part.name: cut(getattr(value, part.name)) for part in fields(value)}
-                return replace(value, **changed)
+                kind: Any = type(value)
+                return kind(*(cut(getattr(value, part.name)) for part in fields(value)))
             return value.take(index, axis=-1)
 
         return Frame(*(cut(getattr(self, part.name)) for part in fields(Frame)))
@@ -148,7 +148,8 @@ def _copies(
     """Copies of activations to the host and back, (3, *batch); none where nothing is offloaded."""
     if not np.any(np.asarray(plan.offload_activations) > 0):
         return {}
-    kept, _ = layer_activations(model, step_operators(model, plan), plan, blocks(model, plan, at))
+    saved = kept_by(step_operators(model, plan), model, plan)
+    kept, _ = layer_activations(saved, plan, blocks(model, plan, at))
     times = offload.activation_times(plan, accelerator, kept)
     one = np.ones(kept.shape)
     return {

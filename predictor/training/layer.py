@@ -176,16 +176,9 @@ def _chunked(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerParts:
-    """What of a step depends on `plan.LAYER_FIELDS` and on the categories of its layers alone;
-    arrays of base shape, fields as of `Parts`.
+class LayerTimes:
+    """Kernels and collectives of layers and ends, as of `Parts`; arrays of base shape."""
 
-    base    one plan of each distinct set of those fields
-    listed  the operators behind it
-    """
-
-    base: TrainingPlan
-    listed: Worklist
     work: dict[tuple[str, str, str], Array]
     weights: dict[tuple[str, str], Array]
     families: dict[tuple[str, str, str], Array]
@@ -194,6 +187,19 @@ class LayerParts:
     hops: dict[str, Array]
     inside: dict[tuple[Slot, int], Exchange]
     sigmas: dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerParts:
+    """What of a step depends on `plan.LAYER_FIELDS` and on the categories of its layers alone.
+
+    base    one plan of each distinct set of those fields
+    listed  the operators behind it
+    """
+
+    base: TrainingPlan
+    listed: Worklist
+    times: LayerTimes
 
 
 STEP_CATEGORIES = (
@@ -270,9 +276,7 @@ def layer_parts(
     chunked = _chunked(model, listed, base, cluster, calibration)
     inside = _inside(step_collectives(model, base), listed, base, cluster, calibration, chunked)
     spreads = {family: filled(value, shape) for family, value in sigmas.items()}
-    return LayerParts(
-        base=base,
-        listed=listed,
+    times = LayerTimes(
         work=work,
         weights=weights,
         families=families,
@@ -282,3 +286,4 @@ def layer_parts(
         inside=inside,
         sigmas=spreads,
     )
+    return LayerParts(base, listed, times)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, filled, shape_of, varying
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import Memory, memory
+from predictor.memory import Memory, kept_by, memory
 from predictor.models import CONVENTIONS, Model, hardware_flop_per_token, model_flop_per_token
 from predictor.plans import (
     LINE,
@@ -86,8 +86,9 @@ class TrainingPrediction:
         if self.need is not None:
             return self.need
         # A single plan is its own layers' base.
-        operators = None if self.plan.shape else list(self.operators)
-        return memory(self.model, self.plan, self.calibration.run, operators)
+        plan = self.plan
+        saved = None if plan.shape else kept_by(self.operators, self.model, plan)
+        return memory(self.model, plan, self.calibration.run, saved)
 
     @property
     def p_oom(self) -> Array:

@@ -40,8 +40,8 @@ def _overlapped(
     """
     run = calibration.run
     found: dict[tuple[Slot, int], Exchange] = {}
-    for number, ((slot, at), exchange) in enumerate(own.inside.items()):
-        (other, _), hides = list(beside.inside.items())[number]
+    for number, ((slot, at), exchange) in enumerate(own.times.inside.items()):
+        (other, _), hides = list(beside.times.inside.items())[number]
         if slot.kind != "tp" or slot.behind == PASSES:
             found[(slot, at)] = exchange
             continue
@@ -56,7 +56,7 @@ def _overlapped(
         found[(shown, count)] = replace(
             exchange, time=np.minimum(now, then), window=0.0 * exchange.time
         )
-    return replace(own, inside=found)
+    return replace(own, times=replace(own.times, inside=found))
 
 
 def _parts(

@@ -180,3 +180,12 @@ def test_distinct_rows_of_more_combinations_than_numbers() -> None:
     first, inverse = distinct_rows([other, *[column] * 11])
     assert sorted(first.tolist()) == list(range(65))
     assert sorted(inverse.tolist()) == list(range(65))
+
+
+def test_joined_tables_have_zeros_for_what_one_lacks_in_the_order_of_each() -> None:
+    one = Outer(np.ones(2), "a", (), {"x": np.ones(2), "z": np.full(2, 3.0)})
+    other = Outer(np.ones(3), "a", (), {"x": np.ones(3), "y": np.full(3, 2.0), "z": np.ones(3)})
+    found = join([one, other], [2, 3]).table
+    assert list(found) == ["x", "y", "z"]
+    assert list(np.asarray(found["y"])) == [0.0, 0.0, 2.0, 2.0, 2.0]
+    assert list(np.asarray(found["z"])) == [3.0, 3.0, 1.0, 1.0, 1.0]

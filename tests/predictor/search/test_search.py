@@ -13,8 +13,9 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.given import read_given
 from predictor.errors import InputError
-from predictor.plans.rules import check, feasible
-from predictor.plans.training import NUMERIC_FIELDS
+from predictor.memory import UNHELD, memory
+from predictor.plans.rules import check, feasible, training_rules
+from predictor.plans.training import NUMERIC_FIELDS, TrainingPlan
 from predictor.search.axes import gpu_counts
 from predictor.search.contenders import frontier
 from predictor.search.layouts import _Search, search_train
@@ -325,3 +326,15 @@ def test_plans_are_ranked_by_their_p95_where_machines_vary() -> None:
         assert found.ranked[position] == pytest.approx(p95, rel=1e-9)
     with pytest.raises(InputError, match="variation"):
         search({**fields, "variation": "wild"})
+
+
+@pytest.mark.parametrize("name", UNHELD)
+def test_what_hides_communication_changes_neither_laws_nor_memory(name: str) -> None:
+    plan = TrainingPlan(tp=2.0, pp=2.0, dp=4.0, micro_batch=1.0, global_batch=64.0, seq_len=4096.0)
+    there, other = plan, replace(plan, **{name: not getattr(plan, name)})
+    for model in (LLAMA, MIXTURE):
+        held = [memory(model, one, KERNELS.run) for one in (there, other)]
+        assert held[0].peak == held[1].peak
+        assert held[0].host == held[1].host
+        laws = [training_rules(one, model) for one in (there, other)]
+        assert [bool(law.broken) for law in laws[0]] == [bool(law.broken) for law in laws[1]]

@@ -417,6 +417,16 @@ def _with_links(sigmas: dict[str, Array], links: _Links) -> dict[str, Array]:
     return {**sigmas, links.family: np.maximum(known, links.sigma)}
 
 
+def _played(parts: Parts, passes: Passes, links: _Links) -> tuple[Passes, Array, Array]:
+    """Passes with what they hand on, and of all micro-batches through the pipeline the time without
+    links and what links add to it [s]."""
+    busy = pipeline_time(parts.schedule, passes, parts.m, parts.vpp)
+    passes = replace(passes, transfer=links.transfer, latency=links.latency)
+    if not np.any(passes.hop):
+        return passes, busy, np.zeros_like(busy)
+    return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
+
+
 def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     """Put a step together.
 
@@ -435,9 +445,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     links = _links(book)
 
     m, present = parts.m, parts.at.count > 0
-    busy = pipeline_time(parts.schedule, passes, m, parts.vpp)
-    passes = replace(passes, transfer=links.transfer, latency=links.latency)
-    waits = pipeline_time(parts.schedule, passes, m, parts.vpp) - busy
+    passes, busy, waits = _played(parts, passes, links)
     slowest = np.argmax(np.where(present, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:

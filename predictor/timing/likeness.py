@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,6 +23,7 @@ LIKENESS = 0.3
 tables left out with their architecture: anything from 0.15 to 0.6 errs alike)."""
 
 
+@lru_cache(maxsize=8)
 def traits(accelerator: Accelerator) -> tuple[float, ...]:
     """What kernels of an accelerator live on, as logarithms: arithmetic over bandwidth, bandwidth
     of the cache over that of memory, arithmetic of a processor per clock. NaN where unknown."""

@@ -19,7 +19,6 @@ from predictor.catalog import (
 from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans import FIT
-from predictor.variation import SHAPED, Loads, busiest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,6 @@ def habits_of(filler: Filler, model: Model) -> Habits:
     asked = filler.values.get("recompute") == FIT
     if settings.get("reshard") == WITHOUT_PP:
         settings["reshard"] = int(filler.values.get("pp") or 1) == 1
-    if settings.get("expert_load") == PADDED:
-        settings["expert_load"] = _busiest_expert(model) if model.is_moe else 1.0
     return Habits(
         label=label,
         settings=settings,
@@ -66,17 +63,6 @@ def habits_of(filler: Filler, model: Model) -> Habits:
         recompute=FIT if asked else usual,
         means=means,
     )
-
-
-PADDED = "padded"
-"""Habit of giving every expert as much room and work as the busiest has."""
-
-
-def _busiest_expert(model: Model) -> float:
-    """Tokens of the busiest expert over the mean, where loads are as uneven as `expert_loads zipf`
-    has them."""
-    loads = Loads("zipf", SHAPED["zipf"])
-    return round(busiest(loads, model.num_experts, model.top_k, model.num_experts).load, 2)
 
 
 def recipe(

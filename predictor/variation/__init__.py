@@ -6,7 +6,6 @@ Apart from what we do not know (`low` and `high` of a prediction): this is what 
 from predictor.variation.composition import Meeting, Waiting, waiting
 from predictor.variation.experts import (
     LOAD_KEYS,
-    SHAPED,
     Busiest,
     Loads,
     busiest,
@@ -36,7 +35,6 @@ __all__ = [
     "NONE",
     "PACKED_FIELDS",
     "PACKING_KEYS",
-    "SHAPED",
     "SILENT",
     "TERMS",
     "Busiest",

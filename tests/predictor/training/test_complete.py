@@ -211,18 +211,6 @@ def test_weights_stay_gathered_under_a_pipeline() -> None:
     assert complete(**own, pp=2, reshard=True).plan.reshard is True
 
 
-def test_padded_experts_all_work_as_much_as_the_busiest() -> None:
-    """Zipf's law of exponent 0.6 over 8 experts: the first has 1 / sum(i^-0.6) of the tokens, 2.03
-    times the mean; frameworks that do not pad wait for the busiest rank only."""
-    model = "mixtral-8x7b"
-    share = 1.0 / sum(i**-0.6 for i in range(1, 9))
-    padded = complete(framework="kempnerforge", model=model)
-    assert padded.plan.expert_load == pytest.approx(8 * share, abs=0.01)
-    assert complete(framework="torchtitan", model=model).plan.expert_load < 1.2
-    assert complete(framework="kempnerforge", model=model, expert_load=1).plan.expert_load == 1
-    assert complete(framework="kempnerforge", model="llama3-8b").plan.expert_load == 1.0
-
-
 def test_what_stops_early_is_a_habit() -> None:
     """PyTorch's checkpoints and compiled programs leave out the end; Megatron Core's do not."""
     for framework, early in (("torchtitan", True), ("maxtext", True), ("megatron-lm", False)):

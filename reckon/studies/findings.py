@@ -89,11 +89,12 @@ def _layouts(own: pd.DataFrame) -> pd.Series:
 def deep_pipelines(ask: Ask) -> Found:
     """GPT-3 on H200: pp 16 and 32 are throttled for longer than tp 8 x pp 4."""
     held = _layouts(ask.sweep("optimization-sweep-h200"))
-    deep = min(held[2, 16], held[1, 32])
-    status = YES if deep > held[8, 4] else NO
+    longer = [held[deep] > held[8, 4] for deep in ((2, 16), (1, 32))]
+    status = YES if all(longer) else SIGN if any(longer) else NO
     told = held.reset_index().to_dict("records")
     text = ", ".join(f"tp{one['tp']} pp{one['pp']} {one['held_share']:.0%}" for one in told)
-    return status, f"{text} of the time", ""
+    why = "one of the two alone: the bubble of more stages is cool"
+    return status, f"{text} of the time", "" if status == YES else why
 
 
 def micro_batches(ask: Ask) -> Found:

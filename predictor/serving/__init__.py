@@ -17,7 +17,8 @@ from predictor.serving.doubts import Mixture, mixture
 from predictor.serving.events import Served, serve
 from predictor.serving.fleet import Fleet, FleetServed, serve_fleet
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
-from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED, Line, Pass
+from predictor.serving.parts import Line, Pass
+from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
 from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
 from predictor.serving.prediction import (
     BREAKDOWN,

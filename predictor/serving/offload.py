@@ -20,7 +20,7 @@ from predictor.hardware import Accelerator, Cluster
 from predictor.memory import node_memory, weight_bytes
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.serving.passes import COMPUTE, Pass
+from predictor.serving.parts import COMPUTE, Pass
 from predictor.work import index_bytes, kv_token_bytes, state_bytes
 
 LINKS = ((2022.0, 25e9), (np.inf, 55e9))

@@ -6,7 +6,7 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,44 +14,30 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
-from predictor.models import Model, Tower, around_layers, encoder
+from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan, in_chunks, runnable
+from predictor.serving.calls import communication
 from predictor.serving.kernels import as_run, beside_routed
+from predictor.serving.parts import TERMS, Line, Pass
 from predictor.timing import (
     BOUNDS,
     Calibration,
     Timing,
-    collective_time,
     operator_times,
     peak_of,
 )
 from predictor.work import (
-    Collective,
-    Group,
     Operator,
     decode_attention,
     end_operators,
     layer_operators,
     pass_collectives,
-    pass_groups,
     prefill_attention,
 )
-
-COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
-COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")
-TERMS = (*COMPUTE, *COMMUNICATION)
-"""Terms of a pass on the device; they add up to its time there."""
-
-CUSTOM_LIMIT = 8 * 2.0**20
-"""Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and
-TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
 
 STEPS_LISTED = 8
 """Nodes of the Gauss-Legendre rule that sums decode passes over a growing context; the time of
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
-
-THROUGHPUT, LOW_LATENCY = "alltoall.deepep_", "alltoall.deepep_ll_"
-"""DeepEP's exchanges of tokens, by what they are made for."""
 
 GROUPED = "deepgemm"
 """Library of the experts behind DeepEP (sgl-project/sglang, layers/moe/ep_moe/layer.py)."""
@@ -66,74 +52,6 @@ are integrated by the rule from `STEPS_LISTED` on."""
 
 Index = npt.NDArray[np.intp]
 Builder = Callable[[ServingPlan, list[Numeric]], list[Operator]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """One operator of a pass, of a single plan: executions, seconds of all of them, what bounds
-    it, by how much ideal compute time exceeds ideal memory time (a ratio), how it is known."""
-
-    name: str
-    op: str
-    count: float
-    time: Array
-    bound: str
-    intensity: float
-    pedigree: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pass:
-    """Device time of a pass by term of `TERMS` [s], kernels launched, seconds and sigma by family
-    of the fits; arrays of the plans' shape. `lines` lists its operators where there is one plan."""
-
-    terms: dict[str, Array]
-    kernels: Array
-    families: dict[str, tuple[Array, Array]]
-    lines: tuple[Line, ...] = ()
-
-    @property
-    def compute(self) -> Array:
-        """Kernels of the model [s]."""
-        return np.asarray(sum(self.terms[name] for name in COMPUTE))
-
-    @property
-    def communication(self) -> Array:
-        """Collectives [s]."""
-        return np.asarray(sum(self.terms[name] for name in COMMUNICATION))
-
-    def plus(self, other: Pass) -> Pass:
-        """Both passes, one after the other."""
-        families = dict(self.families)
-        for name, (time, sigma) in other.families.items():
-            known = families.get(name)
-            pair = (time, sigma)
-            families[name] = (
-                pair
-                if known is None
-                else (
-                    known[0] + time,
-                    np.maximum(known[1], sigma),
-                )
-            )
-        return Pass(
-            {name: self.terms[name] + other.terms[name] for name in TERMS},
-            self.kernels + other.kernels,
-            families,
-            self.lines + other.lines,
-        )
-
-    def times(self, factor: Numeric) -> Pass:
-        """The same pass, `factor` times."""
-        return Pass(
-            {name: value * factor for name, value in self.terms.items()},
-            self.kernels * factor,
-            {name: (time * factor, sigma) for name, (time, sigma) in self.families.items()},
-            tuple(
-                replace(line, time=line.time * factor, count=line.count * float(factor))
-                for line in self.lines
-            ),
-        )
 
 
 def term_of(operator: Operator) -> str:
@@ -304,111 +222,6 @@ def _intensity(operator: Operator, accelerator: Accelerator) -> float:
     return float(np.mean(compute / (np.asarray(operator.bytes) / accelerator.bandwidth)))
 
 
-def _call(
-    one: Collective,
-    group: Group,
-    plan: ServingPlan,
-    cluster: Cluster,
-    calibration: Calibration,
-    captured: Numeric,
-) -> tuple[Array, Array]:
-    """Time of one call of a collective [s] and its log-standard-deviation."""
-    if one.op.startswith(THROUGHPUT):
-        return _exchanged(one, group, cluster, calibration, captured)
-    time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
-    if one.op == "allreduce" and plan.allreduce == "custom":
-        inside = cluster.tiers[0].size
-        near = Group(np.minimum(group.size, inside), group.stride)
-        small, spread = _own_allreduce(
-            one.bytes, near, plan.library, cluster, calibration, captured
-        )
-        taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
-        time = np.where(taken, np.minimum(small, time), time)
-        sigma = np.where(taken, spread, sigma)
-    return time, sigma
-
-
-def _communication(
-    found: list[Collective],
-    plan: ServingPlan,
-    cluster: Cluster,
-    calibration: Calibration,
-    captured: Numeric,
-) -> Pass:
-    """Time the collectives of a pass; small all-reduces inside a node are the engine's own kernels
-    where the plan says so, as they run inside or outside a captured graph (`captured` 1 or 0)."""
-    shape = plan.shape
-    zero = np.zeros(shape)
-    terms = dict.fromkeys(TERMS, zero)
-    kernels = zero
-    families: dict[str, tuple[Array, Array]] = {}
-    ranks = pass_groups(plan)
-    known: dict[Hashable, tuple[Array, Array]] = {}
-    for one in found:
-        group = ranks[one.group]
-        if not np.any(np.asarray(one.count) * (np.asarray(group.size) > 1)):
-            continue
-        if one.call not in known:
-            known[one.call] = _call(one, group, plan, cluster, calibration, captured)
-        time, sigma = known[one.call]
-        name = "pp" if one.op == "p2p" else ("ep" if one.name.startswith("moe.") else "tp")
-        if one.name == "moe.reduce":
-            name = "tp"
-        spent = np.broadcast_to(time * one.count, shape)
-        terms[f"{name}_communication"] = terms[f"{name}_communication"] + spent
-        kernels = kernels + np.where(np.asarray(group.size) > 1, one.count, 0.0)
-        before, most = families.get(one.op, (zero, zero))
-        families[one.op] = (before + spent, np.maximum(most, sigma))
-    return Pass(terms, kernels, families)
-
-
-def _own_allreduce(
-    moved: Numeric,
-    group: Group,
-    library: str,
-    cluster: Cluster,
-    calibration: Calibration,
-    captured: Numeric,
-) -> tuple[Array, Array]:
-    """Time and spread of an engine's own all-reduce, inside captured graphs or outside."""
-    whose = "" if library == "neutral" else f".{library}"
-    return _either(
-        lambda: collective_time(f"allreduce.custom{whose}", moved, group, cluster, calibration),
-        lambda: collective_time(
-            f"allreduce.custom-eager{whose}", moved, group, cluster, calibration
-        ),
-        captured,
-    )
-
-
-def _exchanged(
-    one: Collective, group: Group, cluster: Cluster, calibration: Calibration, captured: Numeric
-) -> tuple[Array, Array]:
-    """Time and spread of DeepEP's exchange: inside captured graphs its kernels for low latency, by
-    which every copy of a token goes by itself."""
-    quick = one.op.replace(THROUGHPUT, LOW_LATENCY)
-    return _either(
-        lambda: collective_time(quick, one.bytes, group, cluster, calibration),
-        lambda: collective_time(one.op, one.bytes, group, cluster, calibration, one.copies),
-        captured,
-    )
-
-
-def _either(
-    within: Callable[[], tuple[Array, Array]],
-    outside: Callable[[], tuple[Array, Array]],
-    captured: Numeric,
-) -> tuple[Array, Array]:
-    """Time and spread of a kernel inside captured graphs or outside (`captured` 1 or 0)."""
-    inside = np.asarray(captured) > 0
-    if np.all(inside):
-        return within()
-    if not np.any(inside):
-        return outside()
-    (one, sigma), (other, wider) = within(), outside()
-    return np.where(inside, one, other), np.where(inside, sigma, wider)
-
-
 def body(
     model: Model,
     cluster: Cluster,
@@ -422,7 +235,7 @@ def body(
 ) -> Pass:
     """A pass over `tokens` tokens of one replica that yields `rows` rows of logits, without the
     attention cores; floats or arrays of the plans' shape."""
-    layers = _layers(model, cluster, plan, tokens, calibration, sustained)
+    layers = layers_of(model, cluster, plan, tokens, calibration, sustained)
     ends = _kernels(
         build=lambda p, q: end_operators(model, p, q[0], q[1]),
         plan=plan,
@@ -434,12 +247,12 @@ def body(
         sustained=sustained,
     )
     moved = pass_collectives(model, plan, tokens, rows)
-    talk = _communication(moved, plan, cluster, calibration, captured)
+    talk = communication(moved, plan, cluster, calibration, captured)
     # Passes that decode have too few tokens to cut.
     if sustained and np.any(np.asarray(plan.expert_chunks) > 1) and model.is_moe:
         small = replace(plan, expert_load=plan.expert_load / plan.expert_chunks)
-        part = _layers(model, cluster, small, tokens, calibration, sustained).plus(
-            _communication(
+        part = layers_of(model, cluster, small, tokens, calibration, sustained).plus(
+            communication(
                 pass_collectives(model, small, tokens, rows), small, cluster, calibration, captured
             )
         )
@@ -458,7 +271,7 @@ def _overlapped(talk: Pass, layers: Pass, part: Pass, chunks: Numeric) -> Pass:
     return replace(talk, terms={**talk.terms, name: shown})
 
 
-def _layers(
+def layers_of(
     model: Model,
     cluster: Cluster,
     plan: ServingPlan,
@@ -478,46 +291,6 @@ def _layers(
         accelerator=cluster.accelerator,
         calibration=calibration,
         sustained=sustained,
-    )
-
-
-def encoding(
-    model: Model, cluster: Cluster, plan: ServingPlan, tiles: Numeric, calibration: Calibration
-) -> Pass:
-    """The second tower over so many tiles of one replica, with what is before and behind its
-    layers at their pace. It is in 16 bits, and as divided as the language model where that divides
-    its heads, else on every rank whole (vLLM's and SGLang's towers)."""
-    tower = model.tower
-    assert tower is not None
-    own, one = encoder(tower), tower_plan(plan, tower)
-    some = np.asarray(tiles) > 0
-    tiles = np.where(some, tiles, 1.0)
-    tokens = tiles * float(tower.patches)
-    cores = prefill_cores(
-        own, cluster, one, tiles, float(tower.patches), 0.0, calibration, sustained=True
-    )
-    moved = [c for c in pass_collectives(own, one, tokens, 0.0) if c.name.split(".")[0] in INSIDE]
-    talk = _communication(moved, one, cluster, calibration, 0.0)
-    layers = _layers(own, cluster, one, tokens, calibration, True)
-    more = 1.0 + around_layers(tower, model.hidden) / tower.layers
-    return layers.plus(cores).plus(talk).times(np.where(some, more, 0.0))
-
-
-INSIDE = ("attention", "mlp")
-"""First parts of the names of collectives inside layers."""
-
-
-def tower_plan(plan: ServingPlan, tower: Tower) -> ServingPlan:
-    """The plan of a second tower."""
-    whole = tower.heads % np.maximum(np.asarray(plan.tp), 1.0) == 0
-    return replace(
-        plan,
-        tp=np.where(whole, plan.tp, 1.0),
-        dp=1.0,
-        ep=1.0,
-        adapters=0.0,
-        weights=plan.half,
-        narrowed="linear",
     )
 
 

@@ -23,18 +23,16 @@ from predictor.serving.apart import (
     transfer_time,
     worker,
 )
+from predictor.serving.encoding import encoding
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies, prompt_time
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
+from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.passes import (
-    COMMUNICATION,
     STEPS_LISTED,
-    TERMS,
-    Pass,
     adapted,
     body,
     decode_cores,
-    encoding,
     prefill_cores,
     steps,
 )

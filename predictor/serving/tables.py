@@ -16,7 +16,8 @@ from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
 from predictor.serving.latency import DeviceTime, Work, decode_time, prompt_time
 from predictor.serving.offload import with_decoding
-from predictor.serving.passes import Pass, adapted, body, decode_cores
+from predictor.serving.parts import Pass
+from predictor.serving.passes import adapted, body, decode_cores
 from predictor.serving.prediction import products, prompt_pass, slack
 from predictor.timing import Calibration, EngineParameters
 

@@ -31,7 +31,8 @@ from predictor.serving.completion import complete_serving
 from predictor.serving.events import serve
 from predictor.serving.kernels import headwise_time, matvec_time
 from predictor.serving.latency import DeviceTime, Work, decode_time, latencies, prompt_time
-from predictor.serving.passes import COMMUNICATION, TERMS, Pass, body, prefill_cores
+from predictor.serving.parts import COMMUNICATION, TERMS, Pass
+from predictor.serving.passes import body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass, spread_of
 from predictor.serving.reading import ReadTable, Waiting, queue, read_table
 from predictor.serving.tables import PassTable, between, pass_table

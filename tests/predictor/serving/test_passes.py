@@ -10,7 +10,8 @@ from predictor.catalog.artifacts import load
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan, runnable
 from predictor.serving.kernels import beside_routed, matvec_time
-from predictor.serving.passes import TERMS, body, decode_cores, prefill_cores, steps
+from predictor.serving.parts import TERMS
+from predictor.serving.passes import body, decode_cores, prefill_cores, steps
 from predictor.serving.prediction import predict_inference
 from predictor.work.primitives import Operator
 from predictor.work.serving import (

@@ -307,6 +307,17 @@ def _tuned(table: pd.DataFrame) -> pd.DataFrame:
     return table[(joined["latency_us"] <= MISTUNED * joined["least"]).to_numpy()]
 
 
+EXPERT_SIZES = {
+    "num_tokens": "m",
+    "inter_size": "n",
+    "hidden_size": "k",
+    "num_experts": "experts",
+    "topk": "topk",
+    "moe_tp_size": "moe_tp",
+    "moe_ep_size": "moe_ep",
+}
+"""Columns of tables of experts, and what they are called here."""
+
 WALKING = "triton|min_latency"
 """Kernels of TensorRT-LLM that walk over the rows of all ranks, as those of other libraries do."""
 
@@ -319,17 +330,8 @@ def experts(path: Path) -> pd.DataFrame:
     table = table[(table["distribution"] == "balanced") & table["power"].isna()]
     divided = (table["dir_backend"] == "trtllm") & (table["moe_ep_size"] > 1)
     table = table[~(divided & table["kernel_source"].str.contains(WALKING))]
-    names = {
-        "num_tokens": "m",
-        "inter_size": "n",
-        "hidden_size": "k",
-        "num_experts": "experts",
-        "topk": "topk",
-        "moe_tp_size": "moe_tp",
-        "moe_ep_size": "moe_ep",
-    }
     table = table.assign(
-        **{new: table[old].astype(float) for old, new in names.items()},
+        **{new: table[old].astype(float) for old, new in EXPERT_SIZES.items()},
         latency_us=table["latency"].astype(float) * 1e3,
         dtype=table["moe_dtype"].map(DTYPES),
         kernel=experts_kernel(
@@ -340,7 +342,7 @@ def experts(path: Path) -> pd.DataFrame:
         source="aiconfigurator",
         op="moe_gemm",
     )
-    return _tuned(_by_library(table[table["dtype"].notna()], [*names.values(), "kernel"]))
+    return _tuned(_by_library(table[table["dtype"].notna()], [*EXPERT_SIZES.values(), "kernel"]))
 
 
 def _by_library(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

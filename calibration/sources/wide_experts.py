@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from calibration.sources.aiconfigurator import ACCELERATORS, LINKS
+from calibration.sources.aiconfigurator import ACCELERATORS, EXPERT_SIZES, LINKS
 from calibration.sources.exchanges import known
 from calibration.sources.expert_kernels import OWN
 
@@ -30,18 +30,9 @@ def grouped(folder: Path) -> pd.DataFrame:
     table = pd.concat([pd.read_parquet(folder / name) for name in TABLES], ignore_index=True)
     table = table.assign(accelerator=table["device"].map(ACCELERATORS))
     table = table[table["accelerator"].notna() & (table["distribution"] == "uniform")]
-    names = {
-        "num_tokens": "m",
-        "inter_size": "n",
-        "hidden_size": "k",
-        "num_experts": "experts",
-        "topk": "topk",
-        "moe_tp_size": "moe_tp",
-        "moe_ep_size": "moe_ep",
-    }
-    sizes = {new: table[old].astype(float) for old, new in names.items()}
+    sizes = {new: table[old].astype(float) for old, new in EXPERT_SIZES.items()}
     table = table.assign(**sizes, latency_us=table["latency"] * 1e3, dtype=table["moe_dtype"])
-    keys = ["accelerator", "dtype", *names.values()]
+    keys = ["accelerator", "dtype", *EXPERT_SIZES.values()]
     rows = table.groupby(keys, observed=True)["latency_us"].min().reset_index()
     return rows.assign(op="moe_gemm", kernel=OWN, framework=LIBRARY, source="aiconfigurator")
 

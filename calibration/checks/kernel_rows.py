@@ -100,9 +100,7 @@ def held(table: pd.DataFrame) -> pd.Series:
     """Whether each row ran long enough for the clocks to settle under the power limit: those whose
     power was measured, which takes sensors 0.3 s and more (ai-dynamo/aiconfigurator's runs with
     power; NVML averages over up to a second)."""
-    if "power_w" not in table:
-        return pd.Series(False, table.index)
-    return pd.to_numeric(table["power_w"], errors="coerce") > 0
+    return table["power_w"] > 0
 
 
 def _accelerator(name: str, devices: Mapping[str, Accelerator]) -> Accelerator | None:

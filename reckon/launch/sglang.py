@@ -65,6 +65,7 @@ QUANTIZED: dict[str | None, tuple[str, ...]] = {
 }
 """Data types of the weights, and SGLang's methods."""
 
+A2A = "--moe-a2a-backend"
 STEPS, TOKENS = "--speculative-num-steps", "--speculative-num-draft-tokens"
 
 
@@ -124,9 +125,11 @@ ENTRIES: tuple[Entry, ...] = (
     Cases(
         ("exchange",),
         (
-            (("deepep",), {"--moe-a2a-backend": "deepep"}),
+            (("deepep",), {A2A: ("deepep", "deepep_v2", "mooncake", "nixl")}),
+            (("nvlink",), {A2A: "flashinfer"}),
+            (("alltoall",), {A2A: ("mori", "megamoe", "ascend_fuseep")}),
             (("deepep",), {"--enable-deepep-moe": True}),
-            (("gather",), {"--moe-a2a-backend": "none"}),
+            (("gather",), {A2A: "none"}),
             ((None,), {}),
         ),
     ),

@@ -31,6 +31,9 @@ from reckon.launch.manifest import read_lines
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth
 
 ALL_TO_ALL = "--all2all-backend"
+NVLINK = (
+    "flashinfer_all2allv", "flashinfer_nvlink_one_sided", "flashinfer_nvlink_two_sided",
+)  # fmt: skip
 EXPERTS = "--enable-expert-parallel"
 GUESSES = "--speculative-config"
 COMPILATION, FUSED = "--compilation-config", "fuse_allreduce_rms"
@@ -126,7 +129,8 @@ ENTRIES: tuple[Entry, ...] = (
         (
             (("gather",), {ALL_TO_ALL: ("allgather_reducescatter", "naive")}),
             (("deepep",), {ALL_TO_ALL: ("deepep_high_throughput", "deepep_low_latency")}),
-            (("nvlink",), {ALL_TO_ALL: ("flashinfer_all2allv", "flashinfer_nvlink_one_sided")}),
+            (("nvlink",), {ALL_TO_ALL: NVLINK}),
+            (("alltoall",), {ALL_TO_ALL: ("pplx", "mori", "nixl_ep")}),
             ((None,), {}),
         ),
     ),

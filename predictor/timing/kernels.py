@@ -21,7 +21,7 @@ from predictor.timing.calibration import (
     shape_keys,
 )
 from predictor.timing.features import ideal
-from predictor.timing.likeness import traits
+from predictor.timing.likeness import per_clock
 from predictor.timing.roofline import least_time
 from predictor.timing.shapes import Ideal, Shapes, columns, kind_of
 from predictor.work import Operator
@@ -223,11 +223,11 @@ def _eased(y: Array, found: Ideal, model: EfficiencyModel, accelerator: Accelera
     exponentials, issue, is as fast here and hides behind the products."""
     if model.kin is None:
         return y
-    slower = np.nan_to_num(traits(accelerator)[2] - model.kin.traits[2])
-    if slower >= 0.0:
+    slower = np.nan_to_num(np.log(per_clock(accelerator)) - model.kin.traits[2])
+    if np.all(slower >= 0.0):
         return y
-    least = np.minimum(y, NARROW)
-    return np.where(_compute_bound(found), np.maximum(y + slower, least), y)
+    eased = np.maximum(y + np.minimum(slower, 0.0), np.minimum(y, NARROW))
+    return np.where(_compute_bound(found), eased, y)
 
 
 def _among(

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
 
 
@@ -23,6 +24,12 @@ LIKENESS = 0.3
 tables left out with their architecture: anything from 0.15 to 0.6 errs alike)."""
 
 
+def per_clock(accelerator: Accelerator) -> Numeric:
+    """16-bit arithmetic of a processor per clock [FLOP]; NaN where unknown."""
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    return half / (accelerator.sms * accelerator.clock)
+
+
 @lru_cache(maxsize=8)
 def traits(accelerator: Accelerator) -> tuple[float, ...]:
     """What kernels of an accelerator live on, as logarithms: arithmetic over bandwidth, bandwidth
@@ -31,7 +38,7 @@ def traits(accelerator: Accelerator) -> tuple[float, ...]:
     found = (
         half / accelerator.bandwidth,
         accelerator.l2_bandwidth / accelerator.bandwidth,
-        half / (accelerator.sms * accelerator.clock),
+        per_clock(accelerator),
     )
     return tuple(float(np.mean(np.log(ratio))) for ratio in found)
 

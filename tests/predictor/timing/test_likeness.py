@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.arrays import weighted_median
+from predictor.catalog.artifacts import load
 from predictor.hardware import Accelerator
 from predictor.timing import Calibration, EfficiencyModel, Kin, Shapes, shape_times, traits
 from predictor.timing.features import ideal
-from predictor.timing.likeness import likeness
+from predictor.timing.likeness import likeness, per_clock
 
 A100, H100, A40 = (
     catalog.accelerator(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "A40-48GB")
@@ -116,3 +117,21 @@ def test_a_joined_cast_saves_its_launch_and_traffic_and_no_more() -> None:
     assert apart[-1] - joined[-1] == pytest.approx(saved[-1], rel=1e-6)
     neutral = shape_times(replace(PRODUCTS, joined=1.0), H100, calibration)[0]
     assert (neutral >= joined).all()
+
+
+def test_narrow_matrix_units_hide_what_is_beside_them() -> None:
+    """H20 is H100's die with a quarter of the arithmetic per clock: attention over a long prompt
+    takes near the time of its products there, far from it on H100; whatever stands beside it."""
+    kernels = load("kernels-only")
+    narrow, wide = (catalog.accelerator(name) for name in ("H20-96GB", "H100-SXM5-80GB"))
+    s, heads, d = np.array([16384.0]), np.array([32.0]), np.array([128.0])
+    one = 0.0 * s
+    flop, moved = 2.0 * heads * s**2 * d, 8.0 * s * heads * d
+    shapes = Shapes("attention_prefill", "bf16", ("flash",), one, s, s, d, heads, flop, moved)
+    shares = [
+        float(flop[0] / device.peak["bf16"] / shape_times(shapes, device, kernels)[0][0])
+        for device in (narrow, wide)
+    ]
+    assert 0.85 < shares[0] <= 1.0
+    assert shares[1] < 0.8
+    assert float(per_clock(narrow)) < 0.3 * float(per_clock(wide))

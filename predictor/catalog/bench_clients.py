@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,6 +9,7 @@ from predictor.catalog import tables
 from predictor.catalog.filling import Default
 from predictor.catalog.software import version_of
 from predictor.errors import unknown
+from predictor.records import dataclass
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ binomial (Stapper 1983); dies per wafer: de Vries 2005, eq. 2. Floats or arrays,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from predictor.arrays import Array, Numeric
 from predictor.catalog import tables
 from predictor.catalog.technology import overridden, read_table
 from predictor.hardware import Derived
+from predictor.records import dataclass
 from predictor.units import MM2
 
 HOURS = 8766.0

@@ -5,7 +5,6 @@ record of what was filled in. One mechanism, for training and serving.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from predictor.catalog.model_names import unlike_catalog
 from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
+from predictor.records import dataclass
 
 STORED = "config.json's quantization_config"
 """How rules begin by which a model's own file decides."""

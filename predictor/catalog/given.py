@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from predictor.catalog.specs import Spec, TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.plans import NUMERIC_FIELDS, TRAINING_FIELDS, WORDS
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

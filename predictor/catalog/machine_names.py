@@ -7,13 +7,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from predictor.catalog import tables
 from predictor.catalog.model_names import NAMED, words
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 VENDORS = re.compile(
     r"\b(nvidia|amd|intel|google|aws|tesla|geforce|instinct|habana|quadro|accelerators?|gpus?)\b"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from predictor.catalog import tables
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 NAMED = "the model's name"
 """How rules begin by which words of a name decide."""

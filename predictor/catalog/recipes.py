@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from predictor.catalog.tables import data_dir
 from predictor.plans import RECOMPUTE_MODULES
+from predictor.records import dataclass
 
 NEAR = 6
 """Months from a release within which a recipe is taken to say the same."""

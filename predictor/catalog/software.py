@@ -9,7 +9,7 @@ holds decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from predictor.catalog.filling import Default
 from predictor.errors import InputError, unknown
 from predictor.hardware import Accelerator
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.units import GIB
 
 NEWEST = "neutral"

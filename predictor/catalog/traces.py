@@ -16,7 +16,6 @@ import csv
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.files import unpacked
+from predictor.records import dataclass
 
 BLOCK = 512.0
 """Tokens that one of Mooncake's hashes stands for (Qin et al. 2024, trace of FAST '25)."""

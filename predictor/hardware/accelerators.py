@@ -7,12 +7,12 @@ of one broadcast shape, so that a sweep over machines is one call.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 L2_BYTES_PER_CLOCK_PER_SM = 32.0
 """Achievable L2 read rate of NVIDIA and AMD data-centre parts, bytes per clock and SM; about 5 TB/s

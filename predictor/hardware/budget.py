@@ -13,7 +13,7 @@ all machines share, by their keys in `data/technology/assumptions.yaml`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from predictor.errors import InputError
 from predictor.hardware.accelerators import L2_BYTES_PER_CLOCK_PER_SM, Accelerator, matrix_energy
 from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
+from predictor.records import dataclass
 from predictor.units import MM, MM2
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Array
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

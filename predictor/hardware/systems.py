@@ -5,12 +5,11 @@ Everything is in SI, numbers are floats or arrays, as of accelerators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware.accelerators import Accelerator
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,9 +6,9 @@ Numeric fields are floats or arrays of one broadcast shape, in SI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from predictor.arrays import Numeric
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,13 +5,13 @@ module: once for all plans whose layers are alike.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Array, Index, Numeric, mapped
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.work import LAYER_MODULES, Operator, freed
 
 ENDS = ("embedding", "head", "mtp")

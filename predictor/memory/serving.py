@@ -8,8 +8,6 @@ weights and cache alone).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
@@ -19,6 +17,7 @@ from predictor.memory.training import dense_parameters, mixer_parameters, mixtur
 from predictor.models import Model, tower_parameters
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.work import adapter_bytes, kv_token_bytes, state_bytes
 

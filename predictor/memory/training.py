@@ -7,7 +7,6 @@ them); state is 18 bytes per parameter in mixed precision (Rajbhandari et al. 20
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from predictor.memory.kept import Kept, kept_by, on_stages
 from predictor.memory.offload import RESIDENT
 from predictor.models import Model
 from predictor.plans import LINE, SHARDINGS, Stages, TrainingPlan, blocks, in_flight, stages
+from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.work import Held, step_operators
 

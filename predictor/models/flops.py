@@ -6,10 +6,9 @@ comparable with one that counts the same way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from predictor.arrays import Numeric
 from predictor.models.model import Model
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

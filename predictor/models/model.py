@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models.quantization import Quantization
 from predictor.models.tower import Tower
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

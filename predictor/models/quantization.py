@@ -8,11 +8,11 @@ nobody takes them for 16 bits without a word.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from predictor.errors import InputError
 from predictor.precision import PACKED
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

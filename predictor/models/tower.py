@@ -10,8 +10,9 @@ the width of the language model, whose prompt grows by as many tokens (Chen et a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from predictor.records import dataclass
 
 TILE = 448
 """Pixels of a tile's side where the file leaves the size of images open (Qwen-VL): InternVL's."""

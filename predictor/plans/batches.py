@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from predictor.arrays import identity, kind, stack
 from predictor.hardware import Cluster
 from predictor.models import Model
+from predictor.records import dataclass
 
 P = TypeVar("P", covariant=True)
 

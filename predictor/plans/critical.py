@@ -17,11 +17,10 @@ micro-batches just have entered hold the longest: without links always, with the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

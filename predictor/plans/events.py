@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from predictor.plans.folded import Block, Work
 from predictor.plans.schedules import BOTH, SCHEDULES, V
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ and the arithmetic that reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from typing import Any
+
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

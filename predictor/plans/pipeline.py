@@ -6,14 +6,13 @@ there are of each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.models import Model
 from predictor.plans.schedules import BOTH, V
 from predictor.plans.training import TrainingPlan
+from predictor.records import dataclass
 
 STAGES = ("first", "inner", "last")
 

@@ -5,7 +5,6 @@ say.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans.schedules import BOTH, LINE, V
 from predictor.plans.training import TrainingPlan
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

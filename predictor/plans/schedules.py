@@ -14,7 +14,6 @@ GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019; interleaved: Narayanan et
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from predictor.arrays import Array, Numeric
 from predictor.plans import folded
 from predictor.plans.critical import critical_path
 from predictor.plans.folded import Block, Work
+from predictor.records import dataclass
 
 LINE, V, BOTH = "line", "v", "both"
 """Where stages lie: stage k on device k (with chunks, round and round); there and back; from both

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +11,7 @@ from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans.rules import Rule, not_multiple
 from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
+from predictor.records import dataclass
 
 HALVES = ("bf16", "fp16")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 
@@ -11,6 +10,7 @@ import numpy as np
 from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.plans.schedules import SCHEDULES, Schedule
 from predictor.precision import PRECISIONS, Precision
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,10 @@ elementwise over plans.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 
 TRIES = 7
 """Of the search for the clock of a limit; each at least halves what it misses by, most do better

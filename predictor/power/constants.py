@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.power.clock import Curve
+from predictor.records import dataclass
 
 RELATIVE_ENERGY = {
     "fp32": 4.0,

@@ -6,13 +6,14 @@ constant + static + dynamic form of Kandiah et al. 2021 (AccelWattch) and Guerre
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.power.clock import power_at, settled, stretch
 from predictor.power.constants import PowerConstants
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

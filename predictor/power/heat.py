@@ -7,13 +7,13 @@ each warms it by P / (rho c q). Shapes: positions lead, plans follow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Array, Mask, Numeric
 from predictor.power.constants import PowerConstants
 from predictor.power.demand import Drawn, Operating, operating
+from predictor.records import dataclass
 
 AIR = 1160.0
 """Heat that a cubic metre of air takes per kelvin [J/(m³ K)], at 35 °C."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array
+from predictor.records import dataclass
 
 INSTANT, AVERAGED = 0.1, 1.0
 """Windows of a sensor [s]: instantaneous readings; the average that NVML gives from Ampere on (but

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from predictor.power.constants import PowerConstants
 from predictor.power.demand import Activity, demand
 from predictor.power.heat import Chassis, settle
 from predictor.power.phases import AVERAGED, INSTANT, Phase, energy, mean_power, peak_power
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

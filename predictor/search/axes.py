@@ -5,7 +5,6 @@ before it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from predictor.catalog import Given, Range, scale_up
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 
 Columns = dict[str, Array]
 

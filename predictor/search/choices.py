@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from predictor.catalog import scale_up
 from predictor.plans import CP_KINDS, SCHEDULES, V
+from predictor.records import dataclass
 from predictor.search.axes import Columns, Setting
 
 Mask = npt.NDArray[np.bool_]

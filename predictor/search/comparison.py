@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from predictor.arrays import Index
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.search.contenders import varied
 from predictor.search.ranking import SearchResult
 from predictor.timing import Calibration

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan, serving_rules
+from predictor.records import dataclass
 from predictor.search.bounds import Within, further
 from predictor.search.fleet_space import (
     DECODING,

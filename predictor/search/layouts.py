@@ -8,7 +8,7 @@ the Pareto front, nor the best with any of its values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, TrainingPlan
+from predictor.records import dataclass
 from predictor.search.bounds import Within
 from predictor.search.contenders import Contenders, frontier
 from predictor.search.narrowing import Narrowing, asked, chunks

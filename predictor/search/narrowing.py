@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from predictor.catalog import Range, scale_up
 from predictor.errors import InputError
 from predictor.memory import UNHELD, Kept, host_room, kept_by, memory
 from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, any_broken, training_rules
+from predictor.records import dataclass
 from predictor.search.axes import Setting
 from predictor.search.bounds import Within, further
 from predictor.search.conflict import Conflict

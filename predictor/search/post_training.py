@@ -11,7 +11,6 @@ that train to those that serve in each (Hu et al. 2024, OpenRLHF, arXiv 2405.111
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.serving import Client, complete_serving, one_by_one
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
+from predictor.records import dataclass
 from predictor.search.space import Block
 from predictor.timing import Calibration
 from predictor.training import Frame, LayerParts

@@ -7,7 +7,7 @@ of worker; every number of workers beside every layout is then looked up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_NUMBERS, ServingPlan
+from predictor.records import dataclass
 from predictor.serving.apart import transfer_time
 from predictor.serving.capacities import LOADS, Capacity, Promise, poisson_quantile
 from predictor.serving.latency import decode_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.records import dataclass
 from predictor.serving.clients import VARIATION, Client
 from predictor.serving.fleet import Fleet
 from predictor.serving.prefixes import Tier

@@ -11,7 +11,7 @@ prompts are read apart.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -22,6 +22,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.records import dataclass
 from predictor.serving.prediction import predict_inference
 from predictor.timing import Calibration
 

@@ -8,12 +8,12 @@ clients do by default is in `data/software/serving/clients.yaml`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 VARIATION = 0.1
 """Of the lengths of requests, unless stated: uniform within so much of their mean."""

@@ -6,7 +6,7 @@ The same rules serve users and rows of published tables; none of them looks at a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from predictor.plans import (
     serving_rules,
 )
 from predictor.power import Conditions
+from predictor.records import dataclass
 from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
 from predictor.serving.checkpoint import fill_stored

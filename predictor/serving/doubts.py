@@ -9,7 +9,7 @@ fact that would narrow it most is that which moves the prediction most by itself
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.catalog import ServingPlanSpec, engine_named, parse, spelled
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
+from predictor.records import dataclass
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference

@@ -14,13 +14,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.plans import NATIVE
+from predictor.records import dataclass
 from predictor.serving.latency import WAITING_SHARE
 from predictor.serving.tables import PassTable
 

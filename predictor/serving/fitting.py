@@ -5,7 +5,6 @@ sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from predictor.catalog import scale_up
@@ -14,6 +13,7 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
+from predictor.records import dataclass
 from predictor.serving.offload import hosts_memory
 from predictor.timing import RunParameters
 

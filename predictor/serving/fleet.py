@@ -11,11 +11,11 @@ import heapq
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.errors import InputError
+from predictor.records import dataclass
 from predictor.serving.events import Engine, Served, enforce_load
 from predictor.serving.prefixes import Prefixes, Tier
 from predictor.serving.tables import PassTable

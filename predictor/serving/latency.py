@@ -10,11 +10,10 @@ Little 1961 for the balance of requests; Yu et al. 2022 (Orca) for passes that m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 from predictor.timing import EngineParameters
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 
 COMPUTE = ("linear", "experts", "attention", "elementwise", "head")
 COMMUNICATION = ("tp_communication", "ep_communication", "pp_communication", "host_transfer")

@@ -7,7 +7,7 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan, in_chunks, runnable
+from predictor.records import dataclass
 from predictor.serving.calls import communication
 from predictor.serving.kernels import as_run, beside_routed
 from predictor.serving.parts import TERMS, Line, Pass

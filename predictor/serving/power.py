@@ -6,7 +6,7 @@ products of many rows, decoding as products of a row for each sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.power import Activity, Conditions, Powered, powered, relative_energy
+from predictor.records import dataclass
 from predictor.serving.apart import worker
 from predictor.serving.latency import Latencies, latencies, prompt_time
 from predictor.serving.prediction import InferencePrediction

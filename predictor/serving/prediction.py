@@ -6,7 +6,7 @@ each other and share passes (`latency.py`). One code path serves a plan and a ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
+from predictor.records import dataclass
 from predictor.serving.apart import (
     apart,
     held_by_worker,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from predictor.catalog.traces import Piece
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

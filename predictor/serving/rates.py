@@ -9,13 +9,14 @@ of constant length), a turn being a prompt; before workers that read nothing els
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.records import dataclass
 from predictor.serving.clients import VARIATION
 from predictor.serving.passes import EXACT_STEPS
 from predictor.serving.prediction import InferencePrediction, predict_inference

@@ -15,7 +15,7 @@ workers are up to a fifth off (one: 1%).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from predictor.arrays import Array, Index, Numeric
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.records import dataclass
 from predictor.serving.apart import (
     held_by_worker,
     most_together,

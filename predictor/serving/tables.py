@@ -4,7 +4,7 @@ serves requests one by one looks up at every event."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
+from predictor.records import dataclass
 from predictor.serving.latency import DeviceTime, Work, decode_time, prompt_time
 from predictor.serving.offload import with_decoding
 from predictor.serving.parts import Pass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.catalog.traces import Piece, Trace
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

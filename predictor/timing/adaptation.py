@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
 
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array
+from predictor.records import dataclass
 
 HOSTS = np.log(2.0) * np.arange(-3.0, 3.01, 0.5)
 """Logs of the host's cost over the calibration's, (G,)."""

@@ -12,12 +12,12 @@ one engine, model and accelerator. What its parameters are is learned from publi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 
 SIZES = ("batch", "input_len", "output_len", "tp")
 """Sizes of a benchmark over which the process goes, their log2."""

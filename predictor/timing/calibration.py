@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, in_blocks, rowwise
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
 from predictor.precision import PACKED
+from predictor.records import dataclass
 from predictor.timing.adaptation import Learned
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits

@@ -15,13 +15,12 @@ and the n-th part of the result (Klenk et al. 2020; NVLink SHARP). Message sizes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster, LinkModel, Tier
+from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
 from predictor.work import Group
 

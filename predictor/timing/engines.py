@@ -8,9 +8,10 @@ engine drawn towards all engines' mean; a calibration carries them (`Calibration
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from predictor.arrays import Numeric
+from predictor.records import dataclass
 from predictor.timing.benchmarks import Benchmarks
 
 UNFITTED_SIGMA = 0.3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying, weighted_median
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
+from predictor.records import dataclass
 from predictor.timing.calibration import (
     EMPTY_KERNEL,
     Calibration,

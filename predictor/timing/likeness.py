@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

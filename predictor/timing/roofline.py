@@ -7,14 +7,13 @@ shortest (arXiv 2407.14645, section 3; Ardalani et al. 2022, arXiv 2211.03309, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.records import dataclass
 from predictor.timing.features import ideal
 from predictor.timing.products import TILES
 from predictor.timing.shapes import Shapes, peak_of, power_limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator, matrix_energy
 from predictor.precision import PEAK
+from predictor.records import dataclass
 from predictor.work import Operator
 
 COPIES = 5.0

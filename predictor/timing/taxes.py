@@ -6,7 +6,7 @@ reads. What each takes alone, all together, and what they share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
+from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
 from predictor.work import Operator
 

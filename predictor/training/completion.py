@@ -8,7 +8,7 @@ recomputation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from predictor.models import Model
 from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check, near_multiples
 from predictor.power import Conditions
 from predictor.precision import PEAK, PRECISIONS
+from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.training.fitting import (
     Draft,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import Memory
 from predictor.plans import Event, TrainingPlan, timeline
+from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.prediction import TrainingPrediction
 from predictor.units import GB

@@ -6,7 +6,7 @@ fitted to many runs without timing a kernel twice. `step.assemble` puts the part
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import Stages, TrainingPlan
+from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.frame import Frame, frame

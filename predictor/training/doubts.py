@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from predictor.plans import (
     TrainingPlan,
     feasible,
 )
+from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.training.completion import TrainingRequest
 

@@ -5,13 +5,14 @@ one size is timed once.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.hardware import Cluster
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.timing import Calibration, Span, collective_time, hop_time, span
 from predictor.work import Collective, Group, groups
 

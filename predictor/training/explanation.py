@@ -8,7 +8,7 @@ that what hides behind it, waits for it or takes its place is counted: gains do 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.plans import TrainingPlan
 from predictor.precision import PEAK
+from predictor.records import dataclass
 from predictor.timing import BOUNDS, Calibration, RunParameters, Taxes
 from predictor.training.completion import TrainingRequest
 from predictor.training.decomposition import Parts, parts

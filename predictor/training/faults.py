@@ -10,7 +10,7 @@ gradients wait for it once a step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import Passes, TrainingPlan
+from predictor.records import dataclass
 from predictor.timing import Calibration, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import layer_parts

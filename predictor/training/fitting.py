@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +26,7 @@ from predictor.plans import (
     near_divisors,
     near_multiples,
 )
+from predictor.records import dataclass
 from predictor.timing import RunParameters
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))

@@ -4,12 +4,13 @@ fewer replicas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from predictor.arrays import Array
+from predictor.records import dataclass
 from predictor.training.prediction import TrainingPrediction, predict
 from predictor.training.reliability import Goodput, Reliability, goodput
 from predictor.variation.interruptions import (

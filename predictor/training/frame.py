@@ -6,7 +6,7 @@ None of it depends on `LAYERED`, so that plans that differ in those alone share 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from predictor.hardware import Accelerator, Cluster
 from predictor.memory import kept_by, layer_activations, offload, stage_parameters
 from predictor.models import Model
 from predictor.plans import SHARDINGS, Stages, TrainingPlan, blocks, stages
+from predictor.records import dataclass
 from predictor.timing import Calibration, operator_times
 from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
 from predictor.work import (

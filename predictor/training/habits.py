@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from predictor.catalog import (
@@ -19,6 +18,7 @@ from predictor.catalog import (
 from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans import FIT
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

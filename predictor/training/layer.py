@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import LAYER_FIELDS, TrainingPlan, in_chunks
+from predictor.records import dataclass
 from predictor.timing import (
     Calibration,
     Timing,

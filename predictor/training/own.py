@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.timing import HOSTS, Calibration, Learned, RunParameters, Traits
 from predictor.training.decomposition import Parts
 from predictor.training.exchange import Exchange

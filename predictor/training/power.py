@@ -6,13 +6,14 @@ the optimizer streams memory. All of it is of the slowest stage, on which the br
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.catalog import power_setting
 from predictor.power import Activity, Conditions, Powered, powered, relative_energy
+from predictor.records import dataclass
 from predictor.training.prediction import TrainingPrediction
 
 COMPUTED = ("forward", "backward", "recompute")

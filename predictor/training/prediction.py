@@ -6,7 +6,7 @@ of the fields on which they depend (`plan.LAYER_FIELDS`), then gathered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,7 @@ from predictor.plans import (
     pipeline_rules,
     timeline,
 )
+from predictor.records import dataclass
 from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import Worklist, kernel_class

@@ -8,7 +8,7 @@ al. 2022, arXiv 2206.01288, section 3, places groups of both kinds over such a m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from predictor.arrays import Array
 from predictor.catalog import read_mapping
 from predictor.errors import InputError
 from predictor.hardware import Cluster
+from predictor.records import dataclass
 from predictor.training.unlike import APART
 from predictor.units import GB
 

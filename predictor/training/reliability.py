@@ -10,13 +10,12 @@ dumps" (equations 13, 20 and 37).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

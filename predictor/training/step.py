@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, filled
 from predictor.plans import LINE, SCHEDULES, Passes, pipeline_time
+from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.exchange import Exchange

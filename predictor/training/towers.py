@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from predictor.hardware import Cluster
 from predictor.memory import memory
 from predictor.models import Model, around_layers, encoder
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.decomposition import parts
 from predictor.training.prediction import environment_of

@@ -8,7 +8,7 @@ links as slow as the slower of two systems.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -19,6 +19,7 @@ from predictor.hardware import Cluster
 from predictor.memory import Memory, memory
 from predictor.models import Model
 from predictor.plans import LINE, TrainingPlan, partition, timeline
+from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.dealt import Dealt, Share, named, told
 from predictor.training.decomposition import parts

@@ -10,13 +10,13 @@ beyond that is added.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from predictor.arrays import Array, Index, Numeric
 from predictor.plans import SHARDINGS, Passes, TrainingPlan
+from predictor.records import dataclass
 from predictor.timing import Timing
 from predictor.training.prediction import TrainingPrediction
 from predictor.variation import (

@@ -11,11 +11,12 @@ time is drawn anew for every section.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 from predictor.variation.order import clark, normal_maximum
 from predictor.variation.profile import Profile, slowest
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from predictor.catalog import Assumption
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import PLACEMENTS
+from predictor.records import dataclass
 from predictor.variation.order import maximum, pearson
 
 KINDS = ("even", "dirichlet", "zipf", "one-hot")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 from predictor.errors import InputError, unknown
+from predictor.records import dataclass
 from predictor.variation.slow import run_share
 
 COMPUTE, HBM, NVLINK, NIC, RAIL, SPINE = "compute", "hbm", "nvlink", "nic", "rail", "spine"

@@ -7,7 +7,6 @@ distribution F^N: exact, where a normal distribution is wrong for bounded tiles 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from predictor.arrays import Array
 from predictor.catalog import data_dir
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 FILE = ("variation", "image_tiles.csv")
 

@@ -7,12 +7,11 @@ a job goes on with fewer, and what several places for checkpoints cost together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 
 def down_share(mtbf: Numeric, repair: Numeric) -> Array:

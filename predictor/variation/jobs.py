@@ -7,13 +7,12 @@ shifted gamma of the same three moments (`order.pearson`), whose maximum needs n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.plans import SCHEDULES
+from predictor.records import dataclass
 from predictor.variation.order import maximum, pearson
 
 DRAWS = 4000

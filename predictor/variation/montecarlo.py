@@ -6,12 +6,11 @@ of them, micro-batches pass the stages as in a flow shop, replicas meet at the e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array
 from predictor.errors import InputError
+from predictor.records import dataclass
 from predictor.variation.composition import Meeting
 from predictor.variation.outcome import LEVELS, LONGEST, Series
 from predictor.variation.profile import Profile, drawn

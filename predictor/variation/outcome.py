@@ -9,11 +9,10 @@ steps: beyond, a job is restarted), and that of the run itself, which does not a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 from predictor.variation.order import normal_cdf, normal_quantile
 from predictor.variation.profile import Profile
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from predictor.arrays import Array, Numeric, distinct_rows
 from predictor.catalog import data_dir
 from predictor.errors import InputError
 from predictor.plans import DIVISIONS, PACKINGS
+from predictor.records import dataclass
 from predictor.variation.order import maximum, normal_maximum, normal_quantile, pearson
 
 PACKING_KEYS = ("documents", "packing", "cp_sharding")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from predictor import catalog
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError, unknown
+from predictor.records import dataclass
 from predictor.variation.order import normal_maximum, normal_tail
 
 NONE = "none"

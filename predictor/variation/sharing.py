@@ -8,12 +8,11 @@ where their phases are drawn evenly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,11 +7,10 @@ the worst of the stages that they fall on decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.records import dataclass
 
 
 def line_time(forward: Array, backward: Array, m: Numeric, vpp: Numeric = 1.0) -> Array:

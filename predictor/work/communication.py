@@ -12,13 +12,13 @@ et al. 2020 (sharded data parallelism); Liu et al. 2023 (ring attention); Jacobs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.records import dataclass
 from predictor.work.cores import WINDOWED, kv_heads
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group

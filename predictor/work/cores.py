@@ -7,12 +7,11 @@ latents that all heads share (DeepSeek-AI 2024, section 2.1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.work.primitives import Operator
 from predictor.work.worklist import WorkList
 

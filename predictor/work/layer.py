@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from predictor.arrays import Numeric
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.work import delta_rule, mamba
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading

@@ -4,12 +4,12 @@ collectives with the ranks that take part."""
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

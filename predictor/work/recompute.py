@@ -7,13 +7,13 @@ other named parts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.work.primitives import Operator
 
 BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from predictor.arrays import Numeric
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ line says with them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from click.shell_completion import CompletionItem
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.plans import PLAN, SWITCH, PlanField, Table
+from predictor.records import dataclass
 
 WIDEST = 44
 """Letters of choices that a line of help lists."""

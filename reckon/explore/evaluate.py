@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan
+from predictor.records import dataclass
 from predictor.search import Limits, search_train
 from predictor.serving import complete_serving, predict_inference
 from predictor.timing import Calibration

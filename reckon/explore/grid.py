@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from pydantic import Field
 from predictor import catalog
 from predictor.catalog import KEYS, AcceleratorSpec, ServingPlanSpec, Spec, TrainingPlanSpec, parse
 from predictor.errors import InputError, nearest
+from predictor.records import dataclass
 
 MOST_POINTS = 1_000_000
 """Points that one grid may span."""

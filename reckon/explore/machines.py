@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from predictor.catalog import (
 )
 from predictor.errors import InputError
 from predictor.hardware import Budget, Cluster, Derived
+from predictor.records import dataclass
 from predictor.timing import energy_of
 from reckon.explore.grid import LINKS, NUMBERS
 

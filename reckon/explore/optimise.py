@@ -7,7 +7,7 @@ that cannot be made, and plans that do not fit, lose.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from predictor.catalog import (
 from predictor.errors import InputError, unknown
 from predictor.hardware import Budget, Derived
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.search import Limits, search_train
 from predictor.serving import complete_serving
 from predictor.timing import Calibration

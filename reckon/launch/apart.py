@@ -4,9 +4,10 @@ for the engine that decodes, and a router that names all of them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from predictor.errors import InputError
+from predictor.records import dataclass
 from reckon.launch.launcher import rendered
 from reckon.launch.shell import Script, options
 from reckon.launch.table import Derived, Entry, Facts, Flags, whole_number

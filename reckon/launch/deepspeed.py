@@ -8,7 +8,6 @@ Megatron-DeepSpeed, as far as they are.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from predictor.errors import InputError
 from predictor.plans import OFFLOADS, SHARDINGS, Rule
 from predictor.precision import PRECISIONS
+from predictor.records import dataclass
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import command, named_text
 from reckon.launch.megatron import IGNORED as MEGATRON_IGNORED

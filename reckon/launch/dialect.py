@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from predictor.plans import (
     ServingPlan,
     TrainingPlan,
 )
+from predictor.records import dataclass
 from predictor.serving import ServingRequest, complete_serving
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from predictor import catalog
 from predictor.errors import InputError
+from predictor.records import dataclass
 from reckon.launch.launcher import program, rendered
 from reckon.launch.shell import Script, options
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, number, whole_number

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from predictor.errors import InputError
 from predictor.files import is_file
+from predictor.records import dataclass
 
 SEPARATORS = ("\n", ";", "&&", "||", "|", "&", "(", ")")
 

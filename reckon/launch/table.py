@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from predictor.errors import InputError
+from predictor.records import dataclass
 
 Flags = dict[str, Any]
 Facts = dict[str, Any]

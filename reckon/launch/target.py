@@ -8,7 +8,7 @@ that they depend on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from predictor.plans import (
     ServingPlan,
     TrainingPlan,
 )
+from predictor.records import dataclass
 from predictor.serving import complete_serving
 from predictor.timing import RunParameters
 from predictor.training import complete_training

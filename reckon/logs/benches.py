@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from predictor.records import dataclass
 
 METRICS = ("ttft_ms", "tpot_ms", "e2e_latency_s", "output_tokens_per_s", "requests_per_s")
 """Metrics of inference tables that reports hold."""

@@ -6,8 +6,10 @@ import ast
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from predictor.records import dataclass
 
 DOTTED = re.compile(r"(?:^|\s)([a-z][a-z0-9_]*) \.{2,} (.*?)\s*$")
 """A line of a table of arguments, as Megatron-LM and DeepSpeed print it."""

@@ -7,12 +7,13 @@ import math
 import os
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from predictor.records import dataclass
 from reckon.logs.steps import Step, warm
 
 RECENT = 10

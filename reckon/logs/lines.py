@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any
 
+from predictor.records import dataclass
 from reckon.logs.dumps import Dump
 from reckon.logs.steps import Collected, Log, Step
 

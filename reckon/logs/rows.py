@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
+from predictor.records import dataclass
 from reckon.launch import read_launch
 from reckon.launch.dimensions import PREFIX, dimensions, model_of
 from reckon.logs.benches import Bench

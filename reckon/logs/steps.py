@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
+
+from predictor.records import dataclass
 
 QUANTITIES = (
     "seconds", "tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "batches_per_s",

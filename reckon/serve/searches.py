@@ -11,13 +11,14 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from predictor.errors import InputError
 from predictor.files import finite
+from predictor.records import dataclass
 from reckon.serve.answers import Answer, command
 
 POINTS, LISTED = 1500, 12

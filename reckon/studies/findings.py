@@ -8,13 +8,13 @@ neither. Nothing is fitted to them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.records import dataclass
 from predictor.timing import Calibration, collective_time
 from predictor.work import Group
 from reckon.verbs.training import predict_train

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan
+from predictor.records import dataclass
 from predictor.search import MEMORY_FRACTION, brief, search_train
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder, write_text
+from predictor.records import dataclass
 from reckon.studies import (
     generations,
     inference,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.files import prepare_folder
+from predictor.records import dataclass
 from reckon.sweeping import dataset
 from reckon.sweeping.cells import columns
 from reckon.sweeping.grid import Chunk, Grid, chunks, read_grid

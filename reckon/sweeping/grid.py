@@ -7,13 +7,13 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec, parse
 from predictor.errors import InputError, unknown
+from predictor.records import dataclass
 
 VERBS = ("predict train", "predict infer", "plan train", "plan infer")
 """What a grid may ask of a cell: a prediction, or the best plan or fleet that a search finds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from predictor.catalog import FILE as SERVING
 from predictor.catalog import engines_mapping, load
 from predictor.errors import InputError
 from predictor.files import write_text
+from predictor.records import dataclass
 from predictor.schema import INFERENCE_KEY
 from predictor.timing import Calibration
 

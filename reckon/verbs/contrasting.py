@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.files import is_file
 from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
+from predictor.records import dataclass
 from predictor.search import Ratio, differences, ratio, timed
 from predictor.timing import Calibration
 from reckon.launch.dialect import SPELLED

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from predictor.errors import InputError
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.search import Engine, engine_brief
 from predictor.serving import Promise, one_by_one
 from predictor.timing import Calibration

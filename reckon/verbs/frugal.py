@@ -8,7 +8,7 @@ ranked by what they draw.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from predictor.arrays import Array, Index
 from predictor.errors import InputError
 from predictor.power import KWH, Conditions, Tariff
+from predictor.records import dataclass
 from predictor.search import SearchResult
 from predictor.training import predict, step_power
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from predictor import catalog
 from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.files import is_file
+from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.units import GB
 from reckon.launch import DIALECTS, Launch, read_launch

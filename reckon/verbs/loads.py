@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from predictor import catalog
 from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.hardware import Cluster
+from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from predictor.catalog import Filler, TrainingPlanSpec, complete_cluster, load, 
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
+from predictor.records import dataclass
 from predictor.search import (
     OBJECTIVES,
     Alternative,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +12,7 @@ from predictor.catalog import node_constants, power_constants, power_laws, power
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.power import KWH, Conditions, NodePower, Powered, node_power
+from predictor.records import dataclass
 
 B = TypeVar("B")
 

@@ -7,12 +7,12 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder
+from predictor.records import dataclass
 
 if TYPE_CHECKING:
     import pandas as pd

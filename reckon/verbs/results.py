@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from predictor.errors import InputError
 from predictor.memory import host_room
 from predictor.models import CONVENTIONS
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, STAGES, Event
+from predictor.records import dataclass
 from predictor.timing import BOUNDS
 from predictor.training import (
     Case,

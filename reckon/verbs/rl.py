@@ -4,13 +4,14 @@ they share or split."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.catalog import load
 from predictor.errors import InputError
+from predictor.records import dataclass
 from predictor.search import Iteration, Rollouts, iterations
 from predictor.timing import Calibration
 from reckon.verbs.results import SCHEMA_VERSION

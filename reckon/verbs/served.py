@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
+from predictor.records import dataclass
 from predictor.serving import (
     FleetServed,
     InferencePrediction,

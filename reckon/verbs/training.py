@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,6 +14,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import TrainingPlan, batches
 from predictor.power import Conditions
+from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training import (
     TrainingPrediction,

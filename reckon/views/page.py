@@ -6,12 +6,13 @@ import html
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from predictor.records import dataclass
 from reckon.views.pictures import COLOURS, GREY, Chart, table, write_page
 
 DASHES = ("solid", "dash", "dot", "dashdot")

@@ -7,12 +7,12 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from predictor.files import finite, write_text
+from predictor.records import dataclass
 from reckon import __version__
 from reckon.vendored import plotly_script
 

@@ -118,7 +118,7 @@ SOURCES: list[dict[str, Any]] = [
     },
     {
         "files": "bulk/kernels/ops.parquet: aiter, infersim, neusight, simumax, llmservingsim "
-        "(TPU), awsome-distributed-training, dstack, dgxc-benchmarking, github-issue",
+        "(TPU, RTX 3090), awsome-distributed-training, dstack, dgxc-benchmarking, github-issue",
         "origin": "repositories named in the table's source column",
         "licence": tidy.LICENCE,
     },
@@ -162,7 +162,15 @@ def partly(
         else others(table, partial(_kind_at, int(name == "families"))) | heldout[name]
         for name, table in written.items()
     }
-    return replace(before, kernels={**kept, **kernels.models}, transfer_sigma=sigma), sections
+    files = frozenset(str(source["files"]) for source in SOURCES)
+    found = replace(
+        before,
+        kernels={**kept, **kernels.models},
+        transfer_sigma=sigma,
+        fitted_files=files,
+        provenance={**before.provenance, "sources": SOURCES},
+    )
+    return found, sections
 
 
 def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) -> Calibration:

@@ -68,9 +68,11 @@ def training_gemms(path: Path) -> pd.DataFrame:
 
 def products(path: Path) -> pd.DataFrame:
     """Products that one library timed on its own hardware: aiter's tuned ones on AMD, DeepGEMM's
-    on H20 and H800 (InferSim), and those of the fp32 units (NeuSight, no tensor cores)."""
+    on H20 and H800 (InferSim), those of the fp32 units (NeuSight, no tensor cores), and cuBLAS's on
+    the only card of its architecture (`CARD`)."""
     table = _load(path)
-    table = table[(table["op"] == "gemm") & table["source"].isin(["aiter", "infersim", "neusight"])]
+    known = table["source"].isin(["aiter", "infersim", "neusight"]) | _of(table, CARD)
+    table = table[(table["op"] == "gemm") & known]
     columns = ["source", "accelerator", "op", "dtype", "m", "n", "k", "batch", "latency_us"]
     dtype = table["dtype"].replace(SPELLINGS)
     return table[columns].assign(dtype=dtype, layout="fwd").reset_index(drop=True)
@@ -93,12 +95,20 @@ def experts(path: Path) -> pd.DataFrame:
 TPU = ("llmservingsim", "TPUv6e")
 """Source and accelerator of the only operators that were timed on a TPU."""
 
+CARD = ("llmservingsim", "RTX-3090-24GB")
+"""Source and accelerator of the only products that were timed on Ampere's chips for graphics."""
+
+
+def _of(table: pd.DataFrame, pair: tuple[str, str]) -> pd.Series:
+    """Rows of a source on an accelerator."""
+    return (table["source"] == pair[0]) & (table["accelerator"] == pair[1])
+
 
 def tensor_processors(path: Path) -> pd.DataFrame:
     """Products and attention of vLLM on a TPU, prompts behind cached keys among them, whose paged
     kernel is not that of training."""
     table = _load(path)
-    table = table[(table["source"] == TPU[0]) & (table["accelerator"] == TPU[1])]
+    table = table[_of(table, TPU)]
     sizes = ["m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "causal"]
     table = table.assign(**{name: table[name].astype(float) for name in sizes})
     columns = ["source", "accelerator", "op", "dtype", *sizes, "latency_us"]
@@ -134,16 +144,16 @@ def streaming(path: Path) -> pd.DataFrame:
 
 
 STRANGERS = ("vidur", "llmservingsim", "infersim", "ml-engineering")
-"""Sources that no fit takes, apart from what is known from them alone (`tensor_processors`,
-DeepGEMM's products in `products`): they tell what other people's harnesses differ by."""
+"""Sources that no fit takes, apart from what is known from them alone (`tensor_processors`;
+DeepGEMM's products and those of `CARD` in `products`): they tell what other people's harnesses
+differ by."""
 
 
 def strangers(path: Path) -> pd.DataFrame:
     """Kernels of `STRANGERS` on accelerators that others measured too."""
     table = _load(path)
-    fitted = (table["accelerator"] == TPU[1]) | (
-        (table["source"] == "infersim") & (table["op"] == "gemm")
-    )
+    alone = (table["source"] == "infersim") | _of(table, CARD)
+    fitted = (table["accelerator"] == TPU[1]) | (alone & (table["op"] == "gemm"))
     own = table["source"].isin(STRANGERS) & table["op"].isin(COMPUTE_OPS) & ~fitted
     return table[own].reset_index(drop=True)
 

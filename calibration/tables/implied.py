@@ -13,6 +13,7 @@ from calibration.tables.kernel_table import PROMPT, STREAMED, is_collective
 from calibration.tables.libraries import library
 from predictor import catalog
 from predictor.errors import InputError
+from predictor.hardware import Cluster
 from predictor.precision import ELEMENT_BYTES, SPELLINGS
 
 LATENT_CACHE, LATENT_KEYS = 576.0, 192.0
@@ -79,13 +80,14 @@ def _traffic(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _links(table: pd.DataFrame) -> pd.DataFrame:
-    """Links of collectives that state an accelerator and how many nodes: those of the catalog's
-    system with it."""
+    """Links of collectives that state an accelerator and how many nodes: those of the instance of a
+    cloud that their notes name, else of the catalog's system with it."""
     open_ = is_collective(table) & ((table["link"] == "") | ~(table["link_gbs"] > 0))
     found = table.copy()
-    for name, rows in table[open_].groupby("accelerator"):
+    told = table["notes"] if "notes" in table else pd.Series("", table.index)
+    for (name, notes), rows in table[open_].groupby(["accelerator", told[open_].fillna("")]):
         try:
-            cluster = catalog.default_system(catalog.accelerator(str(name)), None)
+            cluster = _machine(str(name), str(notes))
         except InputError:
             continue
         inner, outer = cluster.tiers[0], cluster.tiers[-1]
@@ -102,3 +104,13 @@ def _links(table: pd.DataFrame) -> pd.DataFrame:
             found.loc[index, columns[0]] = float(np.mean(tier.rate)) / 1e9
             found.loc[index, columns[1]] = float(bool(tier.in_switch))
     return found
+
+
+def _machine(accelerator: str, notes: str) -> Cluster:
+    """The machine on which a row was timed.
+
+    Raises InputError where nothing is known of the accelerator.
+    """
+    one = catalog.accelerator(accelerator)
+    instance = catalog.instance_in(notes, one.name)
+    return catalog.system(instance.system) if instance else catalog.default_system(one, None)

@@ -49,6 +49,7 @@ from predictor.catalog.learned import (
 )
 from predictor.catalog.machine_names import (
     Instance,
+    instance_in,
     instances,
     read_accelerator_name,
     read_machine_name,
@@ -137,6 +138,7 @@ __all__ = [
     "find",
     "framework_settings",
     "frameworks",
+    "instance_in",
     "instances",
     "is_stacked",
     "learned_mapping",

@@ -31,6 +31,7 @@ class Instance:
     count    accelerators in it
     price    of the instance for an hour, on demand [USD]; None where no price is known
     told     where and when the price held, and its source
+    others   what else people call it
     """
 
     name: str
@@ -38,6 +39,7 @@ class Instance:
     count: int
     price: float | None
     told: str
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,11 @@ def _instances(directory: Path) -> Mapping[str, Instance]:
     for row in rows:
         price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
         told = ", ".join(row[k] for k in ("region", "date", "source") if row[k])
-        one = Instance(row["instance"], row["system"], int(row["accelerators"]), price, told)
-        names = [row["instance"], *tables.aliases_of(row)]
+        others = tuple(tables.aliases_of(row))
+        one = Instance(
+            row["instance"], row["system"], int(row["accelerators"]), price, told, others
+        )
+        names = [row["instance"], *others]
         for name in (*names, *(f"{row['provider']} {each}" for each in names)):
             found[re.sub(r"[^a-z0-9]", "", name.lower())] = one
     return found
@@ -88,6 +93,31 @@ def _instances(directory: Path) -> Mapping[str, Instance]:
 def instances() -> list[Instance]:
     """Instances of clouds, in the order of their table."""
     return list({one.name: one for one in _instances(tables.data_dir()).values()}.values())
+
+
+@lru_cache(maxsize=4)
+def _written(directory: Path) -> tuple[tuple[re.Pattern[str], Instance], ...]:
+    """How text may spell each instance, the longest names first."""
+    every = {one.name: one for one in _instances(directory).values()}.values()
+    names = sorted(
+        ((name, one) for one in every for name in (one.name, *one.others)),
+        key=lambda pair: -len(pair[0]),
+    )
+    return tuple(
+        (re.compile(rf"\b{re.sub('[^a-z0-9]+', '[^a-z0-9]?', name.lower())}\b"), one)
+        for name, one in names
+    )
+
+
+def instance_in(text: str, accelerator: str) -> Instance | None:
+    """The instance of a cloud that a text speaks of ('2x p5.48xlarge, EFA', 'GCP A3 Mega') and
+    that has a catalog accelerator; None where it names none."""
+    systems = tables.rows("systems")
+    for spelling, one in _written(tables.data_dir()):
+        mentioned = spelling.search(text.lower())
+        if mentioned and systems[one.system]["accelerator"] == accelerator:
+            return one
+    return None
 
 
 @lru_cache(maxsize=4)

@@ -61,8 +61,8 @@ LAUNCHES: Mapping[str, tuple[Free, ...]] = {
     "megatron-deepspeed": (Free("factors", f"{LAUNCH}/megatron-deepspeed", 2.0, 8.0),),
     "nanotron": (
         Free("factors", f"{LAUNCH}/nanotron", 2.0, 8.0),
-        Free("factors", f"{HOP}/nanotron", 3.0, 10.0),
-        Free("factors", f"{HOP}/nanotron/fast", 3.0, 1.0),
+        Free("factors", f"{HOP}/nanotron/slow", 3.0, 10.0),
+        Free("factors", f"{HOP}/nanotron", 3.0, 1.0),
         Free("factors", f"{NODES}/nanotron", 0.5, 1.0),
     ),
 }

@@ -134,8 +134,7 @@ def sick(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def healthy_points(path: Path, run: RunParameters) -> list[Point]:
-    """Timed points of the sweep without those on sick machines; the environment of fast jobs is
-    called the era 'fast'."""
+    """Timed points of the sweep without those on sick machines, each in its environment."""
     sweep = read_sweep(path, run)
     timed = np.flatnonzero(sweep.timed)
     ill = sick(sweep.table.iloc[timed])
@@ -143,7 +142,8 @@ def healthy_points(path: Path, run: RunParameters) -> list[Point]:
 
 
 def environment_of(point: Point, fast: bool) -> Point:
-    """A point with its environment in the place of its era. Jobs that launch slowly hold what
-    gathers for tensor parallelism again, the fast ones keep it: their reserved memory shows it."""
-    plan = replace(point.request.plan, era="fast" if fast else "neutral", tp_regather=not fast)
+    """A point with its environment in the place of its era: that of jobs that launch slowly is
+    called 'slow' (runs of nanotron elsewhere are none). They gather for tensor parallelism again,
+    the fast ones keep what they gathered: their reserved memory shows it."""
+    plan = replace(point.request.plan, era="neutral" if fast else "slow", tp_regather=not fast)
     return replace(point, request=replace(point.request, plan=plan))

@@ -129,14 +129,14 @@ def test_stretched_kernels_lengthen_their_terms(plan: Make) -> None:
 
 def test_environments_go_from_the_year_to_the_framework_to_all() -> None:
     factors = {"*": 1.2, "nemo": 1.1, "nemo/2024": 1.05, "launch/nemo": 3.0, "nodes": 1.5}
-    factors |= {"hop/nanotron": 40.0, "hop/nanotron/fast": 1.0, "nodes/nanotron": 2.0}
+    factors |= {"hop/nanotron": 1.0, "hop/nanotron/slow": 40.0, "nodes/nanotron": 2.0}
     assert environment(factors, "nemo", "2024-08").factor == 1.05
     assert environment(factors, "nemo", "2023-08").factor == 1.1
     assert environment(factors, "other", "2023").factor == 1.2
     assert environment({}, "nemo", "neutral").factor == 1.0
     assert environment(factors, "nemo", "2024").launch == 3.0
     assert environment(factors, "nemo", "2024").nodes == 1.5
-    assert [environment(factors, "nanotron", era).hop for era in ("neutral", "fast")] == [40, 1]
+    assert [environment(factors, "nanotron", era).hop for era in ("slow", "neutral")] == [40, 1]
     assert environment(factors, "nanotron", "neutral").nodes == 2.0
 
 

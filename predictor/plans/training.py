@@ -181,6 +181,7 @@ class TrainingPlan:
     tp_overlap: bool = False
     tp_async_backward: bool = True
     tp_regather: bool = True
+    adapters: Numeric = np.nan
     grad_overlap: bool = True
     param_overlap: bool = True
     p2p_overlap: bool = False

@@ -5,12 +5,12 @@ one size is timed once.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
 from predictor.arrays import Array, Numeric, filled
-from predictor.hardware import Cluster
+from predictor.hardware import Cluster, link_class
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import Calibration, Span, collective_time, hop_time, span
@@ -60,6 +60,7 @@ class Network:
     """The network under the ranks of a plan, or of every plan of a batch.
 
     ranks    by group
+    adapters that carry traffic between nodes, of each node; NaN: one for each accelerator
     places   of groups met before
     calls    times, spreads and hops of calls met before
     """
@@ -67,19 +68,31 @@ class Network:
     cluster: Cluster
     calibration: Calibration
     ranks: dict[str, Group]
+    adapters: Numeric = np.nan
     places: dict[str, Span] = field(default_factory=dict)
     calls: dict[Hashable, tuple[Array, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: TrainingPlan, cluster: Cluster, calibration: Calibration) -> Network:
         """That of a plan, or of a batch of plans."""
-        return cls(cluster, calibration, {**groups(plan), EVERYONE: Group(plan.gpus, 1.0)})
+        ranks = {**groups(plan), EVERYONE: Group(plan.gpus, 1.0)}
+        return cls(cluster, calibration, ranks, plan.adapters)
 
     def place(self, group: str) -> Span:
         """Where a group lies."""
         if group not in self.places:
-            self.places[group] = span(self.ranks[group], self.cluster)
+            self.places[group] = self._through(span(self.ranks[group], self.cluster))
         return self.places[group]
+
+    def _through(self, place: Span) -> Span:
+        """A place whose traffic between nodes goes through the adapters that carry any, of one for
+        each accelerator of a node."""
+        share = np.fmin(self.adapters / self.cluster.accelerators_per_node, 1.0)
+        if np.all(share >= 1.0):
+            return place
+        between = [link_class(level.link) == "scale-out" for level in self.cluster.tiers]
+        share = np.where(np.array(between)[place.tier.astype(int)], share, 1.0)
+        return replace(place, ring=place.ring * share, own=place.own * share)
 
     def exchange(
         self,

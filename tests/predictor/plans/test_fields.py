@@ -153,6 +153,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "tp_overlap": ("llama3-8b", BASE, True),
     "tp_async_backward": ("llama3-8b", BASE, False),
     "tp_regather": ("llama3-8b", BASE, False),
+    "adapters": ("llama3-8b", BASE, 1.0),
     "grad_overlap": ("llama3-8b", BASE, False),
     "param_overlap": ("llama3-8b", BASE, False),
     "p2p_overlap": ("llama3-8b", BASE, True),

@@ -1,0 +1,50 @@
+"""Adapters that carry a node's traffic: fewer are slower in proportion, and only between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.plans.training import TrainingPlan
+from predictor.timing import Span
+from predictor.training.exchange import EVERYONE, Network
+from predictor.training.prediction import predict
+
+Make = Callable[..., TrainingPlan]
+NONE = load("none")
+DGX = catalog.system("dgx-h100")
+MODEL = catalog.model("llama3-8b")
+
+
+def place(made: TrainingPlan) -> Span:
+    return Network.of(made, DGX, NONE).place(EVERYONE)
+
+
+def test_rates_between_nodes_are_those_of_the_adapters_that_are_used(plan: Make) -> None:
+    for dp in (16.0, 64.0):
+        made = {name: plan(tp=1.0, pp=1.0, dp=dp, adapters=name) for name in (1.0, 2.0, 8.0, 32.0)}
+        usual = place(plan(tp=1.0, pp=1.0, dp=dp))
+        for count, share in ((1.0, 1 / 8), (2.0, 1 / 4), (8.0, 1.0), (32.0, 1.0)):
+            found = place(made[count])
+            assert float(found.ring) == pytest.approx(float(usual.ring) * share, rel=1e-12)
+            assert float(found.own) == pytest.approx(float(usual.own) * share, rel=1e-12)
+
+
+def test_inside_a_node_they_change_nothing(plan: Make) -> None:
+    one, all_ = (plan(tp=8.0, pp=1.0, dp=1.0, adapters=count) for count in (1.0, np.nan))
+    assert float(place(one).ring) == float(place(all_).ring)
+    times = [float(predict(MODEL, DGX, made, NONE).step_time) for made in (one, all_)]
+    assert times[0] == times[1]
+
+
+def test_a_batch_of_them_is_each_of_them(plan: Make) -> None:
+    counts = np.array([1.0, 3.0, np.nan])
+    batch = predict(MODEL, DGX, plan(tp=1.0, pp=1.0, dp=32.0, adapters=counts), NONE).step_time
+    for count, time in zip(counts, batch, strict=True):
+        alone = plan(tp=1.0, pp=1.0, dp=32.0, adapters=float(count))
+        assert float(predict(MODEL, DGX, alone, NONE).step_time) == pytest.approx(time, rel=1e-12)
+    assert batch[0] > batch[1] > batch[2]

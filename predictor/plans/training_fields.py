@@ -343,7 +343,8 @@ _OVERLAP = (
     ),
     PlanField(
         "adapters", POSITIVE, "Network adapters of a node that carry its traffic.",
-        ("communication", "optimizer"), default="all", reason="one for each accelerator, and all are used",
+        ("communication", "optimizer"), default="all",
+        reason="one for each accelerator, and all are used",
         more="Fewer where NCCL_IB_HCA names fewer, or where the rings of a group leave a node "
         "through one of them.",
     ),

@@ -32,7 +32,7 @@ from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.catalog import MANIFEST, load
 from predictor.schema import COMPUTE_OPS
-from predictor.timing import Calibration, Throttle
+from predictor.timing import ANY, Calibration, Throttle
 
 THROTTLED = {
     "hopper": ("H200-SXM-141GB", "vllm"),
@@ -182,10 +182,14 @@ def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) 
     known = {*calibration.provenance.get(KNOWN, ()), *table["source"].unique().tolist()}
     provenance = {**calibration.provenance, KNOWN: sorted(known - set(tidy.STRANGERS))}
     sigma = {name: one for name, one in calibration.transfer_sigma.items() if name != STRANGE}
-    bare = replace(calibration, provenance=provenance, transfer_sigma=sigma)
+    card = catalog.accelerator(tidy.CARD[1])
+    lent = (card.name, f"{ANY}{card.architecture}")  # known from a stranger alone
+    kernels = {key: model for key, model in calibration.kernels.items() if key[2] not in lent}
+    bare = replace(calibration, kernels=kernels, provenance=provenance, transfer_sigma=sigma)
     others = check_kernels(tidy.strangers(shared / "bulk" / "kernels" / "ops.parquet"), "strangers")
     more = between_sources(others, bare, calibration.interval_level)
-    return replace(bare, transfer_sigma={**sigma, STRANGE: more})
+    sigma = {**sigma, STRANGE: more}
+    return replace(calibration, provenance=provenance, transfer_sigma=sigma)
 
 
 def build(shared: Path, out: Path, jobs: int, ops: Collection[str] = ()) -> None:

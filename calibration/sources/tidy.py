@@ -146,14 +146,15 @@ def streaming(path: Path) -> pd.DataFrame:
 STRANGERS = ("vidur", "llmservingsim", "infersim", "ml-engineering")
 """Sources that no fit takes, apart from what is known from them alone (`tensor_processors`;
 DeepGEMM's products and those of `CARD` in `products`): they tell what other people's harnesses
-differ by."""
+differ by, those of `CARD` where nothing is known of it."""
 
 
 def strangers(path: Path) -> pd.DataFrame:
     """Kernels of `STRANGERS` on accelerators that others measured too."""
     table = _load(path)
-    alone = (table["source"] == "infersim") | _of(table, CARD)
-    fitted = (table["accelerator"] == TPU[1]) | (alone & (table["op"] == "gemm"))
+    fitted = (table["accelerator"] == TPU[1]) | (
+        (table["source"] == "infersim") & (table["op"] == "gemm")
+    )
     own = table["source"].isin(STRANGERS) & table["op"].isin(COMPUTE_OPS) & ~fitted
     return table[own].reset_index(drop=True)
 

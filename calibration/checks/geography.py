@@ -65,14 +65,17 @@ CASES = {
 
 PLACED, ANYWHERE, STAGES = "placed", "anywhere", "stages"
 SYSTEMS = {
-    "Ours w scheduler": ("gpipe", PLACED),
-    "Ours wo Scheduler": ("gpipe", ANYWHERE),
-    "Deepspeed PP": ("1f1b", ANYWHERE),
-    "Megatron-P8 (wo Scheduler)": ("1f1b", ANYWHERE),
-    "Megatron-P8 (Default)": ("1f1b", STAGES),
+    "Ours w scheduler": ("gpipe", 1, PLACED),
+    "Ours wo Scheduler": ("gpipe", 1, ANYWHERE),
+    "Deepspeed PP": ("1f1b", 4, ANYWHERE),
+    "Megatron-P8 (wo Scheduler)": ("1f1b", 1, ANYWHERE),
+    "Megatron-P8 (Default)": ("1f1b", 1, STAGES),
 }
-"""Schedule, and where ranks are: placed by the links; anywhere, so that some group of either kind
-has the slowest link; a stage after the other through the regions as they are numbered."""
+"""Schedule, sequences in a micro-batch, and where ranks are: placed by the links; anywhere, so that
+some group of either kind has the slowest link; a stage after the other through the regions as they
+are numbered. Micro-batches are those of their scripts: four sequences for DeepSpeed on shuffled
+hosts (scripts/local_run_deepspeed_on_rank0.sh), one for Megatron (scripts/local_scripts/
+megatron_gpt3_xl_mp8_dp8.sh) and for themselves."""
 
 
 @cache
@@ -88,14 +91,14 @@ def regions(case: str) -> Regions:
 
 
 def _request(
-    layers: int, batch: int, schedule: str, known: Calibration, case: str
+    layers: int, batch: int, schedule: str, known: Calibration, case: str, micro_batch: int
 ) -> TrainingRequest:
     row = {"gpu": "V100-16GB", "delay_ms": 0.0, "bandwidth_gbps": 1.0}
     cluster = regions(case).linked(slow_cluster(row), 0, 0)
     model = replace(catalog.model("gpt3-1.3b"), layers=layers, vocab=CLASSES)
     fields: dict[str, Any] = {
         **RECIPE, "schedule": schedule, "gpus": 64, "pp": 8, "tp": 1, "dp": 8, "precision": "fp16",
-        "global_batch": batch, "reduce_bytes": 2, "gather_bytes": 2,
+        "global_batch": batch, "reduce_bytes": 2, "gather_bytes": 2, "micro_batch": micro_batch,
     }  # fmt: skip
     spec = parse(TrainingPlanSpec, fields, "row")
     return complete_training(spec, known.run, strict=False, model=model, cluster=cluster)
@@ -103,8 +106,9 @@ def _request(
 
 def step(case: str, system: str, layers: int, batch: int, known: Calibration) -> float:
     """Predicted step [s] of a system on the regions of a case."""
-    schedule, where = SYSTEMS[system]
-    request, of = _request(layers, batch, schedule, known, case), regions(case)
+    schedule, micro_batch, where = SYSTEMS[system]
+    request = _request(layers, batch, schedule, known, case, micro_batch)
+    of = regions(case)
     if where == ANYWHERE:
         message = 2.0 * request.plan.tokens * request.model.hidden
         cluster = of.linked(request.cluster, *of.slowest(float(message)))

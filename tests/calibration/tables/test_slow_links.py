@@ -10,6 +10,7 @@ import pytest
 
 from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
+from calibration.tables.documents import CALLS, document_attention
 from calibration.tables.slow_links import slow_cluster, slow_step
 from predictor.catalog import load
 from predictor.timing import RunParameters
@@ -77,14 +78,26 @@ def test_systems_over_regions_are_in_the_order_that_was_measured() -> None:
     some = {key: value for key, value in told.items() if key[2:] == (24, 2048)}
     found = pairs({key: some[key] for key in some if key[0] != "Case 3"}, load("default"))
     right, apart, every = (sum(own[k] for own in found.values()) for k in range(3))
-    assert (apart, every) == (18, 20), "two systems run the same schedule on ranks anywhere"
-    assert right >= 0.9 * apart
+    assert apart == every == 20
+    assert right >= 0.9 * every
 
 
 @here
-def test_attention_of_long_documents_is_predicted() -> None:
-    """From 8,192 tokens on within 20 % on average, forward and backward; of every row a figure."""
+def test_attention_of_single_documents_is_predicted() -> None:
+    """Stated beforehand of what the harness calls, and nothing fitted to it: within 10 % where a
+    document takes a millisecond; within 15 % of all, most of which are the host's way to a launch.
+    """
     found = score([VARIATION / "attention_per_document_h100.csv"], load("default"))
     assert len(found.rows) == found.total == 88
-    long = [row for row in found.rows if row.published > 1e3]
-    assert sum(abs(row.log_error) for row in long) / len(long) < 0.2
+    errors = [abs(row.predicted / row.published - 1.0) for row in found.rows]
+    long = [e for e, row in zip(errors, found.rows, strict=True) if row.published > 1e3]
+    assert sum(long) / len(long) < 0.10
+    assert sum(errors) / len(errors) < 0.15
+
+
+def test_what_a_harness_waits_for_is_in_its_time() -> None:
+    """A document of 64 tokens is three of the host's calls and less than 10 us of kernel."""
+    known = load("default")
+    row = {"document_tokens": 64, "cp": 1, "tp": 8}
+    host = CALLS * known.run.host_per_kernel
+    assert host < document_attention(row, known)[0] < host + 1e-5

@@ -19,6 +19,7 @@ from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.search.contenders import varied
+from predictor.search.documents import PACKED, packing_of
 from predictor.search.ranking import SearchResult
 from predictor.timing import Calibration
 from predictor.training import (
@@ -170,22 +171,28 @@ def _first_of_each(values: npt.NDArray[Any]) -> Index:
     return np.unique(values, return_index=True)[1]
 
 
+def _in_words(field: str, value: Any) -> tuple[str, Any]:
+    """A field and its value as users state them."""
+    if field != PACKED:
+        return field, value
+    packing, division = packing_of(value).values()
+    return "packing", f"{packing}, cp_sharding {division}"
+
+
 def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
     """For every field of the winner, the best plans with other values of it, `most` of each;
     closest first. They say what each choice of the winner is worth.
 
     Fields that belong together (those of recomputation, the size of shards) are told by the first.
     """
-    best = result.plan(0)
     chosen: list[tuple[str, Any, int]] = []
     for field in varied(result.blocks):
         if field in ("dp", "dp_shard", "recompute_modules", "recompute_share"):
             continue
         column = result.column(field)
-        own = getattr(best, field)
-        others = np.flatnonzero(column != own)
+        others = np.flatnonzero(column != column[0])
         for position in sorted(others[_first_of_each(column[others])].tolist())[:most]:
-            chosen.append((field, column[position], position))
+            chosen.append((*_in_words(field, column[position]), position))
     if not chosen:
         return []
     winner, *rest = timed_again(result, [0, *(position for _, _, position in chosen)])

@@ -9,7 +9,12 @@ import numpy as np
 from predictor.arrays import Array, Index
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.search.axes import AXES
+from predictor.search.documents import PACKED
 from predictor.search.space import Block
+from predictor.variation import PACKED_FIELDS
+
+NUMBERS = (*NUMERIC_FIELDS, PACKED)
+"""Fields whose values lie in columns of a block."""
 
 
 class Contenders:
@@ -87,7 +92,7 @@ class Values:
 
     def _of(self, name: str) -> Any:
         """All values of a field, in order."""
-        if name not in NUMERIC_FIELDS:
+        if name not in NUMBERS:
             return list(dict.fromkeys(getattr(block.fixed, name) for block in self.blocks))
         pieces = {
             id(block.grid): block.grid[name] if name in block.rows else getattr(block.fixed, name)
@@ -98,7 +103,7 @@ class Values:
     def _at(self, field: int, number: int, rows: Index) -> Any:
         """Which of its values the plans of a block have; one for all where they do not differ."""
         block, name, known = self.blocks[number], self.fields[field], self.known[field]
-        if name in NUMERIC_FIELDS:
+        if name in NUMBERS:
             column = block.rows[name][rows] if name in block.rows else getattr(block.fixed, name)
             return np.searchsorted(known, column)
         return known.index(getattr(block.fixed, name))
@@ -125,10 +130,12 @@ class Values:
 
 
 def varied(blocks: list[Block]) -> list[str]:
-    """Fields of a plan that the plans of some blocks differ in, or may."""
+    """Fields of a plan that the plans of some blocks differ in, or may; how documents are packed,
+    instead of what follows from that."""
     searched = {axis.field for axis in AXES if axis.field != "gpus"}
-    numbers = [n for n in NUMERIC_FIELDS if n in searched or any(n in b.rows for b in blocks)]
-    numbers = [name for name in numbers if name not in ("global_batch", "seq_len")]
+    numbers = [n for n in NUMBERS if n in searched or any(n in b.rows for b in blocks)]
+    apart = ("global_batch", "seq_len", *PACKED_FIELDS)
+    numbers = [name for name in numbers if name not in apart]
     categories = [
         name
         for name in CATEGORY_FIELDS

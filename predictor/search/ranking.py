@@ -16,6 +16,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.records import dataclass
+from predictor.search.documents import named
 from predictor.search.space import Block
 from predictor.timing import Calibration
 from predictor.training import Frame, LayerParts
@@ -161,8 +162,9 @@ class SearchResult:
         return float(self.gpus[position] ** OBJECTIVES[self.objective])
 
     def mapping(self, position: int) -> dict[str, Any]:
-        """One plan as a mapping of its fields."""
-        return mapping(self.plan(position))
+        """One plan as a mapping of its fields, with how its documents are packed."""
+        rows = self.blocks[self.block[position]].rows
+        return {**mapping(self.plan(position)), **named(rows, self.row[position])}
 
     @property
     def plans(self) -> list[dict[str, Any]]:

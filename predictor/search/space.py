@@ -22,15 +22,14 @@ from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.records import dataclass
 from predictor.search.axes import AXES, Axis, Columns, Setting, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
+from predictor.search.documents import PACKED, document_axes
 from predictor.timing import RunParameters
 from predictor.training import SEVERAL, STEP_CATEGORIES, complete_training, distinct
-from predictor.variation import (
-    LOAD_KEYS,
-    PACKED_FIELDS,
-    PACKING_KEYS,
-    load_of,
-    packed_fields,
-)
+from predictor.variation import LOAD_KEYS, PACKED_FIELDS, PACKING_KEYS, load_of
+
+
+APART = ("gpus", PACKED)
+"""Columns that are no fields of a plan: they follow from its numbers, or these from them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +77,7 @@ class Block:
 
 def _batch(fixed: TrainingPlan, rows: Columns) -> TrainingPlan:
     """Columns as a batch; accelerators follow from the other numbers."""
-    arrays: dict[str, Any] = {name: column for name, column in rows.items() if name != "gpus"}
+    arrays: dict[str, Any] = {name: column for name, column in rows.items() if name not in APART}
     return replace(fixed, **arrays)
 
 
@@ -104,7 +103,7 @@ class Space:
         pairs = itertools.product(given["global_batch"], given["seq_len"])  # type: ignore[arg-type]
         table = np.array(list(pairs), dtype=float)
         rows = {"global_batch": table[:, 0], "seq_len": table[:, 1]}
-        for axis in (*AXES, *_stated(given), *_routed(given), *_documents(given)):
+        for axis in (*AXES, *_stated(given), *_routed(given), *document_axes(given)):
             if axis.when is None:
                 rows, _ = extend(rows, axis, self.setting)
         return rows
@@ -267,22 +266,6 @@ def _single(given: Given, names: Sequence[str]) -> dict[str, Any]:
     return stated
 
 
-def _documents(given: Given) -> list[Axis]:
-    """What stated documents make of the sequences of each layout, field by field."""
-    stated = _single(given, PACKING_KEYS)
-    if not stated:
-        return []
-    whole = given.get("cp_kind") == ("ulysses",)
-
-    def axis(field: str) -> Axis:
-        def values(at: Setting, seq_len: float, micro_batch: float, cp: float) -> list[float]:
-            return [packed_fields(stated, seq_len, micro_batch, cp, whole)[field]]
-
-        return Axis(field, ("seq_len", "micro_batch", "cp"), values)
-
-    return [axis(field) for field in PACKED_FIELDS]
-
-
 ROUTED = ("tp", "cp", "micro_batch", "seq_len", "ep", "etp")
 """Numbers on which the busiest rank's load depends where loads of experts are stated."""
 
@@ -339,7 +322,7 @@ def space_of(
     at = Setting(model, cluster, given, defaults)
     choices = [(offered_by(choice, at), choice.sensible) for choice in CHOICES]
     offered = {name for values, _ in choices for name in _fields(values)}
-    numbers = {axis.field for axis in AXES} | {"global_batch", "seq_len"}
+    numbers = {axis.field for axis in AXES} | {"global_batch", "seq_len", *PACKING_KEYS}
     for name, values in given.items():
         if isinstance(values, Range) or name in offered or name in numbers or len(values) < 2:
             continue
@@ -348,5 +331,6 @@ def space_of(
         if name not in TrainingPlan.__dataclass_fields__:
             raise InputError(f"{name} takes one value in a search, not {len(values)}")
         choices.append(([{name: value} for value in values], everywhere))
-    kept = tuple(a for a in assumed if a.field not in offered | numbers | {"gpus", "dp"})
+    told = offered | numbers | {"gpus", "dp", *PACKED_FIELDS}
+    kept = tuple(a for a in assumed if a.field not in told)
     return Space(at, tuple(choices), around, kept, run)

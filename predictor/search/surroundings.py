@@ -15,11 +15,11 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS
 from predictor.search.ranking import Surroundings
-from predictor.search.space import Block
+from predictor.search.space import APART, Block
 from predictor.timing import Calibration
 from predictor.training import LAYERED, Frame, frame, is_apart
 
-INSIDE = ("gpus", "recompute_share")
+INSIDE = (*APART, "recompute_share")
 """Numbers of a plan that change nothing around its layers: accelerators follow from the others."""
 
 MOST = 10_000
@@ -48,7 +48,7 @@ def surroundings(
     found: dict[int, Surroundings] = {}
     for numbers in alike.values():
         first = blocks[numbers[0]]
-        inside = INSIDE if _apart(first) else ("gpus",)
+        inside = INSIDE if _apart(first) else APART
         columns: dict[str, Any] = {
             name: np.concatenate([blocks[at].rows[name][rows[at]] for at in numbers])
             for name in first.rows

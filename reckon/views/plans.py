@@ -13,6 +13,7 @@ from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, s
 SIZES = ("gpus", "global_batch", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro_batch")
 NAMES = {"micro_batch": "mb", "global_batch": "batch", "sequence_parallel": "sp"}
 WORDS = ("recompute", "sharding", "schedule", "precision", "cp_kind", "rank_order", "tp_overlap")
+PACKED = ("packing", "cp_sharding")
 FRONT = 8
 """Plans of the Pareto front that are listed."""
 
@@ -35,7 +36,8 @@ def _columns(found: TrainingSearch, positions: list[int]) -> list[str]:
         always = name in ("recompute", "sharding", "schedule")
         if always or len(set(result.column(name, positions).tolist())) > 1:
             shown.append(name)
-    return shown
+    plans = [result.mapping(at) for at in positions]
+    return shown + [name for name in PACKED if len({plan.get(name) for plan in plans}) > 1]
 
 
 def _cell(plan: dict[str, Any], gpus: float, name: str) -> str:

@@ -27,7 +27,6 @@ from predictor.timing import RunParameters
 from predictor.training import SEVERAL, STEP_CATEGORIES, complete_training, distinct
 from predictor.variation import LOAD_KEYS, PACKED_FIELDS, PACKING_KEYS, load_of
 
-
 APART = ("gpus", PACKED)
 """Columns that are no fields of a plan: they follow from its numbers, or these from them."""
 

@@ -36,7 +36,9 @@ def test_all_policies_together_are_each_by_itself() -> None:
     assert len(search()) == 6
     assert len(whole) == 2 * 2 + 4 * 2 * 3  # cp 1; cp 2 and 4
     names = ("packing", "cp_sharding", "cp", "pp")
-    found = {tuple(p[n] for n in names): t for p, t in zip(whole.plans, whole.step_time, strict=True)}
+    found = {
+        tuple(p[n] for n in names): t for p, t in zip(whole.plans, whole.step_time, strict=True)
+    }
     for packing in EVERY["packing"]:
         for division in EVERY["cp_sharding"]:
             alone = search(packing=packing, cp_sharding=division)

@@ -91,7 +91,7 @@ def link_family(link: str) -> str:
     return link.split("-")[0].rstrip("0123456789")
 
 
-SCALE_UP = ("nvlink", "xgmi", "pcie", "ici", "neuronlink", "rocemesh")
+SCALE_UP = ("nvlink", "xgmi", "ualink", "pcie", "ici", "neuronlink", "rocemesh", "unifiedbus")
 
 
 def link_class(link: str) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +30,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
     Raises InputError where the folder is missing or not writable.
     """
+    import tempfile  # with all that it imports, not where nothing is written
+
     try:
         path = path.resolve()
         if path.exists() and not path.is_file():
@@ -62,6 +62,8 @@ def prepare_folder(path: Path) -> None:
 
     Raises InputError where that is not possible.
     """
+    import tempfile
+
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -85,6 +87,8 @@ def unpacked(path: Path) -> io.BytesIO:
     """
     if path.suffix != ".gz":
         return io.BytesIO(path.read_bytes())
+    import gzip
+
     most = max(PACKED * path.stat().st_size, MOST_UNPACKED)
     with gzip.open(path, "rb") as file:
         content = file.read(most + 1)

@@ -3,7 +3,7 @@
 The standard decorator writes and compiles five methods of each class while a program starts. There
 are some hundred classes here, of most of which a run makes nothing. So what can be said once for
 all of them is (`__repr__`, `__eq__`, `__hash__`, what keeps the frozen ones frozen), and `__init__`
-is compiled when the first of a class is made: imports take a quarter of the time. `fields`,
+is compiled when some of a class have been made: imports take a quarter of the time. `fields`,
 `replace`, `asdict` and the rest of `dataclasses` work on these as on any.
 """
 
@@ -13,7 +13,7 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
-from functools import cache
+from functools import cache, partial
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +45,42 @@ else:
         return made
 
 
+EARLY = 8
+"""Records of a class that are filled field by field, before its `__init__` is compiled."""
+
+
 class _Init:
-    """`__init__` of a class, compiled and put in its own place when it is asked for."""
+    """`__init__` of a class: the first `EARLY` are filled field by field, which is slower than a
+    function of its own, and far quicker than to compile one; which then takes this one's place."""
 
     def __init__(self, cls: Any, frozen: bool) -> None:
-        self.cls, self.frozen = cls, frozen
+        self.cls, self.frozen, self.left = cls, frozen, EARLY
 
     def __get__(self, instance: object, owner: type) -> Any:
+        if instance is not None and self.left:
+            self.left -= 1
+            return partial(self.early, instance)
         made = self.cls.__init__ = _init(self.cls, self.frozen)
         return made.__get__(instance, owner)
+
+    def early(self, instance: Any, *given: Any, **named: Any) -> None:
+        """Fill the fields; what cannot be is left to the function that would have been compiled,
+        whose errors name it."""
+        own = dataclasses.fields(self.cls)
+        taken = [one.name for one in own if one.init]
+        values = dict(zip(taken, given, strict=False)) | named
+        for one in own:
+            if one.name not in values and one.default is not MISSING:
+                values[one.name] = one.default
+            elif one.name not in values and one.default_factory is not MISSING:
+                values[one.name] = one.default_factory()
+        known = len(given) <= len(taken) and named.keys() <= {*taken[len(given) :]}
+        if not known or len(values) != len(own):
+            _init(self.cls, self.frozen)(instance, *given, **named)
+        for name, value in values.items():
+            object.__setattr__(instance, name, value)
+        if hasattr(instance, "__post_init__"):
+            instance.__post_init__()
 
 
 def _init(cls: Any, frozen: bool) -> Any:

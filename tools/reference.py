@@ -11,10 +11,12 @@ import textwrap
 from pathlib import Path
 
 import click
+from pydantic.json_schema import GenerateJsonSchema
 
 import reckon
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, TrainingPlanSpec
+from predictor.catalog.forms import keys_schema
 from predictor.files import write_text
 from reckon.console.cli import Verbs, app
 from reckon.views.fields import reference
@@ -80,7 +82,9 @@ def schemas() -> str:
         "bodies over HTTP) follow these schemas:\n"
     ]
     for name, form in (("training", TrainingPlanSpec), ("serving", ServingPlanSpec)):
-        schema = json.dumps(form.model_json_schema(), indent=1)
+        made = GenerateJsonSchema().generate(keys_schema(form))
+        told = {"description": form.__doc__, "title": form.__name__}
+        schema = json.dumps(dict(sorted({**made, **told}.items())), indent=1)
         parts.append(f"\n## A {name} request\n\n```json\n{schema}\n```\n")
     return "".join(parts)
 

@@ -39,6 +39,7 @@ from predictor.catalog.filling import (
     note_names,
     period,
 )
+from predictor.catalog.forms import EMPTY, Spec, parse
 from predictor.catalog.given import Given, Range, read_given
 from predictor.catalog.learned import (
     learned_mapping,
@@ -68,14 +69,7 @@ from predictor.catalog.power import (
 )
 from predictor.catalog.recipes import recipe_facts, settings_of
 from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
-from predictor.catalog.specs import (
-    AcceleratorSpec,
-    ModelSpec,
-    ServingPlanSpec,
-    Spec,
-    TrainingPlanSpec,
-    parse,
-)
+from predictor.catalog.specs import AcceleratorSpec, ModelSpec, ServingPlanSpec, TrainingPlanSpec
 from predictor.catalog.systems import default_system, system
 from predictor.catalog.tables import KINDS, data_dir, find, read_mapping, rows
 from predictor.catalog.technology import (
@@ -90,6 +84,7 @@ from predictor.catalog.technology import (
 
 __all__ = [
     "ARRAYS",
+    "EMPTY",
     "ENGINES",
     "FILE",
     "FILES",

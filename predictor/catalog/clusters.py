@@ -9,7 +9,8 @@ import numpy as np
 
 from predictor.catalog import entries
 from predictor.catalog.filling import Filler
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.catalog.systems import default_system, resize_node, system
 from predictor.errors import InputError
 from predictor.hardware import Cluster

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.catalog.forms import Spec, parse
 from predictor.catalog.machine_names import read_accelerator_name
 from predictor.catalog.model_names import unlike_catalog
-from predictor.catalog.specs import AcceleratorSpec, ModelSpec, Spec, SystemSpec, parse
+from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping
 from predictor.errors import InputError, unknown
 from predictor.hardware import DEFAULT_CLOCK, L2_BYTES_PER_CLOCK_PER_SM, Accelerator
@@ -57,7 +58,7 @@ def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:
 
 
 def _accelerator(spec: AcceleratorSpec) -> Accelerator:
-    si = to_si(spec.model_dump(exclude_none=True))
+    si = to_si(spec.to_dict(blanks=False))
     peak: dict[str, Numeric] = {
         dtype: float(si[dtype])
         for dtype in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
@@ -124,7 +125,7 @@ MODEL_FIELDS = tuple(field.name for field in fields(Model))
 
 
 def _model(spec: ModelSpec, where: str) -> Model:
-    given = {name: value for name, value in spec.model_dump().items() if name in MODEL_FIELDS}
+    given = {name: value for name, value in spec.to_dict().items() if name in MODEL_FIELDS}
     given["kv_heads"] = spec.kv_heads or spec.heads
     if spec.head_dim is None:
         if spec.hidden % spec.heads:
@@ -143,9 +144,9 @@ def _model(spec: ModelSpec, where: str) -> Model:
         )
     _check_blocks(spec, where)
     if spec.quantization is not None:
-        given["quantization"] = Quantization(**spec.quantization.model_dump())
+        given["quantization"] = Quantization(**spec.quantization.to_dict())
     if spec.tower is not None:
-        given["tower"] = Tower(**spec.tower.model_dump())
+        given["tower"] = Tower(**spec.tower.to_dict())
     return Model(**given)
 
 
@@ -214,7 +215,7 @@ def calibrations() -> list[str]:
 
 def to_mapping(spec: Spec) -> dict[str, Any]:
     """A spec as a mapping that can be written to YAML and read back."""
-    return spec.model_dump(exclude_defaults=True)
+    return spec.to_dict(defaults=False)
 
 
 def spec_of(kind: str, ref: Ref) -> Spec:

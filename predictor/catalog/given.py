@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from predictor.catalog.specs import Spec, TrainingPlanSpec, parse
+from predictor.catalog.forms import Spec, parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.plans import NUMERIC_FIELDS, TRAINING_FIELDS, WORDS
 from predictor.records import dataclass

@@ -5,23 +5,19 @@ Keys carry their unit; `extra` keys are refused. pydantic checks, the arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
-
-from predictor.errors import InputError, nearest
+from predictor.catalog.forms import EMPTY, Spec
+from predictor.errors import nearest
 from predictor.plans import (
+    AMOUNT,
+    COUNT,
     KV_BYTES,
+    NATURAL,
     ORDER,
+    POSITIVE,
     RANK_ORDERS,
     SERVING_FIELDS,
     SWITCH,
@@ -30,19 +26,16 @@ from predictor.plans import (
     WEIGHTS,
     WORD,
     WORDS,
+    Kind,
     PlanField,
     Table,
 )
 
-Positive = Annotated[float, Field(gt=0, lt=1e30, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=10**9)]
-Natural = Annotated[int, Field(ge=0, le=10**9)]
-
-
-class Spec(BaseModel):
-    """Base of all file forms: unknown keys are errors, instances are frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+Positive = Annotated[float, POSITIVE]
+Amount = Annotated[float, AMOUNT]
+Count = Annotated[int, COUNT]
+Natural = Annotated[int, NATURAL]
+Times = Annotated[float, Kind("ratio", float, least=1, most=1e6)]
 
 
 class AcceleratorSpec(Spec):
@@ -69,16 +62,15 @@ class AcceleratorSpec(Spec):
     l2_bandwidth_gbs: Positive | None = None
     tdp_w: Positive | None = None
     host_link_gbs: Positive | None = None
-    dispatch_us: Annotated[float, Field(ge=0)] | None = None
-    split_dispatch_us: Annotated[float, Field(ge=0)] | None = None
+    dispatch_us: Amount | None = None
+    split_dispatch_us: Amount | None = None
     source: str = ""
     notes: str = ""
 
-    @model_validator(mode="after")
-    def _one_memory(self) -> AcceleratorSpec:
+    def check(self) -> None:
+        """The capacity is stated once."""
         if (self.memory_gb is None) == (self.memory_gib is None):
             raise ValueError("state either memory_gb (1e9 bytes) or memory_gib (2**30 bytes)")
-        return self
 
 
 class TierSpec(Spec):
@@ -89,7 +81,7 @@ class TierSpec(Spec):
     bandwidth_gbs: Positive
     latency_us: Positive | None = None
     window_mb: Positive | None = None
-    oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
+    oversubscription: Times = 1.0
     in_switch: bool = False
 
 
@@ -101,8 +93,8 @@ class SystemSpec(Spec):
     accelerator: str | dict[str, Any]
     accelerators_per_node: Count
     host_memory_gb: Positive | None = None
-    tiers: Annotated[list[TierSpec], Field(min_length=1)]
-    facts: dict[str, Any] = {}
+    tiers: list[TierSpec]
+    facts: dict[str, Any] = EMPTY
     source: str = ""
     notes: str = ""
 
@@ -118,8 +110,8 @@ def _choice(value: Any, choices: tuple[str, ...]) -> str:
     return text
 
 
-def _one_of(choices: tuple[str, ...]) -> BeforeValidator:
-    return BeforeValidator(lambda value: _choice(value, choices))
+def _one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
+    return lambda value: _choice(value, choices)
 
 
 class QuantizationSpec(Spec):
@@ -212,14 +204,14 @@ class ModelSpec(Spec):
     notes: str = ""
 
 
-def _all_of(choices: tuple[str, ...]) -> BeforeValidator:
+def _all_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
     """A list or a text with commas of names, each of `choices`; read as a text with commas."""
 
     def check(value: Any) -> Any:
         names = value if isinstance(value, list) else str(value).split(",")
         return ",".join(sorted({_choice(str(name).strip(), choices) for name in names}))
 
-    return BeforeValidator(check)
+    return check
 
 
 def _order(value: Any) -> str:
@@ -238,99 +230,38 @@ class PlanSpec(Spec):
     """A request as a user writes it: the fields of a table, none of which must be stated; what is
     left out is completed and reported."""
 
+    table: ClassVar[Table] = {}
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
 
-
-P = TypeVar("P", bound=PlanSpec)
+    @classmethod
+    @cache
+    def fields(cls) -> dict[str, tuple[Any, Any]]:
+        """Annotation and default of every key."""
+        return {name: (_annotation(entry) | None, None) for name, entry in cls.table.items()}
 
 
 def _annotation(entry: PlanField) -> Any:
-    """The type of a field, as pydantic checks it."""
+    """What a field may hold."""
     kind = entry.kind
     if kind.number is not None:
-        stated = {
-            "ge": kind.least,
-            "gt": kind.above,
-            "le": kind.most,
-            "lt": kind.below,
-            "allow_inf_nan": False if kind.number is float else None,
-        }
-        known: dict[str, Any] = {name: end for name, end in stated.items() if end is not None}
-        return Annotated[kind.number, Field(**known)]
+        return Annotated[kind.number, kind]
     if kind is WORD:
         return Annotated[str, _one_of(entry.choices)]
     if kind is WORDS:
         return Annotated[str, _all_of(entry.choices)]
-    return {SWITCH: bool, TEXT: str, ORDER: Annotated[str, BeforeValidator(_order)]}.get(
-        kind, str | dict[str, Any]
-    )
+    return {SWITCH: bool, TEXT: str, ORDER: Annotated[str, _order]}.get(kind, str | dict[str, Any])
 
 
-def _fields_of(entries: Table) -> Callable[[type[P]], type[P]]:
-    """Give a form the fields of a table."""
-
-    def filled(form: type[P]) -> type[P]:
-        types: dict[str, Any] = {name: (_annotation(e) | None, None) for name, e in entries.items()}
-        return create_model(
-            form.__name__, __base__=form, __module__=form.__module__, __doc__=form.__doc__, **types
-        )
-
-    return filled
-
-
-@_fields_of(TRAINING_FIELDS)
 class TrainingPlanSpec(PlanSpec):
     """A training request."""
 
+    table = TRAINING_FIELDS
 
-@_fields_of(SERVING_FIELDS)
+
 class ServingPlanSpec(PlanSpec):
     """A serving request."""
 
-
-S = TypeVar("S", bound=Spec)
-
-
-def parse(form: type[S], fields: Mapping[str, Any], where: str) -> S:
-    """Validate a mapping.
-
-    where   what to call it in an error: a file, a catalog row, 'the command line'
-
-    Raises InputError, one line, naming the field, what was given and what is allowed.
-    """
-    if not isinstance(fields, Mapping):
-        raise InputError(f"{where}: expected keys and values, got {type(fields).__name__}")
-    try:
-        return form.model_validate(dict(fields))
-    except ValidationError as error:
-        raise InputError(f"{where}: {_explain(error, form)}") from None
-
-
-def _explain(error: ValidationError, form: type[Spec]) -> str:
-    # A misspelt key explains a missing one, so it comes first.
-    found = error.errors(include_url=False)
-    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _keys(form, first["loc"][:-1])
-        near = nearest(str(first["loc"][-1]), known)
-        hint = f"; did you mean {near!r}?" if near else f"; known keys: {', '.join(known)}"
-        return f"unknown key {place!r}{hint}"
-    if first["type"] == "missing":
-        return f"key {place!r} is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    told = f"{place}: {message}" if place else message
-    given = repr(first["input"])
-    if given in message or isinstance(first["input"], Mapping):
-        return told
-    return f"{told}, got {given if len(given) <= 60 else given[:57] + '...'}"
-
-
-def _keys(form: type[Spec], path: tuple[Any, ...]) -> list[str]:
-    """Keys allowed at a place inside a form."""
-    if path and path[0] == "tiers":
-        return list(TierSpec.model_fields)
-    return list(form.model_fields)
+    table = SERVING_FIELDS

@@ -12,8 +12,9 @@ import numpy as np
 
 from predictor.catalog import entries, tables
 from predictor.catalog.entries import Ref, resolve
+from predictor.catalog.forms import parse
 from predictor.catalog.machine_names import MachineName, unlike_system
-from predictor.catalog.specs import SystemSpec, parse
+from predictor.catalog.specs import SystemSpec
 from predictor.catalog.technology import system_of
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster, Tier
@@ -71,7 +72,7 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
                 "of the tier inside it"
             )
         before = size
-        si = to_si(tier.model_dump(exclude_none=True))
+        si = to_si(tier.to_dict(blanks=False))
         tiers.append(
             Tier(
                 link=tier.link,

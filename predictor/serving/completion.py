@@ -99,7 +99,7 @@ def complete_serving(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
-    filler = Filler(spec.model_dump())
+    filler = Filler(spec.to_dict())
     values = filler.values
     model = model if model is not None else named_model(values)
     cluster = _readers(values, cluster if cluster is not None else complete_cluster(filler))

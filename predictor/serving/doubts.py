@@ -96,7 +96,7 @@ def mixture(spec: ServingPlanSpec, calibration: Calibration, **loaded: Any) -> M
 
     Raises InputError where the request is impossible.
     """
-    stated = {name: value for name, value in spec.model_dump().items() if value is not None}
+    stated = {name: value for name, value in spec.to_dict().items() if value is not None}
     releases = possible(*(stated.get(name) for name in ("framework", "era", "version")))
     requests: list[ServingRequest] = []
     for name, version in releases:

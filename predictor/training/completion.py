@@ -130,7 +130,7 @@ def complete_training(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
-    filler = Filler(spec.model_dump())
+    filler = Filler(spec.to_dict())
     values = filler.values
     model = model if model is not None else named_model(values)
     filler.need("seq_len", "global_batch")

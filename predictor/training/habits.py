@@ -70,6 +70,8 @@ def recipe(
 ) -> Iterator[Default]:
     """What the framework's published recipe for this model, accelerator and precision sets, where
     the plan can be of that recipe. Recomputation that has to fit (`FIT`) is left open."""
+    if values["framework"] == "neutral":
+        return
     task = "lora" if str(values.get("trained", "")).startswith("lora") else "pretrain"
     facts = recipe_facts(
         framework=values["framework"],

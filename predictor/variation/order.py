@@ -19,9 +19,6 @@ from predictor.arrays import Array, Numeric
 NODES = 96
 """Of Gauss-Hermite quadrature; e_N is good to 1e-6 of a standard deviation from N = 1 to 1e6."""
 
-_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(NODES)
-_WEIGHTS = _WEIGHTS / math.sqrt(2.0 * math.pi)
-
 _TOP = (
     0.0352624965998911,
     0.700383064443688,
@@ -118,6 +115,13 @@ def tail_of_maximum(y: Numeric, n: Numeric) -> Array:
     return np.asarray(-np.expm1(below / np.asarray(n, float)))
 
 
+@lru_cache(maxsize=1)
+def _quadrature() -> tuple[Array, Array]:
+    """Points and weights; found when first needed, since numpy takes a while over them."""
+    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    return points, weights / math.sqrt(2.0 * math.pi)
+
+
 def maximum(quantile: Callable[[Array], Array], n: Numeric) -> tuple[Array, Array]:
     """Mean and standard deviation of the maximum of n independent draws; shape of n.
 
@@ -125,10 +129,11 @@ def maximum(quantile: Callable[[Array], Array], n: Numeric) -> tuple[Array, Arra
     n          draws, at least 1 (any number, not whole ones only)
     """
     count = np.maximum(np.asarray(n, float), 1.0)
-    values = quantile(tail_of_maximum(_POINTS, count[..., None]))
-    mean = np.asarray((values * _WEIGHTS).sum(axis=-1))
+    points, weights = _quadrature()
+    values = quantile(tail_of_maximum(points, count[..., None]))
+    mean = np.asarray((values * weights).sum(axis=-1))
     square = (values - mean[..., None]) ** 2
-    return mean, np.asarray(np.sqrt((square * _WEIGHTS).sum(axis=-1)))
+    return mean, np.asarray(np.sqrt((square * weights).sum(axis=-1)))
 
 
 @lru_cache(maxsize=1)

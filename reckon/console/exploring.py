@@ -70,7 +70,7 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
         write(path, found)
     content = {
         "schema_version": 1,
-        "inputs": wanted.spec.model_dump(exclude_defaults=True),
+        "inputs": wanted.spec.to_dict(defaults=False),
         "points": found.table.to_dict("records") if json else [],
         "refused": [{**values, "reason": reason} for values, reason in found.refused],
     }
@@ -95,7 +95,7 @@ def _optimise(grid: Grid, json: str | None) -> int:
     areas = {name: float(area) * 1e6 for name, area in found.machine.areas.items()}
     content = {
         "schema_version": 1,
-        "inputs": grid.spec.model_dump(exclude_defaults=True),
+        "inputs": grid.spec.to_dict(defaults=False),
         "best": found.values,
         "objective": objective,
         "score": found.score,

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.plans import PLAN, SWITCH, PlanField, Table
 from predictor.records import dataclass
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 WIDEST = 44
 """Letters of choices that a line of help lists."""
@@ -26,6 +28,8 @@ NAMED = {"model": "models", "system": "systems", "accelerator": "accelerators"}
 
 def _named(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of a catalog that go on as what was typed, the last of several behind commas."""
+    from click.shell_completion import CompletionItem
+
     kind = NAMED[str(param.name)]
     before, comma, last = incomplete.rpartition(",")
     names = [*catalog.rows(kind)]

@@ -165,7 +165,7 @@ class _Run:
         changes = {k.partition(".")[2]: v for k, v in values.items() if k != "model"}
         if not changes:
             return catalog.model(ref)
-        base = catalog.spec_of("models", ref).model_dump(exclude_defaults=True)
+        base = catalog.spec_of("models", ref).to_dict(defaults=False)
         return catalog.model({**base, **changes})
 
     def _plans(

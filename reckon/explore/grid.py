@@ -10,10 +10,17 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from predictor import catalog
-from predictor.catalog import KEYS, AcceleratorSpec, ServingPlanSpec, Spec, TrainingPlanSpec, parse
+from predictor.catalog import (
+    EMPTY,
+    KEYS,
+    AcceleratorSpec,
+    ServingPlanSpec,
+    Spec,
+    TrainingPlanSpec,
+    parse,
+)
 from predictor.errors import InputError, nearest
 from predictor.records import dataclass
 
@@ -36,14 +43,14 @@ class GridSpec(Spec):
     model: str | dict[str, Any]
     system: str | dict[str, Any] | None = None
     technology: dict[str, Any] | None = None
-    machine: dict[str, Any] = Field(default_factory=dict)
-    plan: dict[str, Any] = Field(default_factory=dict)
-    sweep: dict[str, Any] = Field(default_factory=dict)
+    machine: dict[str, Any] = EMPTY
+    plan: dict[str, Any] = EMPTY
+    sweep: dict[str, Any] = EMPTY
     plans: Literal["fixed", "best"] = "fixed"
     launches: bool = True
-    optimise: dict[str, Any] = Field(default_factory=dict)
-    assumptions: dict[str, Any] = Field(default_factory=dict)
-    cost: dict[str, Any] = Field(default_factory=dict)
+    optimise: dict[str, Any] = EMPTY
+    assumptions: dict[str, Any] = EMPTY
+    cost: dict[str, Any] = EMPTY
     calibration: str = "default"
 
 
@@ -102,13 +109,13 @@ def fields_of(section: str, workload: str) -> tuple[str, ...]:
     if section == "technology":
         return KEYS
     if section == "machine":
-        return (*AcceleratorSpec.model_fields, *LINKS)
+        return (*AcceleratorSpec.fields(), *LINKS)
     if section == "plan":
         form = TrainingPlanSpec if workload == "training" else ServingPlanSpec
-        return tuple(form.model_fields)
+        return tuple(form.fields())
     from predictor.catalog import ModelSpec
 
-    return tuple(ModelSpec.model_fields)
+    return tuple(ModelSpec.fields())
 
 
 def _known(key: str, spec: GridSpec, where: str) -> None:

@@ -152,7 +152,7 @@ def changed(system: Any, changes: Mapping[str, Any]) -> Cluster:
     if own:
         base = catalog.spec_of("accelerators", real.name)
         assert isinstance(base, AcceleratorSpec)
-        content = base.model_dump(exclude_none=True)
+        content = base.to_dict(blanks=False)
         if "memory_gb" in own:
             content.pop("memory_gib", None)
         made = catalog.accelerator({**content, **own})

@@ -126,17 +126,17 @@ def read_grid(content: Mapping[str, Any], calibration: str, where: str = "grid")
 
 def _keys(verb: str) -> tuple[str, ...]:
     if verb == "predict infer":
-        return tuple(ServingPlanSpec.model_fields)
+        return tuple(ServingPlanSpec.fields())
     if verb == "predict train":
-        return tuple(TrainingPlanSpec.model_fields)
+        return tuple(TrainingPlanSpec.fields())
     if verb == "plan infer":
         from reckon.verbs.fleets import OPTIONS
 
-        return (*dict.fromkeys((*ServingPlanSpec.model_fields, *OPTIONS, "price_per_gpu_hour")),)
+        return (*dict.fromkeys((*ServingPlanSpec.fields(), *OPTIONS, "price_per_gpu_hour")),)
     from reckon.verbs.plans import BATCH_TOKENS, LIMITS
 
     own = (BATCH_TOKENS, *LIMITS, "objective")
-    return (*dict.fromkeys((*TrainingPlanSpec.model_fields, *own)),)
+    return (*dict.fromkeys((*TrainingPlanSpec.fields(), *own)),)
 
 
 def _checked(verb: str, name: str, value: Any, where: str) -> Any:
@@ -157,7 +157,7 @@ def _checked(verb: str, name: str, value: Any, where: str) -> Any:
     if verb == "plan infer" and name == "load":
         return _load(value)
     bounds = isinstance(value, str) and (".." in value or "," in value)
-    if verb.startswith("plan") and (bounds or name not in form.model_fields):
+    if verb.startswith("plan") and (bounds or name not in form.fields()):
         return value
     return getattr(parse(form, {name: value}, where), name)
 

@@ -416,7 +416,7 @@ def _systems(stated: dict[str, Any], where: str) -> list[Cluster]:
         parse(ServingPlanSpec, {**rest, key: n.strip() if isinstance(n, str) else n}, where)
         for n in names
     )
-    return [complete_cluster(Filler(spec.model_dump())) for spec in parsed]
+    return [complete_cluster(Filler(spec.to_dict())) for spec in parsed]
 
 
 __all__ = ["InferenceSearch", "engine_brief", "search_infer"]

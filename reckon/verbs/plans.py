@@ -425,5 +425,5 @@ def asked(
             names = " or ".join(SAVING)
             raise InputError(f"limits of power and a deadline need --objective {names}")
         options["thrift"] = thrift_of(own)
-    cluster = complete_cluster(Filler(spec.model_dump()))
+    cluster = complete_cluster(Filler(spec.to_dict()))
     return search(model, cluster, rest, calibration, **options)

@@ -54,7 +54,15 @@ def family(make: Callable[..., Any]) -> tuple[Any, Any, Any, Any]:
 FAMILIES = [family(make) for make in MAKERS]
 
 
-@pytest.mark.parametrize("kin", FAMILIES, ids=["own", "standard"])
+def compiled() -> tuple[Any, Any, Any, Any]:
+    """Records of which so many were made that their `__init__` is compiled."""
+    found = family(records.dataclass)
+    for one in found:
+        assert inspect.signature(one)
+    return found
+
+
+@pytest.mark.parametrize("kin", [*FAMILIES, compiled()], ids=["own", "standard", "compiled"])
 def test_a_record_is_made_compared_shown_and_kept(kin: tuple[Any, Any, Any, Any]) -> None:
     point, table, counter, cached = kin
     one = point(1.0)
@@ -68,8 +76,11 @@ def test_a_record_is_made_compared_shown_and_kept(kin: tuple[Any, Any, Any, Any]
     for wrong in ((), (1.0, 2.0, "", 4)):
         with pytest.raises(TypeError):
             point(*wrong)
-    with pytest.raises(TypeError, match="z"):
-        point(1.0, z=2.0)
+    for name in ("z", "x"):
+        with pytest.raises(TypeError, match=name):
+            point(1.0, **{name: 2.0})
+    with pytest.raises(TypeError, match="hidden"):
+        table(hidden={})
 
     assert table([1, 2]).hidden == {"rows": 2}
     assert table().rows is not table().rows, "a list of its own"
@@ -88,6 +99,16 @@ def test_a_record_is_made_compared_shown_and_kept(kin: tuple[Any, Any, Any, Any]
         hash(moving)
     assert cached(2.0).twice == 4.0
     assert not hasattr(one, "__dict__")
+
+
+def test_the_hundredth_is_made_as_the_first() -> None:
+    point, table, *_ = family(records.dataclass)
+    made = [(point(float(i), note="n"), table([i])) for i in range(100)]
+    assert [(p.x, p.y, p.note) for p, _ in made] == [(float(i), 2.0, "n") for i in range(100)]
+    assert [(t.rows, t.hidden, t.seen) for _, t in made] == [
+        ([i], {"rows": 1}, 0) for i in range(100)
+    ]
+    assert inspect.isfunction(vars(point)["__init__"])
 
 
 def test_signatures_and_hints_are_those_of_the_standard_library() -> None:

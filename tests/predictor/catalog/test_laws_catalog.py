@@ -18,7 +18,8 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.clusters import scale_up
 from predictor.catalog.cost import catalog_cost, cost_assumptions, die_yield, machine_cost
 from predictor.catalog.engines import engines_mapping, from_mapping
-from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec, TierSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec, TierSpec
 from predictor.catalog.systems import alone, default_system, resize_node
 from predictor.errors import InputError
 from predictor.hardware.budget import perimeter, tiers
@@ -143,14 +144,14 @@ def test_what_a_model_does_not_state_is_not_there() -> None:
     needed = {"name": "m", "layers": 2, "hidden": 64, "heads": 4, "vocab": 100}
     spec = parse(ModelSpec, needed, "test")
     other = {"moe_every_n": 1, "delta_conv": 4}
-    for name, entry in ModelSpec.model_fields.items():
-        if name in needed or entry.default is None:
+    for name, (_, default) in ModelSpec.fields().items():
+        if name in needed or default is None:
             continue
         value = getattr(spec, name)
         if isinstance(value, int) and not isinstance(value, bool):
             assert value == other.get(name, 0), name
     own = {f.name: f.default for f in fields(Model)}
-    for name, value in spec.model_dump().items():
+    for name, value in spec.to_dict().items():
         if name in own and name not in needed and value is not None:
             assert value == own[name], name
 

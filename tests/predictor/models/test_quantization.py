@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from predictor import catalog
-from predictor.catalog.specs import ServingPlanSpec, TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec, TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.models import Model, narrowing
 from predictor.serving.completion import ServingRequest, complete_serving

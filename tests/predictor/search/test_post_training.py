@@ -10,7 +10,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.search.post_training import BEHIND, IN_TURN, SHARED, Iteration, Rollouts, iterations
 from predictor.training.completion import complete_training

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.engines import engines_mapping, from_mapping
-from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan

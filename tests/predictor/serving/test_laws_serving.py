@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec
 from predictor.hardware.accelerators import Accelerator
 from predictor.memory.serving import ServingMemory
 from predictor.models.model import Model

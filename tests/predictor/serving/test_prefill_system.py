@@ -10,7 +10,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans.serving import ServingPlan

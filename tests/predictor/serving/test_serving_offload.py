@@ -7,7 +7,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec
 from predictor.catalog.systems import alone
 from predictor.errors import InputError
 from predictor.memory.serving import weight_bytes

@@ -4,7 +4,7 @@ by one show, and by how much."""
 import numpy as np
 import pytest
 
-from predictor.catalog import ServingPlanSpec, load
+from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.serving import complete_serving, pass_table, predict_inference, serve
 
 CALIBRATION = load("default")
@@ -12,11 +12,11 @@ CLIENTS = 32
 
 
 def completed(**fields):
-    spec = ServingPlanSpec(
-        model="llama3-8b", system="dgx-h100", gpus=1, input_len=1000, output_len=200,
-        **{"concurrency": CLIENTS, "variation": 0.0, **fields},
-    )  # fmt: skip
-    return complete_serving(spec, CALIBRATION.run)
+    stated = {
+        "model": "llama3-8b", "system": "dgx-h100", "gpus": 1, "input_len": 1000,
+        "output_len": 200, "concurrency": CLIENTS, "variation": 0.0, **fields,
+    }  # fmt: skip
+    return complete_serving(parse(ServingPlanSpec, stated, "test"), CALIBRATION.run)
 
 
 def one_by_one(request) -> float:

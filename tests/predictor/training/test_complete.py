@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from predictor.catalog.filling import framework_settings, frameworks
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.timing.calibration import RunParameters
 from predictor.training.completion import TrainingRequest, complete_training

@@ -9,7 +9,8 @@ import pytest
 
 import reckon
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.timing.calibration import RunParameters
 from predictor.training.completion import TrainingRequest, complete_training

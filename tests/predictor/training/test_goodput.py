@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters

@@ -12,7 +12,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog import data_dir, recipe_facts, settings_of
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.plans import CUDA_GRAPHS
 from predictor.timing.calibration import RunParameters
@@ -42,7 +43,7 @@ def rules(found: TrainingRequest) -> dict[str, str]:
 
 
 def test_every_fact_can_be_said_in_fields_of_a_plan() -> None:
-    fields = set(TrainingPlanSpec.model_fields)
+    fields = set(TrainingPlanSpec.fields())
     with (data_dir() / "software" / "recipes.csv").open(newline="", encoding="utf-8") as stream:
         table = list(csv.DictReader(stream))
     assert len(table) > 500

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.prediction import predict

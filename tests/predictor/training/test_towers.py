@@ -10,7 +10,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import ServingPlanSpec, TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec, TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.models import Tower, tower_parameters
 from predictor.plans.serving import ServingPlan

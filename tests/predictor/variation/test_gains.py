@@ -11,7 +11,8 @@ import pytest
 import reckon
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.models import Model, Tower
 from predictor.plans.serving import ServingPlan
 from predictor.serving.prediction import predict_inference

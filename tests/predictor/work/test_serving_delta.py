@@ -9,7 +9,8 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.catalog.specs import ServingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from predictor import catalog
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.timing.calibration import Calibration
 from predictor.training.completion import complete_training
 from reckon.launch import read_launch

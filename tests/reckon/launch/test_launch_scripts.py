@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from predictor import catalog
-from predictor.catalog.specs import TrainingPlanSpec, parse
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.models.model import Model
 from predictor.timing.calibration import Calibration

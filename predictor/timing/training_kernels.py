@@ -1,10 +1,16 @@
-"""Time of a training step's operators: attention takes no longer than in the kernels before.
+"""Time of a training step's operators: attention takes no longer than in the kernels before, and
+products with one scale per matrix no longer than with one per block.
 
 Most attention over prompts was timed inside serving engines, whose kernels read their keys through
 tables of pages and put them into the cache: 9 us on H100 for however short a prompt, of which
 training has nothing. FlashAttention-2 was timed without (arXiv 2509.22832), and the kernels after
 it are not slower on the same accelerator, so that it bounds them; they are much faster from 1,024
 tokens on (Shah et al. 2024, figures 5 and 6).
+
+A product of fp8 matrices with a scale each is the same work on the same matrix unit as one with a
+scale for every block of them, without the scales (Rouhani et al. 2023; PTX ISA 8.7, `tcgen05.mma`,
+kinds f8f6f4 and mxf8f6f4 alike). Those that engines run are slower all the same on B200 and GB200,
+by a tenth to a fifth: what training runs is bounded by the others.
 """
 
 from __future__ import annotations
@@ -23,6 +29,9 @@ from predictor.work import Operator
 NEWEST, BEFORE = "flash", "flash2"
 """Kernels of attention: today's, and the one that bounds it."""
 
+WHOLE, BLOCKS = "fp8", "fp8_block"
+"""Data types of products: one scale for a matrix, and one for each of its blocks."""
+
 
 def training_times(
     operators: Sequence[Operator],
@@ -32,15 +41,15 @@ def training_times(
     host: Numeric | None = None,
 ) -> Timing:
     """Time one execution of each operator of a training step, as `operator_times` at sustained
-    clocks, with attention no slower than that of FlashAttention-2 where it was measured on the
-    accelerator's architecture."""
+    clocks, but no slower than another kernel that cannot be quicker (`_slower`)."""
     every = list(operators)
     found = operator_times(every, accelerator, calibration, shape, sustained=True, host=host)
-    at = [i for i, one in enumerate(every) if _bounded(one, accelerator, calibration)]
+    bounds = [(i, _slower(one, accelerator, calibration)) for i, one in enumerate(every)]
+    at = [i for i, one in bounds if one is not None]
     if not at:
         return found
-    older = [replace(every[i], variant=BEFORE) for i in at]
-    other = operator_times(older, accelerator, calibration, shape, sustained=True, host=host)
+    others = [one for _, one in bounds if one is not None]
+    other = operator_times(others, accelerator, calibration, shape, sustained=True, host=host)
     sooner = other.time < found.time[at]
     found.time[at] = np.where(sooner, other.time, found.time[at])
     found.sigma[at] = np.where(sooner, np.maximum(other.sigma, found.sigma[at]), found.sigma[at])
@@ -49,9 +58,20 @@ def training_times(
     return found
 
 
-def _bounded(operator: Operator, accelerator: Accelerator, calibration: Calibration) -> bool:
+def _slower(
+    operator: Operator, accelerator: Accelerator, calibration: Calibration
+) -> Operator | None:
+    """The same work by a kernel that takes no less time; None where there is none that was
+    measured: FlashAttention-2 on the accelerator's architecture, block-scaled products on the
+    accelerator itself."""
+    if operator.op == "gemm" and operator.dtype == WHOLE:
+        known = calibration.resolve(operator.op, BLOCKS, accelerator)
+        one = known.model
+        own = one is not None and (one.accelerator, one.dtype) == (accelerator.name, BLOCKS)
+        return replace(operator, dtype=BLOCKS) if own else None
     if operator.variant != NEWEST or not operator.op.startswith("attention"):
-        return False
+        return None
     kind = f"{operator.op}.{BEFORE}"
     known = calibration.resolve(kind, operator.dtype, accelerator)
-    return known.model is not None and known.model.kind == kind and not known.relatives
+    same = known.model is not None and known.model.kind == kind and not known.relatives
+    return replace(operator, variant=BEFORE) if same else None

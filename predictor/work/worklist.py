@@ -143,9 +143,11 @@ class WorkList:
         core: bool = False,
         groups: Numeric = 1.0,
         times: Numeric = 1.0,
+        ready: bool = False,
     ) -> None:
         """A matrix product; in the core's data type and with its output unless stated. `batch` run
-        in one kernel, `groups` beside each other in one each."""
+        in one kernel, `groups` beside each other in one each. `ready`: both operands have been
+        narrowed before."""
         dtype = dtype or self.software.core
         narrow = ELEMENT_BYTES[dtype] < ELEMENT_BYTES[self.software.core]
         self.operators.append(
@@ -164,7 +166,7 @@ class WorkList:
                 saved=self.kept(saved),
                 core=core,
                 kernels=groups,
-                joined=float(narrow and not self.software.casts),
+                joined=float(narrow and (ready or not self.software.casts)),
             )
         )
 
@@ -260,7 +262,9 @@ class WorkList:
         back = partial(self.product, phase="backward", dtype=dtype, groups=groups)
         back(f"{name}.dgrad", "dgrad", m, k, n)
         if not learning.frozen:
-            back(f"{name}.wgrad", "wgrad", n, k, m, out_bytes=4.0)
+            # Inputs are kept narrow in both directions, as are gradients since the product before.
+            ready = learning.narrow
+            back(f"{name}.wgrad", "wgrad", n, k, m, out_bytes=4.0, ready=ready)
             if bias:
                 self.stream(
                     f"{name}.bias", "elementwise", "bias_grad", m, n, self.size, phase="backward"

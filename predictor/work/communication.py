@@ -18,6 +18,7 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.work.cores import WINDOWED, kv_heads
 from predictor.work.mixture import expert_tokens
@@ -85,13 +86,30 @@ def _passes(plan: TrainingPlan, region: str) -> list[tuple[str, str, Numeric]]:
     return [("forward", "", 1.0), *again]
 
 
+BLOCK_SCALED = ("fp8_block", "mxfp8", "nvfp4")
+"""Data types whose scales run along one direction: what is multiplied in both is narrowed twice."""
+
+
+def _gathered(plan: TrainingPlan) -> tuple[float, float]:
+    """Bytes of an element that is gathered for a narrow product, over one of an activation: of an
+    input, which one product multiplies, and of a gradient, which two do.
+
+    Ranks narrow their part before it is gathered (Transformer Engine 2.0 to 2.8,
+    pytorch/distributed.py: `gather_along_first_dim` with a quantizer, nvfp4 since 2025-09; torchao's
+    `Float8ColwiseParallel`); a gradient with scales by block travels in both directions."""
+    dtype, size = plan.recipe.linear, plan.recipe.activation
+    share = min(ELEMENT_BYTES[dtype] / size, 1.0)
+    return share, min(share * (2.0 if dtype in BLOCK_SCALED else 1.0), 1.0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
     """A column-parallel product and the row-parallel one that ends the region between them.
 
     module, share   where it is, and in what share of the module's layers
     enter, leave    names of the two products
-    message         bytes that are gathered before the first
+    message         bytes that are gathered before the first, in 16 bits
+    narrow          bytes of what is gathered before the first over these
     """
 
     module: str
@@ -99,26 +117,27 @@ class Region:
     enter: str
     leave: str
     message: Numeric
+    narrow: float = 1.0
 
 
 def _regions(model: Model, plan: TrainingPlan) -> list[Region]:
     """The tensor-parallel regions of a layer."""
     token = plan.recipe.activation * plan.tokens
     whole = token * float(model.hidden)
-    attention = model.attention_share
-    if model.is_latent:  # the latents are gathered, not the residual stream
+    attention, (narrow, _) = model.attention_share, _gathered(plan)
+    if model.is_latent:  # the latents are gathered, in 16 bits, not the residual stream
         latent = (model.q_lora_rank or model.hidden) + model.kv_lora_rank + model.qk_rope_head_dim
         found = [Region("layer", attention, "attention.kv_up", "attention.out", token * latent)]
     else:
-        found = [Region("layer", attention, "attention.qkv", "attention.out", whole)]
+        found = [Region("layer", attention, "attention.qkv", "attention.out", whole, narrow)]
     if model.is_hybrid:
         share = model.mamba_share
-        found.append(Region("layer", share, "mamba.in", "mamba.out", whole))
+        found.append(Region("layer", share, "mamba.in", "mamba.out", whole, narrow))
     # Side by side, what both blocks put out is added up by the ranks once.
     if (model.dense_share or not model.is_moe) and not model.parallel:
-        found.append(Region("dense", 1.0, "mlp.up", "mlp.down", whole))
+        found.append(Region("dense", 1.0, "mlp.up", "mlp.down", whole, narrow))
     if model.is_moe and model.shared_width:
-        found.append(Region("moe", 1.0, "shared.up", "shared.down", whole))
+        found.append(Region("moe", 1.0, "shared.up", "shared.down", whole, narrow))
     return found
 
 
@@ -159,7 +178,7 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
 
         for phase, again, share in _passes(plan, enter):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
-            gathered = region.message
+            gathered = region.narrow * region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
             if again and ends_early(leave, plan):
                 continue
@@ -168,9 +187,11 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
         output = f"{leave}.dgrad" if overlap else ""
         inputs, weights = (f"{enter}.{grad}" if late else "" for grad in ("dgrad", weight_grad))
         message = region.message
-        add(f"{leave}.gather.bwd", "allgather", "backward", split, output)
+        gradient = _gathered(plan)[1] * whole
+        add(f"{leave}.gather.bwd", "allgather", "backward", split, output, gradient)
         if plan.tp_regather and not plan.frozen:
-            add(f"{enter}.regather", "allgather", "backward", split, inputs, message)
+            both = region.narrow * message
+            add(f"{enter}.regather", "allgather", "backward", split, inputs, both)
         add(f"{enter}.scatter.bwd", "reducescatter", "backward", split, weights, message)
         add(f"{enter}.reduce.bwd", "allreduce", "backward", plain, weights, message)
     return found

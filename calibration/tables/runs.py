@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from predictor import catalog
@@ -41,7 +43,7 @@ FRAMEWORKS = {
 READ_OTHERWISE = (
     "model", "accelerator", "accelerators_per_node", "inter_link_gbps", "gpus", "tp", "pp", "vpp",
     "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len", "precision", "recompute",
-    "sharding", "sequence_parallel", "framework", "era",
+    "sharding", "sequence_parallel", "framework", "era", "power_limit",
 )  # fmt: skip
 """Fields of a plan that have columns with rules of their own; every other is read from the column
 of its name, where a table (the project's own, of profiles and of logs) has one."""
@@ -190,6 +192,24 @@ def _converted(row: Mapping[str, Any], request: TrainingRequest) -> float | None
     return tokens / rate
 
 
+def _capped(cluster: Cluster, watts: float) -> Cluster:
+    """A cluster whose accelerators may draw so much at most: their kernels sustain lower clocks."""
+    own = cluster.accelerator
+    return replace(cluster, accelerator=replace(own, power=np.fmin(own.power, watts)))
+
+
+def _repeated(fields: Mapping[str, Any], ranks: int) -> bool:
+    """Whether ranks among which experts are divided stand beside the data-parallel ones, and work
+    on the same sequences (KempnerForge's mesh of dp_shard x ep, 2026-04): its stated ranks are all
+    accelerators only with `ep` counted in.
+
+    ranks   of a replica
+    """
+    dp, ep, gpus = (fields[name] for name in ("dp", "ep", "gpus"))
+    known = all((dp, ep, gpus, fields["global_batch"]))
+    return bool(known and ep > 1 and ranks * dp * ep == gpus)
+
+
 def _request(
     row: Mapping[str, Any], run: RunParameters, devices: Mapping[str, Cluster]
 ) -> TrainingRequest:
@@ -204,6 +224,8 @@ def _request(
         fields[key] = cell(row, key)
     fields["dp"], fields["gpus"] = cell(row, "dp"), cell(row, "num_gpus")
     ranks = math.prod(int(fields[k] or 1) for k in ("tp", "pp", "cp"))
+    if _repeated(fields, ranks):  # in all, the ranks work on as many sequences
+        fields["global_batch"] *= fields["ep"]
     if fields["gpus"] and fields["tp"] and fields["pp"] and fields["gpus"] % ranks == 0:
         fields["dp"] = fields["gpus"] // ranks
     if fields["dp"] and fields["gpus"] and ranks * fields["dp"] != fields["gpus"]:
@@ -240,4 +262,7 @@ def _request(
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     request = complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    limit = cell(row, "power_limit")
+    if limit is not None:
+        request = replace(request, cluster=_capped(request.cluster, float(limit)))
     return replace(request, assumed=(*assumed, *request.assumed))

@@ -94,12 +94,13 @@ def _gathered(plan: TrainingPlan) -> tuple[float, float]:
     """Bytes of an element that is gathered for a narrow product, over one of an activation: of an
     input, which one product multiplies, and of a gradient, which two do.
 
-    Ranks narrow their part before it is gathered (Transformer Engine 2.0 to 2.8,
-    pytorch/distributed.py: `gather_along_first_dim` with a quantizer, nvfp4 since 2025-09; torchao's
-    `Float8ColwiseParallel`); a gradient with scales by block travels in both directions."""
+    Ranks narrow their part before it is gathered (Transformer Engine from 2.0 of 2025-02 on,
+    pytorch/distributed.py: `gather_along_first_dim` with a quantizer, nvfp4 since 2025-09;
+    torchao's `Float8ColwiseParallel`); a gradient with scales by block travels in both directions.
+    """
     dtype, size = plan.recipe.linear, plan.recipe.activation
     share = min(ELEMENT_BYTES[dtype] / size, 1.0)
-    return share, min(share * (2.0 if dtype in BLOCK_SCALED else 1.0), 1.0)
+    return share, share * (2.0 if dtype in BLOCK_SCALED else 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

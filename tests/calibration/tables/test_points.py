@@ -278,7 +278,7 @@ def test_every_amended_row_is_a_published_one() -> None:
     rows = pd.read_csv(folder / "amended.csv")
     pairs = set(zip(known["source"], known["point_id"], strict=True))
     assert set(zip(rows["source"], rows["point_id"], strict=True)) <= pairs
-    assert set(rows["column"]) <= set(known.columns)
+    assert set(rows["column"]) <= {*known.columns, "power_limit"}
 
 
 def test_rows_that_judge_are_in_no_fit() -> None:
@@ -296,3 +296,22 @@ def test_rows_that_judge_are_in_no_fit() -> None:
     assert len(unseen) > 100
     assert not fitted & unseen
     assert not {point for _, point in unseen} & load("default").fitted_points
+
+
+def test_ranks_of_experts_beside_the_data_parallel_ones_repeat_their_sequences() -> None:
+    """4 ranks with data of their own x 4 among which experts are divided are 16 accelerators, each
+    with a sequence: as much work as 16 sequences on 16 ranks, of which none has a quarter."""
+    experts = {"model": "mixtral-8x7b", "tp": 1.0, "num_gpus": 16.0, "global_batch": 4.0}
+    beside = point(**experts, ep=4.0, dp=4.0)
+    inside = point(**{**experts, "global_batch": 16.0}, ep=4.0, dp=16.0)
+    assert float(beside.request.plan.micro_batches) == 1.0
+    for name in ("dp", "ep", "global_batch", "micro_batch"):
+        one, other = (getattr(found.request.plan, name) for found in (beside, inside))
+        assert one == other
+
+
+def test_an_accelerator_that_may_draw_less_is_one_with_a_lower_cap() -> None:
+    usual, capped, loose = point(), point(power_limit=500.0), point(power_limit=900.0)
+    powers = [float(found.request.cluster.accelerator.power) for found in (usual, capped, loose)]
+    assert powers == [700.0, 500.0, 700.0]
+    assert capped.request.cluster.accelerator.name == usual.request.cluster.accelerator.name

@@ -10,6 +10,7 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.timing import operator_times, training_times
 from predictor.work import Operator
+from predictor.work.primitives import gemm
 
 KERNELS = load("kernels-only")
 
@@ -48,5 +49,29 @@ def test_short_prompts_of_training_have_no_cache_to_write() -> None:
 def test_where_the_kernel_before_was_not_measured_nothing_changes() -> None:
     device = catalog.accelerator("MI300X-192GB")
     one = attention(512.0, "attention_prefill")
+    found = training_times([one], device, KERNELS, ())
+    assert found.time == operator_times([one], device, KERNELS, (), sustained=True).time
+
+
+@pytest.mark.parametrize("name", ["B200-SXM-180GB", "GB200-186GB", "H100-SXM5-80GB"])
+@pytest.mark.parametrize("m", [256.0, 2048.0, 8192.0])
+def test_one_scale_for_a_matrix_takes_no_longer_than_one_for_each_block(
+    name: str, m: float
+) -> None:
+    device = catalog.accelerator(name)
+    whole, blocks = (
+        gemm("up", "fwd", "forward", "dense", dtype, m, 14336.0, 4096.0)
+        for dtype in ("fp8", "fp8_block")
+    )
+    found = training_times([whole], device, KERNELS, ()).time
+    usual, other = (
+        operator_times([one], device, KERNELS, (), sustained=True).time for one in (whole, blocks)
+    )
+    assert found == min(usual, other)
+
+
+def test_blocks_that_were_not_timed_on_an_accelerator_bound_nothing() -> None:
+    device = catalog.accelerator("H100-SXM5-96GB-HBM2e-500W")
+    one = gemm("up", "fwd", "forward", "dense", "fp8", 2048.0, 14336.0, 4096.0)
     found = training_times([one], device, KERNELS, ())
     assert found.time == operator_times([one], device, KERNELS, (), sustained=True).time

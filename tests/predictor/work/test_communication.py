@@ -215,6 +215,22 @@ def test_what_overlaps_hides_behind_a_product_that_exists(llama: Model, plan: Ma
         assert all(isinstance(c, Collective) for c in behind)
 
 
+@pytest.mark.parametrize(
+    ("precision", "element", "gradient"),
+    [("fp8", 1.0, 1.0), ("mxfp8", 1 + 1 / 32, 2 + 2 / 32), ("nvfp4", 0.5 + 1 / 16, 1 + 2 / 16)],
+)
+def test_what_is_gathered_for_narrow_products_travels_narrow(
+    precision: str, element: float, gradient: float, gpt3: Model, plan: Make
+) -> None:
+    """Inputs of both regions forward, and again backward; gradients of both outputs, which travel
+    twice where scales run along one direction. Sums are scattered in 16 bits."""
+    made = plan(sequence_parallel=1.0, precision=precision)
+    found, whole = per_layer(gpt3, made, "tp"), 1.0 * 2048 * gpt3.hidden
+    assert found["forward allgather"] == pytest.approx(2 * element * whole)
+    assert found["backward allgather"] == pytest.approx(2 * (element + gradient) * whole)
+    assert found["forward reducescatter"] == found["backward reducescatter"] == 2 * 2.0 * whole
+
+
 def test_who_keeps_what_was_gathered_does_not_gather_again(gpt3: Model, plan: Make) -> None:
     """Two all-gathers less in the backward pass, and both inputs of a layer kept whole."""
     made = plan(sequence_parallel=1.0)

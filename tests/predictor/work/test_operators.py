@@ -198,3 +198,16 @@ def test_keys_and_values_move_once_per_rank_beyond_their_heads(llama: Model, pla
     queries, keys = 2 * 2048 * 128 * 2, 2 * 2048 * 128 * 2
     assert made[8.0].bytes == pytest.approx(8 * queries + keys)
     assert made[16.0].bytes == pytest.approx(4 * queries + keys)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_gradients_of_weights_find_both_operands_narrow_where_these_were_kept(
+    keeps: bool, llama: Model, plan: Callable[..., TrainingPlan]
+) -> None:
+    """Transformer Engine narrows an input forward and a gradient before the product of its input,
+    both for either direction; torchao keeps 16 bits and narrows again."""
+    made = step_operators(llama, plan(precision="fp8", saves_narrow=keeps))
+    narrow = [one for one in made if one.dtype == "fp8"]
+    assert {one.variant for one in narrow} == {"fwd", "dgrad", "wgrad"}
+    for one in narrow:
+        assert one.joined == float(keeps and one.variant == "wgrad")

@@ -63,7 +63,7 @@ class _Init:
         made = self.cls.__init__ = _init(self.cls, self.frozen)
         return made.__get__(instance, owner)
 
-    def early(self, instance: Any, *given: Any, **named: Any) -> None:
+    def early(self, instance: Any, /, *given: Any, **named: Any) -> None:
         """Fill the fields; what cannot be is left to the function that would have been compiled,
         whose errors name it."""
         own = dataclasses.fields(self.cls)

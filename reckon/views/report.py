@@ -11,8 +11,10 @@ import numpy as np
 from predictor.memory import serving_memory
 from predictor.search import brief, engine_brief
 from predictor.units import GIB
+from predictor.variation import NONE
 from reckon.verbs.fleets import InferenceSearch
 from reckon.verbs.plans import TrainingSearch
+from reckon.views import variation
 from reckon.views.page import marked
 from reckon.views.pictures import COLOURS, GREY, Chart, assumptions, table, write_page
 from reckon.views.terminal import TERM_NAMES, four, seconds
@@ -41,6 +43,8 @@ def write_training(path: Path, found: TrainingSearch, top: int = 10, command: st
     shown = list(range(min(top, len(result))))
     differing = _differing(found)
     charts = [_front(found), _order(found, shown), *_apart(found, differing)]
+    if result.machines.name != NONE:
+        charts += variation.pictures(found)
     lead = (
         f"{counts.enumerated:,} plans, {counts.possible:,} possible, {counts.fitting:,} fit, "
         f"{counts.timed:,} timed."

@@ -75,6 +75,35 @@ def interrupted(
 
 
 @dataclass(frozen=True, slots=True)
+class Standby:
+    """Neighbours that repeat each other's work in every step, so that one takes over at once when
+    the other is gone (Thorpe et al. 2023, "Bamboo").
+
+    repeated   share of a step that is spent on others' work
+    slowdown   of the steps in which one does the work of two, at least 1
+    gone       from an interruption until another takes the place [s]
+    pause      to deal the stages out anew, with it [s]
+    """
+
+    repeated: float
+    slowdown: float
+    gone: float
+    pause: float
+
+    def share(self, every: Numeric) -> Array:
+        """Share of the time that makes progress; shape of `every`, the mean time between
+        interruptions [s].
+
+        Nothing is lost but what is repeated all the time, the pause, and, while one is gone, what
+        steps are slower. Raises InputError for numbers that cannot be.
+        """
+        if not (0.0 <= self.repeated < 1.0 and self.slowdown >= 1.0):
+            raise InputError("repeated is a share below 1, and a slowdown at least 1")
+        lost = self.pause + self.gone * (1.0 - 1.0 / self.slowdown)
+        return np.asarray((1.0 - self.repeated) * np.exp(-lost / np.asarray(every, float)))
+
+
+@dataclass(frozen=True, slots=True)
 class Tier:
     """A place for checkpoints.
 

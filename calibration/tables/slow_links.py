@@ -40,7 +40,7 @@ RECIPE = {
     "seq_len": 2048,
     "schedule": "gpipe",
     "recompute": "full",
-    "attention": "unfused",
+    "attention": "eager",
     "sharding": "none",
     "optimizer_bytes": 4,
     "grad_overlap": False,

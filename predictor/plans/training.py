@@ -61,9 +61,12 @@ OFFLOADS = ("cpu", "nvme")
 FIT = "fit"
 """In a request: the least recomputation with which the model fits."""
 
-ATTENTIONS = ("flash", "flash2", "triton", "unfused")
+ATTENTIONS = ("flash", "flash2", "triton", "unfused", "eager")
 """The accelerator's best fused kernel; FlashAttention-2; the first FlashAttention as written in
-Triton; separate kernels."""
+Triton; separate kernels, the softmax scaling on its way; separate kernels, the scale its own."""
+
+SEPARATE = ("unfused", "eager")
+"""Those that write scores out."""
 
 SPLITS = ("slots", "cost")
 """How layers fall on stages: equal numbers, embedding and head as slots where that divides; or

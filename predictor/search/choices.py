@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.catalog import scale_up
-from predictor.plans import CP_KINDS, SCHEDULES, V
+from predictor.plans import CP_KINDS, SCHEDULES, SEPARATE, V
 from predictor.records import dataclass
 from predictor.search.axes import Columns, Setting
 
@@ -36,7 +36,8 @@ def _recomputes(at: Setting) -> list[dict[str, Any]]:
     """Nothing; the parts whose activations weigh most for what they cost to repeat; whole layers.
     The attention core is kept by fused kernels only as its input and output."""
     model = at.model
-    unfused = "unfused" in (at.defaults.attention, *at.given.get("attention", ()))  # type: ignore[misc]
+    kinds = (at.defaults.attention, *at.given.get("attention", ()))  # type: ignore[misc]
+    unfused = any(kind in SEPARATE for kind in kinds)
     parts = [("core_attn", unfused), ("mla_up_proj", model.is_latent), ("layernorm", True)]
     parts += [("mlp", not model.is_moe), ("moe", model.is_moe)]
     some = [{"recompute": "selective", "recompute_modules": p} for p, there in parts if there]

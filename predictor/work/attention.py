@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.plans import SEPARATE
 from predictor.work import sparse
 from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
 from predictor.work.worklist import WorkList
@@ -37,7 +38,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         at.stream("attention.gate", "elementwise", "gate", portion.tokens, gated, 3 * size)
     out = queries * model.v_dim
     # Fused attention has saved its output, which is the input of the projection.
-    saved = size * portion.tokens * out if at.software.attention == "unfused" else 0.0
+    saved = size * portion.tokens * out if at.software.attention in SEPARATE else 0.0
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.residual("attention.residual")
 

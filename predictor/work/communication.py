@@ -17,7 +17,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import SHARDINGS, TrainingPlan
+from predictor.plans import SEPARATE, SHARDINGS, TrainingPlan
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.work.cores import WINDOWED, kv_heads
@@ -276,7 +276,7 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     token = plan.recipe.activation * plan.tokens
     share = model.attention_share
     found: list[Collective] = []
-    if plan.attention == "unfused":
+    if plan.attention in SEPARATE:
         core, gradient = "attention.context", "attention.context.dgrad"
     else:
         core = "attention" if model.windowed_share < 1.0 else WINDOWED

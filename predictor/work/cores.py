@@ -11,6 +11,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
+from predictor.plans import SEPARATE
 from predictor.records import dataclass
 from predictor.work.primitives import Operator
 from predictor.work.worklist import WorkList
@@ -47,7 +48,7 @@ def kv_heads(model: Model, tp: Numeric) -> Numeric:
 
 def prompt_core(at: WorkList, reading: Reading) -> None:
     """Attention of full and of windowed layers over sequences whose keys lie expanded."""
-    if at.software.attention == "unfused":
+    if at.software.attention in SEPARATE:
         _separate(at, reading)
         return
     share = at.model.windowed_share
@@ -152,6 +153,9 @@ def _separate(at: WorkList, reading: Reading) -> None:
         )  # fmt: skip
 
     product("scores", "bmm", query, key, d_qk, size * tokens * d_qk * (queries + heads))
+    eager = at.software.attention == "eager"
+    if eager:
+        each("scale", "elementwise", "other", 2 * size)
     each("softmax", "softmax", "fwd", 2 * size, size * rows * key)
     if dropout:
         each("dropout", "elementwise", "dropout", 2 * size + 1, (size + 1) * rows * key)
@@ -163,6 +167,8 @@ def _separate(at: WorkList, reading: Reading) -> None:
     if dropout:
         each("dropout.bwd", "elementwise", "dropout_bwd", 2 * size + 1)
     each("softmax.bwd", "softmax", "bwd", 3 * size)
+    if eager:
+        each("scale.bwd", "elementwise", "other_bwd", 2 * size)
     product("scores.dgrad", "bmm_bwd", query, d_qk, key)
     product("scores.wgrad", "bmm_bwd", key, d_qk, query)
 

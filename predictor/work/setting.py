@@ -17,8 +17,7 @@ class Software:
     head       of the output projection
     products   of products in `core` as the matrix unit runs them: how they are added up
     cache      bytes of a cached key or value element; 0 where nothing is cached
-    attention  fused kernel of attention over prompts, of `plans.ATTENTIONS`; 'unfused': separate
-               kernels
+    attention  kernels of attention over prompts, of `plans.ATTENTIONS`
     chains     gated activations, rotary encoding and norms are single kernels
     sums       what blocks add to the residual stream is added by the next norm, what shared experts
                add by the kernel that brings the others' outcome back

@@ -1,5 +1,5 @@
-"""Pictures of what the best plan of a search will do on machines that vary: how long its steps take,
-and how that grows with more accelerators.
+"""Pictures of what the best plan of a search will do on machines that vary: how long its steps
+take, and how that grows with more accelerators.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_rows_say_what_ran_or_why_they_are_not_predicted() -> None:
     run = RunParameters()
     point = slow_step(STEP, "a:2", run)
     plan = point.request.plan  # type: ignore[union-attr]
-    assert (plan.schedule, plan.recompute, plan.attention) == ("gpipe", "full", "unfused")
+    assert (plan.schedule, plan.recompute, plan.attention) == ("gpipe", "full", "eager")
     assert point.request.model.vocab == 2  # type: ignore[union-attr]
     for change, words in (({"delay_ms": ""}, "not stated"), ({"system": "ZeRO S3"}, "'ZeRO S3'")):
         skipped = slow_step(STEP | change, "a:2", run)

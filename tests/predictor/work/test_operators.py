@@ -158,6 +158,25 @@ def test_an_unfused_llama_makes_more_passes(llama: Model, plan: Make) -> None:
         assert eager[name].bytes == pytest.approx(times * fused[name].bytes)
 
 
+def test_eager_attention_scales_its_scores_by_a_kernel_of_its_own(gpt3: Model, plan: Make) -> None:
+    """Two more passes over 16-bit scores, a read and a write each: one forward, one backward; once
+    more where the core is computed again. Nothing else differs."""
+    for recompute, again in (("none", 0), ("full", 1)):
+        apart, eager = (
+            named(step_operators(gpt3, plan(tp=1.0, attention=a, recompute=recompute)))
+            for a in ("unfused", "eager")
+        )
+        more = {name: eager.pop(name) for name in set(eager) - set(apart)}
+        for name, one in eager.items():
+            other = apart[name]
+            assert (float(one.bytes), float(one.saved)) == (float(other.bytes), float(other.saved))
+        assert len(more) == 2 + again
+        scores = 2048.0 * 2048.0 * gpt3.heads
+        assert all(float(one.bytes) == 4.0 * scores for one in more.values())
+        assert sum(float(one.saved) for one in more.values()) == 0.0
+        assert sum(one.phase == "backward" for one in more.values()) == 1
+
+
 def test_the_two_ends_move_their_tables(llama: Model, plan: Make) -> None:
     made = plan(tp=1.0, pp=1.0)
     found = named(step_operators(llama, made))

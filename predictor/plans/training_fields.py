@@ -511,8 +511,9 @@ _RUN = (
         reason="a sound machine unless stated", flags=(PREDICT,), metavar="LIST", held="",
         alone=USUAL_FAULTS, lists=False,
         more="Of one accelerator: compute (times as slow), hbm, nvlink, nic (share of its rate "
-        "that is left); rail: links that a node has lost; spine: 1/32 of a leaf's uplinks. x4: "
-        "four of them; @0.01: for a hundredth of the time.",
+        "that is left); rail: links that a node has lost; spine: 1/32 of a leaf's uplinks; "
+        "neighbour: 1/2, one more job on a spine that is oversubscribed by two. x4: four of "
+        "them; @0.01: for a hundredth of the time.",
     ),
 )  # fmt: skip
 

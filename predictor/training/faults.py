@@ -26,8 +26,9 @@ from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import layer_parts
 from predictor.training.prediction import environment_of
 from predictor.training.step import KINDS, Step, assemble
-from predictor.variation.faults import COMPUTE, HBM, NVLINK, RAIL, SPINE, Fault
+from predictor.variation.faults import COMPUTE, HBM, NEIGHBOUR, NVLINK, RAIL, SPINE, Fault
 from predictor.variation.links import rerouted
+from predictor.variation.sharing import kept_of
 from predictor.variation.slow import line_time, placed
 
 KERNELS = "kernels"
@@ -201,6 +202,8 @@ def loss(case: Case, fault: Fault) -> Loss:
     tier = 0 if fault.kind == NVLINK else len(case.cluster.tiers) - 1
     if fault.kind != NVLINK and len(case.cluster.tiers) < 2:
         raise InputError(f"faults: {case.cluster.name} has no network between nodes")
+    if fault.kind == NEIGHBOUR:
+        return _beside(case, fault)
     left = _left(case, fault)
     if left <= 0.0:
         nothing = np.zeros(int(case.plan.pp))
@@ -213,6 +216,18 @@ def loss(case: Case, fault: Fault) -> Loss:
     }
     shown = {kind: float(value.max()) for kind, value in alone.items() if value.max() > 0}
     return _placed(case, fault, shown, _by_stage(case, case.put_together(worse)))
+
+
+def _beside(case: Case, fault: Fault) -> Loss:
+    """What jobs of its kind on the same spine take: nothing where phases never meet, most where all
+    reduce their gradients at once, and in between for as long of their steps as they send."""
+    share = kept_of(fault.value, fault.of)
+    worse = case.apart(_network(case, len(case.cluster.tiers) - 1, share))
+    by_stage = _by_stage(case, case.put_together(_only(case.found, worse, "dp")))
+    most, step = float(by_stage.max()), case.step
+    talk = float(step.breakdown["dp_communication"] + step.hidden["dp"])
+    meets = min(fault.value * talk / float(step.step_time), 1.0)
+    return Loss(fault, {"dp": most} if most > 0 else {}, by_stage, 0.0, meets * most, most)
 
 
 def _placed(case: Case, fault: Fault, shown: Mapping[str, float], by_stage: Array) -> Loss:

@@ -27,7 +27,7 @@ from predictor.variation.packing import (
     waiting_for,
 )
 from predictor.variation.profile import NONE, SILENT, TERMS, Profile, known, names, profile
-from predictor.variation.sharing import shared
+from predictor.variation.sharing import kept_of, shared
 
 __all__ = [
     "LEVELS",
@@ -50,6 +50,7 @@ __all__ = [
     "busiest_replica",
     "fair_shares",
     "faults",
+    "kept_of",
     "known",
     "levels",
     "load_of",

@@ -10,6 +10,7 @@ from predictor.records import dataclass
 from predictor.variation.slow import run_share
 
 COMPUTE, HBM, NVLINK, NIC, RAIL, SPINE = "compute", "hbm", "nvlink", "nic", "rail", "spine"
+NEIGHBOUR = "neighbour"
 
 KINDS = {
     COMPUTE: "an accelerator's arithmetic, times as slow",
@@ -18,6 +19,7 @@ KINDS = {
     NIC: "an accelerator's link between nodes, share of its rate that is left",
     RAIL: "links between nodes that a node has lost; its others take their traffic",
     SPINE: "uplinks that a leaf switch has lost, of how many: 1/32",
+    NEIGHBOUR: "other jobs of its kind on the spine, by how many times that is oversubscribed: 1/2",
 }
 
 NONE = "none"
@@ -33,7 +35,7 @@ class Fault:
 
     kind    one of `KINDS`
     value   as its kind says
-    of      uplinks of a leaf
+    of      uplinks of a leaf; times that a spine is oversubscribed
     units   accelerators, nodes or links of which it is so
     share   of the time in which it is so, for expected losses; 1: always
     every, lasting   or: mean time between spells of one accelerator, and how long one lasts until
@@ -97,7 +99,9 @@ def fault(text: str) -> Fault:
         raise InputError(f"faults: {text!r}: an accelerator without memory stops the job")
     if kind == SPINE and not 0 <= own.value <= own.of:
         raise InputError(f"faults: {text!r}: {KINDS[kind]}")
-    if kind != SPINE and own.of:
+    if kind == NEIGHBOUR and not (own.value == int(own.value) >= 0 and own.of >= 1):
+        raise InputError(f"faults: {text!r}: {KINDS[kind]}")
+    if kind not in (SPINE, NEIGHBOUR) and own.of:
         raise InputError(f"faults: {text!r}: only a spine is stated as a share, LOST/OF")
     if not 0 <= own.share <= 1 or own.units < 1 or own.value < 0:
         raise InputError(f"faults: {text!r}: a share of the time is from 0 to 1, units 1 or more")

@@ -13,6 +13,16 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
 from predictor.records import dataclass
+from predictor.variation.links import fair_shares
+
+
+def kept_of(others: float, oversubscribed: float) -> float:
+    """Share of its own rate that a job keeps while it and so many others like it all send over a
+    spine that carries their rates together over `oversubscribed`, and one job's at least."""
+    jobs = others + 1.0
+    spine = max(jobs / oversubscribed, 1.0)
+    flows = np.hstack([np.eye(int(jobs)), np.ones((int(jobs), 1))])
+    return float(fair_shares(np.concatenate([np.ones(int(jobs)), [spine]]), flows)[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from predictor.training import (
     served,
     vary,
 )
-from predictor.variation import LEVELS, fair_shares, faults, profile, shared
+from predictor.variation import LEVELS, faults, kept_of, profile, shared
 from reckon.views.page import Figure, Result, Series
 
 BINS = 60
@@ -138,10 +138,7 @@ def _neighbours(found: TrainingPrediction, at: int, jobs: Sequence[int]) -> pd.D
     rows = []
     for more in jobs:
         for over in (1.0, 2.0, 4.0):
-            flows = np.hstack([np.eye(more + 1), np.ones((more + 1, 1))])
-            spine = max((more + 1.0) / over, 1.0)
-            rates = fair_shares(np.concatenate([np.ones(more + 1), [spine]]), flows)
-            share = float(rates[0])
+            share = kept_of(more, over)
             own = shared(talk, min(more * talk, step), step, share)
             rows.append(
                 {

@@ -13,7 +13,7 @@ import pytest
 import reckon
 from predictor.errors import InputError
 from predictor.training import Case
-from predictor.training.faults import loss
+from predictor.training.faults import _network, loss
 from predictor.variation.faults import COMPUTE, HBM, NIC, NVLINK, fault, faults
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -131,3 +131,27 @@ def test_faults_are_told_beside_a_step_that_stays_as_it_is(cli: Cli, tmp_path: P
     assert own["expected_loss"] == pytest.approx(expected)
     assert second["placement_gain"] >= 1.0
     assert cli(*common, "--faults", "nic")[0] == 2
+
+
+def test_neighbours_cost_what_their_share_of_the_spine_leaves() -> None:
+    """Gradients of many replicas that nothing hides: one more job on a spine of half the rates
+    leaves half of the link, at worst as a network of half the rate. Without others, or on a spine
+    that carries all, exactly nothing; more others never cost less."""
+    own = made("llama3-8b", tp=1, pp=1, gpus=64, global_batch=64, grad_overlap=False)
+    worst = loss(own, fault("neighbour:1/2"))
+    assert (worst.packed, set(worst.by_dimension)) == (0.0, {"dp"})
+    assert 0.0 < worst.random < worst.spread
+    half = own.put_together(own.apart(_network(own, len(own.cluster.tiers) - 1, 0.5)))
+    more = float(half.breakdown["dp_communication"] - own.step.breakdown["dp_communication"])
+    assert worst.spread > 0.9 * more / float(own.step.step_time)
+    for text in ("neighbour:0/4", "neighbour:3/1"):
+        assert loss(own, fault(text)).spread == 0.0
+    spreads = [loss(own, fault(f"neighbour:{n}/4")).spread for n in (0, 1, 2, 3, 4)]
+    assert spreads == sorted(spreads)
+    assert spreads[-1] == pytest.approx(spreads[-2], rel=1e-9), "a quarter is left of any more"
+
+
+@pytest.mark.parametrize("text", ["neighbour:1", "neighbour:0.5/2", "neighbour:1/0.5"])
+def test_neighbours_are_whole_jobs_on_a_spine(text: str) -> None:
+    with pytest.raises(InputError, match="other jobs of its kind"):
+        fault(text)

@@ -59,8 +59,9 @@ def scaled(plan: TrainingPlan) -> TrainingPlan:
     """The plan with one replica, two, four, ... up to `MOST` accelerators, each with as many
     micro-batches as now."""
     ranks = float(plan.gpus) / float(plan.dp)
-    replicas = 2.0 ** np.arange(int(np.log2(max(MOST / ranks, 1.0))) + 1)
-    batches = float(plan.global_batch) / float(plan.dp) * replicas
+    doublings = int(np.log2(max(MOST / ranks, 1.0)))
+    replicas = np.array([2.0**n for n in range(doublings + 1)])
+    batches = np.asarray(float(plan.global_batch) / float(plan.dp) * replicas)
     return replace(plan, dp=replicas, global_batch=batches, dp_shard=np.nan)
 
 

@@ -73,7 +73,7 @@ def read_points(
         rows = check_runs(table, str(path)).to_dict("records")
         known = {**(devices or {}), **device_systems(path.parent)}
         made = [point_of(row, run, known) for row in rows]
-        found += [p for p in made if isinstance(p, Point) and p.measured > 0]
+        found += [p for p in made if isinstance(p, Point) and p.told and p.measured > 0]
     if not found:
         raise InputError(f"no row of {', '.join(map(str, paths))} can be predicted")
     return found

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from predictor import catalog
@@ -70,6 +71,9 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("async tp;", {"tp_overlap": True}),
     ("+asynctp", {"tp_overlap": True}),
     ("+ asynctp", {"tp_overlap": True}),
+    ("cpu optimizer offload", {"offload_optimizer": 1.0}),
+    ("ac + cpu offload", {"offload_optimizer": 1.0}),
+    ("liger kernels", {"fused": True, "logit_bytes": 0.5}),
     ("squad packed", {"documents": SQUAD}),
     ("compile", {"fused": True}),
     ("without torch.compile", {"fused": False}),
@@ -112,6 +116,8 @@ class Point:
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
     status     'Success', 'OOM' or ''
+    told       whether the row says how many sequences of which length a step has; no fit learns
+               from one that does not
     """
 
     point_id: str
@@ -121,6 +127,7 @@ class Point:
     one_layer: bool
     memory: float
     status: str
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +141,6 @@ class Skipped:
 
 def _refusals(row: Mapping[str, Any], model_name: str) -> str | None:
     """Reasons to skip that the row itself shows."""
-    notes = str(cell(row, "notes") or "").lower()
-    if "offload" in notes and "mleng" in str(cell(row, "source")):
-        return "optimizer offload to the host is not predicted yet"
     if cell(row, "accelerator") is None:
         return "the accelerator is not stated"
     return None
@@ -166,18 +170,20 @@ def point_of(
     if step is None and cell(row, "metric") == "step_time_s":
         step = cell(row, "value")
     if step is None:
-        step = _converted(row, request)
+        step = _converted(row, request) or conventions.step_time(row, request)
     memory = cell(row, "memory_reserved_gb")
     if memory is None:
         memory = cell(row, "memory_gb_per_gpu")
+    told = all(cell(row, name) is not None for name in ("seq_len", "global_batch"))
     return Point(
         point_id=point_id,
         source=source,
         request=request,
         measured=float(step) if step is not None else math.nan,
         one_layer="1layer" in name,
-        memory=float(memory) * 2.0**30 if memory is not None else math.nan,
+        memory=float(memory) * 2.0**30 if memory is not None and told else math.nan,
         status=str(cell(row, "status") or ""),
+        told=told,
     )
 
 
@@ -259,6 +265,7 @@ def _request(
         fields["frozen_precision"] = quantized
     if "-lora" in str(cell(row, "model")).lower():
         fields["trained"] = LORA.get(fields["framework"], "lora")
+    fields |= conventions.usual_size(row, fields, model)
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")
     request = complete_training(spec, run, strict=False, model=model, cluster=cluster)

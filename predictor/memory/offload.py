@@ -28,6 +28,14 @@ HOST_MEMORY = 50e9
 stream about 400 GB/s for eight accelerators. A faster link to the host implies faster memory there
 (Grace: 512 GB/s behind 450)."""
 
+COHERENT = 200e9
+"""Links to the host that are faster than this are no PCIe (of its sixth generation: 126 GB/s)."""
+
+ADAM = 0.31
+"""Share of the host memory's rate that CPU Adam reaches: eight ranks of DeepSpeed update a billion
+parameters each in some 1.9 s, all told, on hosts of H200 and B200 (steps of 8,192 tokens in
+stas00/ml-engineering, 2026-08, less what the device takes; the only steps known)."""
+
 NVME_READ, NVME_WRITE = 6.8e9, 4.0e9
 """One data-centre drive (PCIe 4) per accelerator [bytes/s], as in DGX A100 and H100 (datasheets,
 from memory)."""
@@ -104,7 +112,9 @@ def update_time(
     """
     link, share = host_link(accelerator), plan.offload_optimizer
     states = plan.optimizer_bytes
-    host = np.maximum(HOST_MEMORY, accelerator.host_bandwidth)
+    # Only a link that is coherent with the host's memory says that the memory is as fast.
+    coherent = np.where(accelerator.host_bandwidth > COHERENT, accelerator.host_bandwidth, 0.0)
+    host = ADAM * np.maximum(HOST_MEMORY, coherent)
     slowest = np.maximum.reduce(
         np.broadcast_arrays(
             plan.gradient_bytes / link,

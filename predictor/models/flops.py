@@ -37,6 +37,13 @@ CONVENTIONS: dict[str, Convention] = {
             "Chowdhery et al. 2022, app. B: 6 N + 12 L H Q T; llm-foundry, torchtitan, nanoGPT",
         ),
         Convention(
+            "palm_causal",
+            "all",
+            0.5,
+            "the same with attention counted causally, 6 N + 6 L H Q T: FlashAttention "
+            "(Dao 2023, section 4.1), stas00/ml-engineering",
+        ),
+        Convention(
             "megatron",
             "matmul",
             1.0,

@@ -1,0 +1,85 @@
+"""Step times from published rates: from FLOP/s by how their source says that it counts them; of
+runs whose size nobody says, by what is usual, since their rate hardly depends on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from calibration.tables.cells import cell
+from predictor.models import CONVENTIONS, Model, hardware_flop_per_token, model_flop_per_token
+from predictor.training import TrainingRequest
+
+METRICS = ("model_tflops_per_gpu", "hw_tflops_per_gpu")
+"""FLOP/s of an accelerator, without and with what recomputation repeats [TFLOP/s]."""
+
+BY_MATRICES = re.compile(
+    r"megatron-|eq\.? ?3|flop_utils|korthikanti|narayanan|maxtext|matmul param"
+)
+BY_PARAMETERS = re.compile(r"palm|chowdhery|nanogpt|llm-foundry|6 ?\*? ?n\b")
+WITHOUT_ATTENTION = re.compile(r"6 ?\*? ?n ?\*? ?d\b")
+CAUSAL = re.compile(r"(?<!no )(?<!not )causal")
+
+
+def convention(told: str) -> str | None:
+    """The key of `CONVENTIONS` by which a table says that it counts; None where it does not."""
+    text = told.lower()
+    if WITHOUT_ATTENTION.search(text) and not BY_MATRICES.search(text):
+        return "6nd"
+    for rule, name in ((BY_MATRICES, "megatron"), (BY_PARAMETERS, "palm")):
+        if rule.search(text):
+            causal = f"{name}_causal"
+            return causal if CAUSAL.search(text) and causal in CONVENTIONS else name
+    return None
+
+
+def step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
+    """Step time [s] that a row's FLOP/s amount to; None where it states none, or not how they are
+    counted."""
+    metric, value = cell(row, "metric"), cell(row, "value")
+    name = convention(str(cell(row, "flops_convention") or ""))
+    if metric not in METRICS or value is None or name is None:
+        return None
+    plan, model = request.plan, request.model
+    if metric == METRICS[0]:
+        each = model_flop_per_token(model, plan.seq_len, name)
+    else:
+        each = hardware_flop_per_token(
+            model, plan.seq_len, name, plan.recompute, plan.recompute_share
+        )
+    flop = float(np.asarray(each * plan.global_batch * plan.seq_len))
+    return flop / (float(value) * 1e12 * float(plan.gpus))
+
+
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", *METRICS)
+"""Metrics that hardly depend on how many sequences a step has."""
+
+USUAL_LENGTH = 4096
+"""Tokens of a sequence where nobody says: what most published runs have (of the shared tables' rows
+with a length 4,096 is the commonest), or all that the model was made for."""
+
+ROUNDS = 4
+"""Micro-batches for each stage of a pipeline, where nobody says how many."""
+
+
+def usual_size(row: Mapping[str, Any], fields: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """Length and number of sequences of a row that states a rate, but not them: fields of a plan.
+
+    fields   of the plan, as the row states them
+    """
+    if cell(row, "metric") not in RATES or cell(row, "step_time_s") is not None:
+        return {}
+    found: dict[str, Any] = {}
+    length = fields.get("seq_len")
+    if length is None:
+        length = found["seq_len"] = int(min(USUAL_LENGTH, model.max_context or USUAL_LENGTH))
+    if fields.get("global_batch") is None and fields.get("gpus") is not None:
+        stages = int(fields.get("pp") or 1)
+        ranks = int(fields.get("tp") or 1) * stages * int(fields.get("cp") or 1)
+        several = int(fields.get("micro_batch") or max(USUAL_LENGTH // int(length), 1))
+        replicas = int(fields.get("dp") or max(int(fields["gpus"]) // ranks, 1))
+        found["global_batch"] = several * replicas * (ROUNDS * stages if stages > 1 else 1)
+    return found

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from calibration.tables.conventions import RATES
+
 DATA = Path(__file__).resolve().parent.parent / "data"
 FACTS = Path(__file__).resolve().parent / "facts"
 
@@ -278,7 +280,12 @@ SYSTEM_COLUMNS = [
     "source",
     "notes",
 ]
-SYSTEM_ALIASES = {"DGX-A100-80GB": "dgx-a100", "Meta-GrandTeton-24k-RoCE": "grand-teton"}
+SYSTEM_ALIASES = {
+    "DGX-A100-80GB": "dgx-a100",
+    "Meta-GrandTeton-24k-RoCE": "grand-teton",
+    "Helios-MI455X": "helios",
+    "AWS-trn3-ultraserver": "trn3",
+}
 
 
 def systems(shared: Path, out: Path) -> None:
@@ -357,13 +364,17 @@ def models(shared: Path, out: Path) -> None:
 
 
 def references(shared: Path, out: Path) -> None:
-    """Published points: every column but the page title; rows that state a step time or memory.
-    Those of `tools/facts/unseen.csv` go to a table of their own, which no fit reads."""
+    """Published points: every column but the page title; rows that state a step time, memory or a
+    rate. Those of `tools/facts/unseen.csv`, and those that state a rate alone, go to a table of
+    their own, which no fit reads."""
     table = pd.read_csv(shared / "reference" / "training.csv", low_memory=False)
-    table = table[table.step_time_s.notna() | table.memory_gb_per_gpu.notna()]
+    timed = table.step_time_s.notna() | table.memory_gb_per_gpu.notna()
+    rated = table.metric.isin(RATES) & table.value.notna()
+    table, timed = table[timed | rated], timed[timed | rated]
     columns = [column for column in table.columns if column != "source_title"]
     apart = {(row["source"], row["point_id"]) for row in facts("unseen")}
-    unseen = [pair in apart for pair in zip(table.source, table.point_id, strict=True)]
+    pairs = zip(table.source, table.point_id, strict=True)
+    unseen = [pair in apart for pair in pairs] | ~timed.to_numpy()
     for name, mask in (("training", np.logical_not(unseen)), ("unseen", unseen)):
         rows = [{k: clean(v) for k, v in row.items()} for row in table[mask].to_dict("records")]
         write(out / "reference" / f"{name}.csv", rows, columns)

@@ -27,7 +27,7 @@ from predictor.power import Activity, demand, operating
 from predictor.serving import ServingActivity, predict_inference, serving_activity
 from predictor.timing import Calibration
 
-LAWS = ("awake_share", "busy_share", "thin", "byte_pj", "waiting_share")
+LAWS = ("awake_share", "busy_share", "thin", "byte_pj", "waiting_share", "padding_share")
 """What is fitted to serving; energy of products comes from large ones."""
 
 LAW_SOURCES = ("mlenergy_v3",)

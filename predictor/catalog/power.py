@@ -99,6 +99,7 @@ def power_constants(
         awake=np.asarray(law["awake_share"] * np.asarray(limit) + standing),
         busy=law["busy_share"] * np.asarray(limit),
         waiting=law["waiting_share"] * np.asarray(limit),
+        padding=law["padding_share"] * np.asarray(limit),
         rows=law["rows"],
         flop=law["flop_scale"] * _product_energy(accelerator),
         thin=law["thin"],

@@ -43,6 +43,7 @@ class PowerConstants:
                 leaks, at the temperature `reference` [°C]
     busy        processors that are full of threads, beside what their arithmetic takes [W]
     waiting     ranks that spin in a collective or for each other [W]
+    padding     products of tiles that are mostly padding, whatever they yield [W]
     rows        that fill the processors half
     flop        per 16-bit FLOP of products of many rows [J]; `thin` times as much where a pass has
                 a row for each sequence only
@@ -63,6 +64,7 @@ class PowerConstants:
     awake: Numeric
     busy: Numeric
     waiting: Numeric
+    padding: Numeric
     rows: Numeric
     flop: Numeric
     thin: Numeric

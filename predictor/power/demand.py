@@ -1,6 +1,7 @@
 """What work draws before anything limits it: from its arithmetic and its traffic.
 
-P = awake(T) + busy x occupancy + waiting x spinning + (e_flop F + e_byte B + e_link N) / t: the
+P = awake(T) + busy x occupancy + waiting x spinning + padding x padded
++ (e_flop F + e_byte B + e_link N) / t: the
 constant + static + dynamic form of Kandiah et al. 2021 (AccelWattch) and Guerreiro et al. 2018.
 """
 
@@ -27,6 +28,7 @@ class Activity:
     rows      of its products and kernels, which fill the processors
     thin      share of the FLOPs in products of a row for each sequence only, 0..1
     spinning  share of the time in which it waits for others in a kernel, 0..1
+    padded    share of the time in which its products are tiles of little but padding, 0..1
     core      share of the time that follows the processors' clock, 0..1
     """
 
@@ -37,6 +39,7 @@ class Activity:
     rows: Numeric = 0.0
     thin: Numeric = 0.0
     spinning: Numeric = 0.0
+    padded: Numeric = 0.0
     core: Numeric = 0.0
 
 
@@ -90,6 +93,7 @@ def demand(activity: Activity, constants: PowerConstants) -> Drawn:
         clocked
         + constants.busy * occupancy(activity.rows, constants)
         + constants.waiting * np.asarray(activity.spinning)
+        + constants.padding * np.asarray(activity.padded)
         + each * np.asarray(activity.flop) / time
     )
     other = (constants.byte * activity.bytes + constants.link * activity.link) / time
@@ -134,4 +138,5 @@ def joined(first: Activity, second: Activity) -> Activity:
         link=np.asarray(first.link) + second.link,
         rows=np.maximum(first.rows, second.rows),
         spinning=np.maximum(first.spinning, second.spinning),
+        padded=np.maximum(first.padded, second.padded),
     )

@@ -122,6 +122,13 @@ class ServingActivity:
     passes: Array
 
 
+def _tiled(found: InferencePrediction) -> float:
+    """1 where a pass multiplies its experts in tiles of 64 tokens, however few each has: with
+    scales by block (vLLM, model_executor/layers/fused_moe/fused_moe.py, `get_default_config`,
+    from memory)."""
+    return float(found.model.is_moe and found.plan.weights == "fp8_block")
+
+
 def serving_activity(
     found: InferencePrediction, tokens_per_s: Numeric | None = None
 ) -> ServingActivity:
@@ -131,6 +138,8 @@ def serving_activity(
 
     A static batch reads its prompts and decodes to its end; at a concurrency passes follow each
     other without a gap but the host's; at a rate of arrivals the rest of the time is idle.
+    What measured passes take beyond their prediction, experts with scales by block spend on tiles
+    that are mostly padding (`_tiled`), all others waiting for the host.
     """
     plan = found.plan
     own = found.latencies.requests_per_s
@@ -146,13 +155,15 @@ def serving_activity(
     first = np.clip(reading, 0.0, 0.95)
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
     share = {"prefill": first, "decode": rest, "idle": 1.0 - first - rest}
+    none = np.zeros(plan.shape)
     several = np.where(np.asarray(plan.tp) * plan.ep > 1, 1.0, 0.0)
-    waits = several + np.zeros(plan.shape)
+    waits = several + none
+    unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
     rows = sequences * (1.0 + plan.drafted)
     many = np.asarray(found.work.together) * plan.new_tokens
     work = {
-        "prefill": (prompt, own, many, 0.0, first),
-        "decode": (decode, steps, rows, 1.0, rest),
+        "prefill": (prompt, own, many, 0.0, first, 0.0),
+        "decode": (decode, steps, rows, 1.0, rest, unforeseen * _tiled(found)),
     }
     activity = {
         name: Activity(
@@ -163,11 +174,11 @@ def serving_activity(
             rows=width,
             thin=thin,
             spinning=waits,
+            padded=np.asarray(padded) + none,
             core=each.core,
         )
-        for name, (each, rate, width, thin, time) in work.items()
+        for name, (each, rate, width, thin, time, padded) in work.items()
     }
-    none = np.zeros(plan.shape)
     activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
     return ServingActivity(share, activity, np.asarray(own), np.asarray(steps))
 

@@ -21,11 +21,12 @@ from calibration.power.sweeps import (
     Sweep,
     fit_sweeps,
     relative,
+    stated_laws,
     sweep_of,
 )
 from calibration.sources.reading import read_table
 from predictor.arrays import Array
-from predictor.catalog import data_dir, load, read_mapping
+from predictor.catalog import data_dir, load
 from predictor.errors import InputError
 from predictor.files import write_text
 from predictor.timing import Calibration
@@ -45,12 +46,6 @@ MARKED = ("source", "source_path", "accelerator", "workload", "power_limit_w", "
 
 LEAST_SIGMA = 0.05 / NORMAL
 """Input data alone move the power of products by tens of percent: no interval is narrower."""
-
-
-def stated_laws() -> dict[str, float]:
-    """Values of `laws.yaml`, before any fit."""
-    table = read_mapping(data_dir() / "power" / "laws.yaml")
-    return {name: float(entry["value"]) for name, entry in table.items()}
 
 
 def row_marks(table: pd.DataFrame) -> list[str]:
@@ -132,7 +127,7 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
     curve = fit_sweeps(sweep.take(trained))
     served, _ = served_rows(_fitted_rows(place), calibration)
     shared_laws, own = fit(served, {**start, "flop_scale": start["flop_scale"]})
-    ladder = fit_ladder(kernels, "B300-SXM6")
+    ladder = fit_ladder(kernels, "B300-SXM6", {**start, **shared_laws})
     own = {**own, **fit_curves(sweep, curve)}
     if ladder:
         own["B300-SXM-288GB"] = ladder

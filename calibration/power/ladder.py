@@ -11,7 +11,7 @@ import pandas as pd
 
 from calibration.power.sweeps import device_of
 from calibration.tables.cells import cell
-from predictor.catalog import power_constants, power_laws
+from predictor.catalog import power_constants
 from predictor.hardware import Accelerator
 from predictor.power import Activity, Operating, PowerConstants, demand, operating, relative_energy
 
@@ -66,9 +66,11 @@ def at_limit(
     return operating(demand(activity, constants), constants, float(limit))
 
 
-def fit_ladder(table: pd.DataFrame, name: str) -> dict[str, float]:
+def fit_ladder(table: pd.DataFrame, name: str, law: Mapping[str, float]) -> dict[str, float]:
     """Shares and energies of an accelerator from its ladder: awake from the idle rung, bytes from
     the streaming one, FLOPs from 16-bit products; nothing where rungs are missing.
+
+    law   what the ladder does not tell
 
     The rungs are three equations for three numbers; every other row of the table checks them.
     """
@@ -77,7 +79,7 @@ def fit_ladder(table: pd.DataFrame, name: str) -> dict[str, float]:
     power = {str(row["workload"]): float(row["avg_power_w"]) for _, row in own.iterrows()}
     if not set(RUNGS) <= set(power):
         return {}
-    law, limit = power_laws(), float(np.asarray(device.power))
+    limit = float(np.asarray(device.power))
     busy = law["busy_share"] * limit
     rate = REACHED * float(np.asarray(device.peak["bf16"]))
     streamed = STREAMING * float(np.asarray(device.bandwidth))

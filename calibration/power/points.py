@@ -13,10 +13,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.power.fit import row_marks, stated_laws, sweeps_held_out
+from calibration.power.fit import row_marks, sweeps_held_out
 from calibration.power.ladder import at_limit
 from calibration.power.serving import Served, held_out, powers, served_rows, stacked
-from calibration.power.sweeps import FITTED, START, Sweep, device_of, relative, sweep_of
+from calibration.power.sweeps import (
+    FITTED,
+    START,
+    Sweep,
+    device_of,
+    relative,
+    stated_laws,
+    sweep_of,
+)
 from calibration.power.training import node_row, predicted_power
 from calibration.tables.cells import cell
 from calibration.tables.runs import Skipped

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from predictor.arrays import Array, Mask
-from predictor.catalog import accelerator, is_stacked, power_constants, power_laws
+from predictor.catalog import accelerator, data_dir, is_stacked, power_constants, read_mapping
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.power import Curve, power_at, settled, stretch
@@ -49,23 +49,30 @@ memory as a V100."""
 
 CLOCKED = ("locked_clock", "clock", "max_clock")
 
-FITTED = ("slope", "floor", "gddr_w_per_gb", "gaps", "held", "core", "share")
+FITTED = ("slope", "floor", "gddr_w_per_gb", "gaps", "held", "core", "share", "still")
 """gaps: as above; held: mean power over a binding limit; core: share of the time that follows the
-clock; share: of memory in what a kernel draws."""
+clock; share: of memory in what a kernel draws; still: awake without a kernel, over the limit
+(boards of 2017 to 2020 draw less than those whose serving tells `awake_share`)."""
 
 START = {
     "slope": 0.8, "floor": 0.78, "gddr_w_per_gb": 0.5, "gaps": 0.35, "held": 0.97, "core": 0.6,
-    "share": 0.1,
+    "share": 0.1, "still": 0.13,
 }  # fmt: skip
-LOW = (0.2, 0.6, 0.0, 0.0, 0.85, 0.2, 0.0)
-HIGH = (1.5, 0.95, 1.5, 0.9, 1.0, 1.0, 0.5)
-WIDTH = (0.3, 0.05, 0.3, 0.2, 0.02, 0.2, 0.1)
+LOW = (0.2, 0.6, 0.0, 0.0, 0.85, 0.2, 0.0, 0.05)
+HIGH = (1.5, 0.95, 1.5, 0.9, 1.0, 1.0, 0.5, 0.25)
+WIDTH = (0.3, 0.05, 0.3, 0.2, 0.02, 0.2, 0.1, 0.05)
 """Bounds and priors' standard deviations of those."""
 
 SOFT = 0.05
 
 UNLIMITED = 1e6
 """More than any accelerator draws [W]."""
+
+
+def stated_laws() -> dict[str, float]:
+    """Values of `laws.yaml`, before any fit."""
+    table = read_mapping(data_dir() / "power" / "laws.yaml")
+    return {name: float(entry["value"]) for name, entry in table.items()}
 
 
 def device_of(name: str) -> Accelerator:
@@ -89,7 +96,7 @@ class Sweep:
 
     limit, clock   of the row, and of the row of reference; clocks as a share of it, 1: not set
     before         mean power at the reference [W]
-    rated, awake   of the accelerator [W], without GDDR's standing power; `gddr` is its GB
+    rated          of the accelerator [W]; `gddr` is its GB of such memory, 0: stacked
     memory         memory's power at the reference [W]; NaN: a share of what is drawn
     idle           share of the time in which memory bounds it; NaN: not known
     time, power    measured, over the reference; NaN: not stated
@@ -102,7 +109,6 @@ class Sweep:
     clock: Array
     before: Array
     rated: Array
-    awake: Array
     gddr: Array
     memory: Array
     idle: Array
@@ -115,7 +121,7 @@ class Sweep:
         values = {
             name: getattr(self, name)[at]
             for name in (
-                "index", "limit", "clock", "before", "rated", "awake", "gddr", "memory", "idle",
+                "index", "limit", "clock", "before", "rated", "gddr", "memory", "idle",
                 "time", "power",
             )
         }  # fmt: skip
@@ -156,7 +162,7 @@ def sweep_of(table: pd.DataFrame) -> tuple[Sweep, list[tuple[int, str]]]:
     for number, record in enumerate(table.to_dict("records")):
         key = tuple(str(record[name]) for name in ("source", "accelerator", "group"))
         together.setdefault(key, []).append(record | {"number": number})
-    devices: dict[str, tuple[Accelerator, float, float, float] | None] = {}
+    devices: dict[str, tuple[Accelerator, float, float] | None] = {}
     for (source, name, _), own in together.items():
         if name not in devices:
             devices[name] = _known(name)
@@ -169,7 +175,7 @@ def sweep_of(table: pd.DataFrame) -> tuple[Sweep, list[tuple[int, str]]]:
             )
             skipped += [(row["number"], reason) for row in own]
             continue
-        device, awake, gddr, byte = known
+        device, gddr, byte = known
         for row in own:
             at = row["number"]
             if at == reference["number"]:
@@ -179,27 +185,27 @@ def sweep_of(table: pd.DataFrame) -> tuple[Sweep, list[tuple[int, str]]]:
             if found is None:
                 skipped.append((at, "neither a limit nor a clock is stated"))
                 continue
-            rows.append({"index": at, "awake": awake, "gddr": gddr, **found})
+            rows.append({"index": at, "gddr": gddr, **found})
             names.append(name)
             sources.append(source)
     columns = (
-        "index", "limit", "clock", "before", "rated", "awake", "gddr", "memory", "idle", "time",
+        "index", "limit", "clock", "before", "rated", "gddr", "memory", "idle", "time",
         "power",
     )  # fmt: skip
     values = {name: np.array([row[name] for row in rows], float) for name in columns}
     return Sweep(names=tuple(names), sources=tuple(sources), **values), skipped
 
 
-def _known(name: str) -> tuple[Accelerator, float, float, float] | None:
-    """An accelerator, its awake power without GDDR's [W], GB of GDDR, energy of memory [J/byte];
-    None where there is none of that name."""
+def _known(name: str) -> tuple[Accelerator, float, float] | None:
+    """An accelerator, its GB of GDDR, energy of memory [J/byte]; None where there is none of that
+    name."""
     try:
         device = device_of(name)
-        constants = power_constants(device, {**power_laws(), "gddr_w_per_gb": 0.0}, {})
+        constants = power_constants(device, stated_laws(), {})
     except InputError:
         return None
     gddr = 0.0 if is_stacked(device) else float(np.asarray(device.memory)) / 1e9
-    return device, float(np.asarray(constants.awake)), gddr, float(np.asarray(constants.byte))
+    return device, gddr, float(np.asarray(constants.byte))
 
 
 def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str, float] | None:
@@ -238,7 +244,8 @@ def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str
 
 def relative(sweep: Sweep, laws: Mapping[str, float], leaking: float = 0.5) -> tuple[Array, Array]:
     """Time and mean power over those of the reference, (N,) each."""
-    awake = np.minimum(sweep.awake + laws["gddr_w_per_gb"] * sweep.gddr, 0.85 * sweep.before)
+    standing = laws["still"] * sweep.rated + laws["gddr_w_per_gb"] * sweep.gddr
+    awake = np.minimum(standing, 0.85 * sweep.before)
     clocked = np.isfinite(sweep.idle)
     gaps = np.where(clocked, 0.0, laws["gaps"])
     while_busy = sweep.before + gaps * np.maximum(sweep.rated - sweep.before, 0.0)

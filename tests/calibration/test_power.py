@@ -9,7 +9,7 @@ import pytest
 from calibration.power.fit import row_marks, spread
 from calibration.power.ladder import fit_ladder
 from calibration.power.points import power_points, power_table
-from calibration.power.sweeps import START, fit_sweeps, relative, sweep_of
+from calibration.power.sweeps import START, fit_sweeps, relative, stated_laws, sweep_of
 from calibration.power.training import node_row
 from calibration.tables.energy import catalog_name, energy_point
 from calibration.tables.requests import InferencePoint
@@ -102,7 +102,7 @@ def test_a_ladder_of_three_rungs_gives_them_back() -> None:
             for w, p in (("idle", 183.0), ("unit-dram", 765.0), ("prec-bf16", 1036.0))
         ]
     )  # fmt: skip
-    found = fit_ladder(rows, "B300-SXM6")
+    found = fit_ladder(rows, "B300-SXM6", stated_laws())
     assert found["awake_share"] == pytest.approx(183 / 1100)
     assert 40 < found["byte_pj"] < 90
     points, _ = power_points(rows, "kernels", load("default"))

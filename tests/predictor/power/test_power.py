@@ -79,6 +79,14 @@ def test_demand_is_the_sum_that_its_equation_says() -> None:
     assert drawn.whole == pytest.approx(float(hand))
 
 
+def test_tiles_of_padding_draw_in_proportion_to_their_time() -> None:
+    none, half, whole = (
+        float(demand(Activity(1.0, padded=p), H100).whole) for p in (0.0, 0.5, 1.0)
+    )
+    assert whole - none == pytest.approx(float(H100.padding))
+    assert half - none == pytest.approx(0.5 * (whole - none))
+
+
 def test_idle_has_levels() -> None:
     awake = demand(Activity(1.0), H100).whole
     waiting = demand(Activity(1.0, spinning=1.0), H100).whole

@@ -112,10 +112,19 @@ def power_constants(
         slowdown=law["slowdown_c"],
         clock=accelerator.clock,
         sigma=law.get("sigma", law["sigma_relatives"]),
-        curve=Curve(law["slope"], law["floor"]),
+        curve=_curve(accelerator, law, fitted),
         resistance=_resistances(law, limit),
         status="fitted" if fitted else "relatives",
     )
+
+
+def _curve(
+    accelerator: Accelerator, law: Mapping[str, float], own: Mapping[str, float]
+) -> Curve:
+    """Voltage over clock: the accelerator's own, its family's (`slope_blackwell`), or all others'."""
+    family = accelerator.architecture.partition("-")[0]
+    values = (own.get(n, law.get(f"{n}_{family}", law[n])) for n in ("slope", "floor"))
+    return Curve(*values)
 
 
 def _product_energy(accelerator: Accelerator) -> Numeric:

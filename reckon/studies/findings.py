@@ -121,7 +121,7 @@ def _pairs(own: pd.DataFrame, without: str, with_: str) -> pd.DataFrame:
     """Rows of two variants beside each other."""
     keys = ["model", "tp", "pp", "ep"]
     parts = [own[own["variant"] == one].set_index(keys) for one in (without, with_)]
-    return parts[0].join(parts[1], lsuffix="", rsuffix="_with", how="inner")
+    return parts[0].join(parts[1].add_suffix("_with"), how="inner")
 
 
 def overlap(ask: Ask) -> Found:

@@ -119,7 +119,7 @@ def power_constants(
 
 
 def _curve(accelerator: Accelerator, law: Mapping[str, float], own: Mapping[str, float]) -> Curve:
-    """Voltage over clock: the accelerator's own, its family's (`slope_blackwell`), or all others'."""
+    """Voltage over clock: the accelerator's own, its family's (`slope_blackwell`), or the law's."""
     family = accelerator.architecture.partition("-")[0]
     values = (own.get(n, law.get(f"{n}_{family}", law[n])) for n in ("slope", "floor"))
     return Curve(*values)

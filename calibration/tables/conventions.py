@@ -62,7 +62,8 @@ USUAL_LENGTH = 4096
 with a length 4,096 is the commonest), or all that the model was made for."""
 
 ROUNDS = 4
-"""Micro-batches for each stage of a pipeline, where nobody says how many."""
+"""Micro-batches of a step for each stage of a pipeline (of one, where there is none), where nobody
+says how many."""
 
 
 def usual_size(row: Mapping[str, Any], fields: Mapping[str, Any], model: Model) -> dict[str, Any]:
@@ -81,5 +82,5 @@ def usual_size(row: Mapping[str, Any], fields: Mapping[str, Any], model: Model) 
         ranks = int(fields.get("tp") or 1) * stages * int(fields.get("cp") or 1)
         several = int(fields.get("micro_batch") or max(USUAL_LENGTH // int(length), 1))
         replicas = int(fields.get("dp") or max(int(fields["gpus"]) // ranks, 1))
-        found["global_batch"] = several * replicas * (ROUNDS * stages if stages > 1 else 1)
+        found["global_batch"] = several * replicas * ROUNDS * stages
     return found

@@ -14,6 +14,7 @@ from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.timing.calibration import (
+    ANY,
     EMPTY_KERNEL,
     Calibration,
     EfficiencyModel,
@@ -126,9 +127,7 @@ def _busy(
         y = y + _by_variant(model.offsets, shapes)
         latency, away = model.latency, model.distance(found.features)
         if resolved.relatives:
-            y, latency, away = _among(
-                resolved.relatives, found.features, library, shapes, accelerator
-            )
+            y, latency, away = _among(resolved.relatives, found, library, shapes, accelerator)
         elif resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
                 resolved=resolved,
@@ -233,21 +232,22 @@ def _eased(y: Array, found: Ideal, model: EfficiencyModel, accelerator: Accelera
 
 def _among(
     relatives: Sequence[tuple[EfficiencyModel, float]],
-    features: Array,
+    found: Ideal,
     library: str,
     shapes: Shapes,
     accelerator: Accelerator,
 ) -> tuple[Array, Numeric, Array]:
-    """Shapes on an accelerator of whose architecture nothing was measured: the median of what other
-    architectures' models say of them, each counting by its likeness.
+    """Shapes on an accelerator of whose architecture nothing was measured, or hardly: the median of
+    what other architectures' models, and its own, say of them, each counting by its likeness.
 
     Returns (y, latency [s], distance from what they were measured on).
     """
-    every = [
-        model.inefficiency(features, library) + _by_variant(model.offsets, shapes)
-        for model, _ in relatives
-    ]
-    return *blend(relatives, every, accelerator), relatives[0][0].distance(features)
+    own = f"{ANY}{accelerator.architecture}"
+    every = []
+    for model, _ in relatives:
+        y = model.inefficiency(found.features, library) + _by_variant(model.offsets, shapes)
+        every.append(_eased(y, found, model, accelerator) if model.accelerator == own else y)
+    return *blend(relatives, every, accelerator), relatives[0][0].distance(found.features)
 
 
 def blend(

@@ -59,10 +59,10 @@ def test_a_step_from_flop_by_hand() -> None:
 def test_sizes_that_nobody_says_are_usual_and_taught_to_no_fit() -> None:
     cells = {"metric": "tokens_per_s_per_gpu", "value": 1000.0, "memory_gb_per_gpu": 50.0}
     found = point(**cells)
-    assert (found.request.plan.seq_len, found.request.plan.global_batch) == (4096, 8)
+    assert (found.request.plan.seq_len, found.request.plan.global_batch) == (4096, 32)
     assert not found.told
     assert math.isnan(found.memory)  # activations are those of the length
-    assert found.measured == pytest.approx(4096 * 8 / 8000.0)
+    assert found.measured == pytest.approx(4096 * 32 / 8000.0)
     fields = {"gpus": 64, "tp": 2, "pp": 4, "micro_batch": 2, "seq_len": 2048}
     assert usual_size(cells, fields, LLAMA) == {"global_batch": 2 * 8 * 16}
 

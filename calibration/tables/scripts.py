@@ -17,6 +17,9 @@ from predictor.errors import unknown
 ONE_PROMPT = "one_prompt_and"
 """Key of a budget of as many tokens as one prompt, one token of each client and so many more."""
 
+BLOCK = 16
+"""Tokens of a block of the cache: the last one of a prompt is read again (vLLM's default)."""
+
 
 @lru_cache(maxsize=1)
 def _scripts() -> Mapping[str, list[Mapping[str, Any]]]:
@@ -71,8 +74,24 @@ def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict
                 raise unknown(f"condition of {source}'s scripts", name, ASKED)
         if all(ASKED[name](value, asked) for name, value in where.items()):
             found |= setting["set"]
-    if isinstance(found.get("chunk"), Mapping):
-        beyond = float(found["chunk"][ONE_PROMPT])
-        tokens = _number("concurrency", row) + _number("input_len", row) + beyond
-        found["chunk"] = round(tokens) if tokens == tokens else None
+    for name, rule in (("chunk", _budget), ("cached", _repeated)):
+        if isinstance(found.get(name), Mapping):
+            told = rule(found[name], row)
+            found[name] = None if told != told else told
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _budget(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:
+    """Tokens of a pass that a script derives from the clients and lengths that it asks for."""
+    tokens = _number("concurrency", row) + _number("input_len", row) + float(rule[ONE_PROMPT])
+    return round(tokens) if tokens == tokens else tokens
+
+
+def _repeated(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:
+    """Share of the prompts' tokens that an engine with a cache of prefixes holds, where a client
+    sends `distinct` prompts in turn: `warmup` requests of each client, then `requests` that count.
+    """
+    clients, length = _number("concurrency", row), _number("input_len", row)
+    new = max(float(rule["distinct"]) - float(rule["warmup"]) * clients, 0.0)
+    again = 1.0 - min(new / (float(rule["requests"]) * clients), 1.0)
+    return again * max(length - BLOCK, 0.0) / length

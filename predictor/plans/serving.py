@@ -102,6 +102,14 @@ REDUCTIONS = ("apart", "joined")
 PREFIX_CACHES = ("off", "on")
 """Whether prompts find the cache of earlier ones that began alike."""
 
+SAMPLINGS = ("plain", "filtered", "penalised")
+"""How the next token is drawn: the likeliest, or at random from all; from the likeliest alone
+(top-k, top-p); the same, with penalties on tokens that were there before."""
+
+SAMPLERS = ("sorted", "fused")
+"""What finds the likeliest tokens: a sort of all logits and PyTorch's operators after it, or a
+kernel that reads them a few times (FlashInfer)."""
+
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
     "fp8_block": ("fp8", "int8_wo"),
@@ -187,6 +195,8 @@ class ServingPlan:
     reductions: str = "apart"
     shared_experts: str = "after"
     prefix_cache: str = "off"
+    sampling: str = "plain"
+    sampler: str = "sorted"
     framework: str = "neutral"
     era: str = "neutral"
 

@@ -47,6 +47,8 @@ from predictor.plans.serving import (
     POOLS,
     PREFIX_CACHES,
     REDUCTIONS,
+    SAMPLERS,
+    SAMPLINGS,
     SCHEDULINGS,
     SERVING_OFFLOADS,
     SHARED_EXPERTS,
@@ -164,6 +166,13 @@ _LOAD = (
     PlanField(
         "cached", SHARE, "Of the prompt whose keys and values are cached already.",
         ("prefill", "load"), reason="no prefix is cached unless stated",
+    ),
+    PlanField(
+        "sampling", WORD, "How the next token is drawn.", ("decode",), choices=SAMPLINGS,
+        reason="the likeliest, or from all, unless stated",
+        more="`filtered`: from the likeliest alone (top_k, top_p); `penalised`: the same with "
+        "penalties on earlier tokens (repetition_penalty and the like), for which the host needs "
+        "the last ones: its work per sequence is not hidden then.",
     ),
 )  # fmt: skip
 
@@ -323,6 +332,12 @@ _ENGINE = (
         "prefix_cache", WORD, "Whether prompts find the cache of those that began alike.",
         ("load",), choices=PREFIX_CACHES, default=ENGINE,
         more="Matters where requests are served one by one in sessions.",
+    ),
+    PlanField(
+        "sampler", WORD, "What finds the likeliest tokens, where draws are filtered.", ("decode",),
+        choices=SAMPLERS, default=ENGINE,
+        more="A sort of all logits and PyTorch's operators after it, or a kernel that reads them a "
+        "few times (FlashInfer).",
     ),
     PlanField(
         "chunk", COUNT, "Most tokens of prompts that one pass takes.",

@@ -65,6 +65,7 @@ class Work:
     slack       time on the device by which a pass that decodes keeps the matrix units waiting for
                 weights [s]: products of prompts fit in
     single      passes over one prompt by itself, where prompts have passes of their own
+    shown       1 where the host's work per sequence is not hidden even if it prepares passes ahead
     """
 
     prompts: DeviceTime
@@ -94,6 +95,7 @@ class Work:
     slack: Numeric = 0.0
     started: Numeric = 0.0
     single: DeviceTime = NOTHING
+    shown: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +140,8 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     between = gaps + np.where(np.asarray(work.captured) > 0, 0.0, waiting)
     guessing = 1.0 + np.asarray(work.drafting)
     host = work.launching * (own.step + own.sequence * np.asarray(work.sequences))
-    return with_host(guessing * (device + between), host, work.overlapped)
+    shown = work.launching * own.sequence * np.asarray(work.sequences) * work.shown
+    return with_host(guessing * (device + between), host - shown, work.overlapped) + shown
 
 
 def prompt_time(work: Work, own: EngineParameters, single: bool = False) -> Array:

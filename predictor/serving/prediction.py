@@ -360,6 +360,7 @@ def _work(
         polling=plan.polling,
         linear=linear,
         slack=slack(products(decoding), load.sequences * linear / plan.new_tokens),
+        shown=float(plan.sampling == "penalised"),
     )
 
 

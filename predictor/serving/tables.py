@@ -207,4 +207,5 @@ def pass_work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         drafting=plan.drafted * plan.draft_cost,
         launching=NATIVE if plan.execution == "native" else 1.0,
         overlapped=float(plan.scheduling == "overlapped"),
+        shown=float(plan.sampling == "penalised"),
     )

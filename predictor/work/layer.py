@@ -20,6 +20,23 @@ DRAW = 12.0
 """Traffic of a draw per logit [bytes]: fp32 logits are read and probabilities written by a softmax,
 and read again by the draw."""
 
+DIGITS, PAIR = 6.0, 28.0
+"""Passes of a radix sort over 32-bit keys with digits of 6 bits (CUB's segmented sort, from
+memory), and the traffic of one per key [bytes]: keys are read twice and their 64-bit positions
+once, both are written."""
+
+FILTER = {"sorted": DIGITS * PAIR + 82.0, "fused": 16.0}
+"""Traffic per fp32 logit of keeping the likeliest tokens alone, beside `DRAW` [bytes]. Sorted:
+positions written 8, scaled by the temperature 8, the sort, its softmax 12, running sum 8,
+comparison 5, fill 9, scatter back 16; noise 4 and its division 12
+(vllm/v1/sample/ops/topk_topp_sampler.py). Fused: read four times (FlashInfer's sampling without a
+sort)."""
+
+PENALTIES = 85.0
+"""Traffic per fp32 logit of penalties [bytes]: 64-bit counts of a prompt's and of an answer's
+tokens and which are above 0, 17 each; repetition 10, frequency 24, presence 17
+(vllm/model_executor/layers/utils.py, apply_penalties)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
@@ -140,3 +157,12 @@ def head(at: WorkList, rows: Numeric) -> None:
     moved = size + LOSS
     logits = at.learning.logits * rows * vocab
     at.stream("loss", "loss", "fwd", rows, vocab, moved, backward=("bwd", moved), saved=logits)
+
+
+def filtered_draw(at: WorkList, rows: Numeric, sampler: str, penalised: bool) -> None:
+    """What drawing from the likeliest tokens alone adds, on every rank, to the draw of `rows` rows:
+    finding them (`FILTER`), and penalties on tokens that were there before."""
+    vocab = float(at.model.vocab)
+    if penalised:
+        at.stream("penalties", "softmax", "fwd", rows, vocab, PENALTIES)
+    at.stream("filter", "softmax", "fwd", rows, vocab, FILTER[sampler])

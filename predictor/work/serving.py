@@ -24,6 +24,7 @@ from predictor.work.layer import (
     all_blocks,
     decoding_cores,
     embedding,
+    filtered_draw,
     head,
     layer_blocks,
     reading_cores,
@@ -195,6 +196,8 @@ def end_operators(
     at = serving_list(model, plan, tokens)
     embedding(at.on("embedding"))
     head(at.on("head"), rows)
+    if plan.sampling != "plain":
+        filtered_draw(at.on("head"), rows, plan.sampler, plan.sampling == "penalised")
     return at.operators
 
 

@@ -78,3 +78,19 @@ def test_settings_of_scripts_are_those_of_their_rows():
     assert script_settings(row, "sglang", "elsewhere") == {}
     told = script_settings({**row, "concurrency": 16.0}, "tensorrt-llm", source)
     assert told["chunk"] == 16 + 900 + 64
+
+
+def test_a_client_of_few_prompts_finds_them_cached():
+    """aiperf's hundred prompts, 2 C requests to warm up and 20 C that count: of 16 clients 32
+    prompts are known and 68 of 320 are new; from 50 clients on none is. Of 4,000 tokens the last
+    block of 16 is read again."""
+    source = "aiconfigurator_silicon_inhouse"
+
+    def cached(clients, framework="vllm"):
+        row = {"concurrency": clients, "input_len": 4000.0}
+        return script_settings(row, framework, source).get("cached")
+
+    assert cached(16.0) == pytest.approx((1 - 68 / 320) * 3984 / 4000)
+    assert cached(50.0) == cached(128.0) == pytest.approx(3984 / 4000)
+    assert cached(50.0, "tensorrt-llm") is None
+    assert script_settings({"input_len": 4000.0}, "vllm", source).get("cached") is None

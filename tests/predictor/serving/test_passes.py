@@ -16,6 +16,7 @@ from predictor.serving.prediction import predict_inference
 from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
+    end_operators,
     kv_token_bytes,
     layer_operators,
     pass_collectives,
@@ -322,3 +323,35 @@ def test_two_streams_take_no_less_than_reading_what_both_read():
     found = [float(t) for t in beside_routed(made, alone, own, machine)]
     assert sum(found[:4]) == pytest.approx(40e-6)
     assert (found[0], found[4]) == (30e-6, 9e-6)
+
+
+def test_drawing_from_the_likeliest_alone_sorts_all_logits_on_every_rank():
+    """Hand count for one sequence of 32,000 logits: six passes of a radix sort read keys of 4 bytes
+    twice and positions of 8 once and write both (28 bytes a pass), 82 bytes around them; penalties
+    85. A kernel made for it reads 16 bytes of each. Nothing but the draw changes."""
+
+    def ends(**fields):
+        return {o.name: o.bytes for o in end_operators(LLAMA, plan(tp=4.0, **fields), 8.0, 8.0)}
+
+    logits = 8.0 * LLAMA.vocab
+    plain = ends()
+    assert plain["sample"] == 12.0 * logits
+    assert ends(sampler="fused") == plain
+    told = ends(sampling="filtered")
+    assert told.pop("filter") == (6 * 28 + 82) * logits
+    assert told == plain
+    told = ends(sampling="penalised", sampler="fused")
+    assert told.pop("filter") == 16.0 * logits
+    assert told.pop("penalties") == (2 * 17 + 10 + 24 + 17) * logits
+    assert told == plain
+
+
+def test_more_work_for_a_draw_is_never_faster():
+    system = catalog.system("dgx-h100")
+
+    def tpot(**fields):
+        own = plan(batch=256.0, serving=1.0, output_len=64.0, scheduling="overlapped", **fields)
+        return float(predict_inference(LLAMA, system, own, CALIBRATION).latencies.tpot)
+
+    plain, fused = tpot(), tpot(sampling="filtered", sampler="fused")
+    assert plain < fused < tpot(sampling="filtered") < tpot(sampling="penalised")

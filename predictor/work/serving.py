@@ -63,6 +63,7 @@ def software_of(plan: ServingPlan) -> Software:
         cache=KV_BYTES[plan.kv],
         sums=True,
         latents=True,
+        ordered=apart or plan.exchange == "deepep",
         experts_joined=True,
         traffic=UNFUSED if apart else 1.0,
         scores=SCORE_BYTES if apart else 0.0,

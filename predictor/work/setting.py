@@ -23,6 +23,7 @@ class Software:
                add by the kernel that brings the others' outcome back
     latents    latent queries, keys and values are projected in one product
     direct     tokens travel to a rank once, whatever its experts, and are put in their order there
+    ordered    rows are put in order of their experts, and back, by kernels of their own
     experts_joined   both products of all experts and the activation between them are one kernel
     traffic    of small kernels over what it would be were they joined
     scores     bytes per attention score that goes through memory beside the products
@@ -43,6 +44,7 @@ class Software:
     sums: bool = False
     latents: bool = False
     direct: bool = False
+    ordered: bool = True
     experts_joined: bool = False
     traffic: float = 1.0
     scores: float = 0.0

@@ -216,4 +216,4 @@ def test_tokens_travel_to_their_experts_as_wide_as_they_enter_them() -> None:
     sent = {c.name: c.bytes for c in pass_collectives(model, own, 10.0, 1.0)}["moe.dispatch"]
     assert sent == 2 * 10 * 22 * 1024
     put = {o.name: o for o in layer_operators(model, own, 10.0)}
-    assert put["moe.permute"].n == put["moe.latent_down"].n == put["moe.latent_up"].k == 1024
+    assert put["moe.experts"].k == put["moe.latent_down"].n == put["moe.latent_up"].k == 1024

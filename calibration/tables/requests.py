@@ -58,6 +58,11 @@ ACCELERATORS = {
 """What a row means by a name: engines see each die of an MI250 as an accelerator; the A100 rows
 without a form are 'PCIe, not NVLink'."""
 
+DIES = {"MI250": 2}
+"""Accelerators, as engines see them, of a card of that name: a layout that counts cards splits each
+among its dies. Cards are what rows count: Mixtral's 94 GB run on one, the 138 GB of Llama 2 70B on
+two, and a die has 64 GB."""
+
 WEIGHTS = {
     "fp16": "fp16",
     "bf16": "bf16",
@@ -72,6 +77,10 @@ weight-only with 4 bits; so is mxfp4, whose weights are widened as they are read
 
 NARROW_EXPERTS = ("kimi-k2",)
 """Models whose published 4-bit checkpoints are narrow in the experts alone."""
+
+META_FP8 = "llama3.1-405b"
+"""Model whose checkpoint by Meta is narrow in the feed-forward blocks alone (Grattafiori et al.
+2024, section 6.2)."""
 
 BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 """Families whose fp8 checkpoints are scaled in blocks of 128."""
@@ -250,12 +259,18 @@ def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> 
     accelerator = ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
     return {
         "accelerator": accelerator,
-        "accelerators_per_node": cell(row, "gpus_per_node"),
+        "accelerators_per_node": _per_node(row),
         "inter_link_gbps": cell(row, "inter_link_gbps"),
         "framework": framework,
         **_layout(row, framework, model),
         **_numbers(row, notes, framework, model, accelerator),
     }
+
+
+def _per_node(row: Mapping[Any, Any]) -> Any:
+    """Accelerators of a node, as engines see them."""
+    cards = cell(row, "gpus_per_node")
+    return None if cards is None else cards * DIES.get(str(row["accelerator"]), 1)
 
 
 def _requests(row: Mapping[Any, Any], notes: str) -> tuple[Any, Any]:
@@ -265,6 +280,12 @@ def _requests(row: Mapping[Any, Any], notes: str) -> tuple[Any, Any]:
         return None, batch if concurrency is None else concurrency / decoders(row)
     if concurrency is None and "serving at fixed concurrency" in notes:
         concurrency = batch
+    if (
+        batch is not None
+        and concurrency is None
+        and (copies := re.search(r"(\d+) replica\(s\)", notes))
+    ):
+        batch = batch * int(copies[1])  # each got as many
     return batch, concurrency
 
 
@@ -291,11 +312,13 @@ def _framework(row: Mapping[Any, Any]) -> str:
 
 def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
     """Ranks of each kind that a row states, or its engine implies."""
-    gpus = int(cell(row, "num_gpus") or 1)
+    dies = DIES.get(str(row["accelerator"]), 1)
+    gpus = int(cell(row, "num_gpus") or 1) * dies
     own = read_apart(row) or attention_replicas(row, gpus)
     if own:
         return {**own, "ep": own["ep"] if model.is_moe else None}
     tp, pp, dp = (cell(row, name) for name in ("tp", "pp", "dp"))
+    tp = None if tp is None else tp * dies
     if framework in LAYER_SPLIT and gpus > 1:
         tp, pp = 1, gpus  # layers are dealt out to the devices, which take turns
     if tp is None and cell(row, "ep") is not None:
@@ -321,6 +344,8 @@ def _numbers(
         found["kv_precision"] = "fp8"  # ModelOpt's checkpoints declare it
     if model.name in NARROW_EXPERTS and found["precision"] == "int4_wo":
         found["narrowed"] = "experts"
+    if model.name == META_FP8 and "Meta FP8 checkpoint" in notes:
+        found["narrowed"] = "feed_forward"
     return found
 
 

@@ -61,20 +61,21 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     rest in 16 bits unless the format packs it too. The stages' layers are spread as evenly as
     whole layers allow."""
     narrow, ends = WEIGHT_BYTES[plan.projections], WEIGHT_BYTES[plan.head]
+    blocks = WEIGHT_BYTES[plan.feed_forward]
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
-    matrices = model.attention_blocks * mixer_parameters(model, plan.tp) + dense
+    matrices = model.attention_blocks * mixer_parameters(model, plan.tp)
     states = model.mamba_layers * model.mamba_matrix + model.delta_layers * model.delta_matrix
     matrices = matrices + states / plan.tp
     experts: Numeric = 0.0
     if model.is_moe:
-        matrices = matrices + model.moe_layers * mixture_parameters(model, plan.tp)
+        dense = dense + model.moe_layers * mixture_parameters(model, plan.tp)
         one = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
         experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
     both = model.embedding_parameters + model.head_parameters
     # First and last stage hold one of the two tables each; one stage alone holds both.
     tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, both) / plan.tp
-    return np.asarray((narrow * matrices + experts) * layers + ends * tables)
+    return np.asarray((narrow * matrices + blocks * dense + experts) * layers + ends * tables)
 
 
 def tower_bytes(model: Model, plan: ServingPlan) -> Numeric:

@@ -42,9 +42,10 @@ kernels made for it within an NVLink domain (TensorRT-LLM) or anywhere (DeepEP).
 
 ADMISSIONS = ("whole", "mean")
 
-NARROWED = ("linear", "experts")
-"""Which matrices have the data type of the weights: all linear projections of the layers, or the
-experts alone, the rest being in 16 bits (checkpoints of gpt-oss and Kimi)."""
+NARROWED = ("linear", "feed_forward", "experts")
+"""Which matrices have the data type of the weights: all linear projections of the layers, those of
+the feed-forward blocks (Meta's fp8 checkpoint of Llama 3.1 405B: Grattafiori et al. 2024, section
+6.2), or the experts alone (checkpoints of gpt-oss and Kimi), the rest being in 16 bits."""
 
 SERVING_OFFLOADS = ("none", "weights")
 """What lies in the host's memory: nothing, or weights and cache."""
@@ -222,8 +223,13 @@ class ServingPlan:
 
     @property
     def projections(self) -> str:
-        """Data type of the linear projections outside the experts."""
+        """Data type of the linear projections outside the feed-forward blocks."""
         return self.weights if self.narrowed == "linear" else self.half
+
+    @property
+    def feed_forward(self) -> str:
+        """Data type of the linear projections of feed-forward blocks outside routed experts."""
+        return self.half if self.narrowed == "experts" else self.weights
 
     @property
     def sequences(self) -> Numeric:

@@ -208,8 +208,9 @@ _RECIPE = (
     PlanField(
         "narrowed", WORD, "Which matrices have the weights' data type.", (*BOTH, "memory"),
         choices=NARROWED, reason="`experts` of formats that only such checkpoints have",
-        more="All linear projections, or the experts alone, the rest being in 16 bits (checkpoints "
-        "of gpt-oss and Kimi).",
+        more="All linear projections, those of feed-forward blocks (Meta's fp8 checkpoint of Llama "
+        "3.1 405B), or the experts alone (checkpoints of gpt-oss and Kimi), the rest being in 16 "
+        "bits.",
     ),
 )  # fmt: skip
 

@@ -57,6 +57,7 @@ def software_of(plan: ServingPlan) -> Software:
         core=plan.half,
         size=ELEMENT_BYTES[plan.half],
         linear=plan.projections,
+        blocks=plan.feed_forward,
         experts=plan.weights,
         head=plan.head,
         products="fp16_acc" if plan.accumulation == "fp16" else plan.half,

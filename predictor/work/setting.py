@@ -13,6 +13,7 @@ class Software:
     core       data type of attention and of what moves between kernels
     size       bytes of an activation element
     linear     data type of the layers' linear projections
+    blocks     of those of feed-forward blocks outside routed experts; '': as `linear`
     experts    of the products of routed experts
     head       of the output projection
     products   of products in `core` as the matrix unit runs them: how they are added up
@@ -50,6 +51,7 @@ class Software:
     scores: float = 0.0
     widens: bool = False
     casts: bool = True
+    blocks: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -61,7 +61,8 @@ class WorkList:
     def linear_dtype(self) -> str:
         """Data type of linear layers here."""
         if self.module in LAYER_MODULES:
-            return self.software.linear
+            own = self.software.blocks if self.module != "layer" else ""
+            return own or self.software.linear
         return self.software.head if self.module == "head" else self.software.core
 
     @property

@@ -94,3 +94,26 @@ def test_a_client_of_few_prompts_finds_them_cached():
     assert cached(50.0) == cached(128.0) == pytest.approx(3984 / 4000)
     assert cached(50.0, "tensorrt-llm") is None
     assert script_settings({"input_len": 4000.0}, "vllm", source).get("cached") is None
+
+
+def test_cards_of_two_dies_are_counted_as_two():
+    """Two cards of MI250: tensor parallel over four dies."""
+    row = {"accelerator": "MI250", "num_gpus": 2, "gpus_per_node": 4, "tp": 2, "concurrency": None,
+           "model": "llama2-70b", "weights_precision": "fp16", "framework": "vllm", "batch": 8,
+           "metric": "e2e_latency_s"}  # fmt: skip
+    request = point(**row).request
+    assert (request.plan.tp, request.plan.dp, request.plan.gpus) == (4, 1, 4)
+    assert request.cluster.accelerator.memory == 64 * 2**30
+    assert request.cluster.tiers[0].size == 8
+
+
+def test_replicas_of_a_static_batch_get_a_batch_each_and_metas_fp8_leaves_attention_wide():
+    row = {"concurrency": None, "batch": 16, "model": "llama3.1-405b", "num_gpus": 8, "tp": 4,
+           "accelerator": "MI300X-192GB", "weights_precision": "fp8", "framework": "vllm",
+           "metric": "e2e_latency_s", "dp": 2}  # fmt: skip
+    two = point(**row, notes='gpu label "2FP8-amd" (AMD-Quark FP8 checkpoint; 2 replica(s))')
+    assert (two.request.plan.batch, two.request.plan.dp) == (32, 2)
+    meta = point(**row, notes="(Meta FP8 checkpoint; 1 replica(s))").request.plan
+    assert (meta.projections, meta.feed_forward, meta.batch) == ("bf16", "fp8", 16)
+    own = two.request.plan
+    assert (own.projections, own.feed_forward) == ("fp8", "fp8")

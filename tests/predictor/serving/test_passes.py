@@ -7,6 +7,7 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
+from predictor.memory.serving import weight_bytes
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan, runnable
 from predictor.serving.kernels import beside_routed, matvec_time
@@ -355,3 +356,16 @@ def test_more_work_for_a_draw_is_never_faster():
 
     plain, fused = tpot(), tpot(sampling="filtered", sampler="fused")
     assert plain < fused < tpot(sampling="filtered") < tpot(sampling="penalised")
+
+
+def test_checkpoints_may_be_narrow_in_the_feed_forward_blocks_alone():
+    """Llama 3.1 405B: 126 x 3 x 16384 x 53248 weights of one byte (330 GB); attention of 126 x
+    (2 x 16384 + 2 x 1024) x 16384 (144 GB) and two tables of 128,256 rows (8.4 GB) of two."""
+    model = catalog.model("llama3.1-405b")
+    own = plan(weights="fp8", narrowed="feed_forward")
+    dtypes = {o.name: o.dtype for o in layer_operators(model, own, 4.0)}
+    assert {dtypes["mlp.up"], dtypes["mlp.down"]} == {"fp8"}
+    assert {dtypes["attention.qkv"], dtypes["attention.out"]} == {"bf16"}
+    inner, h = 126 * 3 * 16384 * 53248, 16384
+    wide = 126 * (2 * h + 2 * 1024) * h + 2 * 128256 * h
+    assert float(weight_bytes(model, own)) == pytest.approx(inner + 2 * wide, rel=1e-3)

@@ -30,7 +30,7 @@ def _ideal(point: Point) -> float:
     return float(flop * plan.global_batch * plan.seq_len / (plan.gpus * peak))
 
 
-def _balanced_median(values: Array, source: npt.NDArray[np.str_]) -> tuple[float, int]:
+def balanced_median(values: Array, source: npt.NDArray[np.str_]) -> tuple[float, int]:
     """Median of values in which every source counts alike, and the number of sources."""
     names, group, count = np.unique(source, return_inverse=True, return_counts=True)
     order = np.argsort(values)
@@ -61,10 +61,10 @@ def constant_mfu(points: Sequence[Point]) -> Array:
             continue
         alike = rest & (precision == own[2])
         general = alike if alike.any() else rest
-        value, _ = _balanced_median(log[general], source[general])
+        value, _ = balanced_median(log[general], source[general])
         near = alike & (accelerator == own[1])
         if near.any():
-            found, sources = _balanced_median(log[near], source[near])
+            found, sources = balanced_median(log[near], source[near])
             value += sources / (sources + PRIOR) * (found - value)
         constant[own] = value
     return log - np.array([constant[own] for own in kind])

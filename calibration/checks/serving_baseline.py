@@ -1,0 +1,85 @@
+"""The yardstick of serving: one constant per engine and metric over a roofline, of other sources.
+
+What anyone gets without kernels and engines: traffic and arithmetic at the datasheet's rates, no
+time on the host, times a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.checks.baseline import PRIOR, balanced_median
+from calibration.checks.scored import REPORTED_APART, TARGETS
+from calibration.serving.fit import read_inference
+from calibration.serving.timed import published, timed, values
+from calibration.tables.requests import InferencePoint
+from predictor.arrays import Array
+from predictor.catalog import load
+from predictor.timing import EngineParameters
+
+PERFECT = EngineParameters(gap=0.0, launch=0.0, step=0.0, sequence=0.0, request=0.0, burst=1e12)
+"""An engine that adds nothing to the device's time."""
+
+
+def target_of(point: InferencePoint) -> str:
+    """What a point is judged as; '' if as nothing."""
+    return next((name for name, belongs in TARGETS.items() if belongs(point)), "")
+
+
+def left_out(
+    log: Array, target: Sequence[str], engine: Sequence[str], source: Sequence[str]
+) -> Array:
+    """Log errors that one constant per engine and target leaves of `log`, every source left out of
+    its own.
+
+    log   published over roofline
+
+    The constant is the median of the other sources, which count alike, shrunk to that of all
+    engines as if `PRIOR` sources said the latter; where no other source has the target, of all.
+    """
+    what, whose, where = np.array(target), np.array(engine), np.array(source)
+    kinds = list(zip(where.tolist(), what.tolist(), whose.tolist(), strict=True))
+    constant: dict[tuple[str, str, str], float] = {}
+    for own in set(kinds):
+        rest = where != own[0]
+        if not rest.any():
+            constant[own] = float(np.median(log))
+            continue
+        alike = rest & (what == own[1])
+        general = alike if alike.any() else rest
+        value, _ = balanced_median(log[general], where[general])
+        near = alike & (whose == own[2])
+        if near.any():
+            found, sources = balanced_median(log[near], where[near])
+            value += sources / (sources + PRIOR) * (found - value)
+        constant[own] = value
+    return np.array([constant[own] for own in kinds]) - log
+
+
+def constant_by_source(tables: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Mean absolute relative error of the constants by target and source left out, of the rows
+    that `scored.targets` counts; open loops, which no constant serves, are left out."""
+    bare = load("none")
+    found, _ = timed(read_inference(tables, bare.run), bare)
+    log = np.log(published(found) / values(found, PERFECT)[0])
+    target = [target_of(point) for point in found.points]
+    source = [point.source for point in found.points]
+    share = np.abs(np.expm1(left_out(log, target, found.engine, source)))
+    counted = [not p.flagged and p.source not in REPORTED_APART for p in found.points]
+    by: dict[str, dict[str, list[float]]] = {}
+    for told, name, own, counts in zip(target, source, share.tolist(), counted, strict=True):
+        if told and counts:
+            by.setdefault(told, {}).setdefault(name, []).append(own)
+    return {
+        told: {name: float(np.mean(own)) for name, own in sorted(each.items())}
+        for told, each in by.items()
+    }
+
+
+def beaten(model: dict[str, float], constant: dict[str, float]) -> npt.NDArray[np.bool_]:
+    """For which sources the model errs less than the constants, (sources,)."""
+    return np.array([model[name] < constant[name] for name in sorted(model) if name in constant])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -157,7 +157,19 @@ def summary(scores: Scores, level: float) -> dict[str, Any]:
     }
 
 
-TARGETS: dict[str, Callable[[Scored], bool]] = {
+class Judged(Protocol):
+    """A run of inference, scored or not."""
+
+    @property
+    def metric(self) -> str:
+        """What it states."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of run."""
+
+
+TARGETS: dict[str, Callable[[Judged], bool]] = {
     "tpot": lambda row: row.metric == "tpot_s" and row.kind != "open",
     "static e2e": lambda row: row.metric == "e2e_s" and row.kind == "static",
     "prefill or batch-1 ttft": lambda row: (

@@ -383,7 +383,8 @@ _OVERLAP = (
         reason="gated activation, rotary and norms are fused in today's frameworks",
     ),
     PlanField(
-        "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.", ("memory",),
+        "saves_narrow", SWITCH, "Inputs of narrow products are kept as narrow.",
+        ("backward", "memory"),
         reason="Transformer Engine keeps what it has cast (from memory)",
         more="Else in 16 bits, and cast again in the backward pass (torchao's Float8Linear).",
     ),

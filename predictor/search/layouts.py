@@ -8,7 +8,6 @@ the Pareto front, nor the best with any of its values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, TrainingPlan
 from predictor.records import dataclass
+from predictor.search import steadiness
 from predictor.search.bounds import Within
 from predictor.search.contenders import Contenders, frontier
 from predictor.search.narrowing import Narrowing, asked, chunks
@@ -32,6 +32,7 @@ from predictor.search.ranking import (
     Surroundings,
 )
 from predictor.search.space import Block, Space, space_of
+from predictor.search.steadiness import Arithmetic
 from predictor.search.surroundings import surroundings
 from predictor.timing import Calibration, Timing
 from predictor.training import (
@@ -40,20 +41,17 @@ from predictor.training import (
     LayerTimes,
     Parts,
     Step,
-    arithmetic_share,
     as_measured,
     assemble,
     environment_of,
-    executions,
     frame,
     interval,
     joined,
     layer_parts,
     parts,
     stretched,
-    vary_step,
 )
-from predictor.variation import LEVELS, NONE, SILENT, Profile, profile
+from predictor.variation import NONE, SILENT, Profile, profile
 
 CORRECTED = 256
 """Plans that are timed as one's own runs say, beside those of the front: the best without them."""
@@ -61,7 +59,6 @@ CORRECTED = 256
 Progress = Callable[[float], None]
 """Told how much of a search is done, 0..1, as it goes; what it raises ends the search."""
 
-P95 = LEVELS[1]
 
 NARROWED, BOUNDED = 0.35, 0.35
 """Shares of a search's time that laws and memory take, and the kernels of layers."""
@@ -158,6 +155,7 @@ class _Search:
         machines: Profile = SILENT,
     ) -> None:
         self.within, self.machines = within, machines
+        self.kernels: dict[int, Arithmetic] = {}
         self.space, self.calibration, self.limits = space, calibration, limits
         self.objective, self.power, self.keep = objective, OBJECTIVES[objective], keep
         self.model, self.cluster = space.setting.model, space.setting.cluster
@@ -274,12 +272,11 @@ class _Search:
         self, pieces: list[Piece], frames: Mapping[int, Surroundings]
     ) -> list[list[Piece]]:
         """Pieces that are timed as one batch: of one pool; each for itself where what lies around
-        its layers is not laid out, or machines vary."""
+        its layers is not laid out."""
         found: dict[tuple[Any, ...], list[Piece]] = {}
         for at, (number, part) in enumerate(pieces):
-            alone = number not in frames or self.machines.name != NONE
             if part.size:
-                key = (at,) if alone else self.blocks[number].pool
+                key = self.blocks[number].pool if number in frames else (at,)
                 found.setdefault(key, []).append((number, part))
         return list(found.values())
 
@@ -304,15 +301,14 @@ class _Search:
         """The time by which plans are ranked over the step time: one, unless machines vary."""
         if self.machines.name == NONE:
             return np.ones(step.step_time.shape)
-        ((number, part),) = own
-        block, rows = self.blocks[number], self.rows[number][part]
-        shared, index = timed.layers[block.group].of(block, rows)
-        listed = shared.listed
-        done = executions(replace(found, index=index), listed, step)
-        share = arithmetic_share(done, listed.timing, index)
-        whole = step.step_time, step.breakdown, step.passes
-        varied = vary_step(block.plan(rows), *whole, share, self.machines)
-        return np.asarray(varied.quantile(P95) / step.step_time)
+        pieces = []
+        for number, part in own:
+            block, rows = self.blocks[number], self.rows[number][part]
+            shared, index = timed.layers[block.group].of(block, rows)
+            if block.group not in self.kernels:
+                self.kernels[block.group] = Arithmetic.of(shared.listed)
+            pieces.append(steadiness.Piece(block.plan(rows), index, self.kernels[block.group]))
+        return steadiness.over_step(found, step, pieces, self.machines)
 
     def _result(
         self,

@@ -18,6 +18,7 @@ from predictor.training.layer import (
     STEP_CATEGORIES,
     LayerParts,
     LayerTimes,
+    Worklist,
     distinct,
     layer_parts,
 )
@@ -34,8 +35,8 @@ from predictor.training.power import StepActivity, limited, step_activity, step_
 from predictor.training.prediction import (
     TrainingPrediction,
     environment_of,
-    executions,
     predict,
+    units,
 )
 from predictor.training.reliability import Goodput, goodput
 from predictor.training.step import (
@@ -57,12 +58,13 @@ from predictor.training.uneven import dealt_step
 from predictor.training.unlike import SEVERAL
 from predictor.training.variation import (
     Variation,
-    arithmetic_share,
     checked_by_lots,
+    meets,
     sensitivity,
+    slowest_pass,
     told,
     vary,
-    vary_step,
+    vary_meeting,
 )
 from predictor.training.whole_run import reliability_defaults, reliability_of
 
@@ -98,7 +100,7 @@ __all__ = [
     "TrainingPrediction",
     "TrainingRequest",
     "Variation",
-    "arithmetic_share",
+    "Worklist",
     "as_measured",
     "assemble",
     "checked_by_lots",
@@ -108,7 +110,6 @@ __all__ = [
     "distinct",
     "environment",
     "environment_of",
-    "executions",
     "explain",
     "frame",
     "goodput",
@@ -118,6 +119,7 @@ __all__ = [
     "layer_parts",
     "limited",
     "losses",
+    "meets",
     "others",
     "parts",
     "predict",
@@ -125,6 +127,7 @@ __all__ = [
     "reliability_of",
     "sensitivity",
     "served",
+    "slowest_pass",
     "stack",
     "step_activity",
     "step_power",
@@ -133,6 +136,7 @@ __all__ = [
     "taxes",
     "told",
     "traits",
+    "units",
     "vary",
-    "vary_step",
+    "vary_meeting",
 ]

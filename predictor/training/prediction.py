@@ -167,18 +167,23 @@ def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, N
     }
 
 
-def executions(found: Parts, listed: Worklist, step: Step) -> Array:
-    """How often each operator runs in a step on the slowest stage, (operators, *batch)."""
+def units(found: Parts, step: Step) -> dict[str, Array]:
+    """How often each module runs in a step on the slowest stage, (*batch)."""
     slowest = step.slowest[None]
-    units = {
+    return {
         module: np.take_along_axis(value, slowest, axis=0)[0] * found.m
         for module, value in found.modules.items()
     }
+
+
+def executions(found: Parts, listed: Worklist, step: Step) -> Array:
+    """How often each operator runs in a step on the slowest stage, (operators, *batch)."""
+    times = units(found, step)
     shape = listed.timing.time.shape[1:]
     counts = [filled(o.count, shape) for o in listed.operators]
     return np.stack(
         [
-            units[operator.module] * found.spread(count)
+            times[operator.module] * found.spread(count)
             for operator, count in zip(listed.operators, counts, strict=True)
         ]
     )

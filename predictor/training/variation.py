@@ -129,24 +129,29 @@ def arithmetic_share(executions: Array, timing: Timing, unique: Index) -> Array:
 
 def vary(found: TrainingPrediction, of: Profile, seen: Array | None = None) -> Variation:
     """What the steps of a plan, or of every plan of a batch, will take on machines of a profile
-    (`vary_step`)."""
+    (`vary_meeting`)."""
     bound = arithmetic_share(found.executions, found.timing, found.unique)
-    step = np.asarray(found.step_time)
-    return vary_step(found.plan, step, found.breakdown, found.passes, bound, of, seen)
+    meeting = meets(found.plan, slowest_pass(found.passes), of.memory_s)
+    return vary_meeting(meeting, np.asarray(found.step_time), found.breakdown, bound, of, seen)
 
 
-def vary_step(
-    plan: TrainingPlan,
+def slowest_pass(passes: Passes) -> Array:
+    """Both passes of a micro-batch on the slowest stage [s], (*batch)."""
+    whole = passes.forward + passes.backward + passes.weights
+    return np.asarray(np.max(np.where(passes.present, whole, 0.0), axis=0))
+
+
+def vary_meeting(
+    meeting: Meeting,
     step: Array,
     terms: Mapping[str, Array],
-    passes: Passes,
     bound: Array,
     of: Profile,
     seen: Array | None = None,
 ) -> Variation:
-    """What the steps of a plan, or of every plan of a batch, will take on machines of a profile.
+    """What steps in which so many meet will take on machines of a profile.
 
-    step, terms, passes   as of `step.Step`
+    step, terms   as of `step.Step`
     bound  share of the kernels' time that is bound by arithmetic (`arithmetic_share`)
     seen   waiting that the calibration contains, over the pipeline's time; None: that of the
            profile's machines
@@ -158,15 +163,11 @@ def vary_step(
     ends = terms["dp_communication"] + terms["optimizer"]
     factor = (step - loading) / np.maximum(step - loading - terms["framework"], 1e-300)
     pipeline = step - loading - factor * ends
-    stage = np.max(
-        np.where(passes.present, passes.forward + passes.backward + passes.weights, 0.0), axis=0
-    )
     kernels = sum((terms[name] for name in DEVICE), np.zeros(step.shape))
     talk = sum((terms[name] for name in TALK), np.zeros(step.shape))
     busy = np.maximum(kernels + talk + terms["host"] + terms["offload"], 1e-300)
     gpu = kernels / busy * np.hypot(bound * of.compute, (1.0 - bound) * of.memory)
     work = np.hypot(of.work * (1.0 - talk / busy), of.collectives * talk / busy)
-    meeting = meets(plan, stage, of.memory_s)
     waits = waiting(meeting, gpu, work, of)
     if seen is None:
         seen = waiting(meeting.of(float(known()["seen_gpus"])), gpu, work, of).whole
@@ -177,7 +178,7 @@ def vary_step(
     series = Series(
         same=np.asarray(of.step) + np.zeros(step.shape),
         fresh=np.hypot(waits.step * share, gradients),
-        stalled=stalled(of.stalls, plan.gpus) + np.zeros(step.shape),
+        stalled=stalled(of.stalls, meeting.accelerators) + np.zeros(step.shape),
         run=np.hypot(of.run, waits.allocation * share),
         of=of,
     )

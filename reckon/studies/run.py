@@ -20,6 +20,7 @@ from reckon.studies import (
     slow_links,
     sweep,
     taxes,
+    uneven,
     variation,
 )
 from reckon.views.page import Result, write_html
@@ -33,6 +34,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any]], Result]] = {
     "scaling": scaling.run,
     "slow-links": slow_links.run,
     "taxes": taxes.run,
+    "uneven": uneven.run,
     "variation": variation.run,
 }
 

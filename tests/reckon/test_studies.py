@@ -167,6 +167,32 @@ def test_wider_models_hide_slower_links_and_what_crosses_is_what_is_less() -> No
     assert many["binds"].iloc[0] == "rate of links"
 
 
+def test_uneven_work_costs_and_evening_it_out_gains() -> None:
+    """Balanced is no slower than fixed, fixed than unmasked, adaptive than whole sequences; gains
+    grow with the sequences; a step grows with the busiest rank, and placing and repeating experts
+    takes that away; the best number of chunks is neither none nor the most."""
+    found = tables("uneven")
+    packed, hot, cut = (found[name] for name in ("Documents", "Experts", "Chunks"))
+    steps = packed.set_index(["seq_len", "packing", "cp_sharding"])["step_s"].unstack(0)
+    whole, best = steps.loc[("unmasked", "")], steps.loc[("balanced", "adaptive")]
+    for division in ("sequence", "adaptive"):
+        fixed, even = (steps.loc[(name, division)] for name in ("fixed", "balanced"))
+        assert (even <= fixed).all()
+        assert (fixed <= whole).all()
+    assert (steps.loc[("fixed", "adaptive")] <= steps.loc[("fixed", "sequence")]).all()
+    gain = steps.loc[("fixed", "sequence")] / best
+    assert gain.is_monotonic_increasing
+    assert 1.05 < gain.iloc[-1] < 1.6  # WLB-LLM: 1.23 on average
+    for _, own in hot.groupby("ep"):
+        ordered = own.sort_values("busiest_over_mean")
+        assert (np.diff(ordered["step_s"]) > -1e-9).all()
+        placed = own[own["replicas"] > 0]
+        assert (placed["busiest_over_mean"] < 1.05).all()
+    for _, own in cut.groupby("ep"):
+        assert own["over_one"].min() < 1.0
+        assert own["step_s"].idxmin() not in (own.index[0], own.index[-1])
+
+
 REPRODUCED = ("c1", "c2", "c6", "c9")
 SIGNS = ("c4", "c5", "c7", "c10", "c11", "c13")
 

@@ -117,7 +117,8 @@ def _facts(
         ),
         "placed": f"{last['over_even'].iloc[-1]:.2f}",
         "best_chunks": ", ".join(
-            f"{row.chunks} on {row.ep} ranks ({row.over_one - 1:+.1%})" for row in best.itertuples()
+            f"{chunks} on {ep} ranks ({over - 1.0:+.1%})"
+            for chunks, ep, over in zip(best["chunks"], best["ep"], best["over_one"], strict=True)
         ),
     }
 

@@ -168,6 +168,7 @@ def manifest(
         },
         "run": _run_entry(calibration.run),
         **_learned(calibration),
+        **({"power": rounded(calibration.power)} if calibration.power else {}),
         "throttles": {
             name: {
                 "start": _number(t.start),

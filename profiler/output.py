@@ -78,6 +78,7 @@ def accelerator_mapping(table: pd.DataFrame, device: Device) -> dict[str, Any]:
         "l2_mb": round(float(facts["l2_mb"]), 3),
         "l2_bandwidth_gbs": cache,
         **_host_time(table),
+        **({"tdp_w": facts["power_limit_w"]} if "power_limit_w" in facts else {}),
         "source": "reckon profile: best measured rates",
     }
 

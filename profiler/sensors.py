@@ -33,11 +33,13 @@ class Sensor:
     source  what it is, for the table
     joules  energy since some moment [J]; None where there is no counter
     watts   power now [W]; None where there is none
+    limit   that the device holds itself to [W]; None where it does not say
     """
 
     source: str
     joules: Callable[[], float] | None = None
     watts: Callable[[], float] | None = None
+    limit: float | None = None
 
 
 def _rapl() -> Sensor | None:
@@ -74,13 +76,14 @@ def _nvml(device: Device) -> Sensor | None:
         index = int(device.torch.partition(":")[2] or 0)
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        limit = float(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) * 1e-3
     except Exception:  # no library, no driver, no counter (before Volta)
         return None
 
     def joules() -> float:
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * 1e-3
 
-    return Sensor("nvml", joules=joules)
+    return Sensor("nvml", joules=joules, limit=limit)
 
 
 def sensor(device: Device) -> Sensor | None:

@@ -290,6 +290,14 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
     )
 
 
+def _constants(content: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Constants of power by accelerator and law."""
+    return {
+        name: {law: float(value) for law, value in dict(own).items()}
+        for name, own in dict(content).items()
+    }
+
+
 def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameters) -> Calibration:
     links = {
         (entry["op"], entry["link"]): LinkModel(
@@ -334,5 +342,6 @@ def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameter
         fitted_files=frozenset(manifest["fitted"]["files"]),
         fitted_points=frozenset(manifest["fitted"]["point_ids"]),
         own=read_learned(manifest.get("own")),
+        power=_constants(manifest.get("power", {})),
         provenance={**manifest["provenance"], ENGINES: serving.origin},
     )

@@ -87,7 +87,7 @@ def power_constants(
     limit = accelerator.power
     if accelerator.is_host or not np.all(np.isfinite(limit)):
         raise InputError(
-            f"power of {accelerator.name} is not known; state power_w of the accelerator"
+            f"power of {accelerator.name} is not known; state tdp_w of the accelerator"
         )
     fitted = measured.get(accelerator.name, {}) if own is None else own
     law = {**(known if laws is None else laws), **fitted}
@@ -182,14 +182,22 @@ def node_constants(cluster: Cluster) -> NodeConstants:
     )
 
 
-def power_setting(cluster: Cluster, conditions: Conditions) -> tuple[PowerConstants, Chassis]:
+def power_setting(
+    cluster: Cluster,
+    conditions: Conditions,
+    own: Mapping[str, Mapping[str, float]] | None = None,
+) -> tuple[PowerConstants, Chassis]:
     """Constants of a cluster's accelerators and how they are cooled, under conditions.
+
+    own   constants by accelerator that a calibration adds to those that ship
 
     Raises InputError where the power of the accelerator is not known, and for a limit below what it
     draws without work or above its own, a clock above its own, an inlet above its slowdown.
     """
     device = cluster.accelerator
-    constants = power_constants(device)
+    added = (own or {}).get(device.name)
+    shipped = _tables(tables.data_dir())[1].get(device.name, {})
+    constants = power_constants(device, own=None if added is None else {**shipped, **added})
     cooled = chassis(cluster, conditions.cooling, conditions.inlet)
     least = float(np.max(np.asarray(constants.awake)))
     most = float(np.max(np.asarray(constants.limit)))

@@ -192,7 +192,7 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     """
     if np.any(np.asarray(found.plan.prefill_workers) > 0):
         raise InputError("power of prompts read on accelerators of their own is not predicted")
-    constants, chassis = power_setting(found.cluster, conditions)
+    constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
     work = serving_activity(found)
     many = np.maximum(work.passes, 1.0)
     pieces = {"prefill": np.maximum(work.prompts / found.work.together, 1e-9), "decode": many}

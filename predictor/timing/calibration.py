@@ -306,7 +306,9 @@ class Resolved:
 class Calibration:
     """Everything fitted, with its provenance.
 
-    own   what a handful of one's own training runs says of others; None where none were measured
+    own    what a handful of one's own training runs says of others; None where none were measured
+    power  constants of power by accelerator and law (`data/power/laws.yaml`), of profiles that
+           recorded power; they stand in place of those that ship
     """
 
     name: str
@@ -317,6 +319,7 @@ class Calibration:
     serving: ServingParameters = field(default_factory=ServingParameters)
     transfer_sigma: Mapping[str, float] = field(default_factory=dict)
     own: Learned | None = None
+    power: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     interval_level: float = 0.8
     interval_q: float = 1.2816
     fitted_files: frozenset[str] = frozenset()

@@ -113,7 +113,7 @@ def step_power(found: TrainingPrediction, conditions: Conditions) -> Powered:
 
     Raises InputError where the accelerator's power is not known, or the conditions cannot be.
     """
-    constants, chassis = power_setting(found.cluster, conditions)
+    constants, chassis = power_setting(found.cluster, conditions, found.calibration.power)
     work = step_activity(found)
     return powered(work.activity, work.pieces, constants, chassis, conditions)
 

@@ -12,6 +12,7 @@ from typing import Any
 from calibration.artifact import check_folder, heldout_table, write
 from calibration.kernels.models import fit_kernels
 from calibration.network.fit import fit_links
+from calibration.power.profile import fit_profiles
 from calibration.runs.fit import LEAST_SOURCES, default_run, fit_runs, read_points
 from calibration.runs.own import adapt_runs
 from calibration.serving.fit import read_inference
@@ -67,6 +68,10 @@ def calibrate(
         fitted, summary, heldout = _kernels(start, paths, system)
     told = _runs(fitted, [Path(path) for path in reference], paths) if reference else None
     fitted = told.calibration if told else fitted
+    power, powerless = fit_profiles([Path(path) for path in paths])
+    fitted = replace(
+        fitted, power={**fitted.power, **{name: one.constants for name, one in power.items()}}
+    )
     fitted = replace(
         fitted,
         name=name or Path(out).name,
@@ -93,6 +98,8 @@ def calibrate(
         "doubtful": told.doubtful if told else {},
         "left_out_runs": told.left_out if told else {},
         "run_sigma": fitted.run.sigma,
+        "power": {name: asdict(one) for name, one in power.items()},
+        "power_left_out": powerless,
     }
 
 

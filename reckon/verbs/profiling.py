@@ -302,6 +302,8 @@ def _power(
         device.facts["power"] = "not told: no NVML, ROCm SMI or RAPL that may be read"
         return
     device.facts["power"] = told.source
+    if told.limit is not None:
+        device.facts["power_limit_w"] = told.limit
     if _of(tables.power, device):
         return  # by the profile that goes on
     if POWER_SHARE * budget < sensors.LEAST:

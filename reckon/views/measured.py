@@ -74,6 +74,14 @@ def show_calibrated(summary: dict[str, Any]) -> None:
     ]
     if rows:
         print(grid(["fitted", "held out", "MAPE", "median"], rows))
+    for name, one in summary["power"].items():
+        told = ", ".join(f"{law} {value:.3g}" for law, value in one["constants"].items())
+        print(
+            f"power of {name} from {one['rows']} rows: {told}; a row left out is missed by "
+            f"{one['left_out']:.1%}"
+        )
+    for name, reason in summary["power_left_out"].items():
+        print(f"power of {name} is not fitted: {reason}")
     for line in summary["learned"]:
         print(line)
     for run, chance in summary["doubtful"].items():

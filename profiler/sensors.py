@@ -76,9 +76,12 @@ def _nvml(device: Device) -> Sensor | None:
         index = int(device.torch.partition(":")[2] or 0)
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        limit = float(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) * 1e-3
     except Exception:  # no library, no driver, no counter (before Volta)
         return None
+
+    limit = None
+    with suppress(Exception):  # boards whose driver does not say
+        limit = float(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)) * 1e-3
 
     def joules() -> float:
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * 1e-3

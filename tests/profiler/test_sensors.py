@@ -63,12 +63,19 @@ def test_nvml_counts_millijoules_and_its_absence_is_none(monkeypatch: pytest.Mon
         nvmlInit=lambda: None,
         nvmlDeviceGetHandleByIndex=lambda index: {1: "handle"}[index],
         nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(counts),
+        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 650000,
     )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     told = sensors._nvml(gpu)
     assert told is not None
     assert told.joules is not None
     assert [told.joules(), told.joules()] == [1.0, 3.5]
+    assert told.limit == 650.0
+    del nvml.nvmlDeviceGetEnforcedPowerLimit
+    counts = iter((0.0,))
+    unlimited = sensors._nvml(gpu)
+    assert unlimited is not None
+    assert unlimited.limit is None
 
     def refused(handle: str) -> float:
         raise RuntimeError("not supported")

@@ -40,12 +40,9 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
     Raises InputError where neither gives a dimension.
     """
     name = str(cell(row, "model") or "unnamed")
-    try:
-        known: dict[str, Any] = dict(catalog.find("models", base_name(name)))
-    except InputError:
-        known = {}
     columns = (*DIMENSIONS, *FURTHER, *EXPERT_DIMENSIONS)
     stated = {key: value for key in columns if (value := cell(row, key)) is not None}
+    known = _known(base_name(name), stated)
     merged = {**_consistent(known, stated), **stated}
     if proxy := re.search(r"-([0-9]+)(?:l-proxy|layers?)$", name.lower()):
         merged["layers"] = int(proxy[1])
@@ -58,9 +55,20 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
     assumed = tuple(_derive(merged, family, name, cell(row, "params_b")))
     missing = [key for key in DIMENSIONS if merged.get(key) in (None, "")]
     if missing:
+        catalog.refuse_not_read(base_name(name))
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
     merged["name"] = name
     return catalog.model(merged), assumed
+
+
+def _known(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """The catalog's entry of a name; of what the name is taken for where a row does not state its
+    dimensions itself; empty where there is none."""
+    try:
+        return dict(catalog.find("models", name))
+    except InputError:
+        named = None if set(DIMENSIONS) <= set(stated) else catalog.read_model_name(name)
+    return dict(catalog.find("models", named.row)) if named else {}
 
 
 def _consistent(known: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:

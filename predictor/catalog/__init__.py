@@ -55,7 +55,7 @@ from predictor.catalog.machine_names import (
     read_accelerator_name,
     read_machine_name,
 )
-from predictor.catalog.model_names import NAMED, ModelName, read_model_name
+from predictor.catalog.model_names import NAMED, ModelName, read_model_name, refuse_not_read
 from predictor.catalog.names import aliases, spelled
 from predictor.catalog.power import (
     chassis,
@@ -163,6 +163,7 @@ __all__ = [
     "read_prior",
     "read_table",
     "recipe_facts",
+    "refuse_not_read",
     "relative",
     "rows",
     "run_parameters",

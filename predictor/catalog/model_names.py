@@ -14,6 +14,7 @@ from typing import Any
 
 from predictor.catalog import tables
 from predictor.errors import InputError
+from predictor.models.huggingface import NOT_READ
 from predictor.records import dataclass
 
 NAMED = "the model's name"
@@ -179,9 +180,24 @@ def read_model_name(name: str) -> ModelName | None:
     return _read(name, tables.data_dir())
 
 
+def refuse_not_read(name: str) -> None:
+    """Raise InputError for the name of a model whose architecture is not predicted, with what it
+    has."""
+    bare = key(_bare(_stored(parts(name.rsplit("/", 1)[-1]), "")[2]))
+    for kind, names in words()["not_read"].items():
+        if bare in {key(_bare(parts(one))) for one in names}:
+            raise InputError(f"model {name!r} is not predicted: it has {NOT_READ[kind]}")
+
+
 def unlike_catalog(name: str) -> ModelName | None:
     """What a name is taken for that no catalog row has as it is written; None for one that is in
-    the catalog, or for a file."""
+    the catalog, or for a file.
+
+    Raises InputError where it may be several models, or one that is not predicted.
+    """
     if name.endswith((".yaml", ".yml", ".json")) or tables.known("models", name):
         return None
-    return read_model_name(name)
+    found = read_model_name(name)
+    if found is None:
+        refuse_not_read(name)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -65,6 +66,15 @@ NEMOTRON_H = {
     "mamba_head_dim": "mamba_head_dim",
     "mamba_state": "ssm_state_size",
     "mamba_groups": "n_groups",
+}
+GRANITE_HYBRID = {
+    **STANDARD,
+    "expert_ffn_hidden": "intermediate_size",
+    "shared_expert_ffn_hidden": "shared_intermediate_size",
+    "mamba_heads": "mamba_n_heads",
+    "mamba_head_dim": "mamba_d_head",
+    "mamba_state": "mamba_d_state",
+    "mamba_groups": "mamba_n_groups",
 }
 EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
 """Where every layer is a mixture, and the only width is that of an expert."""
@@ -149,6 +159,8 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "dots1": (STANDARD, _LLAMA),
     "bailing_moe_v2": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
     "llama4_text": (LLAMA4, {"shared_experts": 1}),
+    "apertus": (STANDARD, {"gated": False, "activation": "gelu"}),  # xIELU: a pointwise function
+    "granitemoehybrid": (GRANITE_HYBRID, {"positions": "none"}),
     "nemotron_h": (
         NEMOTRON_H,
         {"gated": False, "activation": "squared_relu", "positions": "none"},
@@ -164,6 +176,12 @@ NOT_READ = {
     "kimi_linear": "linear attention of Kimi's kind",
     "deepseek_v4": "compressed attention and hyper-connections",
     "mimo_v2_flash": "windows with heads of another size than the full layers'",
+    "mimo_v2": "windows with heads of another size than the full layers'",
+    "step3p5": "windows with more heads than the full layers, and a gate per head",
+    "step3p7": "windows with more heads than the full layers, and a gate per head",
+    "minimax_m3": "attention over chosen blocks of keys",
+    "minimax_m3_vl": "attention over chosen blocks of keys",
+    "nemotron-nas": "blocks of a width of their own in each layer",
     "lfm2": "short convolutions",
     "lfm2_moe": "short convolutions",
     "t5": "an encoder and a decoder",
@@ -195,6 +213,18 @@ def is_config(content: Mapping[str, Any]) -> bool:
     return "model_type" in content or "architectures" in content
 
 
+def _listed_windows(kinds: Any) -> str:
+    """Pattern of a list of layers, by the share of those that see a window; empty without a list
+    that has both."""
+    if not isinstance(kinds, list):
+        return ""
+    local, whole = kinds.count("sliding_attention"), kinds.count("full_attention")
+    if not local or not whole or local + whole != len(kinds):
+        return ""
+    shared = math.gcd(local, whole)
+    return f"{local // shared} local : {whole // shared} global"
+
+
 def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Which layers see a window only, in the words of a catalog's `sliding_pattern`."""
     if content.get("use_sliding_window") is False:
@@ -206,18 +236,48 @@ def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return {"sliding_pattern": "chunked; every 4th layer full"}
     if every:
         return {"sliding_pattern": f"{int(every) - 1} local : 1 global"}
+    if listed := _listed_windows(content.get("layer_types")):
+        return {"sliding_pattern": listed}
     if kind in ("gemma2", "gpt_oss"):
         return {"sliding_pattern": "alternating sliding/full"}
     return {"sliding_pattern": "all layers"}
 
 
+BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+"""Kinds of blocks as lists of them name them, and as patterns do."""
+
+
 def _hybrid(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Kinds of blocks from a pattern of M (state space), * (attention), - and E (feed-forward)."""
-    pattern = str(content.get("hybrid_override_pattern", ""))
-    if not pattern or set(pattern) - set("M*-E"):
-        raise InputError(f"{where}: key 'hybrid_override_pattern' must consist of M, *, - and E")
+    """Kinds of blocks: a list of their names, or a pattern of M (state space), * (attention), - and
+    E (feed-forward)."""
+    listed = content.get("layers_block_type")
+    if isinstance(listed, list):
+        pattern = "".join(BLOCKS.get(str(kind), "?") for kind in listed)
+        key, known = "layers_block_type", "a list of " + ", ".join(BLOCKS)
+    else:
+        pattern = str(content.get("hybrid_override_pattern", ""))
+        key, known = "hybrid_override_pattern", "M, *, - and E"
+    if not pattern or set(pattern) - set(BLOCKS.values()):
+        raise InputError(f"{where}: key {key!r} must consist of {known}")
     counts = {"attention_layers": pattern.count("*"), "mamba_layers": pattern.count("M")}
     return {"layers": len(pattern), **counts}
+
+
+def _granite(content: Mapping[str, Any], found: dict[str, Any], where: str) -> None:
+    """Layers of a mixer and a feed-forward block each, as twice as many single blocks; without
+    experts the shared one is the feed-forward block. All attention: layers as any others."""
+    kinds = content.get("layer_types")
+    if not isinstance(kinds, list) or set(kinds) - {"mamba", "attention"}:
+        raise InputError(f"{where}: key 'layer_types' must be a list of mamba and attention")
+    if not content.get("num_local_experts"):
+        found["ffn_hidden"] = found.pop("shared_expert_ffn_hidden", found.get("ffn_hidden", 0))
+    if mamba := kinds.count("mamba"):
+        attention = kinds.count("attention")
+        found |= {"layers": 2 * len(kinds), "attention_layers": attention, "mamba_layers": mamba}
+    else:
+        for name in ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"):
+            found.pop(name, None)
+        found["positions"] = "rope"
 
 
 def _delta(content: Mapping[str, Any], layers: int, where: str) -> dict[str, Any]:
@@ -300,14 +360,16 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         name: content[key] for name, key in keys.items() if content.get(key) is not None
     }
     found |= implied
+    if kind == "nemotron_h":
+        found |= _hybrid(content, where)
     for name in ("layers", "hidden", "heads"):
         if name not in found:
             raise InputError(f"{where}: key {keys[name]!r} is missing")
     if "vocab_size" not in content:
         raise InputError(f"{where}: key 'vocab_size' is missing")
+    if kind == "granitemoehybrid":
+        _granite(content, found, where)
     _experts(content, found)
-    if kind == "nemotron_h":
-        found |= _hybrid(content, where)
     if keys is DELTA:
         found |= _delta(content, found["layers"], where)
         found["output_gate"] = content.get("attn_output_gate", True)

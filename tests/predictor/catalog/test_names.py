@@ -27,6 +27,13 @@ MODELS = {
     "Qwen/Qwen3-VL-235B-A22B-Thinking": ("qwen3-235b-a22b", ""),
     "/models/Qwen3-30B-A3B-Thinking-2507": ("qwen3-30b-a3b", ""),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("mixtral-8x7b", ""),
+    "nemotron3-ultra": ("nemotron-3-ultra-550b-a55b", ""),
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4": ("nemotron-3-ultra-550b-a55b", "nvfp4"),
+    "nemotron3.5-lightning": ("nemotron-3.5-lightning-30b-a3b", ""),
+    "moonshotai/Kimi-K2.6": ("kimi-k2", "int4_wo"),
+    "Qwen/Qwen3.6-35B-A3B-FP8": ("qwen3.5-35b-a3b", "fp8_block"),
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": ("qwen3-30b-a3b", ""),
+    "mistralai/Ministral-3-14B-Instruct-2512": ("ministral-3-14b", ""),
 }
 
 

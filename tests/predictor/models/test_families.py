@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from predictor import catalog
+from predictor.catalog.model_names import words
 from predictor.errors import InputError
 from predictor.models.huggingface import NOT_READ, TYPES
 
@@ -55,3 +56,44 @@ def test_what_is_not_read_is_refused_by_what_is_missing(kind: str) -> None:
     assert kind not in TYPES
     with pytest.raises(InputError, match="is not predicted: it has"):
         catalog.model({**DENSE, "model_type": kind})
+
+
+def test_blocks_listed_by_name_are_those_of_a_pattern() -> None:
+    own = {**DENSE, "model_type": "nemotron_h", "mamba_num_heads": 4, "mamba_head_dim": 16,
+           "ssm_state_size": 8, "n_groups": 2}  # fmt: skip
+    del own["num_hidden_layers"]
+    named = {"layers_block_type": ["mamba", "mlp", "mamba", "attention", "mlp"]}
+    found = catalog.model({**own, **named})
+    same = catalog.model({**own, "hybrid_override_pattern": "M-M*-"})
+    assert (found.layers, found.mamba_layers, found.attention_layers) == (5, 2, 1)
+    assert found.parameters == same.parameters
+    with pytest.raises(InputError, match="'layers_block_type' must consist of a list of mamba"):
+        catalog.model({**own, "layers_block_type": ["mamba", "rwkv"]})
+
+
+def test_layers_of_a_mixer_and_a_feed_forward_block_are_two_blocks() -> None:
+    own = {**DENSE, "model_type": "granitemoehybrid", "mamba_n_heads": 4, "mamba_d_head": 32,
+           "mamba_d_state": 8, "mamba_n_groups": 1, "num_local_experts": 0,
+           "shared_intermediate_size": 48, "tie_word_embeddings": True,
+           "layer_types": ["mamba", "mamba", "attention", "mamba"]}  # fmt: skip
+    found = catalog.model(own)
+    assert (found.layers, found.mamba_layers, found.attention_layers) == (8, 3, 1)
+    # state space: gate and channels 2 x 128, B and C 2 x 8, 4 steps, from 64; 128 back
+    mamba, attention = 64 * (256 + 16 + 4) + 128 * 64, 64 * (128 + 2 * 64) + 128 * 64
+    assert found.matrix_parameters() == 3 * mamba + attention + 4 * 3 * 64 * 48
+    plain = catalog.model({**own, "layer_types": ["attention"] * 4})
+    assert (plain.layers, plain.mamba_layers, plain.positions) == (4, 0, "rope")
+
+
+def test_windows_listed_by_layer() -> None:
+    kinds = (["sliding_attention"] * 3 + ["full_attention"]) * 2
+    own = {**DENSE, "model_type": "olmo3", "num_hidden_layers": 8, "sliding_window": 32}
+    assert catalog.model({**own, "layer_types": kinds}).windowed_share == pytest.approx(0.75)
+
+
+def test_names_of_what_is_not_read_are_refused_by_what_is_missing() -> None:
+    for kind, names in words()["not_read"].items():
+        assert kind in NOT_READ
+        for name in names:
+            with pytest.raises(InputError, match="is not predicted: it has"):
+                catalog.model(f"org/{name}-Instruct-FP8")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.tables.documents import CALLS, document_attention
+from calibration.tables.runs import Point
 from calibration.tables.slow_links import slow_cluster, slow_step
 from predictor.catalog import load
-from predictor.timing import RunParameters
+from predictor.timing import Calibration, RunParameters
+from predictor.training import predict
 
 VARIATION = Path(__file__).parents[4] / "shared/reference/variation"
 here = pytest.mark.skipif(not VARIATION.is_dir(), reason="needs ../shared/reference/variation")
@@ -67,6 +72,50 @@ def test_slow_links_set_the_pace_of_published_steps() -> None:
     gaps = [abs(row.predicted / row.published - 1.0) for row in sent.rows]
     assert sent.kind == "kernels"
     assert sum(gaps) / len(gaps) < 0.15
+
+
+def as_fast(row: Mapping[str, Any], by: float, known: Calibration) -> float:
+    """Predicted step [s] of a row whose accelerators are so many times as fast."""
+    point = slow_step(row, "a:2", known.run)
+    assert isinstance(point, Point)
+    request = point.request
+    own = request.cluster.accelerator
+    peak = {name: by * value for name, value in own.peak.items()}
+    other = replace(own, peak=peak, bandwidth=by * own.bandwidth)
+    cluster = replace(request.cluster, accelerator=other)
+    return float(predict(request.model, cluster, request.plan, known).step_time)
+
+
+@here
+def test_slow_links_cost_what_they_take_beside_passes_as_long_as_measured() -> None:
+    """The links' part by itself: with accelerators as fast as the step over the fastest link says,
+    steps over the four slower ones are within 10 % on average. Stated beforehand."""
+    known = load("default")
+    with (VARIATION / "lowbw_v100_steps.csv").open(newline="") as stream:
+        rows = [
+            row
+            for row in csv.DictReader(stream)
+            if (row["dp"], row["precision"], row["layers"]) == ("1", "fp16", "24")
+            and row["global_batch"] in ("64", "96", "108")
+        ]
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        found.setdefault((row["table"], row["pp"], row["global_batch"]), []).append(row)
+    errors = []
+    for own in found.values():
+        fastest = min(own, key=lambda row: float(row["delay_ms"]))
+        low, high = 0.2, 2.0
+        for _ in range(9):
+            middle = math.sqrt(low * high)
+            slower = as_fast(fastest, middle, known) > float(fastest["step_s"])
+            low, high = (middle, high) if slower else (low, middle)
+        errors += [
+            abs(as_fast(row, low, known) / float(row["step_s"]) - 1.0)
+            for row in own
+            if row is not fastest
+        ]
+    assert len(errors) >= 16
+    assert sum(errors) / len(errors) < 0.10
 
 
 @here

@@ -102,6 +102,11 @@ TASK_INPUT = {"gpqa": 250, "lm-arena-chat": 150, "sourcegraph-fim": 500}
 their four answers, first turns of chats, code around a gap. Decoding depends on it little."""
 
 
+DATASETS = {"ShareGPT": (247.0, 233.0)}
+"""Mean prompt and answer [tokens] of conversations that bench clients sample, where a row names no
+lengths: of ShareGPT as vLLM's and LMDeploy's clients filter it, total and generated tokens per
+second over requests per second of `lmdeploy_a100_fp16`, in tokens of Llama 2."""
+
 FIXED = {"variation": 0.0}
 """Lengths of requests that arrive at a rate, unless a row or its script says otherwise: all alike
 (vLLM's and TensorRT-LLM's bench clients)."""
@@ -189,6 +194,8 @@ def _lengths(row: Mapping[Any, Any], source: str, notes: str) -> tuple[float, fl
         made = UNSTATED_OUTPUT.get(source)
     if given is None and source == "exllamav2_readme":
         given = 1
+    if given is None and made is None:
+        given, made = next((DATASETS[name] for name in DATASETS if name in notes), (None, None))
     if given is None or made is None:
         raise InputError("the lengths of prompts and outputs are not stated")
     return max(float(given), 1.0), float(made)
@@ -211,7 +218,8 @@ def _point(
         return Skipped(point_id, source, "neither layout nor batch is stated")
     rate = cell(row, "request_rate")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
-    serving = concurrency is not None and framework != "lmdeploy"
+    sampled = given_by_dataset(row, notes)
+    serving = concurrency is not None and (framework != "lmdeploy" or sampled)
     fields = {
         "input_len": round(given),
         "output_len": max(round(made), 1),
@@ -271,6 +279,11 @@ def _per_node(row: Mapping[Any, Any]) -> Any:
     """Accelerators of a node, as engines see them."""
     cards = cell(row, "gpus_per_node")
     return None if cards is None else cards * DIES.get(str(row["accelerator"]), 1)
+
+
+def given_by_dataset(row: Mapping[Any, Any], notes: str) -> bool:
+    """Whether a row's lengths are those of conversations that it names (`DATASETS`)."""
+    return cell(row, "input_len") is None and any(name in notes for name in DATASETS)
 
 
 def _requests(row: Mapping[Any, Any], notes: str) -> tuple[Any, Any]:
@@ -356,7 +369,8 @@ def _load(batch: Any, concurrency: Any, notes: str) -> dict[str, Any]:
         found["synchrony"] = 1.0  # all clients start at once, and answers are of one length
     if concurrency is not None:
         found["concurrency"] = max(round(float(concurrency)), 1)
-        if batch is not None and "batch=max_num_seqs" in notes:
+        stated = "batch=max_num_seqs" in notes or "max batch as stated" in notes
+        if batch is not None and stated:
             found["max_batch"] = max(round(float(batch)), 1)
     elif batch is not None:
         found["batch"] = max(round(float(batch)), 1)

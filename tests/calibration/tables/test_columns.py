@@ -117,3 +117,16 @@ def test_replicas_of_a_static_batch_get_a_batch_each_and_metas_fp8_leaves_attent
     assert (meta.projections, meta.feed_forward, meta.batch) == ("bf16", "fp8", 16)
     own = two.request.plan
     assert (own.projections, own.feed_forward) == ("fp8", "fp8")
+
+
+def test_conversations_that_a_row_names_have_their_mean_lengths():
+    notes = "ShareGPT request throughput, 3000 prompts, max batch as stated"
+    row = {"input_len": None, "output_len": None, "framework": "lmdeploy", "batch": 192,
+           "concurrency": 192, "notes": notes, "metric": "requests_per_s"}  # fmt: skip
+    found = point(**row)
+    plan = found.request.plan
+    assert (plan.input_len, plan.output_len, plan.max_batch) == (247, 233, 192)
+    assert (found.kind, plan.serving) == ("serving", 1.0)
+    told = inference_point({**ROW, **row, "notes": ""}, RunParameters())
+    assert isinstance(told, Skipped)
+    assert "lengths" in told.reason

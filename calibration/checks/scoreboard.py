@@ -6,8 +6,8 @@ and inside it are kept apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from predictor.timing import (
     RunParameters,
     ServingParameters,
 )
-from predictor.training import TrainingPrediction, predict
+from predictor.training import TrainingPrediction, TrainingRequest, environment, predict
 
 FOLDS = ("source", "model", "accelerator")
 
@@ -296,7 +296,7 @@ def _predicted(
     """Every point with the prediction of the batch that it is in and its position there, in the
     points' order; those that the predictor refuses are added to `skipped` with its reason."""
     found: dict[int, tuple[Point, TrainingPrediction, int]] = {}
-    for batch in batches([point.request for point in points]):
+    for batch in batches(_of_one_era(points, calibration.run)):
         try:
             result = predict(batch.model, batch.cluster, batch.plan, calibration)
         except InputError as error:
@@ -306,6 +306,19 @@ def _predicted(
         for at, position in enumerate(batch.positions):
             found[position] = points[position], result, at
     return [found[position] for position in sorted(found)]
+
+
+def _of_one_era(points: list[Point], run: RunParameters) -> list[TrainingRequest]:
+    """Requests of points; of eras in which a framework adds the same, the one met first, so that
+    they are predicted together."""
+    met: dict[Hashable, str] = {}
+    requests = []
+    for request in (point.request for point in points):
+        plan = request.plan
+        known = plan.framework, astuple(environment(run.factors, plan.framework, plan.era))
+        era = met.setdefault(known, plan.era)
+        requests.append(replace(request, plan=replace(plan, era=era)))
+    return requests
 
 
 def _memory_rows(point: Point, result: TrainingPrediction, at: int) -> list[MemoryRow]:

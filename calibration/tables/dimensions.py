@@ -64,10 +64,10 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
 def _known(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:
     """The catalog's entry of a name; of what the name is taken for where a row does not state its
     dimensions itself; empty where there is none."""
-    try:
-        return dict(catalog.find("models", name))
-    except InputError:
-        named = None if set(DIMENSIONS) <= set(stated) else catalog.read_model_name(name)
+    row = catalog.known("models", name)
+    if row is not None:
+        return dict(row)
+    named = None if set(DIMENSIONS) <= set(stated) else catalog.read_model_name(name)
     return dict(catalog.find("models", named.row)) if named else {}
 
 

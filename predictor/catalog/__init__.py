@@ -71,7 +71,7 @@ from predictor.catalog.recipes import recipe_facts, settings_of
 from predictor.catalog.software import Engine, Fact, Setting, all_engines, engine_named, version_of
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, ServingPlanSpec, TrainingPlanSpec
 from predictor.catalog.systems import default_system, system
-from predictor.catalog.tables import KINDS, data_dir, find, read_mapping, rows
+from predictor.catalog.tables import KINDS, data_dir, find, known, read_mapping, rows
 from predictor.catalog.technology import (
     KEYS,
     assumptions,
@@ -136,6 +136,7 @@ __all__ = [
     "instance_in",
     "instances",
     "is_stacked",
+    "known",
     "learned_mapping",
     "load",
     "machine",

@@ -9,10 +9,10 @@ fitted model answers, so that no prediction beats the ceiling of `features.ideal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -302,6 +302,13 @@ class Resolved:
     relatives: tuple[tuple[EfficiencyModel, float], ...] = ()
 
 
+T = TypeVar("T")
+
+KEPT = 4_000
+"""Answers that a calibration keeps: those of single kernels and exchanges, of which a plan has some
+twenty groups, among others."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """Everything fitted, with its provenance.
@@ -327,6 +334,15 @@ class Calibration:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        """What `make` answers, kept for when the key is met again."""
+        if key not in self._known:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
+
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
         architecture's, else those of the architectures most alike (its vendor's, if there are any),
@@ -336,9 +352,7 @@ class Calibration:
         this architecture: kernels written for an older one do not gain what newer kernels do.
         """
         key = kind, dtype, accelerator.name, accelerator.architecture
-        if key not in self._known:
-            self._known[key] = self._measured(*key)
-        found: Resolved | None = self._known[key]
+        found = self.once(key, lambda: self._measured(*key))
         if found is not None:
             return found
         kinds, dtypes = _standing_in(kind, dtype)
@@ -378,10 +392,7 @@ class Calibration:
         accelerator's vendor, if there are any."""
         own = traits(accelerator)
         key = kinds, dtypes, accelerator.vendor, repr(own)
-        if key not in self._known:
-            self._known[key] = tuple(self._ranked(kinds, dtypes, accelerator.vendor, own))
-        found: tuple[tuple[EfficiencyModel, float], ...] = self._known[key]
-        return found
+        return self.once(key, lambda: tuple(self._ranked(kinds, dtypes, accelerator.vendor, own)))
 
     def _ranked(
         self, kinds: tuple[str, ...], dtypes: tuple[str, ...], vendor: str, own: tuple[float, ...]

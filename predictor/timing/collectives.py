@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, varying
 from predictor.hardware import Cluster, LinkModel, Tier
 from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
@@ -218,12 +218,35 @@ def collective_time(
     reach    domains of the outermost tier among which the copies of an element are; NaN: all
     place    of the group on the network, where it is known (`span`)
     """
-    if place is None:
-        place = span(group, cluster)
-    size = np.asarray(message, float)
+    numbers = message, group.size, group.stride, copies, reach
+
+    def timed() -> tuple[Array, Array]:
+        return _collective_time(
+            op, np.asarray(message, float), group, cluster, calibration, copies, reach,
+            span(group, cluster) if place is None else place,
+        )  # fmt: skip
+
+    if any(map(np.ndim, numbers)) or varying(cluster):
+        return timed()
+    # A single call is timed once, however many plans make it.
+    known = (None if one != one else float(one) for one in numbers)
+    return calibration.once((op, *known, cluster), timed)
+
+
+def _collective_time(
+    op: str,
+    message: Array,
+    group: Group,
+    cluster: Cluster,
+    calibration: Calibration,
+    copies: Numeric,
+    reach: Numeric,
+    place: Span,
+) -> tuple[Array, Array]:
+    """The same of a group whose place is known."""
     time = _traffic(
         op=op,
-        message=size,
+        message=message,
         place=place,
         group=group,
         cluster=cluster,

@@ -25,7 +25,7 @@ from predictor.timing.calibration import (
 from predictor.timing.features import ideal
 from predictor.timing.likeness import per_clock
 from predictor.timing.roofline import least_time
-from predictor.timing.shapes import Ideal, Shapes, columns, kind_of
+from predictor.timing.shapes import COLUMNS, Ideal, Shapes, columns, kind_of
 from predictor.work import Operator
 
 BOUNDS = ("compute", "memory", "launch")
@@ -223,11 +223,12 @@ def _eased(y: Array, found: Ideal, model: EfficiencyModel, accelerator: Accelera
     exponentials, issue, is as fast here and hides behind the products."""
     if model.kin is None:
         return y
-    slower = np.nan_to_num(np.log(per_clock(accelerator)) - model.kin.traits[2])
-    if np.all(slower >= 0.0):
+    slower = np.log(per_clock(accelerator)) - model.kin.traits[2]
+    behind = slower < 0.0
+    if not np.any(behind):
         return y
-    eased = np.maximum(y + np.minimum(slower, 0.0), np.minimum(y, NARROW))
-    return np.where(_compute_bound(found), eased, y)
+    eased = np.maximum(y + slower, np.minimum(y, NARROW))
+    return np.where(behind & _compute_bound(found), eased, y)
 
 
 def _among(
@@ -313,6 +314,22 @@ def shape_times(
     return one.latency + one.busy, one.sigma, bound, pedigree, one.family
 
 
+def _alone(
+    shapes: Shapes,
+    accelerator: Accelerator,
+    calibration: Calibration,
+    sustained: bool,
+    library: str,
+) -> _Busy:
+    """Kernels of a single plan: those of one shape are timed once, however many plans have them."""
+    numbers = b"".join([getattr(shapes, name).tobytes() for name in (*COLUMNS, "variant")])
+    what = shapes.op, shapes.dtype, shapes.variants, numbers
+    return calibration.once(
+        (*what, accelerator, sustained, library),
+        lambda: _on(shapes, accelerator, calibration, sustained, library),
+    )
+
+
 def _on(
     shapes: Shapes,
     accelerator: Accelerator,
@@ -395,7 +412,8 @@ def operator_times(
         runs = library
         if not isinstance(runs, str):
             runs = runs.get(shapes.op, runs[""])
-        one = _on(shapes, machine, calibration, sustained, runs)
+        timed = _on if shape or not alike else _alone
+        one = timed(shapes, machine, calibration, sustained, runs)
         rows = (len(indices), *shape)
         time[indices] = (one.latency + one.busy).reshape(rows) + added
         sigma[indices] = one.sigma.reshape(rows)

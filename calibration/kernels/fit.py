@@ -13,9 +13,6 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Ridge, RidgeCV
-from sklearn.neural_network import MLPRegressor
 
 from calibration.heldout import Z80, HeldOut, errors
 from calibration.kernels.near import fitted
@@ -294,6 +291,8 @@ def _ridge(
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Ridge regression on features (and their products) and codes of libraries, strength by
     leave-one-out."""
+    from sklearn.linear_model import Ridge, RidgeCV
+
     rows, cols = np.triu_indices(z.shape[1])
     products = z[:, rows] * z[:, cols] if degree == 2 else z[:, :0]
     expanded = np.concatenate([z, products, codes], axis=1)
@@ -311,6 +310,9 @@ def _network(
     z: np.ndarray, codes: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """A multilayer perceptron of rectifiers; learning rate lowered in steps."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPRegressor
+
     estimator = MLPRegressor(
         hidden_layer_sizes=(64, 64, 64),
         alpha=1e-5,

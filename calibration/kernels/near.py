@@ -11,9 +11,6 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 
 from predictor.timing import Neighbours
 
@@ -33,6 +30,10 @@ def fitted(
 
     Returns slopes (F,), the constant, the offset of each variant, and what the points add nearby.
     """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+
     names, side = np.unique(variant, return_inverse=True)
     position = np.hstack([z, APART * np.eye(len(names))[side]])
     usual = float(np.sqrt(max((z.std(axis=0) > 0).sum(), 1)))

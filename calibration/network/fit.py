@@ -17,8 +17,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
-from sklearn.linear_model import LinearRegression
 
 from calibration.heldout import Z80, HeldOut, errors
 from calibration.sources.exchanges import CUSTOM, copies, is_exchange
@@ -153,6 +151,8 @@ def _solve(
     rows: Wire, op: str, link: str, weight: np.ndarray, clock: float, sharing: float
 ) -> LinkModel:
     """Least squares of the logarithm of the time for one way of sharing."""
+    from sklearn.linear_model import LinearRegression
+
     model = LinkModel(
         op=op,
         link=link,
@@ -285,6 +285,7 @@ def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
     """A link of which little was measured: its family's model with latencies and traffic slowed
     by one factor each, both drawn towards one (log-standard-deviations: 1 of the factors, 0.1 of
     a measurement)."""
+    from scipy.optimize import least_squares
 
     def slowed(by: np.ndarray) -> LinkModel:
         slow, slower = np.exp(by)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from calibration.tables.energy import energy_point
 from calibration.tables.requests import InferencePoint
@@ -176,6 +175,8 @@ def fit_laws(
     start    where to begin
     around   centre of a prior of `PRIOR` in the log; None: no prior
     """
+    from scipy.optimize import least_squares
+
     first = np.log([start[name] for name in LAWS])
     centre = None if around is None else np.log([around[name] for name in LAWS])
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from predictor.arrays import Array, Mask
 from predictor.catalog import accelerator, data_dir, is_stacked, power_constants, read_mapping
@@ -269,6 +268,8 @@ def fit_sweeps(
 ) -> dict[str, float]:
     """What suits the rows, around `start` with the priors' widths; `own` fits the voltage curve of
     one accelerator alone."""
+    from scipy.optimize import least_squares
+
     names = FITTED[:2] if own else FITTED
     centre = np.array([start[name] for name in names])
     width = np.array(WIDTH[: len(names)])

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares, minimize
 
 from calibration.tables.runs import Point
 from calibration.tables.sweep import Sweep, read_sweep
@@ -116,6 +115,8 @@ def fit_allocation(
 
     Without `LEAST_ROWS` rows of reserved memory, none: the defaults hold.
     """
+    from scipy.optimize import least_squares
+
     stated = np.isfinite(tensors.measured)
     if stated.sum() < LEAST_ROWS:
         return {}
@@ -145,6 +146,7 @@ def fit_allocation(
 def _context(peak: Array, judged: Tensors, run: RunParameters) -> float:
     """Bytes beside the reserved ones that make the plans that ran out the likeliest; the spread
     about the limit is free."""
+    from scipy.optimize import minimize
 
     def surprise(value: Array) -> float:
         context, spread = np.exp(value)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from calibration.robust import soft, with_priors
 from calibration.runs.apart import Runs, errors
@@ -99,6 +98,8 @@ def descend(runs: Runs, run: RunParameters, free: Sequence[Free]) -> RunParamete
     The mean error of every source is free; a source counts as `MOST_ROWS` at most. Rows whose
     error lies far from their source's mean count less (soft absolute value).
     """
+    from scipy.optimize import least_squares
+
     _, group = np.unique(runs.source, return_inverse=True)
     weight = np.minimum(1.0, MOST_ROWS / np.bincount(group))[group]
     start = np.array([_value(run, one) for one in free])

@@ -43,7 +43,15 @@ def accelerator(ref: Ref | Accelerator) -> Accelerator:
     """Load an accelerator from a name, a YAML file or a mapping."""
     if isinstance(ref, Accelerator):
         return ref
+    if isinstance(ref, str) and not _looks_like_file(ref):
+        return _catalog_accelerator(ref, data_dir())
     return _accelerator(_accelerator_spec(ref))
+
+
+@lru_cache(maxsize=256)
+def _catalog_accelerator(name: str, _: Path) -> Accelerator:
+    """An accelerator that the catalog of a folder knows by name."""
+    return _accelerator(_accelerator_spec(name))
 
 
 def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:

@@ -81,13 +81,17 @@ def aliases_of(row: Row) -> list[str]:
 def known(kind: str, name: str) -> Row | None:
     """The catalog row of a name or alias, None where there is none; case does not count."""
     table = rows(kind)
-    if name in table:
-        return table[name]
-    wanted = name.lower()
-    for row in table.values():
-        if wanted in (other.lower() for other in (row["name"], *aliases_of(row))):
-            return row
-    return None
+    return table[name] if name in table else _folded(data_dir(), kind).get(name.lower())
+
+
+@lru_cache(maxsize=8)
+def _folded(directory: Path, kind: str) -> dict[str, Row]:
+    """Rows by name and alias in lower case, the first of each."""
+    found: dict[str, Row] = {}
+    for row in _rows(directory, kind).values():
+        for name in (row["name"], *aliases_of(row)):
+            found.setdefault(name.lower(), row)
+    return found
 
 
 def find(kind: str, name: str) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -314,14 +315,18 @@ def shape_times(
     return one.latency + one.busy, one.sigma, bound, pedigree, one.family
 
 
-def _alone(
+FEW = 8
+"""Plans of a batch, up to which it is worth asking whether the same kernels were timed before."""
+
+
+def _met(
     shapes: Shapes,
     accelerator: Accelerator,
     calibration: Calibration,
     sustained: bool,
     library: str,
 ) -> _Busy:
-    """Kernels of a single plan: those of one shape are timed once, however many plans have them."""
+    """Kernels of few plans: those of one shape are timed once, however many plans have them."""
     numbers = b"".join([getattr(shapes, name).tobytes() for name in (*COLUMNS, "variant")])
     what = shapes.op, shapes.dtype, shapes.variants, numbers
     return calibration.once(
@@ -412,7 +417,7 @@ def operator_times(
         runs = library
         if not isinstance(runs, str):
             runs = runs.get(shapes.op, runs[""])
-        timed = _on if shape or not alike else _alone
+        timed = _met if alike and math.prod(shape) <= FEW else _on
         one = timed(shapes, machine, calibration, sustained, runs)
         rows = (len(indices), *shape)
         time[indices] = (one.latency + one.busy).reshape(rows) + added

@@ -229,7 +229,7 @@ def _eased(y: Array, found: Ideal, model: EfficiencyModel, accelerator: Accelera
     if not np.any(behind):
         return y
     eased = np.maximum(y + slower, np.minimum(y, NARROW))
-    return np.where(behind & _compute_bound(found), eased, y)
+    return np.where(np.logical_and(behind, _compute_bound(found)), eased, y)
 
 
 def _among(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -147,12 +148,17 @@ def _log_errors(model: LinkModel, rows: Wire) -> np.ndarray:
     return np.asarray(np.log(wire_times(model, rows) / rows.time))
 
 
+def _positive() -> Any:
+    """Least squares whose coefficients are none of them negative."""
+    from sklearn.linear_model import LinearRegression
+
+    return LinearRegression(positive=True, fit_intercept=False)
+
+
 def _solve(
     rows: Wire, op: str, link: str, weight: np.ndarray, clock: float, sharing: float
 ) -> LinkModel:
     """Least squares of the logarithm of the time for one way of sharing."""
-    from sklearn.linear_model import LinearRegression
-
     model = LinkModel(
         op=op,
         link=link,
@@ -186,7 +192,7 @@ def _solve(
     else:
         columns += [np.where(rows.members == size, ideal, 0.0) for size in sizes]
     matrix, predicted = np.stack(columns, axis=1), rows.time
-    estimator = LinearRegression(positive=True, fit_intercept=False)
+    estimator = _positive()
     for _ in range(4):
         # An efficiency cannot exceed one: fit what is beyond the ideal time.
         scale = weight / np.sqrt(predicted * rows.time)

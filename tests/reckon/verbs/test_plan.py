@@ -141,7 +141,9 @@ def test_prompts_are_read_apart_where_that_takes_fewer_and_the_reason_is_told(cl
     assert 0 < prompts["delay_per_token_s"] < 0.04
     assert found["simulated"]["tpot_s_at_share"] == pytest.approx(best["tpot_s"], rel=0.1)
     assert found["simulated"]["ttft_s_at_share"] == pytest.approx(best["ttft_s"], rel=0.4)
-    status, out, _ = cli(*LONG, "--set", "prefill_workers=0", "--json", "-", "--top", "1")
+    status, out, _ = cli(
+        *LONG, "--set", "prefill_workers=0", "--simulate", "1000", "--json", "-", "--top", "1"
+    )
     alone = json.loads(out)
     assert alone["fleets"][0]["gpus"] == other["gpus"]
     assert alone["prompts"]["other"] is None

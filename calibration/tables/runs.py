@@ -75,6 +75,7 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ac + cpu offload", {"offload_optimizer": 1.0}),
     ("liger kernels", {"fused": True, "logit_bytes": 0.5}),
     ("squad packed", {"documents": SQUAD}),
+    ("bf16 optimizer with fp32 grad accumulation", {"gradient_bytes": 6.0}),
     ("compile", {"fused": True}),
     ("without torch.compile", {"fused": False}),
 )

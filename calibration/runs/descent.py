@@ -20,6 +20,12 @@ configuration differ by 1 to 8 % (METHOD, floors)."""
 MOST_ROWS = 20.0
 """A source counts as so many rows at most: its rows share their errors."""
 
+FAR = 0.3
+"""Log error of a source's median run, beside that of the median source, beyond which the source
+counts less, by the square: steps that take half as long again as their parts are made of something
+else, which contrasts among them are contrasts of (eager loops over experts, repeats that differ by
+1.8 times)."""
+
 STEP = 1e-3
 """By which a parameter is moved on its scale to see what follows."""
 
@@ -106,7 +112,9 @@ def descend(runs: Runs, run: RunParameters, free: Sequence[Free]) -> RunParamete
     prior = np.array([one.spread for one in free])
     count, rows = len(free), len(group)
     at_start = errors(runs, run)
-    middles = [np.median(at_start[group == g]) for g in range(int(group.max()) + 1)]
+    middles = np.array([np.median(at_start[group == g]) for g in range(int(group.max()) + 1)])
+    away = np.abs(middles - np.median(middles))
+    weight = weight * (np.minimum(1.0, FAR / np.maximum(away, FAR)) ** 2)[group]
 
     def residuals(found: Array) -> Array:
         off = errors(runs, _set(run, free, found[:count])) - found[count:][group]

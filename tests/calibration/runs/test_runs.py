@@ -73,6 +73,20 @@ def test_what_a_source_has_in_common_does_not_move_shared_parameters(runs: Runs)
     assert 0.4 < descend(runs, default_run(), SHARED).overlap["tp"] < 0.8
 
 
+def test_a_source_that_is_far_off_hardly_moves_what_runs_share(runs: Runs) -> None:
+    """Its steps are three times as long as its parts, and the longer the more ranks a product is
+    split among: much communication that shows, or what the parts do not have."""
+    vague = tuple(replace(one, spread=20.0) for one in SHARED)
+    own = runs.source == "four"
+    ranks = np.array([float(point.request.plan.tp) for point in runs.points])
+
+    def moved(level: float) -> float:
+        odd = replace(runs, measured=runs.measured + own * (level + 0.1 * np.log2(ranks)))
+        return abs(descend(odd, default_run(), vague).overlap["tp"] - 0.4)
+
+    assert moved(np.log(3.0)) < 0.5 * moved(0.0)
+
+
 def test_levels_lie_between_their_sources_and_the_level_above(runs: Runs) -> None:
     factors = fit_levels(runs, descend(runs, default_run(), SHARED)).factors
     assert factors["nemo"] < factors["*"] < factors["torchtitan"]

@@ -399,13 +399,15 @@ def refold(scores: Scores, calibration: Calibration, by: str) -> Scores:
 
 
 def _held_out(scores: Scores, calibration: Calibration, by: str) -> list[Scored]:
-    """Rows whose runs are predicted with run parameters fitted to the other groups."""
+    """Rows whose runs are predicted with run parameters fitted to the other groups' runs of those
+    that the calibration was fitted to."""
     runs = take_apart(calibration, scores.points)
     place = {row.point_id: at for at, row in enumerate(scores.rows)}
     at = [place[point.point_id] for point in runs.points]
     key = np.array([getattr(scores.rows[row], by) for row in at])
     rows = list(scores.rows)
-    for row, residual in zip(at, left_out(runs, default_run(), key), strict=True):
+    known = np.array([point.point_id in calibration.fitted_points for point in runs.points])
+    for row, residual in zip(at, left_out(runs, default_run(), key, known), strict=True):
         old = rows[row]
         rows[row] = replace(
             old,

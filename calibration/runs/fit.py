@@ -90,18 +90,24 @@ def fit_run(runs: Runs, run: RunParameters) -> RunParameters:
 
 
 def left_out(
-    runs: Runs, run: RunParameters, key: npt.NDArray[np.str_] | None = None
+    runs: Runs,
+    run: RunParameters,
+    key: npt.NDArray[np.str_] | None = None,
+    known: npt.NDArray[np.bool_] | None = None,
 ) -> list[Residual]:
     """Errors of every run with the parameters fitted without its group, in the runs' order.
 
-    run   the documented defaults
-    key   group of every run; its source if None
+    run    the documented defaults
+    key    group of every run; its source if None
+    known  runs that parameters may be fitted to; all if None
     """
     groups = runs.source if key is None else key
+    fitted = np.ones(len(runs.points), bool) if known is None else known
     found: list[Residual | None] = [None] * len(runs.points)
     for group in np.unique(groups):
         own = groups == group
-        made = residuals(runs.only(own), fit_run(runs.only(~own), run) if not own.all() else run)
+        rest = fitted & ~own
+        made = residuals(runs.only(own), fit_run(runs.only(rest), run) if rest.any() else run)
         for at, residual in zip(np.flatnonzero(own), made, strict=True):
             found[at] = residual
     return [residual for residual in found if residual is not None]

@@ -107,6 +107,15 @@ def test_a_left_out_source_is_predicted_without_itself(runs: Runs) -> None:
             assert two.error == pytest.approx(one.error - np.log(1.5), abs=1e-9)
 
 
+def test_runs_that_no_fit_may_use_are_predicted_and_move_nobody(runs: Runs) -> None:
+    odd = runs.source == "four"
+    strange = replace(runs, measured=runs.measured + odd * np.linspace(0.0, 1.0, len(odd)))
+    found = left_out(strange, default_run(), known=~odd)
+    alone = left_out(runs.only(~odd), default_run())
+    assert len(found) == len(runs.points)
+    assert [one for one, other in zip(found, odd, strict=True) if not other] == alone
+
+
 def test_few_sources_keep_the_documented_defaults(runs: Runs) -> None:
     assert fit_run(runs.only(runs.source == "one"), default_run()) == default_run()
 

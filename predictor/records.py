@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import cache, partial
+from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -121,13 +122,12 @@ def _default_of(one: Field[Any]) -> str:
 
 
 @cache
-def _compared(cls: Any) -> tuple[str, ...]:
-    return tuple(one.name for one in dataclasses.fields(cls) if one.compare)
-
-
-def _values(record: Any) -> tuple[Any, ...]:
-    """What two of a class are compared by."""
-    return tuple([getattr(record, name) for name in _compared(record.__class__)])
+def _compared(cls: Any) -> Callable[[Any], Any]:
+    """What reads of a record what two of its class are compared by."""
+    names = [one.name for one in dataclasses.fields(cls) if one.compare]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple(getattr(record, name) for name in names)
 
 
 @recursive_repr()
@@ -138,11 +138,14 @@ def _repr(self: Any) -> str:
 
 
 def _eq(self: Any, other: Any) -> Any:
-    return _values(self) == _values(other) if type(other) is type(self) else NotImplemented
+    if other.__class__ is not self.__class__:
+        return NotImplemented
+    own = _compared(self.__class__)
+    return own(self) == own(other)
 
 
 def _hash(self: Any) -> int:
-    return hash(_values(self))
+    return hash(_compared(self.__class__)(self))
 
 
 def _set(self: Any, name: str, value: Any) -> None:

@@ -176,9 +176,12 @@ def layer_parameters(model: Model, tp: Numeric) -> Numeric:
 
 
 def _mixers(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of the mean layer's attention and state-space blocks."""
+    """Parameters of the mean layer's attention and state-space blocks, and of its delta rules."""
     mamba = model.mamba_matrix / tp + model.norm_parameters
-    return model.attention_share * mixer_parameters(model, tp) + model.mamba_share * mamba
+    mixers = model.attention_share * mixer_parameters(model, tp) + model.mamba_share * mamba
+    if not model.delta_layers:
+        return mixers
+    return mixers + model.delta_share * (model.delta_matrix / tp + model.norm_parameters)
 
 
 def stage_parameters(

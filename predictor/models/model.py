@@ -116,7 +116,7 @@ class Model:
     @property
     def only_served(self) -> bool:
         """Whether its attention is predicted while serving only, not in training."""
-        return self.delta_layers > 0 or self.is_sparse or self.output_gate
+        return self.is_sparse
 
     @property
     def attention_blocks(self) -> int:
@@ -140,6 +140,11 @@ class Model:
     def mamba_share(self) -> float:
         """State-space blocks per layer."""
         return self._share(self.mamba_layers)
+
+    @property
+    def delta_share(self) -> float:
+        """Delta rules per layer."""
+        return self._share(self.delta_layers)
 
     @property
     def moe_share(self) -> float:

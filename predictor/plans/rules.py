@@ -126,6 +126,7 @@ def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
             ("shared experts' width", model.shared_width if model.is_moe else 0),
             ("state-space heads", model.mamba_heads),
             ("state-space groups", model.mamba_groups),
+            ("delta rule's key heads", model.delta_key_heads),
         )
         if width
     ]

@@ -35,10 +35,20 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     if reading is not None:
         read(at, reading)
     if model.output_gate:
-        at.stream("attention.gate", "elementwise", "gate", portion.tokens, gated, 3 * size)
+        at.stream(
+            "attention.gate",
+            "elementwise",
+            "gate",
+            portion.tokens,
+            gated,
+            3 * size,
+            backward=("gate", 5 * size),  # reads gradient, output and gate; writes two gradients
+            saved=size * portion.tokens * gated,
+        )
     out = queries * model.v_dim
-    # Fused attention has saved its output, which is the input of the projection.
-    saved = size * portion.tokens * out if at.software.attention in SEPARATE else 0.0
+    # Fused attention has saved its output, which is the input of the projection unless it is gated.
+    kept = at.software.attention in SEPARATE or model.output_gate
+    saved = size * portion.tokens * out if kept else 0.0
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.residual("attention.residual")
 

@@ -46,55 +46,107 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
     mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
     heads = model.delta_value_heads / tp
     at.norm("delta.norm")
-    at.linear("delta.in", mixed + values, h)
+    at.linear("delta.in", mixed + values, h, saved=at.size * at.kept_rows * h)
     at.linear("delta.steps", 2.0 * heads, h, dtype=at.software.core)
-    at.stream("delta.conv", "elementwise", "conv", tokens, mixed, 2.0 * at.size)
     at.stream(
-        "delta.decay", "elementwise", "other", tokens, heads, 2.0 * at.size + 2.0 * STATE_BYTES
+        "delta.conv",
+        "elementwise",
+        "conv",
+        tokens,
+        mixed,
+        2.0 * at.size,
+        backward=("conv", 4.0 * at.size),
+        saved=at.size * tokens * mixed,
+    )
+    steps = 2.0 * at.size + 2.0 * STATE_BYTES
+    at.stream(
+        "delta.decay",
+        "elementwise",
+        "other",
+        tokens,
+        heads,
+        steps,
+        backward=("other", steps),
+        saved=steps * tokens * heads,
     )
     if reading is not None:
-        scan(at, reading.sequences, reading.query)
-    at.stream("delta.gate", "elementwise", "gated_norm", tokens, values, 3.0 * at.size)
-    at.linear("delta.out", h, values)
+        read(at, reading)
+    at.stream(
+        "delta.gate",
+        "elementwise",
+        "gated_norm",
+        tokens,
+        values,
+        3.0 * at.size,
+        backward=("gated_norm", 6.0 * at.size),
+        saved=2.0 * at.size * tokens * values,
+    )
+    at.linear("delta.out", h, values, saved=at.size * tokens * values)
     at.residual("delta.residual")
 
 
+def read(at: WorkList, reading: Reading) -> None:
+    """The rule over sequences that are read; ranks that divide heads once more have as many
+    sequences less."""
+    scan(at, reading.sequences / reading.split, reading.query)
+
+
 def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
-    """The rule over `query` tokens of each of `sequences` prompts, in chunks."""
+    """The rule over `query` tokens of each of `sequences` prompts, in chunks.
+
+    Kept for a backward pass are keys, queries and values, and each chunk's solution. It computes
+    W, U, the scores and all states once more, and then passes the states' gradients back
+    (fla-org/flash-linear-attention, ops/gated_delta_rule/chunk.py: `chunk_gated_delta_rule_bwd`).
+    """
     model, tp, size = at.model, at.portion.tp, at.size
     key, value = float(model.delta_key_dim), float(model.delta_value_dim)
     heads, chunks = model.delta_value_heads / tp, query / CHUNK
     batch = sequences * chunks * heads
     keys = 2.0 * model.delta_key_width / tp
-    at.stream("delta.unit", "norm", "rmsnorm", sequences * query, keys, 2.0 * size)
-    for name, m, n, k in (
-        ("delta.overlap", CHUNK, CHUNK, key),  # K K^T
-        ("delta.solve", CHUNK, CHUNK, CHUNK),  # inverse of the triangle, in blocks
-        ("delta.w", CHUNK, key, CHUNK),
-        ("delta.u", CHUNK, value, CHUNK),
-        ("delta.correct", CHUNK, value, key),  # W S
-        ("delta.states", key, value, CHUNK),  # K^T V'
-        ("delta.between", CHUNK, value, key),  # Q S
-        ("delta.scores", CHUNK, CHUNK, key),  # Q K^T
-        ("delta.within", CHUNK, value, CHUNK),
+    at.stream(
+        "delta.unit",
+        "norm",
+        "rmsnorm",
+        sequences * query,
+        keys,
+        2.0 * size,
+        backward=("rmsnorm_bwd", 3.0 * size),
+        saved=size * sequences * query * keys,
+    )
+    for name, m, n, k, repeated in (
+        ("delta.overlap", CHUNK, CHUNK, key, False),  # K K^T
+        ("delta.solve", CHUNK, CHUNK, CHUNK, False),  # inverse of the triangle, in blocks
+        ("delta.w", CHUNK, key, CHUNK, True),
+        ("delta.u", CHUNK, value, CHUNK, True),
+        ("delta.correct", CHUNK, value, key, True),  # W S
+        ("delta.states", key, value, CHUNK, True),  # K^T V'
+        ("delta.between", CHUNK, value, key, False),  # Q S
+        ("delta.scores", CHUNK, CHUNK, key, True),  # Q K^T
+        ("delta.within", CHUNK, value, CHUNK, False),
     ):
-        at.mixed(name, m, n, k, batch)
+        at.mixed(name, m, n, k, batch, repeated=repeated)
     # Each thread block reads W and K, its slice of U, and writes its slices of V' and S.
     slices = value / SLICE
     moved = size * (2.0 * CHUNK * key + 2.0 * CHUNK * SLICE + key * SLICE)
-    walk = streaming(
-        name="delta.pass",
-        op="elementwise",
-        variant="recurrence",
-        phase="forward",
-        module=at.module,
-        dtype=at.software.core,
-        rows=sequences * heads * slices,
-        columns=chunks,
-        bytes_per_element=moved,
-        count=at.share,
-    )
-    at.operators.append(replace(walk, batch=sequences * heads * slices))
+    walkers = sequences * heads * slices
+    kept = size * sequences * query * heads * (value + CHUNK)
+    # Backward: the states once more, and their gradients, which meet two inputs for each output.
+    passes = [("", "forward", 1.0, kept)] + [(".bwd", "backward", 3.0, 0.0)] * bool(at.learning)
+    for suffix, phase, times, saved in passes:
+        walk = streaming(
+            name=f"delta.pass{suffix}",
+            op="elementwise",
+            variant="recurrence",
+            phase=phase,
+            module=at.module,
+            dtype=at.software.core,
+            rows=walkers,
+            columns=chunks,
+            bytes_per_element=times * moved,
+            count=at.share,
+            saved=at.kept(saved),
+        )
+        at.operators.append(replace(walk, batch=walkers))
 
 
 def update(at: WorkList, sequences: Numeric) -> None:

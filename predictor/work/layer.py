@@ -66,7 +66,7 @@ def mean_layer(model: Model) -> Blocks:
     return Blocks(
         attention=model.attention_share,
         mamba=model.mamba_share,
-        delta=0.0,
+        delta=model.delta_share,
         dense=1.0 if model.dense_share or not model.is_moe else 0.0,
         moe=1.0,
     )
@@ -104,7 +104,7 @@ def reading_cores(at: WorkList, held: Blocks, reading: Reading) -> None:
     if model.is_hybrid:
         mamba.scan(at.on("layer", held.mamba), reading.sequences * reading.query)
     if model.delta_layers:
-        delta_rule.scan(at.on("layer", held.delta), reading.sequences, reading.query)
+        delta_rule.read(at.on("layer", held.delta), reading)
 
 
 def decoding_cores(

@@ -16,7 +16,7 @@ from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.work.primitives import Operator
 
-BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in")
+BEHIND_NORMS = ("attention.qkv", "attention.q_down", "mlp.up", "moe.router", "mamba.in", "delta.in")
 """Products whose input is what a norm put out."""
 
 ENDING = ("mlp.down", "mlp.residual", "moe.residual")

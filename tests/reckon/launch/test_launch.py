@@ -64,6 +64,7 @@ SAYABLE = [
     if (m := catalog.model(name)).positions != "alibi"
     and not m.is_hybrid
     and not m.only_served
+    and not m.delta_layers
     and not m.sliding_pattern.startswith("chunked")
     and (m.gated or m.activation in ("gelu", "squared_relu"))
 ]

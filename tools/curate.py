@@ -348,6 +348,7 @@ def models(shared: Path, out: Path) -> None:
         row["aliases"] = MODEL_ALIASES.get(row["name"], "")
         rows.append(row)
     rows += derived(rows, facts("models"))
+    rows += facts("models_whole")
     columns = list(MODEL_COLUMNS)
     columns[1:1] = ["aliases"]
     columns[columns.index("gated") + 1 : columns.index("gated") + 1] = [

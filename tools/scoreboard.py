@@ -96,13 +96,16 @@ LEAST_ROWS = 5
 
 
 def table(result: dict, baseline: dict[str, float]) -> str:
+    def of(source: str) -> str:
+        return f"{baseline[source]:.1%}" if source in baseline else ""
+
     lines = [
         "| source | rows | MAPE | median | bias | inside the 80 % interval | constant MFU |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {g['source']} | {g['n']} | {g['mape']:.1%} | {g['median_ape']:.1%} | "
-        f"{g['bias']:+.2f} | {g['coverage']:.0%} | {baseline[g['source']]:.1%} |"
+        f"{g['bias']:+.2f} | {g['coverage']:.0%} | {of(g['source'])} |"
         for g in result["groups"]
     ]
     skipped = len(result["skipped"])
@@ -113,7 +116,8 @@ def table(result: dict, baseline: dict[str, float]) -> str:
     )
     large = [g for g in result["groups"] if g["n"] >= LEAST_ROWS]
     ours = sum(g["mape"] for g in large) / len(large)
-    yardstick = sum(baseline[g["source"]] for g in large) / len(large)
+    known = [baseline[g["source"]] for g in large if g["source"] in baseline]
+    yardstick = sum(known) / len(known)
     lines += [
         "",
         f"Mean over the {len(large)} sources with at least {LEAST_ROWS} rows {ours:.1%}, where one "

@@ -21,6 +21,7 @@ class Powered:
 
     phases       in their time under the conditions, mean over the positions
     longer       time of each phase under the conditions over that by itself
+    held         share of each phase's time in which a limit holds the clock
     temperature  of each position [°C], front first
     clock        lowest of each position in any phase, over the highest
     throttled    where heat holds a position's clock
@@ -32,6 +33,7 @@ class Powered:
 
     phases: list[Phase]
     longer: dict[str, Array]
+    held: dict[str, Array]
     temperature: Array
     clock: Array
     throttled: Mask
@@ -63,7 +65,9 @@ def powered(
 ) -> Powered:
     """Work of phases under conditions.
 
-    work       by phase, at the reference clock; pieces in which each comes
+    work       by phase, at the reference clock; kernels of a phase that draw unlike power, and so
+               meet the limit one by one, apart: under its name, a dot and theirs; pieces in which
+               each phase comes
     together   whether positions wait for the slowest (a synchronous step)
     """
     limit = constants.limit if conditions.limit is None else conditions.limit
@@ -73,8 +77,7 @@ def powered(
     state = settle(drawn, times, constants, limit, chassis, most)
     rows = state.temperature.shape[0]
     idle = np.asarray(constants.awake + constants.waiting)
-    phases: list[Phase] = []
-    longer: dict[str, Array] = {}
+    parts: dict[str, list[tuple[Array, Array, Array]]] = {}
     mine: Array = np.zeros(())
     for name, time, one in zip(work, times, state.states, strict=True):
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
@@ -86,15 +89,24 @@ def powered(
         if together:
             power = (slower * power + (slowest - slower) * idle) / slowest
         mine = mine + time * slower.min(axis=0)
-        longer[name] = np.asarray(slowest)
-        phases.append(
-            Phase(name, np.asarray(time * slowest), power.mean(axis=0), np.asarray(pieces[name]))
+        own = parts.setdefault(name.partition(".")[0], [])
+        own.append((time, np.asarray(slowest), np.asarray(power.mean(axis=0))))
+    phases, longer, held = [], {}, {}
+    for name, own in parts.items():
+        before, after, joules, limited = (
+            np.asarray(sum(values, np.zeros(())))
+            for values in zip(*(_sums(*one) for one in own), strict=True)
         )
+        longer[name] = after / np.maximum(before, 1e-15)
+        held[name] = limited / np.maximum(after, 1e-15)
+        power = joules / np.maximum(after, 1e-15)
+        phases.append(Phase(name, after, power, np.asarray(pieces[name])))
     whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
     clocks = [np.broadcast_to(one.clock, state.temperature.shape) for one in state.states]
     return Powered(
         phases=phases,
         longer=longer,
+        held=held,
         temperature=state.temperature,
         clock=np.min(clocks, axis=0),
         throttled=np.broadcast_to(state.throttled, state.temperature.shape),
@@ -105,3 +117,14 @@ def powered(
         waited=np.asarray(1.0 - mine / np.maximum(whole, 1e-15)),
         sigma=float(np.max(np.asarray(constants.sigma))),
     )
+
+
+HELD = 1e-6
+"""A kernel that takes longer than by itself by more than this is held by a limit."""
+
+
+def _sums(time: Array, slower: Array, power: Array) -> tuple[Array, Array, Array, Array]:
+    """What kernels add to their phase: time before and under the conditions [s], energy [J], and
+    time in which a limit holds them [s]."""
+    after = time * slower
+    return time, after, after * power, np.where(slower > 1.0 + HELD, after, 0.0)

@@ -1,6 +1,7 @@
 """What a training step draws: its phases from the kernels and the schedule that give its time.
 
-Products count as those of many rows. Exposed communication and bubbles wait in kernels that spin;
+Products count as those of many rows, and meet a limit apart from the kernels between them; what a
+framework adds is between them, too. Exposed communication and bubbles wait in kernels that spin;
 the optimizer streams memory. All of it is of the slowest stage, on which the breakdown is.
 """
 
@@ -21,6 +22,9 @@ NEAR = ("tp_communication", "cp_communication", "ep_communication")
 FAR = ("pp_communication", "dp_communication")
 STREAMED = 0.7
 """Share of the memory's bandwidth that the optimizer reaches."""
+
+PRODUCTS = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
+"""Kernels of matrix units, which draw what the limit binds."""
 
 FULL = 1e9
 """Rows of kernels that fill the processors."""
@@ -57,17 +61,22 @@ def step_activity(found: TrainingPrediction) -> StepActivity:
     micro = np.asarray(plan.micro_batches, float) * plan.vpp
     activity, pieces = {}, {}
     for name in COMPUTED:
-        flop, moved = work[name]
-        ideal = flop / peak, moved / bandwidth
-        activity[name] = Activity(
-            time=np.maximum(factor * terms[name], 1e-12),
-            flop=flop,
-            bytes=moved,
-            link=beside * terms[name] * near,
-            rows=FULL,
-            spinning=beside,
-            core=ideal[0] / np.maximum(ideal[0] + ideal[1], 1e-30),
-        )
+        lasts = sum((time for _, _, time in work[name].values()), np.zeros(()))
+        for part, (flop, moved, time) in work[name].items():
+            ideal = flop / peak, moved / bandwidth
+            share = time / np.maximum(lasts, 1e-30)
+            own = terms[name] * share
+            # What a framework adds is between products, not in them.
+            own = own if part == "products" else own + (factor - 1.0) * terms[name]
+            activity[f"{name}.{part}"] = Activity(
+                time=np.maximum(own, 1e-12),
+                flop=flop,
+                bytes=moved,
+                link=beside * terms[name] * share * near,
+                rows=FULL,
+                spinning=beside,
+                core=ideal[0] / np.maximum(ideal[0] + ideal[1], 1e-30),
+            )
         pieces[name] = micro
     inner, outer = (
         factor * sum((terms[name] for name in names), np.zeros(())) for names in (NEAR, FAR)
@@ -88,23 +97,27 @@ def step_activity(found: TrainingPrediction) -> StepActivity:
     return StepActivity(activity, pieces)
 
 
-def _work(found: TrainingPrediction) -> dict[str, tuple[Array, Array]]:
-    """Arithmetic (16-bit equivalents) [FLOP] and traffic [bytes] of a step by phase."""
+def _work(found: TrainingPrediction) -> dict[str, dict[str, tuple[Array, Array, Array]]]:
+    """Arithmetic (16-bit equivalents) [FLOP], traffic [bytes] and time by themselves [s] of the
+    products of a step, and of its other kernels, by phase."""
     index = found.unique
     shape = found.step_time.shape
-    totals = {name: (np.zeros(shape), np.zeros(shape)) for name in COMPUTED}
-    for operator, count in zip(found.operators, found.executions, strict=True):
+
+    def every(value: object) -> Array:
+        known = np.asarray(value, float)
+        return known[index] if known.ndim else known
+
+    none = (np.zeros(shape), np.zeros(shape), np.zeros(shape))
+    totals = {name: {"products": none, "others": none} for name in COMPUTED}
+    rows = zip(found.operators, found.executions, found.timing.time, strict=True)
+    for operator, count, time in rows:
         if operator.phase not in totals:
             continue
-        flop, moved = (
-            value if not value.ndim else value[index]
-            for value in (
-                np.asarray(operator.flop * relative_energy(operator.dtype)),
-                np.asarray(operator.bytes, float),
-            )
-        )
-        before = totals[operator.phase]
-        totals[operator.phase] = (before[0] + count * flop, before[1] + count * moved)
+        part = "products" if operator.op in PRODUCTS else "others"
+        flop = count * every(operator.flop * relative_energy(operator.dtype))
+        moved, lasts = count * every(operator.bytes), count * every(time)
+        before = totals[operator.phase][part]
+        totals[operator.phase][part] = (before[0] + flop, before[1] + moved, before[2] + lasts)
     return totals
 
 

@@ -97,14 +97,13 @@ ACTIVE = ("forward", "backward", "recompute", "prefill", "decode")
 
 
 def held_share(power: PowerResult) -> float:
-    """Share of the time in which a limit of power or heat holds the clock: that of the phases that
+    """Share of the time in which a limit of power or heat holds the clock: that of the kernels that
     run longer under it."""
-    found = 0.0
-    for name, (_, share) in power.phases.items():
-        slower = float(power.under.longer[name].max())
-        if name in ACTIVE and slower > 1.0 + 1e-6:
-            found += share
-    return found
+    return sum(
+        share * float(power.under.held[name].max())
+        for name, (_, share) in power.phases.items()
+        if name in ACTIVE
+    )
 
 
 def predicted(

@@ -77,7 +77,7 @@ def powered(
     state = settle(drawn, times, constants, limit, chassis, most)
     rows = state.temperature.shape[0]
     idle = np.asarray(constants.awake + constants.waiting)
-    parts: dict[str, list[tuple[Array, Array, Array]]] = {}
+    parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
     for name, time, one in zip(work, times, state.states, strict=True):
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
@@ -91,16 +91,7 @@ def powered(
         mine = mine + time * slower.min(axis=0)
         own = parts.setdefault(name.partition(".")[0], [])
         own.append((time, np.asarray(slowest), np.asarray(power.mean(axis=0))))
-    phases, longer, held = [], {}, {}
-    for name, own in parts.items():
-        before, after, joules, limited = (
-            np.asarray(sum(values, np.zeros(())))
-            for values in zip(*(_sums(*one) for one in own), strict=True)
-        )
-        longer[name] = after / np.maximum(before, 1e-15)
-        held[name] = limited / np.maximum(after, 1e-15)
-        power = joules / np.maximum(after, 1e-15)
-        phases.append(Phase(name, after, power, np.asarray(pieces[name])))
+    phases, longer, held = _together(parts, pieces)
     whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
     clocks = [np.broadcast_to(one.clock, state.temperature.shape) for one in state.states]
     return Powered(
@@ -117,6 +108,27 @@ def powered(
         waited=np.asarray(1.0 - mine / np.maximum(whole, 1e-15)),
         sigma=float(np.max(np.asarray(constants.sigma))),
     )
+
+
+Part = tuple[Array, Array, Array]
+"""Kernels of a phase: their time [s], how much longer they take, their power [W]."""
+
+
+def _together(
+    parts: Mapping[str, list[Part]], pieces: Mapping[str, Array]
+) -> tuple[list[Phase], dict[str, Array], dict[str, Array]]:
+    """Phases from their kernels, how much longer each takes, and what share of it is held."""
+    phases, longer, held = [], {}, {}
+    for name, own in parts.items():
+        before, after, joules, limited = (
+            np.asarray(sum(values, np.zeros(())))
+            for values in zip(*(_sums(*one) for one in own), strict=True)
+        )
+        longer[name] = after / np.maximum(before, 1e-15)
+        held[name] = limited / np.maximum(after, 1e-15)
+        power = joules / np.maximum(after, 1e-15)
+        phases.append(Phase(name, after, power, np.asarray(pieces[name])))
+    return phases, longer, held
 
 
 HELD = 1e-6

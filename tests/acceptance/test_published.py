@@ -67,9 +67,9 @@ def test_every_row_is_predicted_or_has_a_reason(everything: dict) -> None:
 
 def test_dense_rows_that_state_enough_are_predicted(everything: dict) -> None:
     reasons = [row["reason"] for row in everything["skipped"]]
-    allowed = ("not stated", "not predicted yet", "no network beyond", "--seq-len", "no step time")
+    allowed = ("not stated", "not predicted", "no network beyond", "--seq-len", "no step time")
     assert all(any(text in reason for text in allowed) for reason in reasons)
-    assert everything["n_predicted"] >= 760
+    assert everything["n_predicted"] >= 0.98 * everything["n_points"]
 
 
 def test_nothing_is_far_off(everything: dict) -> None:

@@ -336,11 +336,13 @@ class Calibration:
 
     def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         """What `make` answers, kept for when the key is met again."""
-        if key not in self._known:
+        # Another thread may empty the table at any time: what was made is answered, not read again.
+        found: T = self._known.get(key, self)
+        if found is self:
+            found = make()
             if len(self._known) >= KEPT:
                 self._known.clear()
-            self._known[key] = make()
-        found: T = self._known[key]
+            self._known[key] = found
         return found
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:

@@ -79,7 +79,9 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("compile", {"fused": True}),
     ("without torch.compile", {"fused": False}),
 )
-"""Deciding settings that stand in a row's notes only: words, and what they say."""
+"""Deciding settings that stand in a row's notes only: words, and what they say. Liger's loss takes
+the logits in pieces of which one stands at a time (linkedin/Liger-Kernel, fused_linear_cross_entropy;
+from memory): half a byte stands for what is there of each."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
@@ -140,13 +142,6 @@ class Skipped:
     reason: str
 
 
-def _refusals(row: Mapping[str, Any], model_name: str) -> str | None:
-    """Reasons to skip that the row itself shows."""
-    if cell(row, "accelerator") is None:
-        return "the accelerator is not stated"
-    return None
-
-
 def point_of(
     row: Mapping[Any, Any],
     run: RunParameters,
@@ -160,9 +155,8 @@ def point_of(
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
     row = amended(row)
     name = str(cell(row, "model") or "")
-    reason = _refusals(row, name)
-    if reason:
-        return Skipped(point_id, source, reason)
+    if cell(row, "accelerator") is None:
+        return Skipped(point_id, source, "the accelerator is not stated")
     try:
         request = _request(row, run, devices or {})
     except InputError as error:

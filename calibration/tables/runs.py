@@ -80,8 +80,8 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("without torch.compile", {"fused": False}),
 )
 """Deciding settings that stand in a row's notes only: words, and what they say. Liger's loss takes
-the logits in pieces of which one stands at a time (linkedin/Liger-Kernel, fused_linear_cross_entropy;
-from memory): half a byte stands for what is there of each."""
+the logits in pieces of which one stands at a time (linkedin/Liger-Kernel's fused linear cross
+entropy, from memory): half a byte of each stands for it, a guess."""
 
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is

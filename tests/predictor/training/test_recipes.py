@@ -151,3 +151,12 @@ def test_the_loss_of_torchtitan_was_taken_in_chunks_from_april_2025() -> None:
         complete(framework="torchtitan", era=era).plan.logit_bytes for era in ("2025-03", "2025-04")
     ]
     assert kept == [20, 8]
+
+
+def test_one_adapter_is_that_of_early_zero_3_alone() -> None:
+    def adapters(era: str, **changes: Any) -> float:
+        return float(complete(framework="deepspeed", gpus=16, era=era, **changes).plan.adapters)
+
+    assert adapters("2021-06") == adapters("2021-06", sharding="zero3") == 1.0
+    assert np.isnan(adapters("2021-06", sharding="zero2"))
+    assert np.isnan(adapters("2023-01", sharding="zero3"))

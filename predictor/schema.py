@@ -135,3 +135,7 @@ INFERENCE_KEY = "input_len"
 KERNEL_KEY = "latency_us"
 RATIO_KEY = "ratio"
 """A column that only tables of one kind have, by which `validate` tells them apart."""
+
+DISTURBED = "waited for processors"
+"""What the notes of a measurement say that others disturbed: '...; waited for processors 62% of the
+time'."""

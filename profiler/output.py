@@ -16,9 +16,8 @@ import pandas as pd
 import yaml
 
 from predictor.files import prepare_folder, write_text, write_whole
-from predictor.schema import COLLECTIVE_OPS, KERNEL_COLUMNS
+from predictor.schema import COLLECTIVE_OPS, DISTURBED, KERNEL_COLUMNS
 from profiler.device import Device
-from profiler.timing import DISTURBED
 
 CACHE_SHARE = 0.5
 """Copies whose two buffers take at most this share of the cache show its bandwidth."""

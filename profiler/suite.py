@@ -42,6 +42,7 @@ from profiler.operators import (
     buildable,
     builds,
 )
+from profiler.order import Order
 from profiler.output import accelerator_mapping, rate_key
 from profiler.timing import Measured, measure
 
@@ -412,12 +413,16 @@ def run(
             plan.learn(number, before[name])
         elif 4.0 * float(np.asarray(candidates[number].operator.bytes)) > room:
             plan.drop(number)
+    order = Order(plan)
     while True:
-        chosen = agree(plan.next(budget.left) if budget.left > 0 else None)
+        chosen = agree(order.next(budget.left) if budget.left > 0 else None)
         if chosen is None:
             return
         plan.drop(chosen)
-        for one, seconds in timed(chosen):
+        found = list(timed(chosen))
+        if order.postponed(chosen, [one for one, _ in found]):
+            continue
+        for one, seconds in found:
             if one["mode"] == modes[0]:
                 plan.learn(chosen, seconds)
             yield one

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.schema import DISTURBED
 from profiler.device import Device
 
 WARM_UP = 2
@@ -25,9 +26,6 @@ CALM = 0.05
 
 PATIENCE = 2.0
 """Budgets, or times of the fewest samples, after which one takes what there is, calm or not."""
-
-DISTURBED = "waited for processors"
-"""What the notes of a measurement say that others disturbed."""
 
 WARMED = 4
 """Calls with data of their own that are run before any is timed."""

@@ -14,7 +14,24 @@ from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.schema import KERNEL_KEY
+from predictor.schema import DISTURBED, KERNEL_KEY
+
+MOST_WAITED = 0.2
+"""Share of its time that a kernel's threads may have waited for processors which others used: the
+scheduler's turns, of several milliseconds, are then what was timed."""
+
+ALIKE = ["accelerator", "op", "dtype"]
+
+
+def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a kernel table without those whose time is that of other programs, as their notes
+    say (`schema.DISTURBED`), as long as others of their accelerator, kind and data type are left.
+    """
+    said = table["notes"].astype(str).str.extract(rf"{DISTURBED} (\d+)%", expand=False)
+    waited = pd.to_numeric(said).fillna(0.0) / 100.0
+    calm = waited <= MOST_WAITED
+    some = calm.groupby([table[name] for name in ALIKE], dropna=False).transform("any")
+    return table[calm | ~some].reset_index(drop=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +99,7 @@ def read_measurements(paths: list[Path], system: Cluster | None = None) -> Measu
                 f"{source} is no kernel table: column {KERNEL_KEY!r} is missing; give runs with "
                 "--reference"
             )
-        tables.append(check_kernels(table, str(source)))
+        tables.append(undisturbed(check_kernels(table, str(source))))
         accelerators |= device_accelerators(source.parent)
         files.append(str(source))
     if not tables:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder
 from predictor.records import dataclass
+from predictor.schema import DISTURBED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -184,8 +185,6 @@ def _termination() -> Iterator[None]:
 
 def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:
     """What to say of measurements, steps and passes that something else disturbed."""
-    from profiler.timing import DISTURBED
-
     problems = []
     noisy = int(table["notes"].fillna("").str.startswith("noisy").sum())
     if noisy > MOST_NOISY * len(table):

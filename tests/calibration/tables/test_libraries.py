@@ -50,6 +50,22 @@ def test_the_neutral_time_does_not_depend_on_who_measured(names: list[str]) -> N
     np.testing.assert_allclose(table["latency_us"], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("slower", "heard"), [(3.0, True), (40.0, False)])
+def test_a_kernel_that_was_not_made_for_a_shape_says_nothing_of_it(
+    slower: float, heard: bool
+) -> None:
+    """Of an attention kernel that takes many times what others take, their times are the neutral
+    ones; of one that is a little slower, the mean of all."""
+    table = rows(list(FACTORS)).assign(op="attention_decode")
+    lame = (table["framework"] == "trtllm") & (table["m"] == SIZES[0]) & (table["n"] == SIZES[1])
+    table["latency_us"] *= np.where(lame, slower, 1.0)
+    found = neutral(table, FACTORS)
+    one = found[(found["m"] == SIZES[0]) & (found["n"] == SIZES[1])]["latency_us"].item()
+    others = 10.0 * (1 + SIZES[0] * SIZES[1] / 1e5)
+    # Its constants are means over the shapes, so that one of a hundred moves them a little.
+    assert one / others == pytest.approx(slower ** (1 / 3) if heard else 1.0, rel=0.03)
+
+
 def test_rows_without_a_library_stay_as_they_are() -> None:
     plain = rows(["vllm"]).assign(framework="")
     assert neutral(plain, FACTORS) is plain

@@ -32,7 +32,7 @@ from predictor.work import (
     streaming,
     update_operators,
 )
-from profiler.design import design
+from profiler.design import Design, design
 from profiler.device import Device
 from profiler.operators import (
     MOST_CALLS,
@@ -406,13 +406,7 @@ def run(
                 rows.append(one)
                 before.setdefault(names[number], seconds)
                 yield one
-    plan = design([case.operator for case in candidates], provisional(rows, device), LONGEST_CALL)
-    room = MOST_MEMORY * float(device.facts["memory_gb"]) * 1e9
-    for number, name in enumerate(names):
-        if name in before:
-            plan.learn(number, before[name])
-        elif 4.0 * float(np.asarray(candidates[number].operator.bytes)) > room:
-            plan.drop(number)
+    plan = _planned(candidates, names, before, provisional(rows, device))
     order = Order(plan)
     while True:
         chosen = agree(order.next(budget.left) if budget.left > 0 else None)
@@ -426,6 +420,23 @@ def run(
             if one["mode"] == modes[0]:
                 plan.learn(chosen, seconds)
             yield one
+
+
+def _planned(
+    candidates: Sequence[Case],
+    names: Sequence[tuple[object, ...]],
+    before: Mapping[tuple[object, ...], float],
+    known: Accelerator,
+) -> Design:
+    """What is worth measuring, after what was measured before: seconds by `identity`."""
+    plan = design([case.operator for case in candidates], known, LONGEST_CALL)
+    room = MOST_MEMORY * float(known.memory)
+    for number, name in enumerate(names):
+        if name in before:
+            plan.learn(number, before[name])
+        elif 4.0 * float(np.asarray(candidates[number].operator.bytes)) > room:
+            plan.drop(number)
+    return plan
 
 
 def heavy(device: Device) -> Iterator[tuple[dict[str, Any], Callable[[], object]]]:

@@ -22,10 +22,10 @@ LEAST_COMMON = 20
 """Shapes that libraries must share before their difference is believed."""
 
 UNFIT = np.log(4.0)
-"""How much longer than the quickest, each beside its usual, an attention kernel may take: beyond, it
-was not made for that shape, of which it says nothing to others. TensorRT-LLM decodes 48 query heads
-and more of a key head some 40 times slower than others do; of the shared shapes 1 % on the parts of
-data centres, 6 % on L40S and RTX PRO 6000 are beyond."""
+"""How much longer than the quickest, each beside its usual, an attention kernel may take: one
+beyond was not made for that shape, of which it says nothing to others. TensorRT-LLM decodes 48
+query heads and more of a key head some 40 times slower than others do; of the shared shapes 1 %
+on the parts of data centres, 6 % on L40S and RTX PRO 6000 are beyond."""
 
 
 def log_times(rows: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:

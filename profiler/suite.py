@@ -411,6 +411,7 @@ def run(
     while True:
         chosen = agree(order.next(budget.left) if budget.left > 0 else None)
         if chosen is None:
+            yield from order.left()
             return
         plan.drop(chosen)
         found = list(timed(chosen))

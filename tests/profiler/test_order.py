@@ -1,6 +1,6 @@
 """What others disturbed is measured again, later and once."""
 
-from profiler.order import OTHERS, Order
+from profiler.order import OTHERS, RARE, Order
 
 CALM = [{"notes": "load 0.5"}]
 DISTURBED = [{"notes": "noisy: p90 is 1.5 times p10; waited for processors 60% of the time"}]
@@ -43,3 +43,17 @@ def test_what_is_left_at_the_end_comes_again_at_once() -> None:
     asked, kept = walked(4, {1, 3})
     assert asked == [0, 1, 2, 3, 1, 3]
     assert sorted(kept) == [0, 1, 2, 3]
+
+
+def test_rows_whose_second_chance_never_comes_are_not_lost() -> None:
+    order = Order(Listed(2))  # type: ignore[arg-type]
+    case = order.next(1.0)
+    assert order.postponed(case, DISTURBED)
+    assert order.left() == DISTURBED
+
+
+def test_where_all_is_disturbed_few_are_measured_twice() -> None:
+    cases = 10 * OTHERS
+    asked, kept = walked(cases, set(range(cases)))
+    assert sorted(kept) == list(range(cases))
+    assert len(asked) <= (1 + 2 * RARE) * cases

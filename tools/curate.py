@@ -83,7 +83,7 @@ LINKS = {
     "CX9": "infiniband-gdr",
 }
 REDUCING_SWITCH = ("nvlink4", "nvlink5", "nvlink6")  # NVLink SHARP since the third NVSwitch
-SYSTEM_ACCELERATOR = {"DGX-2": "V100-SXM3-32GB", "A100-SXM4-64GB (custom)": "A100-SXM4-40GB"}
+SYSTEM_ACCELERATOR = {"DGX-2": "V100-SXM3-32GB", "A100-SXM4-64GB (custom)": "A100-SXM4-64GB"}
 HYBRID_COLUMNS = (
     "expert_hidden",
     "attention_layers",

@@ -13,7 +13,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.catalog.forms import Spec, parse
-from predictor.catalog.machine_names import read_accelerator_name
+from predictor.catalog.machine_names import other_memory, read_accelerator_name
 from predictor.catalog.model_names import unlike_catalog
 from predictor.catalog.specs import AcceleratorSpec, ModelSpec, SystemSpec
 from predictor.catalog.tables import data_dir, find, known, read_mapping
@@ -56,13 +56,23 @@ def _catalog_accelerator(name: str, _: Path) -> Accelerator:
 
 def _accelerator_spec(ref: Ref, within: int = 0) -> AcceleratorSpec:
     if isinstance(ref, str) and not _looks_like_file(ref) and not known("accelerators", ref):
-        ref = read_accelerator_name(ref) or ref
+        ref = read_accelerator_name(ref) or _of_other_memory(ref)
     content, where = resolve("accelerators", ref)
     if "accelerator" in content:  # a system file names or holds its accelerator
         if within > 3:
             raise InputError(f"{where}: key 'accelerator' leads back to the file itself")
         return _accelerator_spec(content["accelerator"], within + 1)
     return parse(AcceleratorSpec, content, where)
+
+
+def _of_other_memory(name: str) -> Ref:
+    """A chip that the catalog has with other memory, by that which its name states: all else is as
+    in the catalog; the name itself where there is none."""
+    found = other_memory(name)
+    if found is None:
+        return name
+    row, stated = found
+    return {**find("accelerators", row), "name": name, "aliases": "", "memory_gib": stated}
 
 
 def _accelerator(spec: AcceleratorSpec) -> Accelerator:

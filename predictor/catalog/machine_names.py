@@ -16,7 +16,7 @@ from predictor.errors import InputError
 from predictor.records import dataclass
 
 VENDORS = re.compile(
-    r"\b(nvidia|amd|intel|google|aws|tesla|geforce|instinct|habana|quadro|accelerators?|gpus?)\b"
+    r"\b(nvidia|amd|intel|google|aws|tesla|geforce|instinct|habana|quadro|radeon|accelerators?|gpus?)\b"
 )
 """What says nothing beyond the rest of a name."""
 
@@ -150,6 +150,26 @@ def read_accelerator_name(name: str) -> str | None:
     Raises InputError where it may be several.
     """
     return _accelerators(tables.data_dir()).get(fold(name)) or _beginning(name)
+
+
+MEMORY = re.compile(r"(?P<chip>.+?)-?(?P<gib>\d+)gb", re.IGNORECASE)
+
+
+def other_memory(name: str) -> tuple[str, float] | None:
+    """The accelerator of the catalog whose name differs in its memory alone ('H100-SXM5-72GB'), the
+    nearest where there are several, and the memory that the name states [GiB]; None without."""
+    said = MEMORY.fullmatch(name.strip())
+    if said is None:
+        return None
+    chip, stated = fold(said["chip"]), float(said["gib"])
+    memory = {
+        row: float(own["gib"])
+        for row in tables.rows("accelerators")
+        if (own := MEMORY.fullmatch(row)) is not None and fold(own["chip"]) == chip
+    }
+    if not memory:
+        return None
+    return min(memory, key=lambda row: abs(memory[row] - stated)), stated
 
 
 def read_machine_name(name: str) -> MachineName | None:

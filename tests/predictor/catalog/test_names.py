@@ -100,8 +100,8 @@ def test_a_name_is_taken_for_a_system(written: str) -> None:
 
 
 def test_several_accelerators_of_a_name_are_told_and_none_is_picked() -> None:
-    with pytest.raises(InputError, match=r"may be V100-PCIe-32GB, V100-SXM2-16GB.*name one"):
-        catalog.system("v100")
+    with pytest.raises(InputError, match=r"may be A100-SXM4-40GB, A100-SXM4-64GB.*name one"):
+        catalog.system("a100-sxm4")
 
 
 def test_every_instance_is_a_node_of_a_catalog_system() -> None:
@@ -142,3 +142,31 @@ def test_a_narrow_checkpoint_is_served_as_its_name_says() -> None:
 def test_an_entry_is_shown_under_any_of_its_names() -> None:
     one, other = (catalog.spec_of("models", n) for n in ("qwen3-8b", "Qwen/Qwen3-8B"))
     assert to_mapping(one) == to_mapping(other)
+
+
+@pytest.mark.parametrize(
+    ("written", "row"),
+    [
+        ("RTX 4070", "RTX-4070-12GB"),  # not the Ti, whose name begins so
+        ("Quadro RTX 6000", "Quadro-RTX-6000-24GB"),
+        ("RTX 6000 Ada", "RTX-6000Ada-48GB"),
+        ("AMD Radeon RX 7900 XTX", "RX-7900XTX-24GB"),
+        ("Apple M2 Ultra", "Apple-M2Ultra-76c-192GB"),
+        ("NVIDIA H20-3e", "H20-141GB"),
+        ("V100", "V100-SXM2-32GB"),
+    ],
+)
+def test_accelerators_as_people_call_them(written: str, row: str) -> None:
+    assert catalog.accelerator(written).name == row
+
+
+def test_a_chip_with_other_memory_is_that_chip() -> None:
+    known, other = catalog.accelerator("H100-SXM5-80GB"), catalog.accelerator("H100-SXM5-72GB")
+    assert other.name == "H100-SXM5-72GB"
+    assert other.memory == 72 * 2.0**30
+    assert (other.peak, other.bandwidth) == (known.peak, known.bandwidth)
+    # Of two of a chip, the one with the memory nearest to it: their bandwidths differ.
+    near = catalog.accelerator("A100-SXM4-42GB")
+    assert near.bandwidth == catalog.accelerator("A100-SXM4-40GB").bandwidth
+    with pytest.raises(InputError, match="unknown accelerator 'Z100-80GB'"):
+        catalog.accelerator("Z100-80GB")

@@ -18,7 +18,7 @@ from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
 from predictor import catalog
-from predictor.catalog import ServingPlanSpec, all_engines, parse, spelled
+from predictor.catalog import ServingPlanSpec, all_engines, parse, recognised
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.serving import ServingRequest, complete_serving
@@ -26,10 +26,6 @@ from predictor.timing import RunParameters
 
 ENGINES = {
     "nvidia-nim (tensorrt-llm)": "nim",
-    "lmdeploy-turbomind": "lmdeploy",
-    "vllm (rocm/vllm-dev)": "vllm",
-    "huggingface-transformers": "huggingface",
-    "exllama": "exllamav2",
     "triton (tensorrt-llm/ft backend, unspecified)": "tensorrt-llm",
 }
 """Engines of published tables under the names that facts are known of."""
@@ -43,10 +39,7 @@ MODELS = {
     "llama4-maverick": "llama4-maverick-17b-128e",
     "qwen3-coder-480b-a35b-fp8": "qwen3-coder-480b-a35b",
     "qwen3-coder-30b-a3b": "qwen3-30b-a3b",
-    "llama-33b": "llama1-33b",
     "minimax-m2.5": "minimax-m2",
-    "qwen1.5-7b": "llama2-7b",
-    "aquila-7b": "llama2-7b",
 }
 """Models of published tables that have the dimensions of a catalog entry of another name."""
 
@@ -176,9 +169,10 @@ def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
     publication."""
     month = re.sub(r"/.*", "", str(cell(row, "published") or ""))
     found = {"era": month} if month else {}
-    stated = re.match(r"v?\d+\.\d+[.\d]*", str(cell(row, "framework_version") or ""))
+    told = cell(row, "framework_version") or str(cell(row, "framework") or "").partition(",")[0]
+    stated = re.search(r"(?:^|[\s@=-])v?(\d+\.\d+[.\d]*)", str(told))
     if stated and framework in all_engines() and all_engines()[framework].releases:
-        found["version"] = stated[0].rstrip(".")
+        found["version"] = stated[1].rstrip(".")
     return found
 
 
@@ -317,10 +311,10 @@ def _completed(fields: dict[str, Any], run: RunParameters, model: Model) -> Serv
 def _framework(row: Mapping[Any, Any]) -> str:
     """Name of a row's engine among those that facts are known of, else 'neutral'."""
     stated = str(cell(row, "framework") or "neutral").lower()
-    name = spelled(ENGINES.get(stated, stated.partition(" (")[0]))
+    name = recognised(ENGINES.get(stated, stated), all_engines())
     if name == "vllm" and str(row["accelerator"]).startswith("MI"):
         return "vllm-rocm"
-    return name if name in all_engines() else "neutral"
+    return name or "neutral"
 
 
 def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:

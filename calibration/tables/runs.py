@@ -21,7 +21,7 @@ from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
 from predictor import catalog
-from predictor.catalog import TrainingPlanSpec, frameworks, parse, spelled
+from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.plans import FIT, FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
@@ -33,11 +33,6 @@ FRAMEWORKS = {
     "kempnerforge (pytorch fsdp2)": "kempnerforge",
     "pytorch-fsdp (fms-fsdp)": "fms-fsdp",
     "huggingface/transformer-engine": "torchtitan",
-    "lit-gpt fork (FSDP)": "fms-fsdp",
-    "primus (megatron)": "megatron-lm",
-    "megatron-llama": "megatron-lm",
-    "levanter": "maxtext",
-    "colossalai": "deepspeed",
 }
 """Frameworks of published tables whose defaults are those of another entry."""
 
@@ -241,8 +236,8 @@ def _request(
     fields["recompute"] = FIT if recompute == "partial" else recompute
     fields["sharding"] = cell(row, "dp_sharding")
     framework = str(cell(row, "framework") or "neutral").lower()
-    framework = spelled(FRAMEWORKS.get(framework, framework))
-    fields["framework"] = framework if framework in frameworks() else "neutral"
+    framework = FRAMEWORKS.get(framework, framework)
+    fields["framework"] = recognised(framework, frameworks()) or "neutral"
     for key in TRAINING_FIELDS:
         if key not in READ_OTHERWISE:
             fields[key] = cell(row, key)

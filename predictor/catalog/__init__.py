@@ -56,7 +56,7 @@ from predictor.catalog.machine_names import (
     read_machine_name,
 )
 from predictor.catalog.model_names import NAMED, ModelName, read_model_name, refuse_not_read
-from predictor.catalog.names import aliases, spelled
+from predictor.catalog.names import aliases, recognised, spelled
 from predictor.catalog.power import (
     chassis,
     conditions_of,
@@ -164,6 +164,7 @@ __all__ = [
     "read_prior",
     "read_table",
     "recipe_facts",
+    "recognised",
     "refuse_not_read",
     "relative",
     "rows",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from predictor.catalog import tables
@@ -15,8 +15,29 @@ def aliases() -> Mapping[str, str]:
     return {alias: name for name, others in table.items() for alias in (name, *others)}
 
 
+def _folded(name: str) -> str:
+    return "-".join(str(name).lower().replace("_", " ").split())
+
+
+def recognised(name: str, known: Collection[str]) -> str | None:
+    """The one of `known` that a table's words mean, None where none does: as `spelled` has it, or
+    else the longest name or alias that they begin with, before a release, a platform or a remark
+    ('vLLM 0.4.3+rocm614, PyTorch 2.3.0', 'sglang-v0.5.9', 'tensorrt-llm (triton backend)').
+    """
+    whole = spelled(name)
+    if whole in known:
+        return whole
+    folded = _folded(name)
+    table = {**aliases(), **{one: one for one in known}}
+    begun = [
+        one for one in table
+        if folded.startswith(one) and not folded[len(one) :][:1].isalpha() and table[one] in known
+    ]  # fmt: skip
+    return table[max(begun, key=len)] if begun else None
+
+
 def spelled(name: str) -> str:
     """The one spelling of a framework or an engine; a name that has no alias is only brought to
     lower case and dashes, and whoever needs it known says so where it is not."""
-    folded = "-".join(str(name).lower().replace("_", " ").split())
+    folded = _folded(name)
     return aliases().get(folded, folded)

@@ -223,13 +223,20 @@ def power_setting(
 
 
 def conditions_of(values: Mapping[str, Any]) -> Conditions:
-    """What a request states of power (`plans.POWER_FIELDS`)."""
+    """What a request states of power (`plans.POWER_FIELDS`, and clocks of stages).
+
+    Raises InputError for a slack that nothing uses.
+    """
+    if values.get("stage_slack") is not None and values.get("stage_clocks") is None:
+        raise InputError("--stage-slack is of --stage-clocks; give that, too")
     clock, law = values.get("clock"), power_laws()
     return Conditions(
         limit=values.get("power_limit"),
         clock=None if clock is None else clock * 1e6,
         inlet=values.get("inlet"),
         cooling=values.get("cooling"),
+        paced=values.get("stage_clocks"),
+        slack=values.get("stage_slack") or 0.0,
         tariff=Tariff(
             price=values.get("price_per_kwh"),
             carbon=values.get("carbon_intensity"),

@@ -28,6 +28,7 @@ from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
 from predictor.plans.power_fields import POWER_FIELDS
+from predictor.plans.precedence import DIRECTIONS, Precedence, precedence
 from predictor.plans.rules import (
     Rule,
     any_broken,
@@ -105,6 +106,7 @@ __all__ = [
     "COUNT",
     "CP_KINDS",
     "CUDA_GRAPHS",
+    "DIRECTIONS",
     "DISPATCHES",
     "DIVISIONS",
     "EXCHANGES",
@@ -166,6 +168,7 @@ __all__ = [
     "Kind",
     "Passes",
     "PlanField",
+    "Precedence",
     "Request",
     "Rule",
     "ServingPlan",
@@ -187,6 +190,7 @@ __all__ = [
     "partition",
     "pipeline_rules",
     "pipeline_time",
+    "precedence",
     "runnable",
     "serving_rules",
     "stages",

@@ -444,6 +444,17 @@ _BYTES = (
 
 _RUN = (
     PlanField(
+        "stage_clocks", WORD, "Pipeline stages run as slowly as they are waited for.", ("run",),
+        choices=("stage", "pass"), default="all at the highest", flags=(PREDICT,), metavar="EACH",
+        held="", quiet=True,
+        more="A clock for each stage, or for each pass of a micro-batch: the least energy within "
+        "the pipeline's own time (Chung et al. 2024, Perseus).",
+    ),
+    PlanField(
+        "stage_slack", POSITIVE, "By which that may make the pipeline longer, 0.02: 2 %.",
+        ("run",), default="nothing", flags=(PREDICT,), metavar="X", held="", quiet=True,
+    ),
+    PlanField(
         "tokens", POSITIVE, "Budget: adds days, goodput, GPU-hours.", ("run",), unit="tokens",
         default="no budget", flags=(PREDICT,), lists=False, held="",
     ),

@@ -14,6 +14,7 @@ from predictor.power.demand import (
     operating,
 )
 from predictor.power.heat import AIR, COOLINGS, Chassis, Settled, ambient, die_gap, settle
+from predictor.power.pace import CLOCKS, Pace, pace, sensible, worth
 from predictor.power.phases import (
     AVERAGED,
     INSTANT,
@@ -37,6 +38,7 @@ from predictor.power.work import Powered, powered
 __all__ = [
     "AIR",
     "AVERAGED",
+    "CLOCKS",
     "COOLINGS",
     "INSTANT",
     "KWH",
@@ -50,6 +52,7 @@ __all__ = [
     "NodeConstants",
     "NodePower",
     "Operating",
+    "Pace",
     "Phase",
     "PowerConstants",
     "Powered",
@@ -66,14 +69,17 @@ __all__ = [
     "node_power",
     "occupancy",
     "operating",
+    "pace",
     "peak_power",
     "power_at",
     "powered",
     "relative_energy",
     "sampled_peak",
+    "sensible",
     "settle",
     "settled",
     "site_energy",
     "stretch",
     "switching",
+    "worth",
 ]

@@ -17,6 +17,8 @@ class Conditions:
     inlet     of air or coolant [°C]
     cooling   'air', 'liquid' or 'immersion'
     tariff    of energy
+    paced     'stage' or 'pass': what of a pipeline has a clock of its own; None: nothing
+    slack     share by which its clocks may make the pipeline longer
     """
 
     limit: float | None = None
@@ -24,6 +26,8 @@ class Conditions:
     inlet: float | None = None
     cooling: str | None = None
     tariff: Tariff = field(default_factory=Tariff)
+    paced: str | None = None
+    slack: float = 0.0
 
     @property
     def slows(self) -> bool:

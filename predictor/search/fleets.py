@@ -33,6 +33,7 @@ from predictor.search.fleet_space import (
 from predictor.serving import (
     EXACT_STEPS,
     Capacity,
+    LoadPower,
     Promise,
     capacity,
     enough_accelerators,
@@ -57,6 +58,9 @@ class Engine:
               are read apart
     memory    of the fullest device [bytes]
     curve     loads beyond and below: (rate, ttft, tpot) arrays
+    limit     of an accelerator's power [W]; None: its own
+    drawn     power of an accelerator at the loads of the curve, and how much longer passes take
+              there; None where that was not asked for
     """
 
     cluster: Cluster
@@ -69,6 +73,8 @@ class Engine:
     used: float
     memory: float
     curve: tuple[Array, Array, Array]
+    limit: float | None = None
+    drawn: LoadPower | None = None
 
     @property
     def apart(self) -> bool:

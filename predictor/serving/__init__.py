@@ -10,7 +10,13 @@ from predictor.serving.apart import (
 from predictor.serving.apart_capacities import Apart, read_apart
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.around import Around
-from predictor.serving.capacities import Capacity, Promise, capacity, waiting_quantile
+from predictor.serving.capacities import (
+    Capacity,
+    LoadPower,
+    Promise,
+    capacity,
+    waiting_quantile,
+)
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.doubts import Mixture, mixture
@@ -50,6 +56,7 @@ __all__ = [
     "InferencePrediction",
     "Latencies",
     "Line",
+    "LoadPower",
     "Mixture",
     "Pass",
     "Promise",

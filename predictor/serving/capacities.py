@@ -11,7 +11,7 @@ prompts are read apart.
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -22,8 +22,10 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan
+from predictor.power import Conditions, Powered
 from predictor.records import dataclass
-from predictor.serving.prediction import predict_inference
+from predictor.serving.power import limited, serving_power
+from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing import Calibration
 
 LOADS = 40
@@ -49,6 +51,20 @@ class Promise:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LoadPower:
+    """What plans draw at every load; arrays of (plans, loads).
+
+    power             of an accelerator, mean [W]
+    prompts, passes   time of passes over prompts, and of passes that decode, under the conditions
+                      over that by themselves
+    """
+
+    power: Array
+    prompts: Array
+    passes: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Capacity:
     """What every plan of a batch carries at every load; arrays of (plans, loads).
 
@@ -56,6 +72,7 @@ class Capacity:
     ttft, tpot  at the promised shares of the requests [s]
     running   requests at a time, of the engine
     used      share of the time in which prompts are read, by all workers where they are read apart
+    drawn     what that takes; None where it was not asked for
     """
 
     rate: Array
@@ -63,10 +80,12 @@ class Capacity:
     tpot: Array
     running: Array
     used: Array
+    drawn: LoadPower | None = None
 
     def take(self, rows: Index) -> Capacity:
-        """Those of some plans."""
-        return Capacity(*(getattr(self, field.name)[rows] for field in fields(self)))
+        """Those of some plans, without their power."""
+        names = ("rate", "ttft", "tpot", "running", "used")
+        return Capacity(*(getattr(self, name)[rows] for name in names))
 
     def kept(self, promise: Promise) -> Any:
         """Mask of loads at which the promise is kept."""
@@ -102,11 +121,15 @@ def capacity(
     plan: ServingPlan,
     calibration: Calibration,
     promise: Promise,
+    conditions: Conditions | None = None,
 ) -> Capacity:
     """Rate and latencies of every plan at `LOADS` loads.
 
-    plan   a batch of one dimension, each of which fits and reads its own prompts; its `batch` is
-           replaced
+    plan        a batch of one dimension, each of which fits and reads its own prompts; its `batch`
+                is replaced
+    conditions  of power, under which they are also powered; None: neither
+
+    Raises InputError where power is asked for and not known, or cannot be as asked.
     """
     count = plan.shape[0]
     column = mapped(plan, lambda value: np.broadcast_to(value, (count,))[:, None])
@@ -119,12 +142,22 @@ def capacity(
         batch = replace(column, batch=running * column.dp)
         return predict_inference(model, cluster, batch, calibration)
 
+    def met(others: Array) -> tuple[InferencePrediction, Powered | None]:
+        """A request that meets so many, under the conditions; and what is drawn then."""
+        found: InferencePrediction = at(np.minimum(others + 1.0, np.maximum(top, 1.0)))
+        if conditions is None:
+            return found, None
+        under = serving_power(found, conditions)
+        return limited(found, under, conditions), under
+
     def meeting(others: Array) -> Any:
         """Latencies of a request that meets so many."""
-        return at(np.minimum(others + 1.0, np.maximum(top, 1.0))).latencies
+        return met(others)[0].latencies
 
-    mean = meeting(nodes)
     share = nodes / np.minimum(nodes + 1.0, np.maximum(top, 1.0))
+    found, under = met(nodes)
+    mean = found.latencies
+    drawn = None if under is None else _drawn(found, share, conditions or Conditions())
     slow_first = meeting(poisson_quantile(nodes, promise.ttft_share))
     slow_token = slow_first
     if promise.tpot_share != promise.ttft_share:
@@ -137,4 +170,22 @@ def capacity(
         tpot=slow_token.tpot,
         running=nodes * column.dp,
         used=used,
+        drawn=drawn,
     )
+
+
+def _drawn(found: InferencePrediction, share: Array, conditions: Conditions) -> LoadPower:
+    """What engines draw at the rate that arrives, a share of that of as many clients.
+
+    found   in the time that the conditions leave it
+    """
+    arriving = replace(found.latencies, requests_per_s=share * found.latencies.requests_per_s)
+    own = replace(found, latencies=arriving)
+    under = serving_power(own, conditions)
+    usual = serving_power(own, Conditions()) if conditions.slows else under
+
+    def whole(values: Array) -> Array:
+        return np.array(np.broadcast_to(values, share.shape))
+
+    prompts, passes = (under.longer[name] / usual.longer[name] for name in ("prefill", "decode"))
+    return LoadPower(whole(under.mean), whole(prompts), whole(passes))

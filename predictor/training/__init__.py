@@ -31,6 +31,7 @@ from predictor.training.own import (
     describe,
     traits,
 )
+from predictor.training.pacing import Pipeline, delayed, pipeline_of, with_clocks
 from predictor.training.power import StepActivity, limited, step_activity, step_power
 from predictor.training.prediction import (
     TrainingPrediction,
@@ -94,6 +95,7 @@ __all__ = [
     "LayerParts",
     "LayerTimes",
     "Parts",
+    "Pipeline",
     "Share",
     "Step",
     "StepActivity",
@@ -106,6 +108,7 @@ __all__ = [
     "checked_by_lots",
     "complete_training",
     "dealt_step",
+    "delayed",
     "describe",
     "distinct",
     "environment",
@@ -122,6 +125,7 @@ __all__ = [
     "meets",
     "others",
     "parts",
+    "pipeline_of",
     "predict",
     "reliability_defaults",
     "reliability_of",
@@ -139,4 +143,5 @@ __all__ = [
     "units",
     "vary",
     "vary_meeting",
+    "with_clocks",
 ]

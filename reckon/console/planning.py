@@ -57,6 +57,7 @@ def _training_bounds() -> list[click.Option]:
         option("power-limits", "To try for energy, money.", "W,W"),
         option("slower", "For these: 0.05, 5 % at most.", "X", float),
         option("price-per-kwh", "Adds it to money.", "X", float),
+        option("stage-clocks", "For these: stage or pass.", "EACH"),
     ]
 
 
@@ -72,7 +73,9 @@ def _serving_promise() -> list[click.Option]:
         option("headroom", "Load to carry beyond, 0.2: 20 %.", "X", float),
         option("spare", "Engines beyond those needed.", "N", int),
         option("price-per-gpu-hour", "X, or SYSTEM=X,...", "X", key="price"),
-        option("objective", "gpus or cost.", "O"),
+        option("objective", "gpus, cost, energy, money.", "O"),
+        option("power-limits", "To try for energy, money.", "W,W"),
+        option("price-per-kwh", "Adds it to money.", "X", float),
         option("simulate", "Requests that finalists serve one by one.", "N", int),
     ]
 

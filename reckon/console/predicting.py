@@ -305,7 +305,7 @@ def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
 def _show_power(result: Prediction | ServingResult) -> None:
     from reckon.views.power import show_power
 
-    show_power(result.power, result.run_energy)
+    show_power(result.power, result.run_energy, getattr(result, "paced", None))
 
 
 def _status(found: Sweep[Any] | ServingSweep, allow_oom: bool, held: bool) -> int:

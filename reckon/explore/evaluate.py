@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,17 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan
+from predictor.power import Conditions, Powered
 from predictor.records import dataclass
 from predictor.search import Limits, search_train
-from predictor.serving import complete_serving, predict_inference
+from predictor.serving import (
+    InferencePrediction,
+    complete_serving,
+    predict_inference,
+    serving_power,
+)
 from predictor.timing import Calibration
-from predictor.training import complete_training, predict
+from predictor.training import TrainingPrediction, complete_training, predict, step_power
 from predictor.units import GIB
 from reckon.explore.grid import Grid, combinations, read_grid
 from reckon.explore.machines import (
@@ -50,6 +56,8 @@ PLAN_COLUMNS = ("tp", "pp", "cp", "vpp", "ep", "dp", "micro_batch", "global_batc
 
 Columns = dict[str, npt.NDArray[Any]]
 Progress = Callable[[int, int], None]
+
+P = TypeVar("P", TrainingPrediction, InferencePrediction)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,6 +344,22 @@ def _machine_columns(cluster: Cluster, count: int) -> Columns:
     return {name: _spread(np.asarray(value, float), count) for name, value in found.items()}
 
 
+def energy_columns(
+    found: P, of: Callable[[P, Conditions], Powered], each: str, seconds: Array
+) -> dict[str, Array]:
+    """Watts that an accelerator draws at work, and energy of all of them for a sample or a token;
+    nothing where that is not known.
+
+    seconds   that one of them takes
+    """
+    try:
+        power = of(found, Conditions()).mean
+    except InputError:
+        return {}
+    joules = power * np.asarray(found.plan.gpus) * seconds
+    return {"drawn_w": power, f"energy_per_{each}_j": np.asarray(joules)}
+
+
 def train_columns(
     model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calibration
 ) -> dict[str, Array]:
@@ -352,6 +376,7 @@ def train_columns(
         "fits": found.memory.peak <= np.asarray(cluster.accelerator.memory),
         "gpus": plan.gpus,
     }
+    columns |= energy_columns(found, step_power, "sample", found.step_time / plan.global_batch)
     columns |= {name: getattr(plan, name) for name in PLAN_COLUMNS}
     columns |= {name: getattr(plan, name) for name in ("precision", "recompute", "sharding")}
     columns |= {f"{term}_s": value for term, value in found.breakdown.items()}
@@ -378,6 +403,7 @@ def serve_columns(
         "fits": found.memory.fits > 0,
         "gpus": plan.gpus,
     }
+    columns |= energy_columns(found, serving_power, "token", 1.0 / found.output_tokens_per_s)
     names = ("tp", "pp", "dp", "ep", "batch", "input_len", "output_len", "weights", "kv")
     columns |= {name: getattr(plan, name) for name in names}
     columns |= {f"{term}_s": value for term, value in found.breakdown.items()}

@@ -32,7 +32,8 @@ COMMON = {
     "cell": "string", "verb": "string", "request": "string", "status": "string",
     "reason": "string", "model": "string", "system": "string", "accelerator": "string",
     "gpus": "int64", "calibration": "string", "version": "string", "fits": "bool",
-    "memory_gb": "double",
+    "memory_gb": "double", "power_w": "double", "power_low_w": "double", "power_high_w": "double",
+    "energy_per_token_j": "double",
 }  # fmt: skip
 """Columns that every row has: status is 'ok', 'does not fit' or 'refused' (with its reason),
 request the cell's own fields as JSON."""
@@ -40,7 +41,7 @@ request the cell's own fields as JSON."""
 TRAINING = {
     "step_time_s": "double", "step_time_low_s": "double", "step_time_high_s": "double",
     "tokens_per_s": "double", "mfu": "double", "p_oom": "double", "training_days": "double",
-    "cost": "double", "runner_up": "double",
+    "cost": "double", "runner_up": "double", "energy_per_sample_j": "double",
     **{f"{term}_s": "double" for term in TERMS},
 }  # fmt: skip
 
@@ -150,7 +151,20 @@ def _figures(result: Prediction | ServingResult) -> Row:
             "p_oom": result.p_oom,
             "training_days": days.value if days else None,
         }
-    return {**row, **{f"{term}_s": value for term, value in result.breakdown.items()}}
+    power = None if result.power is None else result.power.to_dict()
+    terms = {f"{term}_s": value for term, value in result.breakdown.items()}
+    return {**row, **_drawn(power), **terms}
+
+
+def _drawn(power: dict[str, Any] | None) -> Row:
+    """Watts of an accelerator with their interval, and energy of a sample or a token; nothing where
+    they are not known."""
+    if power is None:
+        return {}
+    watts = power["power_w"]
+    row = {"power_w": watts["value"], "power_low_w": watts["low"], "power_high_w": watts["high"]}
+    names = ("energy_per_sample_j", "energy_per_token_j")
+    return {**row, **{name: power[name]["value"] for name in names if name in power}}
 
 
 def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputError:
@@ -179,6 +193,7 @@ def _searched(fields: dict[str, Any], calibration: Calibration) -> Row | InputEr
         "training_days": best["training_days"],
         "cost": best["cost"],
         "runner_up": float(score[1] / score[0]) if len(score) > 1 else None,
+        **_drawn(best["power"]),
         **{f"{term}_s": value for term, value in found.winner.breakdown.items()},
     }
 
@@ -192,13 +207,14 @@ def _fleet(fields: dict[str, Any], calibration: str) -> Row | InputError:
         found = asked(fields, calibration, "cell")
     except InputError as error:
         return error
-    best = found.entry(found.fleets[0])
+    best = found.entry(*found.shown(1))
     key = "cost_per_hour" if found.objective == "cost" else "gpus"
     next_one = found.entry(found.fleets[1])[key] if len(found.fleets) > 1 else None
     kept = {name: best[name] for name in FLEET if name in best}
     return {
         **best["plan"],
         **kept,
+        **_drawn(best["power"]),
         "system": best["system"],
         "accelerator": best["accelerator"],
         "gpus": best["gpus"],

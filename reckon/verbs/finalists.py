@@ -18,6 +18,7 @@ from predictor.records import dataclass
 from predictor.search import Engine, engine_brief
 from predictor.serving import Promise, one_by_one
 from predictor.timing import Calibration
+from reckon.verbs.frugal_fleets import Spent, as_limited
 
 REQUESTS = 2000
 """Served by each finalist, unless stated."""
@@ -40,6 +41,7 @@ class Fleet:
     hours     accelerator-hours over the load's hours if engines come and go with it
     cost      money per hour of the load: of the fleet at its peak, and as it follows the load
     ttft, tpot  at the peak, at the promised shares of the requests [s]
+    spent     power and energy; None where that was not asked for
     """
 
     engine: Engine
@@ -51,6 +53,7 @@ class Fleet:
     ttft: float
     tpot: float
     used: float
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +77,7 @@ class Trial:
             "engine": engine_brief(self.fleet.engine.plan),
             "engines": self.fleet.count,
             "gpus": self.fleet.gpus,
+            "power_limit_w": self.fleet.engine.limit,
             "requests": self.requests,
             "kept": not self.broken,
             "broken": self.broken or None,
@@ -146,8 +150,9 @@ def trial(
 ) -> Trial:
     """Serve requests one by one by one engine of a fleet at its share of the peak."""
     engine, rate = fleet.engine, peak / fleet.count
+    known = as_limited(engine, rate, calibration)
     try:
-        served = one_by_one(model, engine.cluster, engine.plan, calibration, requests, rate=rate)
+        served = one_by_one(model, engine.cluster, engine.plan, known, requests, rate=rate)
     except InputError as error:
         # An engine that holds requests of mean length may not hold those that are longer.
         return Trial(fleet, requests, {}, f"cannot serve them as lengths vary: {error}")

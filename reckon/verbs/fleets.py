@@ -4,8 +4,9 @@ latencies."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,31 @@ from predictor.timing import Calibration
 from predictor.units import GB
 from reckon.launch import framework_of, target_of
 from reckon.verbs.finalists import REQUESTS, Fleet, Trial, offered, trial
+from reckon.verbs.frugal import Thrift, thrift_of
+from reckon.verbs.frugal_fleets import Point, energy_front, powered_engines, spent
 from reckon.verbs.loads import Load, load_of, prices
 from reckon.verbs.plans import CLUSTER
+from reckon.verbs.powering import interval
 from reckon.verbs.results import SCHEMA_VERSION
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
-OBJECTIVES = ("gpus", "cost")
+OBJECTIVES = ("gpus", "cost", "energy", "money")
+
+SAVING = OBJECTIVES[2:]
+"""Those that power the engines."""
+
+THRIFT = ("power_limits", "price_per_kwh")
+"""Keys of a search for them."""
+
+MOST = 60
+"""Engines of the fewest accelerators for the load that are powered."""
+
+SHOWN = 24
+"""Engines behind the front of time and energy where the search is not for that."""
 
 OPTIONS = (
     "rate", "load", "ttft_ms", "tpot_ms", "ttft_percentile", "tpot_percentile", "headroom",
-    "spare", "price", "objective", "simulate",
+    "spare", "price", "objective", "simulate", *THRIFT,
 )  # fmt: skip
 """Keys that say what for: the load, the promise, the goal."""
 
@@ -82,6 +98,7 @@ class InferenceSearch:
     contrast    the best fleet that reads prompts the other way; None where there is none
     trials      fleets whose requests were served one by one, in turn: the best of each kind, and
                 those before it, which broke the promise
+    thrift      limits of power that were named, and the price of energy
     """
 
     model: Model
@@ -97,12 +114,15 @@ class InferenceSearch:
     fleets: list[Fleet]
     trials: list[Trial]
     contrast: Contrast | None = None
+    thrift: Thrift = field(default_factory=Thrift)
 
     @property
     def reason(self) -> str:
         """Why prompts are read apart by the best fleet, or why not, in a sentence."""
         best, other = self.fleets[0], self.contrast
         kinds = ("where engines read their own prompts", "with prompts read apart")
+        if self.objective in SAVING:
+            return "fleets by energy read their own prompts: power apart is not predicted"
         if other is None:
             why = self.found.unsearched if not best.engine.apart else None
             if why is not None:
@@ -132,6 +152,43 @@ class InferenceSearch:
         accelerator, time per token [s], engine."""
         points = curve(self.found.engines, self.output_len)
         return [(gain, slow, self.found.engines[at]) for gain, slow, at, _ in points]
+
+    def shown(self, top: int) -> list[Fleet]:
+        """The best fleets with what they draw, where that is known."""
+        return self._drawn(self.fleets[:top])
+
+    def _drawn(self, fleets: Sequence[Fleet]) -> list[Fleet]:
+        if self.objective in SAVING:
+            return list(fleets)
+        told = [fleet.engine for fleet in fleets]
+        try:
+            under = powered_engines(self.model, told, self.promise, self.calibration)
+        except InputError:
+            return list(fleets)
+        known = {id(one.plan): one for one in under}
+        price = self.thrift.tariff.price
+        return [
+            replace(fleet, spent=spent(known[id(own.plan)], fleet.count, self.load, price))
+            if id(own.plan) in known
+            else fleet
+            for fleet, own in zip(fleets, told, strict=True)
+        ]
+
+    @cached_property
+    def saving(self) -> list[Point]:
+        """Pareto front of time per token and energy per token of the best engines under their own
+        and the named limits of power, fastest first; empty where power is not known."""
+        engines = [fleet.engine for fleet in self.fleets if not fleet.engine.apart]
+        if self.objective not in SAVING:
+            engines = engines[:SHOWN]
+            try:
+                engines = powered_engines(
+                    self.model, engines, self.promise, self.calibration,
+                    (None, *self.thrift.limits),
+                )  # fmt: skip
+            except InputError:
+                return []
+        return energy_front(engines, self.output_len)
 
     def emit(self, name: str, quiet: bool = False) -> dict[str, Any]:
         """Print the launch line of one engine of the best fleet, and of the load that it carries,
@@ -170,7 +227,7 @@ class InferenceSearch:
                 "fitting": self.found.fitting,
                 "keep_the_promise": self.found.keeping,
             },
-            "fleets": [self.entry(fleet) for fleet in self.fleets[:top]],
+            "fleets": [self.entry(fleet) for fleet in self.shown(top)],
             "prompts": {
                 "apart": self.fleets[0].engine.apart,
                 "reason": self.reason,
@@ -185,6 +242,17 @@ class InferenceSearch:
                     "plan": plan_mapping(engine),
                 }
                 for gain, slow, engine in self.front
+            ],
+            "energy_frontier": [
+                {
+                    "tpot_s": one.tpot,
+                    "energy_per_token_j": one.energy,
+                    "power_limit_w": one.engine.limit,
+                    "requests_per_s": one.rate,
+                    "accelerator": one.engine.cluster.accelerator.name,
+                    "plan": plan_mapping(one.engine),
+                }
+                for one in self.saving
             ],
             "simulated": {"requests": self.simulated.requests, **self.simulated.figures},
             "finalists": [one.to_dict() for one in self.trials],
@@ -210,6 +278,22 @@ class InferenceSearch:
             "gpu_hours_following_load": fleet.hours,
             "cost_per_hour": fleet.cost,
             "cost_per_hour_following_load": fleet.cost_scaled,
+            "power_limit_w": engine.limit,
+            "power": self._power(fleet),
+        }
+
+    def _power(self, fleet: Fleet) -> dict[str, Any] | None:
+        """What a fleet draws; None where that is not known."""
+        own = fleet.spent
+        if own is None:
+            return None
+        constants = catalog.power_constants(fleet.engine.cluster.accelerator)
+        sigma = float(np.max(np.asarray(constants.sigma)))
+        return {
+            "power_w": interval(own.power, sigma),
+            "energy_per_request_j": interval(own.energy, sigma),
+            "energy_per_token_j": interval(own.energy / self.output_len, sigma),
+            "energy_price_per_hour": own.money,
         }
 
 
@@ -246,8 +330,9 @@ def search_infer(
     simulate: int = 0,
     calibration: str | Path | Calibration = DEFAULT_CALIBRATION,
     target: str | None = None,
+    thrift: Thrift | None = None,
 ) -> InferenceSearch:
-    """Find the smallest (or cheapest) fleet for a load.
+    """Find the smallest (or cheapest, or most frugal) fleet for a load.
 
     model      as `predict_infer` takes it
     clusters   one system or several to choose among
@@ -258,9 +343,11 @@ def search_infer(
     headroom   share of the load that engines are to carry beyond it
     spare      engines beyond those that the load needs
     price      of an accelerator-hour: a number, or 'SYSTEM=X,SYSTEM=Y'
-    objective  'gpus' or 'cost'; None: cost where there is a price
+    objective  'gpus', 'cost', 'energy' (of a request) or 'money' (energy and accelerators at
+               their prices); None: cost where there is a price
     simulate   requests that each finalist serves one by one, until one keeps the promise; 0:
                `REQUESTS`
+    thrift     of an objective of energy or money: limits of power to try, the price of a kWh
 
     Raises InputError for anything that cannot be.
     """
@@ -278,18 +365,17 @@ def search_infer(
             return target_of(target, own_model, cluster, known.run, serving=True).rules
 
     given = read_given(plan, "request", ServingPlanSpec, FIELDS)
-    for field in ("input_len", "output_len"):
-        if field not in given:
-            raise InputError(f"give --{field.replace('_', '-')}: it has no default")
-        if len(given[field]) > 1:
-            raise InputError(f"{field} takes one value in a search, not {len(given[field])}")
+    for name in ("input_len", "output_len"):
+        if name not in given:
+            raise InputError(f"give --{name.replace('_', '-')}: it has no default")
+        if len(given[name]) > 1:
+            raise InputError(f"{name} takes one value in a search, not {len(given[name])}")
     readers = [catalog.system(one) for one in given.pop("prefill_system", ())]
     table = prices(price, [*systems, *readers])
-    goal = objective or ("cost" if table else "gpus")
-    if goal not in OBJECTIVES:
-        raise InputError(f"objective {goal!r} is not one of {', '.join(OBJECTIVES)}")
-    if goal == "cost" and table is None:
-        raise InputError("--objective cost needs a --price-per-gpu-hour")
+    asked_for = thrift or Thrift()
+    goal = _goal(objective, table, asked_for)
+    if goal in SAVING:
+        given = _own_prompts(given)
     wanted = load_of(load_)
     promise = Promise(ttft, tpot, ttft_share, tpot_share)
     most = wanted.peak * (1.0 + headroom)
@@ -297,16 +383,22 @@ def search_infer(
         own_model, systems, given, promise, known, most, within, readers,
         table if goal == "cost" else None,
     )  # fmt: skip
+
+    def fleet_of(engine: Engine, more: int = 0) -> Fleet:
+        whole = _fleet(engine, wanted, headroom, spare + more, table)
+        used = spent(engine, whole.count, wanted, asked_for.tariff.price)
+        return replace(whole, spent=used)
+
+    engines = found.engines
+    if goal in SAVING:
+        first = sorted((fleet_of(engine) for engine in engines), key=_rank("gpus"))[:MOST]
+        chosen = [fleet.engine for fleet in first]
+        limits = (None, *asked_for.limits)
+        engines = powered_engines(own_model, chosen, promise, known, limits)
     fleets, trials = offered(
-        [_fleet(engine, wanted, headroom, spare, table) for engine in found.engines],
-        lambda f: (
-            (f.cost or 0.0) if goal == "cost" else float(f.gpus),
-            float(f.gpus),
-            f.hours,
-            f.tpot,
-            f.ttft,
-        ),
-        lambda fleet, more: _fleet(fleet.engine, wanted, headroom, spare + more, table),
+        [fleet_of(engine) for engine in engines],
+        _rank(goal),
+        lambda fleet, more: fleet_of(fleet.engine, more),
         lambda fleet: trial(own_model, fleet, wanted.peak, promise, known, simulate or REQUESTS),
     )
     best = fleets[0]
@@ -330,7 +422,52 @@ def search_infer(
         fleets=fleets,
         contrast=contrast,
         trials=trials,
+        thrift=asked_for,
     )
+
+
+def _goal(objective: str | None, table: dict[str, float] | None, thrift: Thrift) -> str:
+    """What a search is for: what was asked, else cost where there is a price.
+
+    Raises InputError for what no search is for, and for money without a price.
+    """
+    goal = objective or ("cost" if table else "gpus")
+    if goal not in OBJECTIVES:
+        raise InputError(f"objective {goal!r} is not one of {', '.join(OBJECTIVES)}")
+    if goal == "cost" and table is None:
+        raise InputError("--objective cost needs a --price-per-gpu-hour")
+    if goal == "money" and table is None and thrift.tariff.price is None:
+        raise InputError("--objective money needs --price-per-kwh or --price-per-gpu-hour")
+    return goal
+
+
+def _own_prompts(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stated, with prompts read by the engines that decode.
+
+    Raises InputError where they are to be read apart.
+    """
+    wanted = given.get("prefill_workers")
+    if wanted is not None and wanted != (0,) and not (isinstance(wanted, tuple) and 0 in wanted):
+        raise InputError(
+            "power of prompts read on accelerators of their own is not predicted: leave "
+            "--prefill-workers at 0, or search by gpus or cost"
+        )
+    return {**given, "prefill_workers": (0,)}
+
+
+def _rank(goal: str) -> Callable[[Fleet], tuple[float, ...]]:
+    """The order of fleets: by what the search is for, then the fewest accelerators."""
+
+    def value(fleet: Fleet) -> float:
+        if goal == "cost":
+            return fleet.cost or 0.0
+        if fleet.spent is not None and goal == "energy":
+            return fleet.spent.energy
+        if fleet.spent is not None and goal == "money":
+            return (fleet.cost or 0.0) + (fleet.spent.money or 0.0)
+        return float(fleet.gpus)
+
+    return lambda f: (value(f), float(f.gpus), f.hours, f.tpot, f.ttft)
 
 
 def _fleet(
@@ -377,6 +514,11 @@ def asked(
     if ("rate" in own) == ("load" in own):
         raise InputError("give the load: --rate X, or --load TABLE.csv (hour, requests_per_s)")
     wanted = own.pop("load") if "load" in own else own.pop("rate")
+    saved: dict[str, Any] = {
+        name: own.pop(name) for name in ("power_limits", "price_per_kwh") if name in own
+    }
+    if "power_limits" in saved and own.get("objective") not in SAVING:
+        raise InputError(f"limits of power need --objective {' or '.join(SAVING)}")
     numbers = {name: _number(name, own.pop(name)) for name in NUMBERS if name in own}
     return search_infer(
         model,
@@ -392,6 +534,7 @@ def asked(
         simulate=int(numbers.pop("simulate", 0)),
         calibration=calibration,
         target=target,
+        thrift=thrift_of(saved),
         **own,
     )
 

@@ -18,12 +18,23 @@ from predictor.errors import InputError
 from predictor.power import KWH, Conditions, Tariff
 from predictor.records import dataclass
 from predictor.search import SearchResult
-from predictor.training import predict, step_power
+from predictor.training import pipeline_of, predict, step_power
+from reckon.verbs.pacing import MODES, paced
 
 MOST = 200
 """Plans of the least accelerators' time that are powered."""
 
+PACED = 10
+"""Plans of the least energy (or money) whose stages are given clocks of their own."""
+
 HOUR = 3600.0
+DAY = 24 * HOUR
+
+LADDER = (0.9, 0.8, 0.7, 0.6, 0.5)
+"""Shares of the accelerator's own limit that a front of time and energy tries."""
+
+SAME = 1e-6
+"""Energies that differ by less than this share are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,7 @@ class Frugal:
     power      of an accelerator, mean [W]
     energy     of all accelerators, of a sample [J]
     money      of a sample: energy at the meter, and accelerators by the hour; None without prices
+    saved      share of the energy that clocks of the stages save; None without them
     """
 
     position: int
@@ -44,6 +56,7 @@ class Frugal:
     power: float
     energy: float
     money: float | None
+    saved: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON writes it; every key carries its unit."""
@@ -54,6 +67,7 @@ class Frugal:
             "power_w": self.power,
             "energy_per_sample_j": self.energy,
             "money_per_sample": self.money,
+            "stage_clocks_saved_share": self.saved,
         }
 
 
@@ -64,20 +78,24 @@ class Thrift:
     limits     of power to try [W], beside the accelerator's own
     slower     share by which a step may be longer than the fastest that was found; None: any
     tariff     of energy
+    paced      'stage' or 'pass': clocks of the stages of the best plans; None: none
     """
 
     limits: tuple[float, ...] = ()
     slower: float | None = None
     tariff: Tariff = field(default_factory=Tariff)
+    paced: str | None = None
 
     def __post_init__(self) -> None:
         if self.slower is not None and not 0 <= self.slower < np.inf:
             raise InputError(f"slower {self.slower:g} must be at least 0 (0.05: 5 %)")
+        if self.paced not in (None, *MODES):
+            raise InputError(f"stage_clocks {self.paced!r} is not one of {', '.join(MODES)}")
 
 
 def thrift_of(stated: Mapping[str, Any]) -> Thrift:
     """What a request states: `power_limits` (a list, or text with commas), `slower`,
-    `price_per_kwh`.
+    `price_per_kwh`, `stage_clocks`.
 
     Raises InputError for what are no numbers above 0.
     """
@@ -99,26 +117,72 @@ def thrift_of(stated: Mapping[str, Any]) -> Thrift:
         limits=tuple(number("power limit", one) for one in texts),
         slower=None if slower is None else number("slower", slower),
         tariff=Tariff(price=None if price is None else number("price_per_kwh", price)),
+        paced=stated.get("stage_clocks"),
     )
 
 
-def powered_plans(
-    found: SearchResult, positions: Index, conditions: Conditions
-) -> tuple[Array, Array]:
-    """Step time [s] and mean power of an accelerator [W] of plans of a ranking, under conditions.
+@dataclass(frozen=True, slots=True, eq=False)
+class Powered:
+    """Plans of a ranking under limits of power; arrays of (limits, plans).
 
-    Raises InputError where the accelerator's power is not known or the conditions cannot be.
+    positions   of the plans in the ranking, (plans,)
+    limits      [W], (limits,); None: the accelerator's own
+    times       of a step [s]
+    powers      of an accelerator, mean [W]
+    energies    of all accelerators, of a sample [J]
     """
-    times, powers = np.empty(len(positions)), np.empty(len(positions))
+
+    positions: Index
+    limits: tuple[float | None, ...]
+    times: Array
+    powers: Array
+    energies: Array
+
+    def one(self, limit: int, at: int, money: Array | None = None) -> Frugal:
+        """One plan under one limit."""
+        return Frugal(
+            position=int(self.positions[at]),
+            limit=self.limits[limit],
+            step_time=float(self.times[limit, at]),
+            power=float(self.powers[limit, at]),
+            energy=float(self.energies[limit, at]),
+            money=None if money is None else float(money[limit, at]),
+        )
+
+    def front(self) -> list[Frugal]:
+        """Pareto front of step time and energy, fastest first."""
+        times, energies = self.times.ravel(), self.energies.ravel()
+        order = np.lexsort((energies, times))
+        least = np.minimum.accumulate(energies[order])
+        kept = order[np.append(True, least[1:] < least[:-1] * (1.0 - SAME))]
+        return [self.one(*divmod(int(at), len(self.positions))) for at in kept]
+
+
+def powered_plans(found: SearchResult, positions: Index, limits: Sequence[float | None]) -> Powered:
+    """Plans of a ranking under limits.
+
+    Raises InputError where the accelerator's power is not known or a limit cannot be.
+    """
+    times = np.empty((len(limits), len(positions)))
+    powers = np.empty_like(times)
     for number in np.unique(found.block[positions]):
         own = np.flatnonzero(found.block[positions] == number)
         plan = found.blocks[number].plan(found.row[positions[own]])
         batch = predict(found.model, found.cluster, plan, found.calibration)
         usual = step_power(batch, Conditions())
-        under = step_power(batch, conditions) if conditions.slows else usual
-        times[own] = batch.step_time * under.time / usual.time
-        powers[own] = under.mean
-    return times, powers
+        for row, limit in enumerate(limits):
+            under = usual if limit is None else step_power(batch, Conditions(limit=limit))
+            times[row, own] = batch.step_time * under.time / usual.time
+            powers[row, own] = under.mean
+    samples = np.asarray(found.column("global_batch", positions.tolist()), float)
+    energies = found.gpus[positions] * powers * times / samples
+    return Powered(positions, tuple(limits), times, powers, energies)
+
+
+def ladder(found: SearchResult) -> tuple[float | None, ...]:
+    """Limits that a front tries where none is named: the accelerator's own, and shares of it."""
+    whole = float(np.max(np.asarray(found.cluster.accelerator.power)))
+    return (None, *(round(share * whole) for share in LADDER))
 
 
 def frugal(found: SearchResult, thrift: Thrift, money: bool = False) -> list[Frugal]:
@@ -127,43 +191,55 @@ def frugal(found: SearchResult, thrift: Thrift, money: bool = False) -> list[Fru
     Raises InputError where nothing is within the deadline, or no price is stated for money.
     """
     positions = np.arange(min(MOST, len(found)))
-    samples = np.asarray(found.column("global_batch", positions.tolist()), float)
-    gpus = np.asarray(found.gpus[positions], float)
     fastest = float(found.step_time.min())
     if money and thrift.tariff.price is None and found.limits.price is None:
         raise InputError("the least money needs --price-per-kwh or --price-per-gpu-hour")
-    days = None
+    under = powered_plans(found, positions, (None, *thrift.limits))
+    samples = np.asarray(found.column("global_batch", positions.tolist()), float)
+    allowed = np.ones(under.times.shape, dtype=bool)
+    if thrift.slower is not None:
+        allowed &= under.times <= (1.0 + thrift.slower) * fastest * (1 + 1e-12)
     if found.limits.days is not None and found.limits.tokens is not None:
         length = np.asarray(found.column("seq_len", positions.tolist()), float)
-        days = found.limits.days * 24 * HOUR / (found.limits.tokens / (samples * length))
+        allowed &= under.times <= found.limits.days * DAY / (
+            found.limits.tokens / (samples * length)
+        )
+    spent = _money(found, thrift, under.energies, found.gpus[positions] * under.times / samples)
     best: dict[int, Frugal] = {}
-    for limit in (None, *thrift.limits):
-        times, powers = powered_plans(found, positions, Conditions(limit=limit))
-        allowed = np.ones(len(positions), dtype=bool)
-        if thrift.slower is not None:
-            allowed &= times <= (1.0 + thrift.slower) * fastest * (1 + 1e-12)
-        if days is not None:
-            allowed &= times <= days
-        joules = gpus * powers * times / samples
-        spent = _money(found, thrift, joules, gpus * times / samples)
-        for at in np.flatnonzero(allowed):
-            one = Frugal(
-                position=int(positions[at]),
-                limit=limit,
-                step_time=float(times[at]),
-                power=float(powers[at]),
-                energy=float(joules[at]),
-                money=None if spent is None else float(spent[at]),
-            )
-            before = best.get(one.position)
-            if before is None or _key(one, money) < _key(before, money):
-                best[one.position] = one
+    for row, at in zip(*np.nonzero(allowed), strict=True):
+        one = under.one(int(row), int(at), spent)
+        before = best.get(one.position)
+        if before is None or _key(one, money) < _key(before, money):
+            best[one.position] = one
     if not best:
         raise InputError(
             f"none of the {len(positions)} plans of the least accelerators' time is within the "
             "deadline; allow more, or search by time"
         )
-    return sorted(best.values(), key=lambda one: (_key(one, money), one.position))
+    order = sorted(best.values(), key=lambda one: (_key(one, money), one.position))
+    if thrift.paced is None:
+        return order
+    some = [_paced(found, one, thrift) for one in order[:PACED]]
+    return sorted([*some, *order[PACED:]], key=lambda one: (_key(one, money), one.position))
+
+
+def _paced(found: SearchResult, one: Frugal, thrift: Thrift) -> Frugal:
+    """A plan with clocks of its stages that cost it no time; itself without a pipeline, or where
+    its schedule cannot be played."""
+    plan = found.plan(one.position)
+    if float(plan.pp) < 2 or thrift.paced is None:
+        return one
+    alone = predict(found.model, found.cluster, plan, found.calibration)
+    try:
+        saved = paced(pipeline_of(alone, Conditions(limit=one.limit)), thrift.paced).saved
+    except InputError:
+        return one
+    energy = one.energy * (1.0 - saved)
+    money = one.money
+    if money is not None:
+        less = (one.energy - energy) / KWH * thrift.tariff.pue * (thrift.tariff.price or 0.0)
+        money -= less
+    return replace(one, energy=energy, power=one.power * (1.0 - saved), money=money, saved=saved)
 
 
 def _key(one: Frugal, money: bool) -> float:

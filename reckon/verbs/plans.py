@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,18 @@ from predictor.timing import Calibration
 from predictor.training import TrainingPrediction, complete_training, predict, vary
 from predictor.units import GB
 from predictor.variation import LEVELS, NONE
-from reckon.verbs.frugal import MOST, Frugal, Thrift, frugal, reordered, thrift_of
+from reckon.verbs.frugal import (
+    MOST,
+    Frugal,
+    Powered,
+    Thrift,
+    frugal,
+    ladder,
+    powered_plans,
+    reordered,
+    thrift_of,
+)
+from reckon.verbs.powering import interval
 from reckon.verbs.results import SCHEMA_VERSION, plain
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
@@ -61,7 +72,7 @@ P95 = LEVELS[1]
 SAVING = ("energy", "money")
 """Objectives that power the best plans."""
 
-THRIFT = ("power_limits", "slower", "price_per_kwh")
+THRIFT = ("power_limits", "slower", "price_per_kwh", "stage_clocks")
 """Keys of a search for them."""
 
 MOST_TIES = 200
@@ -94,11 +105,13 @@ class TrainingSearch:
 
     frugal   plans of the least energy or money, where that was asked for: the ranking begins with
              them
+    limits   of power that were named
     """
 
     result: SearchResult
     own: Own | None = None
     frugal: tuple[Frugal, ...] = ()
+    limits: tuple[float, ...] = ()
 
     @property
     def plans(self) -> list[dict[str, Any]]:
@@ -146,8 +159,31 @@ class TrainingSearch:
             order = order[np.unique(np.linspace(0, len(order) - 1, most).round().astype(int))]
         return [int(position) for position in order]
 
-    def entry(self, position: int, against: Ratio | None = None) -> dict[str, Any]:
-        """One plan with its figures, as `--json` writes it."""
+    def drawn(self, positions: Sequence[int]) -> Powered | None:
+        """What plans draw under the accelerator's own limit; None where that is not known."""
+        try:
+            return powered_plans(self.result, np.asarray(positions, dtype=np.intp), (None,))
+        except InputError:
+            return None
+
+    @cached_property
+    def saving(self) -> tuple[Frugal, ...]:
+        """Pareto front of step time and energy of the best plans under limits of power (those that
+        were named, else a ladder of them), fastest first; empty where power is not known."""
+        positions = np.arange(min(MOST, len(self.result)))
+        try:
+            limits = (None, *self.limits) if self.limits else ladder(self.result)
+            return tuple(powered_plans(self.result, positions, limits).front())
+        except InputError:
+            return ()
+
+    def entry(
+        self, position: int, against: Ratio | None = None, drawn: tuple[float, float] | None = None
+    ) -> dict[str, Any]:
+        """One plan with its figures, as `--json` writes it.
+
+        drawn   mean power of an accelerator [W], energy of all for a sample [J]; None: not known
+        """
         found = self.result
         against = against or self.ratios([position])[0]
         plan, time = found.mapping(position), float(found.step_time[position])
@@ -169,12 +205,28 @@ class TrainingSearch:
             "gpu_seconds_per_step": time * float(found.gpus[position]),
             "training_days": None if days is None else float(days[0]),
             "cost": None if cost is None else float(cost[0]),
+            "power": None
+            if drawn is None
+            else {
+                "power_w": interval(drawn[0], self._power_sigma),
+                "energy_per_sample_j": interval(drawn[1], self._power_sigma),
+            },
         }
 
+    @cached_property
+    def _power_sigma(self) -> float:
+        """Log-standard-deviation of a power of the accelerator."""
+        known = catalog.power_constants(self.result.cluster.accelerator)
+        return float(np.max(np.asarray(known.sigma)))
+
     def entries(self, positions: list[int]) -> list[dict[str, Any]]:
-        """Several of them."""
-        pairs = zip(positions, self.ratios(positions), strict=True)
-        return [self.entry(at, own) for at, own in pairs]
+        """Several of them, with what they draw."""
+        drawn, ratios = self.drawn(positions), self.ratios(positions)
+        powers: list[tuple[float, float] | None] = [None] * len(positions)
+        if drawn is not None:
+            powers = list(zip(drawn.powers[0].tolist(), drawn.energies[0].tolist(), strict=True))
+        rows = zip(positions, ratios, powers, strict=True)
+        return [self.entry(*row) for row in rows]
 
     def to_dict(self, top: int = 20) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
@@ -199,6 +251,9 @@ class TrainingSearch:
             "breakdown_s": dict(self.winner.breakdown),
             "ties": [at + 1 for at, _ in self.ties],
             "frontier": self.entries(self.front()),
+            "energy_frontier": [
+                {**one.to_dict(), "plan": found.mapping(one.position)} for one in self.saving
+            ],
             "alternatives": [
                 {
                     "field": one.field,
@@ -250,8 +305,10 @@ class TrainingSearch:
         entries = self.entries(list(range(min(top, len(self.result)))))
         rows = []
         for entry in entries:
-            own = {k: v for k, v in entry.items() if not isinstance(v, dict)}
-            rows.append({**own, **entry["plan"], "step_time_s": entry["step_time_s"]["value"]})
+            own = {k: v for k, v in entry.items() if k != "power" and not isinstance(v, dict)}
+            power = {name: each["value"] for name, each in (entry["power"] or {}).items()}
+            step = {"step_time_s": entry["step_time_s"]["value"]}
+            rows.append({**own, **entry["plan"], **step, **power})
         return pd.DataFrame(rows)
 
 
@@ -313,7 +370,7 @@ def search(
     )
     result, kept = _saving(result, thrift or Thrift(), goal) if saving else (result, ())
     own = None if compare is None else hold_against(result, stated, compare)
-    return TrainingSearch(result, own, kept)
+    return TrainingSearch(result, own, kept, () if thrift is None else thrift.limits)
 
 
 def _aimed(
@@ -423,7 +480,9 @@ def asked(
     if own := {name: rest.pop(name) for name in THRIFT if name in rest}:
         if options.get("objective") not in SAVING:
             names = " or ".join(SAVING)
-            raise InputError(f"limits of power and a deadline need --objective {names}")
+            raise InputError(
+                f"limits of power, clocks of stages and a deadline need --objective {names}"
+            )
         options["thrift"] = thrift_of(own)
     cluster = complete_cluster(Filler(spec.to_dict()))
     return search(model, cluster, rest, calibration, **options)

@@ -26,6 +26,15 @@ MEGAJOULE = 1e6
 YEAR = 8766.0
 
 
+def interval(value: float, sigma: float) -> dict[str, float]:
+    """80 % interval of a power or an energy, as JSON writes it.
+
+    sigma   log-standard-deviation
+    """
+    reach = float(np.exp(NORMAL * sigma))
+    return {"value": value, "low": value / reach, "high": value * reach}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerResult:
     """Power of one prediction; `index` is its place in the batch it was computed in.
@@ -55,8 +64,7 @@ class PowerResult:
     def _interval(self, value: float) -> dict[str, float]:
         """80 % interval; energies and powers are as uncertain as the constants, peaks are held by
         the limit."""
-        reach = float(np.exp(NORMAL * self.under.sigma))
-        return {"value": value, "low": value / reach, "high": value * reach}
+        return interval(value, self.under.sigma)
 
     @property
     def mean(self) -> float:

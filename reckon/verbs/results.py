@@ -36,6 +36,7 @@ from predictor.training import (
 )
 from predictor.units import GB
 from predictor.variation import NONE, Profile
+from reckon.verbs.pacing import Paced
 from reckon.verbs.powering import Drawn, PowerResult
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class Varied:
 class Prediction:
     """The prediction for one request; `index` is its place in the batch it was computed in,
     `varied` what varies of that batch, if that was asked, `powered` what it draws, `dealt` what the
-    stages or replicas of several systems do."""
+    stages or replicas of several systems do, `paced` clocks of the stages, where those were asked
+    for."""
 
     request: TrainingRequest
     batch: TrainingPrediction
@@ -113,6 +115,7 @@ class Prediction:
     varied: Varied | None = None
     powered: Drawn[Any] | None = None
     dealt: Dealt | None = None
+    paced: Paced | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -122,6 +125,8 @@ class Prediction:
     def power(self) -> PowerResult | None:
         """What the step draws, costs and heats; None where the accelerator's power is unknown."""
         under = None if self.powered is None else self.powered.found
+        if self.paced is not None:
+            under = self.paced.after
         if under is None:
             return None
         request, step = self.request, self._at(self.batch.step_time)
@@ -142,7 +147,8 @@ class Prediction:
         power = self.power
         if power is None:
             return None
-        return {**power.to_dict(), "run": self.run_energy}
+        clocks = {} if self.paced is None else {"stage_clocks": self.paced.to_dict()}
+        return {**power.to_dict(), **clocks, "run": self.run_energy}
 
     @property
     def run_energy(self) -> dict[str, float] | None:

@@ -21,10 +21,13 @@ from predictor.training import (
     TrainingRequest,
     complete_training,
     dealt_step,
+    delayed,
     limited,
+    pipeline_of,
     predict,
     step_power,
 )
+from reckon.verbs.pacing import paced
 from reckon.verbs.powering import powered
 from reckon.verbs.results import Prediction, Varied
 
@@ -64,9 +67,20 @@ def predict_train(
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
     if request.uneven:
         return _unlike(request, known)
-    found = predict(request.model, request.cluster, request.plan, known)
-    found, under = powered(found, request.conditions, step_power, limited)
-    return Prediction(request, found, varied=Varied.of(found, request.variation), powered=under)
+    return _single(request, known)
+
+
+def _single(request: TrainingRequest, calibration: Calibration) -> Prediction:
+    """Predict one request by itself."""
+    conditions = request.conditions
+    alone = predict(request.model, request.cluster, request.plan, calibration)
+    found, under = powered(alone, conditions, step_power, limited)
+    clocks = None
+    if conditions.paced is not None:
+        clocks = paced(pipeline_of(alone, conditions), conditions.paced, conditions.slack)
+        found = delayed(found, clocks.later)
+    varied = Varied.of(found, request.variation)
+    return Prediction(request, found, varied=varied, powered=under, paced=clocks)
 
 
 Q = TypeVar("Q")
@@ -185,6 +199,8 @@ def by_conditions(requests: Sequence[_Conditioned]) -> dict[Conditions, list[int
 
 def _unlike(request: TrainingRequest, calibration: Calibration) -> Prediction:
     """Predict a request whose stages or replicas are unlike."""
+    if request.conditions.paced is not None:
+        raise InputError("clocks by stage are of one kind of stage, not of stages dealt unequally")
     found, dealt = dealt_step(request, calibration)
     return Prediction(request, found, dealt=dealt)
 
@@ -196,6 +212,9 @@ def _together(requests: list[TrainingRequest], calibration: Calibration) -> list
         for position, request in enumerate(requests)
         if request.uneven
     }
+    for position, request in enumerate(requests):
+        if position not in found and request.conditions.paced is not None:
+            found[position] = _single(request, calibration)
     alike = [position for position in range(len(requests)) if position not in found]
     grouped = by_conditions([requests[position] for position in alike])
     for conditions, places in grouped.items():

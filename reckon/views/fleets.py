@@ -6,6 +6,7 @@ import math
 
 from predictor.search import engine_brief
 from predictor.units import GIB
+from reckon.verbs.finalists import Fleet
 from reckon.verbs.fleets import InferenceSearch
 from reckon.views.terminal import four, grid, seconds, strong
 
@@ -38,7 +39,10 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     )
     priced = found.fleets[0].cost is not None
     rows = []
-    for number, fleet in enumerate(found.fleets[:top], start=1):
+    fleets = found.shown(top)
+    powered = any(fleet.spent is not None for fleet in fleets)
+    held = any(fleet.engine.limit is not None for fleet in fleets)
+    for number, fleet in enumerate(fleets, start=1):
         engine = fleet.engine
         rows.append(
             [
@@ -52,6 +56,8 @@ def show_inference(found: InferenceSearch, top: int) -> None:
                 four(engine.rate),
                 f"{engine.running:.0f}",
                 f"{engine.memory / GIB:.1f}",
+                *([_limit(engine.limit)] if held else []),
+                *(_spent(fleet, found.output_len) if powered else []),
                 *([f"{fleet.cost:,.2f}"] if fleet.cost is not None else []),
                 *([f"{fleet.hours:,.0f}"] if varying else []),
                 *(
@@ -62,7 +68,9 @@ def show_inference(found: InferenceSearch, top: int) -> None:
             ]
         )
     columns = ["#", "accelerator", "engine", "GPUs", "engines", "TTFT", "TPOT", "req/s", "running"]
-    columns += ["GiB", *(["cost/h"] if priced else []), *(["GPU-h scaled"] if varying else [])]
+    columns += ["GiB", *(["limit W"] if held else [])]
+    columns += ["W", "J/token"] if powered else []
+    columns += [*(["cost/h"] if priced else []), *(["GPU-h scaled"] if varying else [])]
     columns += ["cost/h scaled"] if varying and priced else []
     print(grid(columns, rows, left=3))
     shares = f"{promise.ttft_share:.0%} and {promise.tpot_share:.0%}"
@@ -76,7 +84,38 @@ def show_inference(found: InferenceSearch, top: int) -> None:
         for gain, slow, engine in front[::step]
     ]
     print(grid(["output tok/s/GPU", "TPOT", "accelerator", "engine"], table, left=0))
+    if found.saving:
+        print(f"\n{_saving(found)}")
     print(f"\n{_served(found)}")
+
+
+def _limit(watts: float | None) -> str:
+    return "own" if watts is None else f"{watts:g}"
+
+
+def _saving(found: InferenceSearch) -> str:
+    """The Pareto front of time per token and energy per token."""
+    front = found.saving
+    step = max(1, math.ceil(len(front) / FRONT))
+    rows = [
+        [
+            seconds(one.tpot),
+            four(one.energy),
+            _limit(one.engine.limit),
+            four(one.rate),
+            one.engine.cluster.machines,
+            engine_brief(one.engine.plan),
+        ]
+        for one in front[::step]
+    ]
+    names = ["TPOT", "J/token", "limit W", "req/s", "accelerator", "engine"]
+    return f"{strong('energy against latency')}\n{grid(names, rows, left=0)}"
+
+
+def _spent(fleet: Fleet, tokens: float) -> list[str]:
+    """Watts of an accelerator at the peak, and energy of an output token."""
+    own = fleet.spent
+    return ["", ""] if own is None else [f"{own.power:.0f}", four(own.energy / tokens)]
 
 
 def _served(found: InferenceSearch) -> str:

@@ -111,12 +111,35 @@ def frugal_table(found: TrainingSearch, top: int) -> str:
                 four(one.energy / 1e3),
                 f"{one.energy / first.energy - 1:+.1%}",
                 "" if one.money is None else four(one.money),
+                "" if one.saved is None else f"{one.saved:.1%}",
             ]
         )
     names = ["#", "least energy or money", "limit W", "step s", "over the fastest", "W",
-             "kJ/sample", "", "money/sample"]  # fmt: skip
-    shown = len(names) if first.money is not None else len(names) - 1
-    return grid(names[:shown], [row[:shown] for row in rows], left=2)
+             "kJ/sample", "", "money/sample", "by clocks"]  # fmt: skip
+    told = (first.money is not None, any(one.saved is not None for one in found.frugal))
+    shown = [*range(len(names) - 2), *(len(names) - 2 + at for at in (0, 1) if told[at])]
+    return grid([names[at] for at in shown], [[row[at] for at in shown] for row in rows], left=2)
+
+
+def saving_table(found: TrainingSearch) -> str:
+    """The Pareto front of step time and energy, evenly."""
+    front = found.saving
+    step = max(1, -(-len(front) // FRONT))
+    rows = [
+        [
+            str(one.position + 1),
+            brief(found.result.plan(one.position)),
+            "own" if one.limit is None else f"{one.limit:g}",
+            four(one.step_time),
+            f"{one.step_time / front[0].step_time - 1:+.1%}",
+            f"{one.power:.0f}",
+            four(one.energy / 1e3),
+            f"{one.energy / front[0].energy - 1:+.1%}",
+        ]
+        for one in front[::step]
+    ]
+    names = ["#", "plan", "limit W", "step s", "", "W", "kJ/sample", ""]
+    return grid(names, rows, left=2)
 
 
 def show_training(found: TrainingSearch, top: int) -> None:
@@ -146,6 +169,9 @@ def show_training(found: TrainingSearch, top: int) -> None:
         print(strong(f"{title}, {len(front)} shown)" if len(front) < len(result.frontier)
                      else f"{title})"))  # fmt: skip
         print(table(found, front))
+    if len(found.saving) > 1:
+        print(strong(f"Pareto front of step time and energy, {len(found.saving)} points"))
+        print(saving_table(found), end="\n\n")
     if found.own is not None:
         _own(found)
     show_assumed(result.assumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reckon.verbs.pacing import Paced
 from reckon.verbs.powering import PowerResult
 from reckon.views.terminal import grid
 
@@ -14,10 +15,13 @@ def energy_text(joules: float) -> str:
     return f"{joules:.3g} J"
 
 
-def show_power(power: PowerResult | None, kwh: dict[str, float] | None = None) -> None:
+def show_power(
+    power: PowerResult | None, kwh: dict[str, float] | None = None, paced: Paced | None = None
+) -> None:
     """Print what is drawn, the phases, heat by position, and what energy costs.
 
-    kwh   costs of a whole run, where there is a budget
+    kwh     costs of a whole run, where there is a budget
+    paced   clocks of the stages of a pipeline, where those were asked for
     """
     if power is None:
         return
@@ -48,8 +52,18 @@ def show_power(power: PowerResult | None, kwh: dict[str, float] | None = None) -
     ]
     if kwh:
         rows.append(["whole", _costs(kwh)])
+    if paced is not None:
+        rows.append(["clocks of stages", _paced(paced)])
     print()
     print(grid(["", ""], rows, left=2))
+
+
+def _paced(found: Paced) -> str:
+    """The clocks of the stages and what they save, in a line."""
+    stages = "/".join(f"{one:.2f}" for one in found.clocks)
+    each = "mean of its passes" if found.mode == "pass" else "one for a stage"
+    later = f", {found.later:.3g} s longer" if found.later > 1e-6 * found.lasts else ""
+    return f"save {found.saved:.1%} of the energy{later}: {stages} of the highest, {each}"
 
 
 def _costs(costs: dict[str, float]) -> str:

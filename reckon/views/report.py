@@ -43,6 +43,8 @@ def write_training(path: Path, found: TrainingSearch, top: int = 10, command: st
     shown = list(range(min(top, len(result))))
     differing = _differing(found)
     charts = [_front(found), _order(found, shown), *_apart(found, differing)]
+    if found.saving:
+        charts.insert(2, _energy(found))
     if result.machines.name != NONE:
         charts += variation.pictures(found)
     lead = (
@@ -99,6 +101,30 @@ def _front(found: TrainingSearch) -> Chart:
         **marked("y", capacity, "capacity"),
     }
     return Chart("Step time against memory", data, layout)
+
+
+def _energy(found: TrainingSearch) -> Chart:
+    """Step time against energy: the Pareto front of plans under limits of power."""
+    front, result = found.saving, found.result
+    told = [
+        f"{brief(result.plan(one.position))}, "
+        + ("own limit" if one.limit is None else f"{one.limit:g} W")
+        for one in front
+    ]
+    data = [
+        {"type": "scatter", "mode": "lines+markers", "name": "front",
+         "x": [one.step_time for one in front], "y": [one.energy / 1e3 for one in front],
+         "line": {"shape": "hv", "color": COLOURS[0]}, "marker": {"size": 7},
+         "text": told, "hovertemplate": "%{x:.4g} s, %{y:.4g} kJ<br>%{text}<extra></extra>"}
+    ]  # fmt: skip
+    layout = {
+        "height": 380,
+        "xaxis": {"title": {"text": "step time, s"}},
+        "yaxis": {"title": {"text": "energy of a sample, kJ"}},
+        "showlegend": False,
+    }
+    note = "The best plans, each under its own and lower limits of power."
+    return Chart("Step time against energy", data, layout, note)
 
 
 def _order(found: TrainingSearch, shown: Sequence[int]) -> Chart:
@@ -209,7 +235,7 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10, command: 
 
     Raises InputError where the file cannot be written.
     """
-    fleets = found.fleets[:top]
+    fleets = found.shown(top)
     labels = [
         f"{n}: {f.count} x {engine_brief(f.engine.plan)}, {f.engine.cluster.accelerator.name}"
         for n, f in enumerate(fleets, start=1)
@@ -217,14 +243,19 @@ def write_inference(path: Path, found: InferenceSearch, top: int = 10, command: 
     charts = [_curves(found), _held(found, fleets, labels)]
     if len({fleet.gpus for fleet in fleets}) > 1:
         charts.insert(1, _bars("Fleets", labels, {"GPUs": [float(f.gpus) for f in fleets]}, "GPUs"))
+    if found.saving:
+        charts.append(_saving(found))
     if len(found.load.rates) > 1:
         charts.append(_load(found))
     rows = [
-        [label, fleet.gpus, seconds(fleet.ttft), seconds(fleet.tpot)]
+        [label, fleet.gpus, seconds(fleet.ttft), seconds(fleet.tpot),
+         "" if fleet.spent is None else f"{fleet.spent.power:.0f}",
+         "" if fleet.spent is None else four(fleet.spent.energy / found.output_len)]
         for label, fleet in zip(labels, fleets, strict=True)
-    ]
+    ]  # fmt: skip
     share = f"{found.promise.tpot_share:.0%} of requests"
-    listed = table(["fleet", "GPUs", "first token", f"per token ({share})"], rows)
+    names = ["fleet", "GPUs", "first token", f"per token ({share})", "W per GPU", "J per token"]
+    listed = table(names, rows)
     write_page(
         path,
         f"Fleets for {found.model.name}",
@@ -274,6 +305,29 @@ def _curves(found: InferenceSearch) -> Chart:
                  "x1": 1e3 * found.promise.tpot}  # fmt: skip
         layout |= {**promised, "shapes": [shape]}
     return Chart("Throughput against latency", data, layout)
+
+
+def _saving(found: InferenceSearch) -> Chart:
+    """Time against energy per token: the front of the best engines under limits of power."""
+    front = found.saving
+    told = [
+        f"{engine_brief(one.engine.plan)} on {one.engine.cluster.accelerator.name}, "
+        + ("own limit" if one.engine.limit is None else f"{one.engine.limit:g} W")
+        for one in front
+    ]
+    data = [
+        {"type": "scatter", "mode": "lines+markers", "name": "front",
+         "x": [1e3 * one.tpot for one in front], "y": [one.energy for one in front],
+         "line": {"shape": "hv", "color": COLOURS[0]}, "marker": {"size": 7}, "text": told,
+         "hovertemplate": "%{x:.3g} ms, %{y:.4g} J<br>%{text}<extra></extra>"}
+    ]  # fmt: skip
+    layout = {
+        "height": 380,
+        "xaxis": {"title": {"text": "time per token, ms"}, "type": "log", "dtick": "D2"},
+        "yaxis": {"title": {"text": "energy of a token, J"}, "type": "log"},
+        "showlegend": False,
+    }
+    return Chart("Time against energy per token", data, layout)
 
 
 def _held(found: InferenceSearch, fleets: Sequence[Any], labels: Sequence[str]) -> Chart:

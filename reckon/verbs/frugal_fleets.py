@@ -1,0 +1,193 @@
+"""The least energy, or money, of a search for fleets: its best engines under limits of power,
+within the promise.
+
+A lower limit slows passes over prompts and passes that decode, each as far as processors bound it:
+an engine carries less within the promise, and a fleet may need more of them. Engines whose prompts
+are read apart are left out: what they draw is not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from predictor.arrays import Array, kind, stack
+from predictor.catalog import power_constants, power_laws
+from predictor.errors import InputError
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.power import KWH, Conditions
+from predictor.records import dataclass
+from predictor.search import Engine
+from predictor.serving import Promise, capacity
+from predictor.timing import Calibration, EngineParameters
+from reckon.verbs.loads import Load
+
+SAME = 1e-6
+"""Energies that differ by less than this share are one."""
+
+
+def powered_engines(
+    model: Model,
+    engines: Sequence[Engine],
+    promise: Promise,
+    calibration: Calibration,
+    limits: Sequence[float | None] = (None,),
+) -> list[Engine]:
+    """Engines under limits of power, with what they draw: those that keep the promise under them.
+
+    Raises InputError where the power of an accelerator is not known, and for a limit that none of
+    the accelerators takes.
+    """
+    groups: dict[Any, list[Engine]] = {}
+    for engine in engines:
+        if not engine.apart:
+            groups.setdefault((id(engine.cluster), kind(engine.plan)), []).append(engine)
+    found: list[Engine] = []
+    refused: dict[float, InputError] = {}
+    held: set[float] = set()
+    for own in groups.values():
+        plans = stack([engine.plan for engine in own])
+        for limit in limits:
+            try:
+                found += _under(model, own, plans, promise, calibration, limit)
+            except InputError as error:
+                if limit is None:
+                    raise
+                refused[limit] = error
+            else:
+                held.update(() if limit is None else (limit,))
+    for limit in refused:
+        if limit not in held:
+            raise refused[limit]
+    return found
+
+
+def _under(
+    model: Model,
+    engines: list[Engine],
+    plans: ServingPlan,
+    promise: Promise,
+    calibration: Calibration,
+    limit: float | None,
+) -> list[Engine]:
+    """Engines of one cluster and kind under one limit."""
+    cluster = engines[0].cluster
+    told = capacity(model, cluster, plans, calibration, promise, Conditions(limit=limit))
+    best, kept = told.best(promise), told.kept(promise).any(axis=1)
+    drawn = told.drawn
+    if drawn is None:
+        return []
+    return [
+        replace(
+            engine,
+            rate=float(told.rate[row, best[row]]),
+            ttft=float(told.ttft[row, best[row]]),
+            tpot=float(told.tpot[row, best[row]]),
+            running=float(told.running[row, best[row]]),
+            used=float(told.used[row, best[row]]),
+            curve=(told.rate[row], told.ttft[row], told.tpot[row]),
+            limit=limit,
+            drawn=replace(
+                drawn,
+                power=drawn.power[row],
+                prompts=drawn.prompts[row],
+                passes=drawn.passes[row],
+            ),
+        )
+        for row, engine in enumerate(engines)
+        if kept[row]
+    ]
+
+
+def watts_at(engine: Engine, rates: Array) -> Array | None:
+    """Mean power of an accelerator of an engine at rates of requests [W]; None where unknown.
+
+    Below the load at which one request runs at a time it waits awake for the rest.
+    """
+    if engine.drawn is None:
+        return None
+    awake = float(np.max(np.asarray(power_constants(engine.cluster.accelerator).awake)))
+    known = np.append(0.0, engine.curve[0]), np.append(awake, engine.drawn.power)
+    return np.interp(rates, *known)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a fleet that stays through a load's hours takes.
+
+    power    of an accelerator at the peak [W]
+    energy   of all accelerators, of a request [J]
+    money    of its energy at the meter, an hour; None without a price
+    """
+
+    power: float
+    energy: float
+    money: float | None
+
+
+def spent(engine: Engine, count: int, load: Load, price: float | None) -> Spent | None:
+    """What `count` engines take for a load, each its share of it; None where unknown.
+
+    price   of a kWh
+    """
+    watts = watts_at(engine, load.rates / count)
+    if watts is None:
+        return None
+    whole = watts * count * engine.gpus
+    hourly = None
+    if price is not None:
+        hourly = float(np.mean(whole)) * 3600.0 / KWH * power_laws()["pue"] * price
+    peak = float(watts[int(np.argmax(load.rates))])
+    return Spent(peak, float(np.sum(whole) / np.sum(load.rates)), hourly)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """A point of the front of time and energy: time per token at the promised share [s], energy of
+    all accelerators for an output token [J], the engine and its load [requests/s]."""
+
+    tpot: float
+    energy: float
+    engine: Engine
+    rate: float
+
+
+def energy_front(engines: Sequence[Engine], output_len: float) -> list[Point]:
+    """Pareto front of time per token and energy per token over engines, limits and loads, fastest
+    first."""
+    points = []
+    for engine in engines:
+        if engine.drawn is None:
+            continue
+        rate, _, tpot = engine.curve
+        joules = engine.drawn.power * engine.gpus / np.maximum(rate * output_len, 1e-300)
+        for at in np.flatnonzero(np.isfinite(tpot) & (rate > 0)):
+            points.append(Point(float(tpot[at]), float(joules[at]), engine, float(rate[at])))
+    points.sort(key=lambda one: (one.tpot, one.energy))
+    kept: list[Point] = []
+    for one in points:
+        if not kept or one.energy < kept[-1].energy * (1.0 - SAME):
+            kept.append(one)
+    return kept
+
+
+def as_limited(engine: Engine, rate: float, calibration: Calibration) -> Calibration:
+    """The calibration with passes as much longer as the engine's limit makes them at a rate: by
+    it requests are served one by one."""
+    if engine.limit is None or engine.drawn is None:
+        return calibration
+    loads = engine.curve[0]
+    prompts = float(np.interp(rate, loads, engine.drawn.prompts))
+    passes = float(np.interp(rate, loads, engine.drawn.passes))
+
+    def slowed(own: EngineParameters) -> EngineParameters:
+        return replace(own, prefill=own.prefill * prompts, decode=own.decode * passes)
+
+    known: Mapping[str, EngineParameters] = calibration.serving.engines
+    names = {**known, "neutral": known.get("neutral", EngineParameters())}
+    engines = {name: slowed(own) for name, own in names.items()}
+    return replace(calibration, serving=replace(calibration.serving, engines=engines))

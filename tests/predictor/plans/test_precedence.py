@@ -1,0 +1,23 @@
+"""What waits for what is what the schedule plays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.plans import SCHEDULES, precedence, timeline
+
+
+@pytest.mark.parametrize("hop", [(0.0, 0.0), (0.3, 0.1)])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_longest_path_is_the_time_of_the_schedule(name: str, hop: tuple[float, float]) -> None:
+    """Any stages, any links, event by event."""
+    draw = np.random.default_rng(7)
+    several = {"v": (2,), "both": (1,)}.get(SCHEDULES[name].fold, (1, 2))
+    for vpp in several if SCHEDULES[name].chunks else (1,):
+        for pp, m in ((2, 4), (4, 8)):
+            passes = [draw.uniform(0.5, 2.0, pp).tolist() for _ in range(3)]
+            own = precedence(name, pp, m, vpp)
+            ends = own.ends(own.durations(passes, hop[0]), hop[1])
+            assert ends.max() == pytest.approx(timeline(name, *passes, m, vpp, *hop)[-1].end)
+            assert (own.before < own.after).all()

@@ -1,0 +1,125 @@
+"""Searches for fleets of the least energy or money: what they promise is what a prediction says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import reckon
+from predictor.errors import InputError
+from reckon.verbs.fleets import InferenceSearch, asked
+
+SPACE = {
+    "model": "llama3-8b", "system": "dgx-h100", "rate": 40, "input_len": 512, "output_len": 128,
+    "tpot_ms": 30, "ttft_ms": 2000, "tp": [1, 2, 4], "pp": 1, "simulate": 300,
+}  # fmt: skip
+
+
+def found(**more: Any) -> InferenceSearch:
+    """A small space, by energy unless said otherwise."""
+    return asked({**SPACE, "objective": "energy", **more}, "kernels-only")
+
+
+@pytest.fixture(scope="module")
+def saving() -> InferenceSearch:
+    return found(power_limits="500,350")
+
+
+def test_the_energy_is_that_of_the_prediction_at_the_engines_share(saving: InferenceSearch) -> None:
+    """Engines by themselves, at their share of the load, under their limit."""
+    for fleet in saving.fleets[:3]:
+        fields = {
+            "tp": float(fleet.engine.plan.tp), "input_len": 512, "output_len": 128,
+            "rate": 40 / fleet.count, "power_limit": fleet.engine.limit,
+        }  # fmt: skip
+        one = reckon.predict_infer(
+            "llama3-8b",
+            "dgx-h100",
+            {name: value for name, value in fields.items() if value is not None},
+            "kernels-only",
+        )
+        assert fleet.spent is not None
+        assert one.power is not None
+        assert fleet.spent.power == pytest.approx(one.power.mean, rel=0.03)
+        hand = fleet.gpus * fleet.spent.power / 40
+        assert fleet.spent.energy == pytest.approx(hand)
+
+
+def test_they_are_ranked_by_energy_and_keep_the_promise(saving: InferenceSearch) -> None:
+    energies = [fleet.spent.energy for fleet in saving.fleets if fleet.spent is not None]
+    assert len(energies) == len(saving.fleets)
+    assert energies == sorted(energies)
+    assert {fleet.engine.limit for fleet in saving.fleets} == {None, 500.0, 350.0}
+    for fleet in saving.fleets:
+        assert fleet.tpot <= 0.03
+        assert fleet.ttft <= 2.0
+        assert not fleet.engine.apart
+    assert not saving.simulated.broken
+
+
+def test_a_lower_limit_carries_no_more(saving: InferenceSearch) -> None:
+    """Of one layout: less power at any load, at most the same rate within the promise."""
+    for tp in (1.0, 2.0, 4.0):
+        own = {f.engine.limit: f.engine for f in saving.fleets if float(f.engine.plan.tp) == tp}
+        rates = [own[limit].rate for limit in (None, 500.0, 350.0) if limit in own]
+        assert rates == sorted(rates, reverse=True)
+        for limit, engine in own.items():
+            assert engine.drawn is not None
+            assert engine.drawn.power.max() <= (limit or 700.0)
+            assert (engine.drawn.passes >= 1.0 - 1e-9).all()
+
+
+def test_the_front_gives_time_for_energy(saving: InferenceSearch) -> None:
+    front = saving.saving
+    assert len(front) > 3
+    assert [one.tpot for one in front] == sorted(one.tpot for one in front)
+    assert [one.energy for one in front] == sorted((one.energy for one in front), reverse=True)
+
+
+def test_money_weighs_energy_against_hours() -> None:
+    """Dear energy asks for what energy asks for, dear accelerators for the fewest of them."""
+    both = {"objective": "money", "power_limits": [500, 350], "simulate": 100}
+    energy = found(**both, price_per_kwh=1e6, price_per_gpu_hour=1e-6).fleets[0]
+    hours = found(**both, price_per_kwh=1e-6, price_per_gpu_hour=1e6).fleets[0]
+    assert energy.spent is not None
+    assert hours.spent is not None
+    assert energy.spent.energy <= hours.spent.energy
+    assert hours.gpus <= energy.gpus
+
+
+def test_every_search_tells_power(cli: Any) -> None:
+    line = (
+        "plan infer --model llama3-8b --system dgx-h100 --rate 5 --input-len 512 --output-len 64 "
+        "--tp 1,2 --pp 1 --simulate 100 --top 2 --json -"
+    )
+    status, out, _ = cli(*line.split())
+    told = json.loads(out)
+    assert status == 0
+    own = [fleet for fleet in told["fleets"] if fleet["plan"]["prefill_workers"] == 0]
+    assert own
+    for fleet in own:
+        power = fleet["power"]
+        assert 100 < power["power_w"]["low"] < power["power_w"]["value"] < 700
+        each = power["energy_per_request_j"]["value"]
+        assert power["energy_per_token_j"]["value"] == pytest.approx(each / 64)
+    energies = [one["energy_per_token_j"] for one in told["energy_frontier"]]
+    assert energies == sorted(energies, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        ({"power_limits": "600,x"}, "power limit x must be a number"),
+        ({"power_limits": "20"}, "--power-limit 20 W"),
+        ({"price_per_kwh": 0}, "price_per_kwh 0"),
+        ({"objective": "money"}, "needs --price-per-kwh or"),
+        ({"objective": "gpus", "power_limits": "500"}, "need --objective energy or money"),
+        ({"prefill_workers": 2}, "prompts read on accelerators of their own"),
+    ],
+)
+def test_what_cannot_be_is_one_line(stated: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        found(tp=1, **stated)
+    assert "\n" not in str(error.value)

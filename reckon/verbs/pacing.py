@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Index
 from predictor.errors import InputError
 from predictor.power import CLOCKS, Powered, sensible
 from predictor.records import dataclass
@@ -79,8 +79,8 @@ class _Options:
     energy   of all of them beyond waiting [J], (options,)
     """
 
-    clocks: Array
-    pieces: Array
+    clocks: Index
+    pieces: Index
     times: Array
     energy: Array
 
@@ -98,14 +98,14 @@ def _options(own: Pipeline, mode: str) -> list[_Options]:
     else:
         groups = [np.array([at]) for at in range(len(real))]
     found = []
-    known: dict[bytes, Array] = {}
+    known: dict[bytes, Index] = {}
     for group in groups:
         whole, energy = times[group].sum(axis=0), joules[group].sum(axis=0)
         key = np.append(whole, energy).tobytes()
-        if mode == "stage":
-            kept = np.arange(len(CLOCKS))
-        else:
-            kept = known.setdefault(key, sensible(whole, energy))
+        if key not in known:
+            every = np.arange(len(CLOCKS), dtype=np.intp)
+            known[key] = every if mode == "stage" else sensible(whole, energy)
+        kept = known[key]
         found.append(_Options(kept, real[group], times[np.ix_(group, kept)], energy[kept]))
     return found
 

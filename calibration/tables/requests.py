@@ -17,6 +17,7 @@ from calibration.tables.columns import attention_replicas, decoders, plan_column
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
+from calibration.tables.words import cached, stored
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, parse, recognised
 from predictor.errors import InputError
@@ -55,18 +56,6 @@ DIES = {"MI250": 2}
 """Accelerators, as engines see them, of a card of that name: a layout that counts cards splits each
 among its dies. Cards are what rows count: Mixtral's 94 GB run on one, the 138 GB of Llama 2 70B on
 two, and a die has 64 GB."""
-
-WEIGHTS = {
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "fp8": "fp8",
-    "int8": "int8_wo",
-    "nvfp4": "nvfp4",
-    "mxfp4": "w4a16_mxfp4",
-    "int4 (Q4_K_M)": "q4_k",
-}
-"""Stated precision of the weights as data types; every other int4, AWQ, GPTQ, q4 and exl2 is
-weight-only with 4 bits; so is mxfp4, whose weights are widened as they are read."""
 
 NARROW_EXPERTS = ("kimi-k2",)
 """Models whose published 4-bit checkpoints are narrow in the experts alone."""
@@ -142,10 +131,7 @@ def _precision(row: Mapping[str, Any], notes: str) -> str | None:
     stated = cell(row, "weights_precision")
     if stated is None:
         return None
-    packed = re.match(r"exl2-([\d.]+)bpw", str(stated))
-    if packed:
-        return f"exl2_{float(packed[1]):g}"
-    name = WEIGHTS.get(str(stated), "int4_wo")
+    name = stored(str(stated))
     family = str(cell(row, "model")).lower()
     blocks = "block-scaled" in notes or family.startswith(BLOCK_SCALED)
     return "fp8_block" if name == "fp8" and blocks else name
@@ -342,7 +328,7 @@ def _numbers(
     """Data types of weights, activations and cache."""
     found: dict[str, Any] = {
         "precision": _precision(row, notes),
-        "kv_precision": cell(row, "kv_precision"),
+        "kv_precision": cached(str(cell(row, "kv_precision"))),
     }
     units = catalog.accelerator(accelerator).peak
     if (found["precision"], framework) == ("w4a16_mxfp4", "tensorrt-llm") and "fp4" in units:

@@ -20,12 +20,12 @@ import numpy as np
 from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
+from calibration.tables.words import recomputed, sharded, trained, yes
 from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.plans import FIT, FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
-from predictor.precision import PRECISIONS
+from predictor.plans import FROZEN_BYTES, RECOMPUTE_MODULES, TRAINING_FIELDS
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
 
@@ -226,15 +226,10 @@ def _request(
         fields["dp"] = fields["gpus"] // ranks
     if fields["dp"] and fields["gpus"] and ranks * fields["dp"] != fields["gpus"]:
         fields["gpus"] = None  # the row contradicts itself; its layout decides
-    precision = cell(row, "precision")
-    fields["precision"] = precision if precision in PRECISIONS else None
-    sequence_parallel = cell(row, "sequence_parallel")
-    if sequence_parallel is not None:
-        fields["sequence_parallel"] = bool(sequence_parallel)
-    recompute = cell(row, "recompute")
-    # "partial" is some of the layers, how many is not said: as few as fit.
-    fields["recompute"] = FIT if recompute == "partial" else recompute
-    fields["sharding"] = cell(row, "dp_sharding")
+    fields["precision"] = trained(str(cell(row, "precision")))
+    fields["sequence_parallel"] = yes(cell(row, "sequence_parallel"))
+    fields["recompute"] = recomputed(cell(row, "recompute"))
+    fields["sharding"] = sharded(cell(row, "dp_sharding"))
     framework = str(cell(row, "framework") or "neutral").lower()
     framework = FRAMEWORKS.get(framework, framework)
     fields["framework"] = recognised(framework, frameworks()) or "neutral"

@@ -1,0 +1,69 @@
+"""What tables call things is read as what it is, and what says nothing as unstated."""
+
+import pytest
+
+from calibration.tables.words import cached, recomputed, sharded, stored, trained, yes
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("BF16", "bf16"),
+        ("FP8 (E4M3)", "fp8"),
+        ("fp8-blockscale", "fp8_block"),
+        ("int8", "int8_wo"),
+        ("int8 (SmoothQuant)", "sq"),
+        ("W8A16", "int8_wo"),
+        ("int4 (AWQ)", "int4_wo"),
+        ("gptq-int8", "int8_wo"),
+        ("int4 (q4f16_1)", "int4_wo"),
+        ("int4 (Q4_K_M)", "q4_k"),
+        ("Q8_0", "q8_0"),
+        ("exl2-4.65bpw", "exl2_4.65"),
+        ("4.5 bpw", "exl2_4.65"),
+        ("mxfp4", "w4a16_mxfp4"),
+        ("NVFP4", "nvfp4"),
+        ("mixed", None),
+        ("", None),
+    ],
+)
+def test_weights(said: str, name: str | None) -> None:
+    assert stored(said) == name
+
+
+def test_caches_hold_integers_as_they_are() -> None:
+    assert [cached(said) for said in ("fp8_e5m2", "INT8", "fp16", "auto")] == [
+        "fp8", "int8", "fp16", None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("bf16-mixed", "bf16"),
+        ("FP8_CS", "fp8"),
+        ("fp8 blockwise", "fp8_block"),
+        ("MXFP8", "mxfp8"),
+        ("float16", "fp16"),
+        ("tf32", "tf32"),
+        ("amp", None),
+    ],
+)
+def test_recipes_of_training(said: str, name: str | None) -> None:
+    assert trained(said) == name
+
+
+def test_what_is_sharded_and_computed_again() -> None:
+    said = ("DDP", "ZeRO-1", "zero_3", "FSDP2", "HSDP", "something", None)
+    assert [sharded(one) for one in said] == [
+        "none", "zero1", "zero3", "fsdp", "hsdp", "something", None,
+    ]  # fmt: skip
+    said = ("Full", "block", "off", True, "per_op", "selective", "partial", None)
+    assert [recomputed(one) for one in said] == [
+        "full", "full", "none", "full", "per_op", "selective", "fit", None,
+    ]  # fmt: skip
+
+
+def test_truths() -> None:
+    said = (1, 0, 1.0, "0", "True", "no", True, None)
+    assert [yes(one) for one in said] == [True, False, True, False, True, False, True, None]

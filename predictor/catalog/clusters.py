@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from predictor.catalog import entries
+from predictor.catalog import entries, tables
 from predictor.catalog.filling import Filler
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.catalog.systems import default_system, resize_node, system
 from predictor.errors import InputError
-from predictor.hardware import Cluster
+from predictor.hardware import Accelerator, Cluster
 from predictor.units import GB
 
 
@@ -56,6 +58,21 @@ def with_host(cluster: Cluster, values: dict[str, Any]) -> Cluster:
     return cluster if stated is None else replace(cluster, host_memory=stated * GB)
 
 
+def whole_node(accelerator: Accelerator, values: Mapping[str, Any]) -> int | None:
+    """Accelerators of a node, where a run that says how many it has, and nothing of its nodes, is
+    more than a link joins in the first system with that accelerator, and just a node of another;
+    else None. Four GH200 are a node of four, not four nodes of one."""
+    gpus = values.get("gpus") or math.prod(int(values.get(k) or 1) for k in ("tp", "pp", "dp"))
+    if gpus <= scale_up(default_system(accelerator, None)):
+        return None
+    sizes = (
+        int(row["accelerators_per_node"])
+        for row in tables.rows("systems").values()
+        if row["accelerator"] == accelerator.name
+    )
+    return next((size for size in sizes if size == gpus), None)
+
+
 def complete_cluster(filler: Filler) -> Cluster:
     """The system that a request names, or the first of its accelerator, resized as it states."""
     values = filler.values
@@ -67,7 +84,7 @@ def complete_cluster(filler: Filler) -> Cluster:
             cluster = replace(cluster, accelerator=own)
     elif "accelerator" in values:
         own = entries.accelerator(values["accelerator"])
-        cluster = default_system(own, per_node)
+        cluster = default_system(own, per_node or whole_node(own, values))
         rule = "catalog system of that accelerator and node size, else a PCIe node"
         filler.fill("system", cluster.name, rule)
     else:

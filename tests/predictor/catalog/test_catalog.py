@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from predictor import catalog
+from predictor.catalog.clusters import whole_node
 from predictor.errors import InputError
 
 
@@ -416,3 +417,13 @@ def test_blocks_that_contradict_each_other_are_refused(changes: dict, says: str)
     dims = {"name": "x", "layers": 48, "hidden": 1024, "heads": 8, "ffn_hidden": 4096, "vocab": 99}
     with pytest.raises(InputError, match=says):
         catalog.model({**dims, **changes})
+
+
+def test_a_run_as_large_as_a_node_is_that_node() -> None:
+    """Four GH200 are a node of four, one is a node of one; eight say nothing of their nodes."""
+    gh200, h100 = catalog.accelerator("gh200"), catalog.accelerator("h100")
+    assert whole_node(gh200, {"gpus": 4}) == 4
+    assert whole_node(gh200, {"tp": 2, "pp": 2}) == 4
+    assert whole_node(gh200, {"gpus": 1}) is None
+    assert whole_node(gh200, {"gpus": 8}) is None
+    assert whole_node(h100, {"gpus": 4}) is None  # fits into a node as it is

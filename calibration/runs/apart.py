@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -99,17 +99,21 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     return Environment(*(column(name) for name in ("factor", "launch", "routed", "hop", "nodes")))
 
 
-def predictions(runs: Runs, run: RunParameters) -> tuple[Array, Array]:
-    """Log of the predicted time of every run, and the operators' part of its spread."""
+def predictions(runs: Runs, run: RunParameters, factor: Array | None = None) -> tuple[Array, Array]:
+    """Log of the predicted time of every run, and the operators' part of its spread.
+
+    factor   of every run's framework; what `run` says of it if None
+    """
     using = environments(runs, run)
+    using = using if factor is None else replace(using, factor=factor)
     step = assemble(runs.parts, run, using)
     value = np.where(runs.one_layer, using.factor * step.layer_time, step.step_time)
     return np.log(value), interval(step, using.factor, 0.0)
 
 
-def errors(runs: Runs, run: RunParameters) -> Array:
-    """log(predicted / measured) of every run."""
-    return predictions(runs, run)[0] - runs.measured
+def errors(runs: Runs, run: RunParameters, factor: Array | None = None) -> Array:
+    """log(predicted / measured) of every run, as of `predictions`."""
+    return predictions(runs, run, factor)[0] - runs.measured
 
 
 def residuals(runs: Runs, run: RunParameters) -> list[Residual]:

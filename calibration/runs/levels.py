@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +19,10 @@ LEVEL_REACH = 0.05
 FAMILY_PRIOR, FRAMEWORK_PRIOR = 1.0, 30.0
 """Sources that the level above counts for. That of frameworks is high:
 sources of one framework differ among themselves as much as frameworks of one family do."""
+
+MOST_LEVEL, TURNS, LEAST_SLOPE, EVEN = 1.2, 5, 0.2, 1e-9
+"""Log of a factor beyond which nothing is believed; how often it is sought; share of a step that it
+stretches at the least; a step that is none."""
 
 FEW_ROWS = 5.0
 """A source of so many rows counts half."""
@@ -39,6 +43,29 @@ def robust_mean(values: Array, weights: Array) -> tuple[float, float]:
     return middle, float(own.sum())
 
 
+def own_levels(runs: Runs, run: RunParameters, masks: Sequence[Mask]) -> Array:
+    """Log of the factor at which the median error of some runs is none, for every set of them.
+
+    A factor does not stretch all of a step (`training.step.alone`): the root is sought by secants,
+    as far as `MOST_LEVEL`.
+    """
+    own = np.zeros(len(runs.points))
+    value: Array = np.zeros(len(masks))
+    slope: Array = np.ones(len(masks))
+    middle: Array = np.zeros(len(masks))
+    step: Array = np.zeros(len(masks))
+    for _ in range(TURNS):
+        error, before = errors(runs, run, np.exp(own)), middle
+        middle = np.array([np.median(error[mask]) for mask in masks])
+        found = np.divide(middle - before, step, out=slope, where=np.abs(step) > EVEN)
+        slope = np.clip(found, LEAST_SLOPE, 1.0)
+        step = np.clip(value - middle / slope, -MOST_LEVEL, MOST_LEVEL) - value
+        value = value + step
+        for mask, one in zip(masks, value, strict=True):
+            own[mask] = one
+    return value
+
+
 def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
     """Factors of frameworks in general, of families and of frameworks.
 
@@ -49,12 +76,11 @@ def fit_levels(runs: Runs, run: RunParameters) -> RunParameters:
     names = {*family_of, *runs.framework.tolist(), ANY}
     keep = {k: v for k, v in run.factors.items() if k.split("/")[0] not in names}
     bare = replace(run, factors=keep)
-    error = errors(runs, bare)
     dated = zip(runs.framework.tolist(), runs.era.tolist(), strict=True)
     named = np.array([own if (own := f"{f}/{era[:4]}") in family_of else f for f, era in dated])
     pairs = sorted(set(zip(runs.source.tolist(), named.tolist(), strict=True)))
     masks = [(runs.source == s) & (named == f) for s, f in pairs]
-    value = np.array([-np.median(error[mask]) for mask in masks])
+    value = own_levels(runs, bare, masks)
     count = np.array([mask.sum() for mask in masks], float)
     size = np.array([(runs.source == s).sum() for s, _ in pairs], float)
     weight = count / (size + FEW_ROWS)

@@ -41,6 +41,7 @@ from predictor.training import (
     LayerTimes,
     Parts,
     Step,
+    alone,
     as_measured,
     assemble,
     environment_of,
@@ -234,9 +235,11 @@ class _Search:
             "moe": self.model.moe_share,
         }
         factors = self.calibration.run.factors
+        using = environment_of(self.cluster, base, self.calibration.run)
         layer: Array = np.zeros(len(used))
         for (module, _, own), time in found.times.work.items():
-            layer = layer + share.get(module, 0.0) * stretched(factors, own) * time
+            once = stretched(factors, own) / alone(using, own)
+            layer = layer + share.get(module, 0.0) * once * time
         return Layers(found, place, layer)
 
     def _bound(self, block: Block, rows: Index, layers: Mapping[int, Layers]) -> Array:

@@ -17,7 +17,7 @@ from calibration.runs.fit import (
     left_out,
     read_points,
 )
-from calibration.runs.levels import families, fit_levels, robust_mean
+from calibration.runs.levels import families, fit_levels, own_levels, robust_mean
 from predictor.catalog.artifacts import load
 from predictor.catalog.filling import frameworks
 from predictor.errors import InputError
@@ -88,7 +88,14 @@ def test_a_source_that_is_far_off_hardly_moves_what_runs_share(runs: Runs) -> No
 
 
 def test_levels_lie_between_their_sources_and_the_level_above(runs: Runs) -> None:
-    factors = fit_levels(runs, descend(runs, default_run(), SHARED)).factors
+    """Measured as predicted with factors of their own, which are found again."""
+    own = np.array([SLOWER[str(source)] for source in runs.source])
+    made = replace(runs, measured=predictions(runs, default_run(), own)[0])
+    masks = [made.source == source for source in SLOWER]
+    assert np.exp(own_levels(made, default_run(), masks)) == pytest.approx(
+        list(SLOWER.values()), rel=1e-4
+    )
+    factors = fit_levels(made, default_run()).factors
     assert factors["nemo"] < factors["*"] < factors["torchtitan"]
     assert 1.1 < factors["nemo"] < 1.2
     assert 1.15 < factors["torchtitan"] < 1.3

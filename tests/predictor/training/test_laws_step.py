@@ -130,26 +130,53 @@ def test_transfers_hide_behind_the_other_chunks_of_a_device(vpp: float) -> None:
     assert float(hidden.hidden["pp"]) == pytest.approx(whole, abs=1e-12)
 
 
+def attention(made: TrainingPlan) -> float:
+    """Seconds of fused attention in a step: of all layers and micro-batches, with the bubble."""
+    found = taken(made)
+    held = blocks(SMALL, made, stages(SMALL, made))
+    work = ((module, time) for (module, _, own), time in found.work.items() if "attention" in own)
+    busiest = sum(float(time) * float(np.max(held[module])) for module, time in work)
+    return busiest * (float(made.micro_batches) + float(made.pp) - 1.0)
+
+
+@pytest.mark.parametrize("tokens", [2048.0, 262144.0])
+def test_what_takes_as_long_as_by_itself_is_not_stretched(tokens: float) -> None:
+    """Parts made before: a step is the stretched rest plus attention and optimizer as they are, so
+    that one of long sequences, nearly all attention, hardly knows its framework."""
+    made = plan(seq_len=tokens, global_batch=2.0)
+    plain, slow = step(made), step(made, using=Environment(factor=2.0))
+    stays = float(plain.breakdown["optimizer"]) + attention(made)
+    assert float(slow.step_time) == pytest.approx(2.0 * float(plain.step_time) - stays)
+    assert float(sum(slow.breakdown.values())) == pytest.approx(float(slow.step_time))
+    ratio = float(slow.step_time / plain.step_time)
+    assert ratio < 1.5 if tokens > 1e5 else ratio > 1.5
+
+
 def test_no_software_slows_a_link() -> None:
     """What stages of one chunk wait for their links is not what a framework stretches."""
     made = plan(pp=2.0, schedule="gpipe")
     slow = replace(DGX, tiers=tuple(replace(tier, latency=1.0) for tier in DGX.tiers))
-    steps = [
-        assemble(parts(SMALL, where, made, NONE)[0], QUIET, Environment(factor=1.5))
-        for where in (DGX, slow)
-    ]
-    waits = [float(one.breakdown["pp_communication"]) for one in steps]
+    waits = []
+    for where in (DGX, slow):
+        found = parts(SMALL, where, made, NONE)[0]
+        plain, more = (assemble(found, QUIET, Environment(factor=f)) for f in (1.0, 1.5))
+        waits.append(float(plain.breakdown["pp_communication"]))
+        assert float(more.breakdown["pp_communication"]) == pytest.approx(waits[-1])
+        stays = waits[-1] + float(plain.breakdown["optimizer"]) + attention(made)
+        rest = float(plain.step_time) - stays
+        assert float(more.step_time) == pytest.approx(1.5 * rest + stays)
     assert waits[1] - waits[0] == pytest.approx(2.0, rel=1e-3)  # once each way
-    for one, wait in zip(steps, waits, strict=True):
-        whole, added = float(one.step_time), float(one.breakdown["framework"])
-        assert added == pytest.approx(0.5 * (whole - added - wait))
 
 
 def test_a_framework_stretches_the_step_and_a_loader_fills_it() -> None:
     made = plan(loader_rate=1e3)
     plain, slow = step(plan()), step(plan(), using=Environment(factor=1.25))
-    assert float(slow.step_time) == pytest.approx(1.25 * float(plain.step_time))
-    assert float(slow.breakdown["framework"]) == pytest.approx(0.25 * float(plain.step_time))
+    stays = float(plain.breakdown["optimizer"]) + attention(plan())
+    added = 0.25 * (float(plain.step_time) - stays)
+    assert float(slow.step_time) == pytest.approx(float(plain.step_time) + added)
+    assert float(slow.breakdown["framework"]) == pytest.approx(added)
+    for term in ("optimizer", "bubble", "dp_communication"):
+        assert float(slow.breakdown[term]) == pytest.approx(float(plain.breakdown[term]))
     waited = step(made)
     assert float(waited.step_time) == pytest.approx(16 * 2048 / 1e3)
     assert float(waited.breakdown["data_loading"]) == pytest.approx(

@@ -217,12 +217,14 @@ def test_a_tiny_model_waits_for_the_host(plan: Make) -> None:
     assert busy == pytest.approx(launched * KERNELS.run.host_per_kernel, rel=1e-6)
 
 
-def test_the_framework_factor_multiplies_the_step(plan: Make) -> None:
+def test_the_framework_factor_stretches_the_step(plan: Make) -> None:
     slower = replace(KERNELS, run=replace(KERNELS.run, factors={"megatron-lm": 1.25}))
     made = plan(tp=8.0, pp=1.0, framework="megatron-lm")
     neutral, factored = run(made), predict(LLAMA, DGX, made, slower)
-    assert factored.step_time == pytest.approx(1.25 * float(neutral.step_time))
-    assert factored.breakdown["framework"] == pytest.approx(0.25 * float(neutral.step_time))
+    own = [float(one.breakdown["framework"]) for one in (neutral, factored)]
+    assert own[0] == 0.0
+    assert factored.step_time == pytest.approx(float(neutral.step_time) + own[1])
+    assert 0.2 < own[1] / float(neutral.step_time) < 0.25  # attention and optimizer stay
 
 
 def test_training_runs_at_sustained_clocks(plan: Make) -> None:
@@ -295,10 +297,10 @@ def test_levels_of_accelerators_do_not_slow_a_host(dgx_a100: Cluster) -> None:
     level = replace(KERNELS.run, factors={"*": 1.3})
     slow, plain = replace(KERNELS, run=level), replace(KERNELS, run=replace(level, factors={}))
     plan = TrainingPlan(tp=1.0, pp=1.0, dp=8.0, global_batch=8.0, micro_batch=1.0, seq_len=1024.0)
-    for accelerator, ratio in ((host, 1.0), (dgx_a100.accelerator, 1.3)):
+    for accelerator, most in ((host, 1.0), (dgx_a100.accelerator, 1.3)):
         cluster = replace(dgx_a100, accelerator=accelerator)
         one, two = (predict(LLAMA, cluster, plan, c).step_time for c in (slow, plain))
-        assert float(one / two) == pytest.approx(ratio)
+        assert 1.0 + 0.8 * (most - 1.0) - 1e-9 < float(one / two) <= most
 
 
 def test_a_batch_may_have_two_dimensions(plan: Make) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from calibration.tables import mlperf
 from calibration.tables.cells import cell
 from calibration.tables.columns import attention_replicas, decoders, plan_columns, read_apart
 from calibration.tables.dimensions import described
@@ -174,6 +175,9 @@ def _lengths(row: Mapping[Any, Any], source: str, notes: str) -> tuple[float, fl
         made = UNSTATED_OUTPUT.get(source)
     if given is None and source == "exllamav2_readme":
         given = 1
+    if given is None and mlperf.is_mlperf(source):
+        given, usual = mlperf.lengths(notes, str(cell(row, "model")))
+        made = usual if made is None else made
     if given is None and made is None:
         given, made = next((DATASETS[name] for name in DATASETS if name in notes), (None, None))
     if given is None or made is None:
@@ -194,7 +198,8 @@ def _point(
     given, made = _lengths(row, source, notes)
     framework = _framework(row)
     batch, concurrency = _requests(row, notes)
-    if batch is None and concurrency is None and cell(row, "tp") is None:
+    submitted = mlperf.is_mlperf(source)
+    if batch is None and concurrency is None and cell(row, "tp") is None and not submitted:
         return Skipped(point_id, source, "neither layout nor batch is stated")
     rate = cell(row, "request_rate")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
@@ -204,6 +209,7 @@ def _point(
         "input_len": round(given),
         "output_len": max(round(made), 1),
         **_where(row, notes, framework, model),
+        **(_submitted(row, model) if submitted else {}),
         **_load(batch, concurrency if serving else None, notes),
     }
     fields = {
@@ -253,6 +259,12 @@ def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> 
         **_layout(row, framework, model),
         **_numbers(row, notes, framework, model, accelerator),
     }
+
+
+def _submitted(row: Mapping[Any, Any], model: Model) -> dict[str, Any]:
+    """What a round of MLPerf leaves out of a row."""
+    stated = str(row["accelerator"])
+    return mlperf.settings(row, model, ACCELERATORS.get(stated, stated))
 
 
 def _per_node(row: Mapping[Any, Any]) -> Any:

@@ -60,10 +60,11 @@ own that stream the matrix, with loads enough under way to fill the memory, or p
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""
 
-FUSIONS = ("fused", "unfused")
+FUSIONS = ("fused", "unfused", "converted")
 CASTS = ("apart", "joined")
 """Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
-memory and activations between kernels are 32 bits wide (ggml, eager PyTorch)."""
+memory and activations between kernels are 32 bits wide (eager PyTorch); or that, and what 16-bit
+products of many rows read and write is converted by kernels of its own (ggml)."""
 
 SPLITTINGS = ("keys", "none")
 """Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
@@ -110,6 +111,10 @@ SAMPLINGS = ("plain", "filtered", "penalised")
 SAMPLERS = ("sorted", "fused")
 """What finds the likeliest tokens: a sort of all logits and PyTorch's operators after it, or a
 kernel that reads them a few times (FlashInfer)."""
+
+BLOCK_TABLES = ("kept", "listed")
+"""Whether the blocks of running sequences' caches are kept in arrays, to which passes add, or every
+pass lists them all anew on the host."""
 
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
@@ -198,6 +203,7 @@ class ServingPlan:
     prefix_cache: str = "off"
     sampling: str = "plain"
     sampler: str = "sorted"
+    block_tables: str = "kept"
     framework: str = "neutral"
     era: str = "neutral"
 

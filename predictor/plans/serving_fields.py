@@ -34,6 +34,7 @@ from predictor.plans.serving import (
     ADMISSIONS,
     ALLREDUCES,
     BATCHINGS,
+    BLOCK_TABLES,
     CASTS,
     EXCHANGES,
     EXECUTIONS,
@@ -339,6 +340,12 @@ _ENGINE = (
         choices=SAMPLERS, default=ENGINE,
         more="A sort of all logits and PyTorch's operators after it, or a kernel that reads them a "
         "few times (FlashInfer).",
+    ),
+    PlanField(
+        "block_tables", WORD, "Whether the host keeps the blocks of caches or lists them anew.",
+        ("decode",), choices=BLOCK_TABLES, default=ENGINE,
+        more="Listing them in every pass takes host time in proportion to what is cached (vLLM "
+        "before 0.8).",
     ),
     PlanField(
         "chunk", COUNT, "Most tokens of prompts that one pass takes.",

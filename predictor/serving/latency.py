@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Array, Numeric
+from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.timing import EngineParameters
 
@@ -27,6 +28,16 @@ class DeviceTime:
     kernels: Numeric
     passes: Numeric = 1.0
 
+
+BLOCK = 16.0
+"""Tokens of a block of the cache (vLLM's default)."""
+
+LISTING = 0.25e-6
+"""Host time of a block in a table that is listed anew in every pass [s]: taken from the manager's
+list, sliced, padded, made an array, and marked as used, some 50 ns each in CPython (vllm/core and
+vllm/worker/model_runner.py of 0.2 to 0.7, from memory). What passes of vLLM on H100 and A100 take
+longer the more is cached, at any number of ranks, is 0.2 to 0.33 us a block
+(`argonne_llm_inference_bench`)."""
 
 NOTHING = DeviceTime(0.0, 0.0, 0.0, 0.0)
 """No pass."""
@@ -65,6 +76,7 @@ class Work:
     slack       time on the device by which a pass that decodes keeps the matrix units waiting for
                 weights [s]: products of prompts fit in
     single      passes over one prompt by itself, where prompts have passes of their own
+    listed      blocks of a sequence's cache that the host lists in every pass, on average
     shown       1 where the host's work per sequence is not hidden even if it prepares passes ahead
     """
 
@@ -96,6 +108,7 @@ class Work:
     started: Numeric = 0.0
     single: DeviceTime = NOTHING
     shown: Numeric = 0.0
+    listed: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +132,11 @@ class Latencies:
     queue: Array
 
 
+def listed(plan: ServingPlan, context: Numeric) -> Numeric:
+    """Blocks of a sequence with so many cached tokens that the host lists in every pass."""
+    return np.asarray(context) / BLOCK if plan.block_tables == "listed" else 0.0
+
+
 def host_bound(device: Numeric, kernels: Numeric, launch: Numeric) -> Array:
     """Time by which launching kernels one by one exceeds running them [s]."""
     return np.asarray(np.maximum(launch * kernels - device, 0.0))
@@ -139,8 +157,9 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     waiting = host_bound(device + gaps, work.decoding.kernels, launch)
     between = gaps + np.where(np.asarray(work.captured) > 0, 0.0, waiting)
     guessing = 1.0 + np.asarray(work.drafting)
-    host = work.launching * (own.step + own.sequence * np.asarray(work.sequences))
-    shown = work.launching * own.sequence * np.asarray(work.sequences) * work.shown
+    each = (own.sequence + LISTING * np.asarray(work.listed)) * np.asarray(work.sequences)
+    host = work.launching * (own.step + each)
+    shown = work.launching * each * work.shown
     return with_host(guessing * (device + between), host - shown, work.overlapped) + shown
 
 

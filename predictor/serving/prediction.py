@@ -25,7 +25,14 @@ from predictor.serving.apart import (
     worker,
 )
 from predictor.serving.encoding import encoding
-from predictor.serving.latency import DeviceTime, Latencies, Work, latencies, prompt_time
+from predictor.serving.latency import (
+    DeviceTime,
+    Latencies,
+    Work,
+    latencies,
+    listed,
+    prompt_time,
+)
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
@@ -361,6 +368,7 @@ def _work(
         linear=linear,
         slack=slack(products(decoding), load.sequences * linear / plan.new_tokens),
         shown=float(plan.sampling == "penalised"),
+        listed=listed(plan, np.asarray(plan.input_len) + 0.5 * np.asarray(plan.output_len)),
     )
 
 

@@ -15,7 +15,7 @@ from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import NATIVE, ServingPlan
 from predictor.records import dataclass
-from predictor.serving.latency import DeviceTime, Work, decode_time, prompt_time
+from predictor.serving.latency import DeviceTime, Work, decode_time, listed, prompt_time
 from predictor.serving.offload import with_decoding
 from predictor.serving.parts import Pass
 from predictor.serving.passes import adapted, body, decode_cores
@@ -158,7 +158,8 @@ def pass_table(
         )
         # A pass that adds several tokens counts as so many passes.
         both = with_decoding(layers.plus(cores), model, wide, sequences, context)
-        passes = decode_time(pass_work(both, sequences, plan), own)
+        one = replace(pass_work(both, sequences, plan), listed=listed(plan, context))
+        passes = decode_time(one, own)
         decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))

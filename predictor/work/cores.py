@@ -18,6 +18,11 @@ from predictor.work.worklist import WorkList
 
 WINDOWED = "attention.window"
 
+CONVERTED = 16.0
+"""Traffic per attention score of 16-bit products and of the conversions around them [bytes]:
+written in 16 bits, read and written in 32, read and written in 16 once more, read
+(ggml_cuda_op_mul_mat_cublas of 2024-05, from memory)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
@@ -29,6 +34,8 @@ class Reading:
     seen       of those, the ones that a query sees on average
     windowed   the same in layers with a sliding window
     reach      there, the keys of one that are read: those that any query of the rank sees
+    hidden     keys beyond those that a query sees and whose scores are computed where nothing is
+               fused: the rest of its pass, half of which comes after it on average
     split      ranks that divide the heads once more (Ulysses: Jacobs et al. 2023)
     """
 
@@ -39,6 +46,7 @@ class Reading:
     windowed: Numeric
     reach: Numeric
     split: Numeric = 1.0
+    hidden: Numeric = 0.0
 
 
 def kv_heads(model: Model, tp: Numeric) -> Numeric:
@@ -80,7 +88,10 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
     longest = np.minimum(float(model.sliding_window), keys) if windowed else keys
     read = reading.reach if windowed else keys
     batch = sequences * queries
-    flop = 2.0 * batch * query * both * (reading.windowed if windowed else reading.seen)
+    seen = reading.windowed if windowed else reading.seen
+    if at.software.scores:
+        seen = seen + reading.hidden
+    flop = 2.0 * batch * query * both * seen
     stored = at.software.cache if variant == "kv8" else size
     moved = sequences * both * (size * query * queries + stored * read * heads)
     saved = sequences * query * (size * both * (queries + heads) + 4.0 * queries)
@@ -111,10 +122,10 @@ def _fused(at: WorkList, name: str, reading: Reading, windowed: bool) -> None:
             )
         )
     if at.software.scores:
-        seen = reading.windowed if windowed else reading.seen
-        at.stream(
-            f"{name}.scores", "softmax", "fwd", batch * query, seen, at.software.scores, alone=True
-        )
+        rows = batch * query
+        at.stream(f"{name}.scores", "softmax", "fwd", rows, seen, at.software.scores, alone=True)
+        if at.software.converts:
+            at.stream(f"{name}.convert", "elementwise", "copy", rows, seen, CONVERTED, alone=True)
 
 
 def _kernel_of_prompts(at: WorkList) -> str:

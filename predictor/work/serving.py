@@ -48,11 +48,16 @@ SCORE_BYTES = 16.0
 written by the softmax, read again."""
 
 
+SOFTMAX_BYTES = 8.0
+"""The same of a softmax in 32 bits alone [bytes], where what products read and write is converted
+by kernels of their own."""
+
+
 def software_of(plan: ServingPlan) -> Software:
     """What an engine runs a pass with. Engines join what they can; those that do not
     (`plans.FUSIONS`) send scores and small kernels' activations through memory and have no kernels
     of their own for many rows of narrow weights."""
-    apart = plan.fusion == "unfused"
+    apart, converts = plan.fusion != "fused", plan.fusion == "converted"
     return Software(
         core=plan.half,
         size=ELEMENT_BYTES[plan.half],
@@ -67,8 +72,9 @@ def software_of(plan: ServingPlan) -> Software:
         ordered=apart or plan.exchange == "deepep",
         experts_joined=True,
         traffic=UNFUSED if apart else 1.0,
-        scores=SCORE_BYTES if apart else 0.0,
+        scores=SOFTMAX_BYTES if converts else (SCORE_BYTES if apart else 0.0),
         widens=apart,
+        converts=converts,
         casts=plan.casts == "apart",
     )
 
@@ -108,11 +114,13 @@ def _others_rows(plan: ServingPlan) -> Numeric:
     return np.where(everywhere, np.asarray(plan.ep) - 1.0, 0.0)
 
 
-def prompts(model: Model, sequences: Numeric, query: Numeric, past: Numeric = 0.0) -> Reading:
+def prompts(
+    model: Model, sequences: Numeric, query: Numeric, past: Numeric = 0.0, part: Numeric = np.inf
+) -> Reading:
     """`query` new tokens of each of `sequences` prompts behind `past` cached ones.
 
     Each query sees the cached tokens and those before it: past + query / 2 on average; all of them
-    where attention is not causal.
+    where attention is not causal. part: tokens of a pass at most.
     """
     keys = past + query
     seen = past + 0.5 * query if model.causal else keys
@@ -124,7 +132,13 @@ def prompts(model: Model, sequences: Numeric, query: Numeric, past: Numeric = 0.
         fresh = model.mean_keys(keys, True)
         windowed = np.where(np.asarray(past) > 0, np.minimum(window, seen), fresh)
     return Reading(
-        sequences=sequences, query=query, keys=keys, seen=seen, windowed=windowed, reach=reach
+        sequences=sequences,
+        query=query,
+        keys=keys,
+        seen=seen,
+        windowed=windowed,
+        reach=reach,
+        hidden=0.5 * np.minimum(query, part) if model.causal else 0.0,
     )
 
 
@@ -219,7 +233,7 @@ def prefill_attention(
 ) -> list[Operator]:
     """Attention of `query` new tokens of each of `sequences` prompts behind `past` cached ones."""
     at = serving_list(model, plan, sequences * query)
-    reading_cores(at, all_blocks(model), prompts(model, sequences, query, past))
+    reading_cores(at, all_blocks(model), prompts(model, sequences, query, past, plan.chunk))
     return at.operators
 
 

@@ -201,6 +201,8 @@ class WorkList:
             self._widened(name, m, n, k, dtype)
         else:
             self.product(name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups)
+        if self.software.converts:
+            self._converted(name, m, n, k)
         if self.learning:
             if 0.0 < self.learning.stored < ELEMENT_BYTES[dtype] and self.module in LAYER_MODULES:
                 self._widened_twice(name, n * groups, k, dtype, self.learning.stored)
@@ -246,6 +248,17 @@ class WorkList:
         self.product(name, "fwd", m, n, k, dtype=dtype, times=1.0 - many)
         self.stream(f"{name}.widen", "elementwise", "copy", k, n, moved, times=many, alone=True)
         self.product(f"{name}.wide", "fwd", m, n, k, dtype=half, times=many)
+
+    def _converted(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
+        """Kernels around products of many rows: inputs from 32 bits to 16, once for each matrix (of
+        queries, keys and values; of both sides of a gate), outputs from 16 bits to 32."""
+        sides = 2.0 if self.model.gated and name.endswith(".up") else 1.0
+        matrices = 3.0 if name == "attention.qkv" else sides
+        many = np.where(np.asarray(m) > MANY_ROWS, 1.0, 0.0)
+        columns = matrices * k + n
+        self.stream(
+            f"{name}.convert", "elementwise", "copy", m, columns, 6.0, times=many, alone=True
+        )
 
     def _gradients(
         self,

@@ -47,6 +47,9 @@ def test_a_release_decides_the_era_and_no_era_means_the_newest():
     assert assumed(framework="vllm", era="2025-10")[0].scheduling == "serial"
     # What is stated counts, whatever the engine would do.
     assert assumed(framework="vllm", version="0.6.1", chunk=777)[0].chunk == 777
+    tables = [assumed(framework="vllm", version=v)[0].block_tables for v in ("0.6.1", "0.9.0")]
+    assert tables == ["listed", "kept"]
+    assert assumed(framework="sglang")[0].block_tables == "kept"
 
 
 def test_every_fact_is_of_a_field_and_asks_what_can_be_asked():

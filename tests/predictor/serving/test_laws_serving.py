@@ -71,6 +71,9 @@ def test_a_pass_is_its_kernels_its_collectives_its_gaps_and_the_host() -> None:
     shown = decode_time(work(overlapped=1.0, shown=1.0), OWN)
     assert float(shown) == pytest.approx(max(device + 40e-3, 0.05) + 0.06)
     assert float(decode_time(work(shown=1.0), OWN)) == pytest.approx(device + 40e-3 + host)
+    before, after = (float(decode_time(work(listed=n), OWN)) for n in (0.0, 192.0))
+    sequences = float(work().sequences)
+    assert after - before == pytest.approx(sequences * 192 * 0.25e-6)  # serial: nothing hides it
     # What is launched one by one lasts as long as the launches: 2 ms each.
     eager = decode_time(work(captured=0.0), OWN)
     assert float(eager) == pytest.approx(max(device + 40e-3, 80e-3) + host)

@@ -214,9 +214,33 @@ def test_scores_and_small_kernels_go_through_memory_where_nothing_is_fused():
         for fusion in ("fused", "unfused")
     )
     assert set(apart) - set(fused) == {"attention.scores"}
-    assert apart["attention.scores"].bytes == 16.0 * LLAMA.heads * 512 * 256
+    # The mask hides half of the square, which is computed all the same.
+    assert apart["attention.scores"].bytes == 16.0 * LLAMA.heads * 512 * 512
+    assert apart["attention"].flop == 2.0 * fused["attention"].flop
     norms = [layer_operators(LLAMA, plan(fusion=f), 8.0)[0].bytes for f in ("fused", "unfused")]
     assert norms[1] == 3.0 * norms[0]
+
+
+def test_passes_over_parts_of_a_prompt_compute_no_later_parts_scores():
+    own = plan(fusion="unfused", chunk=128.0)
+    found = {o.name: o for o in prefill_attention(LLAMA, own, 1.0, 512.0)}
+    # Four parts of 128 over 128, 256, 384 and 512 keys.
+    assert found["attention.scores"].bytes == 16.0 * LLAMA.heads * 128 * 1280
+
+
+def test_products_of_many_rows_are_converted_around():
+    """Llama 3 8B, a row: inputs of queries, keys, values, output, gate, up [4096] and down [14336]
+    from 4 bytes to 2; outputs [6144 + 4096 + 28672 + 4096] from 2 to 4."""
+    model, own = catalog.model("llama3-8b"), plan(fusion="converted")
+    few, many = ({o.name: o for o in layer_operators(model, own, rows)} for rows in (1.0, 512.0))
+    moved = sum(float(o.bytes) * float(o.count) for n, o in many.items() if n.endswith(".convert"))
+    columns = 6 * 4096 + 14336 + 6144 + 4096 + 28672 + 4096
+    assert moved == 6.0 * 512 * columns * model.layers
+    assert all(float(o.count) == 0.0 for n, o in few.items() if n.endswith(".convert"))
+    cores = {o.name: o for o in prefill_attention(model, own, 1.0, 512.0)}
+    each = model.heads * 512 * 512
+    assert cores["attention.scores"].bytes == 8.0 * each
+    assert cores["attention.convert"].bytes == 16.0 * each
 
 
 def test_narrow_weights_are_widened_in_memory_for_many_rows_only():

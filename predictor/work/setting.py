@@ -28,8 +28,8 @@ class Software:
     experts_joined   both products of all experts and the activation between them are one kernel
     traffic    of small kernels over what it would be were they joined
     scores     bytes per attention score that goes through memory beside the products
-    converts   what products of many rows read is narrowed from 32 bits, and what they write widened, by
-               kernels of their own, once for each matrix
+    converts   what products of many rows read is narrowed from 32 bits, and what they write
+               widened, by kernels of their own, once for each matrix
     widens     narrow weights are widened in memory before many rows are multiplied
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them

@@ -157,10 +157,11 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     waiting = host_bound(device + gaps, work.decoding.kernels, launch)
     between = gaps + np.where(np.asarray(work.captured) > 0, 0.0, waiting)
     guessing = 1.0 + np.asarray(work.drafting)
-    each = (own.sequence + LISTING * np.asarray(work.listed)) * np.asarray(work.sequences)
-    host = work.launching * (own.step + each)
-    shown = work.launching * each * work.shown
-    return with_host(guessing * (device + between), host - shown, work.overlapped) + shown
+    each = np.asarray(own.sequence + LISTING * np.asarray(work.listed))
+    host = work.launching * (own.step + each * np.asarray(work.sequences))
+    shown = np.asarray(work.launching * each * np.asarray(work.sequences) * work.shown)
+    whole = with_host(guessing * (device + between), host - shown, work.overlapped)
+    return np.asarray(whole + shown)
 
 
 def prompt_time(work: Work, own: EngineParameters, single: bool = False) -> Array:

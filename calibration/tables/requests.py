@@ -198,8 +198,7 @@ def _point(
     given, made = _lengths(row, source, notes)
     framework = _framework(row)
     batch, concurrency = _requests(row, notes)
-    submitted = mlperf.is_mlperf(source)
-    if batch is None and concurrency is None and cell(row, "tp") is None and not submitted:
+    if batch is None and concurrency is None and not _laid_out(row, source):
         return Skipped(point_id, source, "neither layout nor batch is stated")
     rate = cell(row, "request_rate")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
@@ -209,7 +208,6 @@ def _point(
         "input_len": round(given),
         "output_len": max(round(made), 1),
         **_where(row, notes, framework, model),
-        **(_submitted(row, model) if submitted else {}),
         **_load(batch, concurrency if serving else None, notes),
     }
     fields = {
@@ -248,9 +246,15 @@ def _point(
     )
 
 
+def _laid_out(row: Mapping[Any, Any], source: str) -> bool:
+    """Whether a row states its layout, or the rules of its source do."""
+    return cell(row, "tp") is not None or mlperf.is_mlperf(source)
+
+
 def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> dict[str, Any]:
     """What a row says of machine, engine, layout and precision."""
     accelerator = ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
+    source = str(row.get("source", ""))
     return {
         "accelerator": accelerator,
         "accelerators_per_node": _per_node(row),
@@ -258,13 +262,8 @@ def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> 
         "framework": framework,
         **_layout(row, framework, model),
         **_numbers(row, notes, framework, model, accelerator),
+        **(mlperf.settings(row, model, str(accelerator)) if mlperf.is_mlperf(source) else {}),
     }
-
-
-def _submitted(row: Mapping[Any, Any], model: Model) -> dict[str, Any]:
-    """What a round of MLPerf leaves out of a row."""
-    stated = str(row["accelerator"])
-    return mlperf.settings(row, model, ACCELERATORS.get(stated, stated))
 
 
 def _per_node(row: Mapping[Any, Any]) -> Any:

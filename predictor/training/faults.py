@@ -91,18 +91,13 @@ def _by_stage(case: Case, slow: Step) -> Array:
         vpp,
     )
     more = np.maximum(times - line_time(forward, backward, m, vpp), 0.0)
-    ends = _ends(slow) - _ends(step)
-    factor = _factor(step)
-    return np.asarray(factor * (more + max(ends, 0.0)) / float(step.step_time))
+    factor = float(environment_of(case.cluster, case.plan, case.calibration.run).factor)
+    ends = _ends(slow, factor) - _ends(step, factor)
+    return np.asarray((factor * more + max(ends, 0.0)) / float(step.step_time))
 
 
-def _ends(step: Step) -> float:
-    return float(step.breakdown["dp_communication"] + step.breakdown["optimizer"])
-
-
-def _factor(step: Step) -> float:
-    whole = float(step.step_time - step.breakdown["data_loading"])
-    return whole / max(whole - float(step.breakdown["framework"]), 1e-300)
+def _ends(step: Step, factor: float) -> float:
+    return float(factor * step.breakdown["dp_communication"] + step.breakdown["optimizer"])
 
 
 def _arithmetic(case: Case, factor: float) -> Parts:

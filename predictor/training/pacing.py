@@ -94,10 +94,7 @@ def pipeline_of(found: TrainingPrediction, conditions: Conditions) -> Pipeline:
             "--global-batch or --micro-batch"
         )
     usual = step_power(found, conditions)
-    neutral = found.step_time - found.breakdown["data_loading"]
-    rest = np.maximum(neutral - found.breakdown["framework"], 1e-15)
-    factor = float(neutral / rest)
-    times = factor * np.array(found.passes.of_every_stage())
+    times = float(found.factor) * np.array(found.passes.of_every_stage())
     constants, _ = power_setting(found.cluster, conditions, found.calibration.power)
     limit = constants.limit if conditions.limit is None else conditions.limit
     warm = float(np.mean(usual.temperature))

@@ -53,7 +53,8 @@ class TrainingPrediction:
 
     step_time    [s]; low, high bound the calibration's interval
     sigma        log-standard-deviation of the step time
-    passes       of one micro-batch on each kind of stage, before the framework's factor
+    passes       of one micro-batch on each kind of stage, over `factor`
+    factor       of the framework, and of one's own runs, by which a step stretches its passes
     breakdown    seconds by term of `TERMS`, on the slowest stage
     hidden       seconds of communication that run behind computation, by kind of `KINDS`
     layer_time   forward and backward of one layer (the mean one) and micro-batch, exposed
@@ -71,6 +72,7 @@ class TrainingPrediction:
     high: Array
     sigma: Array
     passes: Passes
+    factor: Numeric
     breakdown: dict[str, Array]
     hidden: dict[str, Array]
     layer_time: Array
@@ -231,6 +233,7 @@ def predict(
         high=step.step_time * reach,
         sigma=total_sigma,
         passes=step.passes,
+        factor=using.factor,
         breakdown=step.breakdown,
         hidden=step.hidden,
         layer_time=using.factor * step.layer_time,

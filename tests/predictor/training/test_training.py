@@ -225,6 +225,9 @@ def test_the_framework_factor_stretches_the_step(plan: Make) -> None:
     assert own[0] == 0.0
     assert factored.step_time == pytest.approx(float(neutral.step_time) + own[1])
     assert 0.2 < own[1] / float(neutral.step_time) < 0.25  # attention and optimizer stay
+    one = sum(float(part[0]) for part in factored.passes.of_every_stage())
+    told = 1.25 * (float(made.micro_batches) * one + float(factored.breakdown["dp_communication"]))
+    assert told + float(factored.breakdown["optimizer"]) == pytest.approx(float(factored.step_time))
 
 
 def test_training_runs_at_sustained_clocks(plan: Make) -> None:

@@ -206,11 +206,12 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
+    opening = _opening(work)
     burst = _burst(work, own, after)
-    first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0))
-    first = first + np.where(apart, 0.0, _residual(work, after) * step)
+    first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
+    first = first + np.where(apart, 0.0, (1.0 - opening) * _residual(work, after) * step)
     ttft = np.where(static, batch * (1.0 + work.fill), first)
-    read = np.maximum(work.running - burst, 0.0)
+    read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
     # In passes of their own, with what passes over few prompts take beyond their share.
     alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
@@ -251,23 +252,56 @@ def _of_batch(work: Work, prompts: Array, life: Array) -> Array:
     return np.asarray(prompts * (started / work.running) + later)
 
 
+OPENING = 0.1
+"""Of the requests of a closed loop, those of the opening wave: public clients send ten times as many
+as there are clients (InferenceX's scripts), all clients at once to begin with."""
+
+
+def _opening(work: Work) -> Array:
+    """Share of the requests that are sent when all clients begin at once."""
+    return np.asarray(np.minimum(work.synchrony, OPENING))
+
+
+def _later(work: Work) -> Array:
+    """Of the clients, those that send together in the waves after the first."""
+    opening = _opening(work)
+    return np.asarray((work.synchrony - opening) / (1.0 - opening))
+
+
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
-    """Prompts that arrive together."""
-    together = work.synchrony * np.maximum(work.running - 1.0, 0.0)
+    """Prompts that arrive together in the waves after the first."""
+    together = _later(work) * np.maximum(work.running - 1.0, 0.0)
     burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     return np.where(np.asarray(work.workers) > 0, burst, np.maximum(burst, work.running - room))
 
 
-def _reading(work: Work, own: EngineParameters, burst: Array, prompt: Array, alone: Array) -> Array:
-    """Time from a request to the end of the passes over its prompt, nothing being under way [s].
+def _reading(
+    work: Work, own: EngineParameters, burst: Array, prompt: Array, alone: Array, step: Array
+) -> Array:
+    """Time from a request to the end of the passes over its prompt, nothing being under way [s]:
+    in the opening wave behind those of all clients, later behind those that come with it.
 
     prompt, alone   of one among others, and by itself, where nothing decodes meanwhile
+    step            a pass that decodes
     """
     beside = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
+    opening, later = _opening(work), _later(work)
+    idle = np.where(beside, _in_burst(work, own, prompt, step), prompt)
     mine = np.where(beside, own_prompt(work, own, prompt), prompt)
-    found = _first(work, burst, mine, alone * mine / np.maximum(prompt, 1e-12))
+    mine = later * idle + (1.0 - later) * mine
+    each = alone / np.maximum(prompt, 1e-12)
+    found = (1.0 - opening) * _first(work, burst, mine, each * mine)
+    found = found + opening * _first(work, np.asarray(work.running), idle, each * idle)
     return np.asarray(found + work.launching * np.asarray(own.request))
+
+
+def _in_burst(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:
+    """Time of one prompt of a burst that an idle engine meets [s]: where prompts ride along, passes
+    that are full of them decode those that are read already, half of them on average."""
+    half = _full(work, own, prompt, 0.5 * step)
+    mixed = np.maximum(prompt, half)
+    return np.asarray(np.where(np.asarray(work.apart) > 0, prompt, mixed))
 
 
 def riding(
@@ -368,7 +402,7 @@ def _residual(work: Work, after: Numeric) -> Array:
     every = np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
     # A prompt that rides along has its first token with the tokens of the others.
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
-    waits = answers + 0.5 - np.minimum(work.synchrony, 0.5 + answers) + 0.5 * (every - 1.0)
+    waits = answers + 0.5 - np.minimum(_later(work), 0.5 + answers) + 0.5 * (every - 1.0)
     return np.asarray(np.where(others > 0, waits, 0.0))
 
 

@@ -147,6 +147,7 @@ class _Decoder(Engine):
         super().__init__(table, given, wanted, arrivals, clients)
         self.workers, self.first, self.whole = workers, workers.first, True
         self.waiting.clear()
+        self.ahead = False
         for one in range(self.count if self.open else self.arrived):
             workers.send(self.came[one], one)
 

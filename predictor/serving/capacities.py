@@ -163,7 +163,11 @@ def capacity(
     if promise.tpot_share != promise.ttft_share:
         slow_token = meeting(poisson_quantile(nodes, promise.tpot_share))
     used = share * mean.requests_per_s * mean.prompt
-    wait = waiting_quantile(used, mean.turn, promise.ttft_share)
+    # The pass that is prepared ahead has prompts as often as the one under way, where they ride
+    # along with decoding; where they come first it mostly has none.
+    ahead = plan.scheduling == "overlapped" and plan.batching == "mixed"
+    passes = 1.0 + float(ahead)
+    wait = waiting_quantile(used, passes * mean.turn, promise.ttft_share)
     return Capacity(
         rate=share * mean.requests_per_s * column.dp,
         ttft=slow_first.ttft + wait,

@@ -150,17 +150,19 @@ class Engine:
     polling    passes between two looks for requests; `looked`: pass of the last one
     gaps       times between tokens, and how many of each; `stalls`: passes over prompts since the
                last one that decodes, and how many requests were running before each
+    ahead      whether passes are prepared while those before them run: a pass takes up none that
+               came after the start of the one before it, `seen`
     watched    whether somebody looks at it when the next request comes, room or not
     crowded    whether a request had to give way, and no pass has been made since: none is let in
                (Kwon et al. 2023; vLLM's scheduler takes up no waiting request in such a pass)
     """
 
     __slots__ = (
-        "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded", "done",
-        "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live", "looked",
-        "mixing", "most", "now", "open", "order", "polling", "pool", "preempted", "reading",
-        "reserved", "stalls", "started", "step", "table", "until", "waiting", "wanted", "watched",
-        "whole",
+        "ahead", "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded",
+        "done", "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live",
+        "looked", "mixing", "most", "now", "open", "order", "polling", "pool", "preempted",
+        "reading", "reserved", "seen", "stalls", "started", "step", "table", "until", "waiting",
+        "wanted", "watched", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -177,6 +179,7 @@ class Engine:
         self.whole, self.mixing = plan.admission == "whole", float(table.own.mixing)
         self.apart, self.holds = plan.batching != "mixed", plan.batching == "waiting"
         self.polling, self.looked, self.crowded = int(plan.polling), 0, False
+        self.ahead, self.seen = plan.scheduling == "overlapped", 0.0
         self.given, self.wanted, self.count = given, wanted, len(given)
         self.open = arrivals is not None
         self.came = arrivals or [0.0] * self.count
@@ -229,8 +232,12 @@ class Engine:
         waiting, reading, given = self.waiting, self.reading, self.given
         if not waiting or self.crowded or (self.polling > 1 and not self._looks()):
             return
+        if not self.live and not reading:
+            self.seen = self.now
         while waiting and len(self.live) + len(reading) < self.most:
             one = waiting[0]
+            if self.ahead and self.came[one] > self.seen:
+                return
             length, done = given[one], self.done[one]
             need = length + (self.wanted[one] if self.whole else done)
             full = (self.reserved if self.whole else self.cached) + need > self.pool
@@ -264,7 +271,7 @@ class Engine:
     def read(self) -> None:
         """One pass over parts of prompts, with one token of every request that decodes unless
         prompts have passes of their own."""
-        table, reading = self.table, self.reading
+        table, reading, self.seen = self.table, self.reading, self.now
         many = 0 if self.apart else len(self.live)
         budget, work = self.chunk, 0.0
         read: list[int] = []
@@ -319,10 +326,13 @@ class Engine:
             return False
         if self.waiting and (self.crowded or self.polling > 1):
             leap = 1 if self.crowded else self._until_look(leap)
+        elif self.waiting and self.ahead and self.came[self.waiting[0]] > self.seen:
+            leap = 1
         if until < math.inf and (self.watched or many + len(self.waiting) < self.most):
             each = self.table.decoding(many, self.cached / many)
             leap = max(min(leap, int((until - self.now) / each) + 1), 1)
         each = self.table.decoding(many, self.cached / many + 0.5 * leap)
+        self.seen = self.now + (leap - 1) * each
         self.now += leap * each
         self.gaps.append((each, many * leap - self._resume(each)))
         self.step += leap

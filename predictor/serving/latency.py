@@ -206,13 +206,14 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
     static = np.asarray(work.static) > 0
-    opening = _opening(work)
-    burst = _burst(work, own, after)
-    first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
-    first = first + np.where(apart, 0.0, (1.0 - opening) * _residual(work, after) * step)
-    ttft = np.where(static, batch * (1.0 + work.fill), first)
+    opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
+    beside = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
+    first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
+    under_way = _residual(work, after, step, step + beside)
+    first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
+    ttft = np.where(static, batch * (1.0 + work.fill), first)
     # In passes of their own, with what passes over few prompts take beyond their share.
     alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
     ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
@@ -253,8 +254,8 @@ def _of_batch(work: Work, prompts: Array, life: Array) -> Array:
 
 
 OPENING = 0.1
-"""Of the requests of a closed loop, those of the opening wave: public clients send ten times as many
-as there are clients (InferenceX's scripts), all clients at once to begin with."""
+"""Of the requests of a closed loop, those of the opening wave: public clients send ten times as
+many as there are clients (InferenceX's scripts), all clients at once to begin with."""
 
 
 def _opening(work: Work) -> Array:
@@ -291,7 +292,10 @@ def _reading(
     mine = np.where(beside, own_prompt(work, own, prompt), prompt)
     mine = later * idle + (1.0 - later) * mine
     each = alone / np.maximum(prompt, 1e-12)
-    found = (1.0 - opening) * _first(work, burst, mine, each * mine)
+    rest = _first(work, burst, mine, each * mine)
+    # Of several waves, one after the other, each finds the prompts of another in the pass ahead.
+    several = np.asarray(work.overlapped) * ((later > 0) & (later < 1))
+    found = (1.0 - opening) * (rest + several * burst * mine)
     found = found + opening * _first(work, np.asarray(work.running), idle, each * idle)
     return np.asarray(found + work.launching * np.asarray(own.request))
 
@@ -389,12 +393,15 @@ WAITING_SHARE = 0.3
 them (TGI's waiting_served_ratio)."""
 
 
-def _residual(work: Work, after: Numeric) -> Array:
-    """Passes for which a request waits beside the prompts, on average: those under way before the
-    engine looks for it, and the one that answers.
+def _residual(work: Work, after: Numeric, step: Array, usual: Array) -> Array:
+    """Time for which a request waits beside the prompts that come with it, on average [s]: for the
+    pass under way and those before the engine looks for it, and for the one that answers.
 
-    Where all send together, nothing is under way when they do. An engine that holds prompts until
-    enough wait begins no later than its `polling`.
+    step, usual   a pass that decodes, and one with the prompts that it has on average
+
+    Where all send together, nothing is under way when they do. Engines that prepare passes while
+    those before them run have the next one ready when a request comes, too. One that holds prompts
+    until enough wait begins no later than its `polling`.
     """
     others = np.maximum(work.running - 1.0, 0.0)
     every = np.asarray(work.polling, float)
@@ -402,7 +409,9 @@ def _residual(work: Work, after: Numeric) -> Array:
     every = np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
     # A prompt that rides along has its first token with the tokens of the others.
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
-    waits = answers + 0.5 - np.minimum(_later(work), 0.5 + answers) + 0.5 * (every - 1.0)
+    before, later = 0.5 + np.asarray(work.overlapped), _later(work)
+    waits = (1.0 - later) * before + 0.5 * (every - 1.0)
+    waits = waits * usual + (1.0 - 0.5 * later) * answers * step
     return np.asarray(np.where(others > 0, waits, 0.0))
 
 

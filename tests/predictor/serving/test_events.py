@@ -51,6 +51,31 @@ def test_a_prompt_delays_those_who_decode():
     assert found.e2e[0] == pytest.approx(12.0)
 
 
+def test_passes_that_are_prepared_ahead_take_a_request_up_one_later():
+    # The second comes at 2.5 s, in a pass that ends at 3; the next one is prepared by then and ends
+    # at 4; the one after has its prompt, too.
+    own = table()
+    own = replace(own, plan=replace(own.plan, scheduling="overlapped"))
+    found = serve(own, np.full(2, 100.0), np.array([11.0, 3.0]), arrivals=np.array([0.0, 2.5]))
+    assert found.first[1] == pytest.approx(4.0 + 2.0)
+    # An idle engine has prepared nothing.
+    assert found.first[0] == pytest.approx(1.0)
+
+
+def test_a_closed_loop_begins_with_all_clients_at_once():
+    """Of ten requests a client the first meets those of all others: the closed form against
+    requests one by one, whose lengths are uniform within a ninth of the mean."""
+    for clients in (4, 16, 64):
+        own = plan(batch=float(clients), synchrony=0.1, scheduling="overlapped")
+        lengths = [spread_lengths(m, 10 * clients, 1 / 9, i) for i, m in enumerate((1000, 200), 1)]
+        served = serve(
+            pass_table(MODEL, CLUSTER, own, CALIBRATION, (1120.0, 230.0)), *lengths, clients=clients
+        )
+        closed = predict_inference(MODEL, CLUSTER, own, CALIBRATION).latencies
+        assert float(closed.ttft) == pytest.approx(served.ttft.mean(), rel=0.2)
+        assert float(closed.tpot) == pytest.approx(served.tpot.mean(), rel=0.07)
+
+
 def test_prompts_longer_than_a_chunk_take_several_passes():
     found = serve(table(chunk=100.0), np.array([1000.0]), np.array([1.0]), clients=1)
     assert found.ttft[0] == pytest.approx(10.0)

@@ -116,16 +116,17 @@ def test_a_static_batch_by_hand(fill: float) -> None:
 
 
 def test_a_concurrency_by_hand() -> None:
-    """Six run: a request waits for half a pass and more under way, for its own prompt, and for five
-    of others while it decodes, by the share that mixing leaves; the host prepares one pass for
-    each of those and for the decoding that it rides along with."""
+    """Six run: a request waits for half a pass under way, with its share of prompts, for its own
+    prompt in a pass that decodes, and for five of others while it decodes, by the share that mixing
+    leaves; the host prepares one pass for each of those and for the decoding that it rides along
+    with."""
     own = replace(OWN, launch=0.0, gap=0.0)
     step, prompt = float(decode_time(work(), own)), float(prompt_time(work(), own)) / 2
     found = latencies(work(), own)
     # Two at a time: a mean prompt of them is not read sooner than one alone.
     beside = 0.4 * (prompt - own.step)
-    first = 0.5 + 1.5 * step + beside
     others = 5 * beside
+    first = 0.5 + 0.5 * (step + others / 10) + step + beside
     rest = 10 * step + others
     assert float(found.ttft) == pytest.approx(first)
     assert float(found.e2e) == pytest.approx(first + rest)

@@ -71,7 +71,8 @@ def away(found: Timed, calibration: Calibration) -> Array:
 def unknown(calibration: Calibration) -> Calibration:
     """A calibration in which every engine is the mean of all."""
     mean = calibration.serving.engines["neutral"]
-    engines = dict.fromkeys(calibration.serving.engines, mean)
+    # Each an object of its own: an engine's eras are told apart by which of them is meant.
+    engines = {name: replace(mean) for name in calibration.serving.engines}
     return replace(calibration, serving=replace(calibration.serving, engines=engines))
 
 

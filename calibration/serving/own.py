@@ -26,16 +26,20 @@ from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
 from predictor.catalog import own_process
 from predictor.errors import InputError
-from predictor.timing import ENGINE_FIELDS, Calibration, EngineParameters, ServingParameters
+from predictor.timing import (
+    ENGINE_FIELDS,
+    NOISE,
+    QUEUED,
+    Calibration,
+    EngineParameters,
+    ServingParameters,
+)
 
 WIDTHS: dict[str, float] = {
     "decode": 0.15, "prefill": 0.2, "communication": 0.36, "gap": 0.3, "launch": 0.5,
     "step": 0.83, "sequence": 0.59, "request": 0.49, "mixing": 0.2, "burst": 0.2,
 }  # fmt: skip
 """Log-standard-deviation of an engine's parameter in one's own hands about the published one."""
-
-NOISE, QUEUED = 0.08, 0.3
-"""Log error of a benchmark beside what its engine explains; of first tokens under load."""
 
 WITHIN = 0.1
 """The same of what is common to one's runs but no parameter of the engine's."""

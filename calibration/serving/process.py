@@ -48,9 +48,10 @@ def benchmarks_of(points: Sequence[InferencePoint], left: Array, process: Proces
     sign = np.array([-1.0 if metric == "throughput" else 1.0 for metric in metrics])
     plans = [point.request.plan for point in points]
     keys = [
-        key_of(p.request.plan.framework, p.request.model.name, p.request.cluster.accelerator.name)
-        for p in points
-    ]
+        key_of(of.framework, p.request.model.name, p.request.cluster.accelerator.name,
+               of.weights, of.narrowed)
+        for p, of in zip(points, plans, strict=True)
+    ]  # fmt: skip
     sizes = [sizes_of(p.batch, p.input_len, p.output_len, p.tp) for p in plans]
     return Benchmarks(process, keys, metrics, np.stack(sizes), sign * left)
 
@@ -72,7 +73,7 @@ class Draw:
     whole   all of them, with what is left after the engine was learned from those known
     known, rest   positions
 
-    All are of one engine, model and accelerator.
+    All are of one engine, model and accelerator, and a checkpoint tells of itself alone.
     """
 
     source: str
@@ -90,8 +91,11 @@ class Draw:
             of.sizes[self.known],
             of.residual[self.known],
         )
-        metrics = np.array(of.metrics)[self.rest]
-        told = own.correction(of.keys[0], metrics, of.sizes[self.rest])
+        metrics, keys = np.array(of.metrics)[self.rest], np.array(of.keys)[self.rest]
+        told = np.zeros(len(self.rest))
+        for key in set(of.keys):
+            at = keys == key
+            told[at] = own.correction(key, metrics[at], of.sizes[self.rest][at])
         away = np.tanh(np.abs(told - of.residual[self.rest]))
         return {str(metric): float(away[metrics == metric].mean()) for metric in set(metrics)}
 

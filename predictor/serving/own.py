@@ -24,7 +24,7 @@ def as_benchmarked(
     engine, model and accelerator; as they are where there are none."""
     model, cluster, plan = of
     known = parameters.own
-    key = key_of(plan.framework, model.name, cluster.accelerator.name)
+    key = key_of(plan.framework, model.name, cluster.accelerator.name, plan.weights, plan.narrowed)
     if known is None or key not in known.keys:
         return found, breakdown
     sizes = sizes_of(plan.batch, plan.input_len, plan.output_len, plan.tp)

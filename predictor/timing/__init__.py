@@ -12,7 +12,7 @@ from predictor.timing.adaptation import (
     open_variance,
     shared,
 )
-from predictor.timing.benchmarks import Benchmarks, Process, key_of, sizes_of
+from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     ANY,
     DEFAULTS,
@@ -67,6 +67,8 @@ __all__ = [
     "HOSTS",
     "LAUNCH",
     "LOCALITY",
+    "NOISE",
+    "QUEUED",
     "STREAMING",
     "TAXES",
     "TILES",

@@ -2,11 +2,12 @@
 process over load, lengths and split, of each metric and a little of all together.
 
     K_ij = common² + metric² [m_i = m_j]
-         + (near² [m_i = m_j] + across²) exp(-1/2 sum_d (z_id - z_jd)² / length_d²) + [i = j] noise²
+         + (near² [m_i = m_j] + across²) exp(-1/2 sum_d (z_id - z_jd)² / length_d²)
+         + [i = j] noise_i²
 
 in logs of measured over predicted time (Rasmussen and Williams 2006, eq. 2.23), among benchmarks of
-one engine, model and accelerator. What its parameters are is learned from published benchmarks
-(`calibration.serving.process`).
+one engine, accelerator and checkpoint: a model, and which of its matrices are how narrow. What its
+parameters are is learned from published benchmarks (`calibration.serving.process`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ SIZES = ("batch", "input_len", "output_len", "tp")
 
 MOST_SIZE = 65536.0
 """Offline runs have any number of requests: this many."""
+
+
+NOISE, QUEUED = 0.08, 0.3
+"""Log error of a benchmark beside what its engine explains; of first tokens, which wait for as much
+of a queue as chance has it."""
+
+LOUDER = {"ttft": QUEUED / NOISE}
+"""How many times the process's noise a metric has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class Process:
 class Benchmarks:
     """One's own benchmarks.
 
-    keys      engine, model and accelerator of each, in one text
+    keys      `key_of` each
     metrics   'ttft', 'tpot', 'e2e' or 'throughput'
     sizes     `sizes` of each, (k, D)
     residual  log of measured over predicted time, of a throughput of predicted over measured, (k,)
@@ -82,7 +91,8 @@ class Benchmarks:
             return np.zeros(shape)
         metrics, own = np.array(self.metrics)[known], self.sizes[known]
         of = self.process
-        inside = of.covariance(own, metrics, own, metrics) + of.noise**2 * np.eye(len(own))
+        noise = of.noise * np.array([LOUDER.get(name, 1.0) for name in metrics])
+        inside = of.covariance(own, metrics, own, metrics) + np.diag(noise**2)
         flat = sizes.reshape(-1, sizes.shape[-1])
         asked = np.broadcast_to(np.asarray(metric), shape).ravel()
         across = of.covariance(flat, asked, own, metrics)
@@ -97,6 +107,10 @@ def sizes_of(batch: Numeric, input_len: Numeric, output_len: Numeric, tp: Numeri
     return np.asarray(np.log2(np.clip(table, 1.0, MOST_SIZE)))
 
 
-def key_of(engine: str, model: str, accelerator: str) -> str:
-    """What benchmarks share that tell of each other."""
-    return f"{engine} {model} {accelerator}"
+def key_of(engine: str, model: str, accelerator: str, weights: str, narrowed: str) -> str:
+    """What benchmarks share that tell of each other.
+
+    weights    data type of those that are narrow
+    narrowed   which are (`ServingPlan.narrowed`)
+    """
+    return f"{engine} {model} {accelerator} {weights} {narrowed}"

@@ -12,6 +12,15 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
+def _variation(by_metric: dict[str, Any]) -> str:
+    """How far quantiles of steps are off, and distances of whole distributions, by figure."""
+    rows = [
+        [name, str(own["n"]), *(_percent(own[key]) for key in ("mape", "median_ape", "p90_ape"))]
+        for name, own in by_metric.items()
+    ]
+    return grid(["figure", "n", "mean error", "median", "P90"], rows)
+
+
 def show_validation(result: dict[str, Any]) -> None:
     """Print the score by source, and what was skipped and why."""
     rows = [
@@ -52,6 +61,8 @@ def show_validation(result: dict[str, Any]) -> None:
         ]
         columns = ["inference", "n", "MAPE", "macro", "covered", "MAPE with flagged rows"]
         print("\n" + grid(columns, table))
+    if result["kind"] == "variation" and any(own["n"] for own in result["by_metric"].values()):
+        print("\n" + _variation(result["by_metric"]))
     memory = result["memory"]
     if memory["n"]:
         print(

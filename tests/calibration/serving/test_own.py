@@ -21,7 +21,7 @@ from predictor.catalog import engines_mapping, load
 from predictor.catalog.engines import from_mapping
 from predictor.errors import InputError
 from predictor.serving import predict_inference
-from predictor.timing import Benchmarks, Calibration, sizes_of
+from predictor.timing import Benchmarks, Calibration, key_of, sizes_of
 
 BASE = load("default")
 
@@ -137,8 +137,11 @@ def test_a_process_says_most_where_it_was_measured_and_nothing_of_other_engines(
     at, away = (float(known.correction("a", "tpot", s)) for s in (sizes[0], sizes[0] + 30.0))
     assert 0.1 < at < 0.2
     assert abs(away) < at
-    assert float(known.correction("a", "ttft", sizes[1])) == pytest.approx(-at, rel=1e-9)
+    # A first token waits in a queue, where chance has more of a say than in a pass.
+    assert -at < float(known.correction("a", "ttft", sizes[1])) < 0.0
     assert float(known.correction("b", "tpot", sizes[0])) == 0.0
+    narrow = [key_of("vllm", "m", "H100", "fp8", part) for part in ("linear", "feed_forward")]
+    assert narrow[0] != narrow[1], "checkpoints of a model are narrow in different places"
     many = known.correction("a", "tpot", np.stack([sizes, sizes]))
     assert many.shape == (2, 2)
     assert many[1, 0] == pytest.approx(at)

@@ -72,7 +72,10 @@ def table(**changes: object) -> pd.DataFrame:
 def test_tables_are_scored_by_configuration(cli: Cli, tmp_path: Path) -> None:
     path, out = tmp_path / "ratios.csv", tmp_path / "out.json"
     pd.concat([table(), table(system="y", gpus=np.nan)]).to_csv(path, index=False)
-    assert cli("validate", path, "--json", out)[0] == 0
+    code, said, _ = cli("validate", path, "--json", out)
+    assert code == 0
+    for figure in ("p95_over_p50", "p99_over_p50", "ks", "ks_pooled"):
+        assert f"\n{figure}" in said
     found = json.loads(out.read_text())
     assert found["kind"] == "variation"
     assert set(found["by_metric"]) == {"p95_over_p50", "p99_over_p50", "ks", "ks_pooled"}

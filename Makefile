@@ -36,7 +36,8 @@ lint: setup
 	$(BIN)/mypy --strict predictor
 	$(BIN)/lint-imports
 
-validate: setup          ## the published tables, whole
+validate: setup          ## the published tables and the long checks, whole
+	$(BIN)/python -m pytest -m long
 	$(BIN)/reckon validate data/reference/training.csv --calibration kernels-only
 	$(BIN)/reckon validate data/reference/training.csv --folds source
 	$(BIN)/reckon validate data/reference/unseen.csv

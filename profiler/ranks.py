@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,12 +138,21 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _context() -> Any:
+    """How processes start: on Linux from one that has imported PyTorch once for all of them."""
+    if sys.platform != "linux":
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 def spawn(body: Callable[..., None], ranks: int, *arguments: Any) -> Any:
     """Run `body(rank, *arguments, results)` in processes of this host; returns what rank 0 puts.
 
     Raises ChildProcessError where a rank fails.
     """
-    context = mp.get_context("spawn")
+    context = _context()
     results = context.SimpleQueue()
     processes = [
         context.Process(target=body, args=(rank, *arguments, results), daemon=True)

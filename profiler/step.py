@@ -35,8 +35,11 @@ class Check:
     precision: str
 
     def within(self, seconds: float) -> Check:
-        """The same, or its shortest form where no time is left."""
-        return self if seconds > 0 else replace(self, seq_len=self.seq_len // 2, sequences=1)
+        """The same, or its shortest form where no time is left: one layer, half a sequence."""
+        if seconds > 0:
+            return self
+        model = replace(self.model, name=f"{self.model.name}-short", layers=1)
+        return Check(model, self.seq_len // 2, 1, self.precision)
 
 
 def _checked(scale: int) -> tuple[Model, Model, Model, Model]:

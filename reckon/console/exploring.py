@@ -81,8 +81,10 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
     empty = int(found.table[column].isna().sum())
     if empty:
         whole = len(found.table)
-        print(f"reckon: {empty} of {whole} points have no {column}", file=sys.stderr)
-    return 2 if empty and empty == len(found.table) else 0
+        first = found.table[list(wanted.axes)][found.table[column].isna()].iloc[0]
+        told = ", ".join(f"{name} {value}" for name, value in first.items()) or "the only one"
+        print(f"reckon: {empty} of {whole} points have no {column}: {told:.80}", file=sys.stderr)
+    return 2 if empty else 0
 
 
 def _optimise(grid: Grid, json: str | None) -> int:

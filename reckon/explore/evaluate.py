@@ -33,7 +33,7 @@ from predictor.serving import (
     predict_inference,
     serving_power,
 )
-from predictor.timing import Calibration
+from predictor.timing import Calibration, RunParameters
 from predictor.training import TrainingPrediction, complete_training, predict, step_power
 from predictor.units import GIB
 from reckon.explore.grid import Grid, combinations, read_grid
@@ -230,12 +230,7 @@ class _Run:
         run = self.calibration.run
         if self.spec.workload == "serving":
             options = combinations(fields) if best else [fields]
-            return [
-                complete_serving(
-                    parse(ServingPlanSpec, one, "plan"), run, model=model, cluster=cluster
-                ).plan
-                for one in options
-            ]
+            return [served(one, run, model, cluster) for one in options]
         if best:
             found = search_train(model, cluster, fields, self.calibration, Limits(), keep=1)
             return [found.plan(0)]
@@ -358,6 +353,23 @@ def energy_columns(
         return {}
     joules = power * np.asarray(found.plan.gpus) * seconds
     return {"drawn_w": power, f"energy_per_{each}_j": np.asarray(joules)}
+
+
+def served(
+    fields: Mapping[str, Any], run: RunParameters, model: Model, cluster: Cluster
+) -> ServingPlan:
+    """A plan of serving, completed; raises InputError where it states what a grid of arrays cannot
+    answer: arrivals at a rate, requests one by one."""
+    asked = complete_serving(
+        parse(ServingPlanSpec, dict(fields), "plan"), run, model=model, cluster=cluster
+    )
+    for key in ("rate", "simulate"):
+        if getattr(asked, key):
+            raise InputError(
+                f"plan.{key}: explore answers for a batch or a concurrency; a rate of arrivals and "
+                "requests one by one are for `reckon sweep`"
+            )
+    return asked.plan
 
 
 def train_columns(

@@ -15,7 +15,6 @@ import numpy as np
 from predictor import catalog
 from predictor.arrays import Array, stack
 from predictor.catalog import (
-    ServingPlanSpec,
     TrainingPlanSpec,
     assumptions,
     budget,
@@ -30,10 +29,9 @@ from predictor.hardware import Budget, Derived
 from predictor.models import Model
 from predictor.records import dataclass
 from predictor.search import Limits, search_train
-from predictor.serving import complete_serving
 from predictor.timing import Calibration
 from predictor.training import complete_training
-from reckon.explore.evaluate import serve_columns, train_columns
+from reckon.explore.evaluate import serve_columns, served, train_columns
 from reckon.explore.grid import Grid
 
 OBJECTIVES = ("tokens_per_s", "tokens_per_usd", "tokens_per_joule")
@@ -88,8 +86,7 @@ class Judge:
         """The plan that a machine is judged by."""
         spec, run = self.grid.spec, self.calibration.run
         if not self.training:
-            asked = parse(ServingPlanSpec, spec.plan, "plan")
-            return complete_serving(asked, run, model=self.model, cluster=made.cluster).plan
+            return served(spec.plan, run, self.model, made.cluster)
         if spec.plans == "best":
             found = search_train(
                 self.model, made.cluster, spec.plan, self.calibration, Limits(), keep=1

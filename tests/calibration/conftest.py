@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +16,21 @@ from predictor.timing.features import ideal
 @pytest.fixture(scope="session")
 def a100() -> Accelerator:
     return catalog.accelerator("A100-SXM4-80GB")
+
+
+@pytest.fixture(scope="session")
+def measured_on(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Tables of aiconfigurator as they are, but of some machines alone: whole, each has millions
+    of rows."""
+    folder = tmp_path_factory.mktemp("aiconfigurator")
+
+    def path_of(name: str, *systems: str) -> Path:
+        whole = shared / "bulk/kernels/aiconfigurator" / f"{name}.parquet"
+        part = folder / whole.name
+        pd.read_parquet(whole, filters=[("system", "in", systems)]).to_parquet(part)
+        return part
+
+    return path_of
 
 
 def gemm_table(

@@ -54,8 +54,10 @@ def test_every_ending_holds_the_same_table(cli: Cli, tmp_path: Path, ending: str
 
 
 @pytest.mark.parametrize("name", ["context_attention_perf", "nccl_perf"])
-def test_files_of_aiconfigurator(cli: Cli, shared: Path, tmp_path: Path, name: str) -> None:
-    path = shared / "bulk" / "kernels" / "aiconfigurator" / f"{name}.parquet"
+def test_files_of_aiconfigurator(
+    cli: Cli, measured_on: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    path = measured_on(name, "h100_sxm")
     out = tmp_path / "k.parquet"
     status, text, _ = cli("import", "aiconfigurator", path, "--out", out)
     assert status == 0

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from predictor.errors import InputError
 from predictor.training.step import TERMS
 from reckon.console.cli import main
 from reckon.explore import explore, read_grid
+from reckon.explore.evaluate import train_columns
 from reckon.explore.machines import RESOURCES
 from reckon.explore.optimise import optimise
 
@@ -144,6 +146,31 @@ def test_bad_grids_end_in_one_line_and_status_2(
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
+
+
+def test_a_rate_of_arrivals_is_refused_not_dropped() -> None:
+    """Rows at 1 and at 10,000 requests a second were the same."""
+    own = {key: value for key, value in SERVING["plan"].items() if key != "batch"}
+    with pytest.raises(InputError, match=r"plan\.rate: explore answers for a batch"):
+        explore({**SERVING, "plan": own, "sweep": {"plan.rate": [1, 10_000]}})
+
+
+def test_points_without_a_number_end_in_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever makes one: every other row is written all the same, and the first is named."""
+
+    def holed(*arguments: Any) -> dict[str, Any]:
+        made = train_columns(*arguments)
+        return {**made, "tokens_per_s": np.where(made["micro_batch"] == 2, np.nan, 1.0)}
+
+    monkeypatch.setattr("reckon.explore.evaluate.train_columns", holed)
+    path, out = tmp_path / "grid.yaml", tmp_path / "g.csv"
+    path.write_text(yaml.safe_dump({**TRAINING, "sweep": {"plan.micro_batch": [1, 2, 4]}}))
+    assert main(["explore", str(path), "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert "1 of 3 points have no tokens_per_s: plan.micro_batch 2" in told
+    assert list(pd.read_csv(out)["tokens_per_s"].isna()) == [False, True, False]
 
 
 def test_the_verb_writes_parquet_csv_and_a_table(

@@ -33,10 +33,11 @@ def row_mean(found: pd.DataFrame, column: str) -> float:
     return float((found[column] * found["n"]).sum() / found["n"].sum())
 
 
-def test_large_messages_of_unseen_sizes(collectives: pd.DataFrame) -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_large_messages_of_unseen_sizes(collectives: pd.DataFrame, every: bool) -> None:
     """8 % on every link, but for all-reduce on NVLink 5 (8.2 %: releases of NCCL switch algorithms
     at different sizes) and for the single row of xGMI."""
-    found = unseen_sizes(collectives)
+    found = unseen_sizes(collectives[every | collectives["link"].isin(NVLINK)])
     large = found[(found["band"] == "large") & found["op"].isin([*COMPUTED, "p2p"])]
     large = large[large["n"] >= 8]
     assert row_mean(large, "mape") <= 0.06

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -24,17 +25,20 @@ def test_message_sizes_are_bytes(shared: Path) -> None:
     assert bus.max() == pytest.approx(222, rel=0.02)
 
 
-def test_versions_are_one_and_libraries_kept_apart(shared: Path) -> None:
-    folder = shared / "bulk/kernels/aiconfigurator"
+MACHINES = ("h100_sxm", "b200_sxm")
+
+
+def test_versions_are_one_and_libraries_kept_apart(measured_on: Callable[..., Path]) -> None:
     keys = ["accelerator", "dtype", "framework"]
-    gemm = aiconfigurator.gemm(folder / "gemm_perf.parquet")
+    gemm = aiconfigurator.gemm(measured_on("gemm_perf", *MACHINES))
     assert not gemm.duplicated([*keys, "m", "n", "k"]).any()
-    decode = aiconfigurator.decode(folder / "generation_attention_perf.parquet")
+    decode = aiconfigurator.decode(measured_on("generation_attention_perf", *MACHINES))
     shape = ["batch", "kv_len", "heads", "kv_heads", "head_dim", "kv_dtype", "window"]
     assert not decode.duplicated([*keys, *shape]).any()
     for table in (gemm, decode):
         assert (table["latency_us"] > 0.1).all()
         assert {"sglang", "trtllm", "vllm"} == set(table["framework"])
+        assert table["accelerator"].nunique() == len(MACHINES)
 
 
 def test_experts_that_were_mistuned_are_left_out() -> None:
@@ -49,9 +53,9 @@ def test_experts_that_were_mistuned_are_left_out() -> None:
     assert sorted(kept["latency_us"]) == [258.0, 480.0, 942.0]
 
 
-def test_experts_and_latent_attention(shared: Path) -> None:
+def test_experts_and_latent_attention(shared: Path, measured_on: Callable[..., Path]) -> None:
     folder = shared / "bulk/kernels/aiconfigurator"
-    experts = check_kernels(aiconfigurator.experts(folder / "moe_perf.parquet"), "moe")
+    experts = check_kernels(aiconfigurator.experts(measured_on("moe_perf", *MACHINES)), "moe")
     assert set(kinds(experts)) == {"moe_gemm"}
     assert {"bf16", "fp8", "fp8_block", "nvfp4", "int4_wo", "w4a16_mxfp4"} <= set(experts["dtype"])
     decode = aiconfigurator.latent_decode(folder / "generation_mla_perf.parquet")

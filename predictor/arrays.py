@@ -268,7 +268,13 @@ def _exactly(value: Any) -> Hashable:
     return "nan" if value != value else value
 
 
+PLAIN = frozenset((float, int, bool, str, type(None), np.ndarray))
+"""Types that hold nothing else."""
+
+
 def _told(value: Any, number: Callable[[Any], Hashable]) -> Hashable:
+    if type(value) in PLAIN:
+        return None if value is None else number(value)
     if isinstance(value, Mapping):
         return tuple((key, _told(value[key], number)) for key in sorted(value))
     if isinstance(value, tuple):
@@ -284,7 +290,18 @@ def _told(value: Any, number: Callable[[Any], Hashable]) -> Hashable:
 def filled(value: Numeric, shape: tuple[int, ...]) -> Array:
     """A number as an array of a shape, without copying it."""
     array = np.asarray(value, float)
-    return array if array.shape == shape else np.broadcast_to(array, shape)
+    if array.shape == shape:
+        return array
+    if array.ndim:
+        return np.broadcast_to(array, shape)
+    # What `broadcast_to` makes of one number, which takes it ten times as long.
+    array = np.ndarray(shape, float, array, 0, (0,) * len(shape))
+    array.flags.writeable = False
+    return array
+
+
+TABLE = 8
+"""Codes per row up to which they are looked up in a table rather than sorted."""
 
 
 def distinct_rows(
@@ -298,10 +315,18 @@ def distinct_rows(
     """
     codes, many = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
-        values, inverse = np.unique(column, return_inverse=True)
+        values = np.unique(column)
         if many * len(values) > 2**62:  # count what there is before numbers run out
             known, codes = np.unique(codes, return_inverse=True)
             many = int(known.size)
-        codes, many = codes * len(values) + inverse, many * len(values)
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    return first, inverse
+        codes, many = codes * len(values) + np.searchsorted(values, column), many * len(values)
+    if many > TABLE * len(codes):
+        _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        return first, inverse
+    # A table over all codes, where the first row of each is written last, spares a sort.
+    place = np.full(many, -1, dtype=np.intp)
+    place[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    there = np.flatnonzero(place >= 0)
+    number = np.empty(many, dtype=np.intp)
+    number[there] = np.arange(len(there))
+    return place[there], number[codes]

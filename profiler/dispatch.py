@@ -25,13 +25,14 @@ from predictor.work import (
     step_operators,
     update_operators,
 )
+from profiler.cases import SERVING, Case, eager_plan, ladder_model
 from profiler.device import Device
 from profiler.operators import build
 from profiler.output import SPLIT
 from profiler.parallel import laid_out
 from profiler.serving import empty_cache, generate
 from profiler.step import Check, Step, module_of, step_of, time_step
-from profiler.suite import SERVING, Allowance, Case, eager_plan, ladder_model, row
+from profiler.suite import Allowance, row
 from profiler.timing import (
     LEAST_SAMPLES,
     Measured,
@@ -68,7 +69,7 @@ def serving_type(device: Device) -> str:
 
 
 def small_model(style: str) -> Model:
-    """A model whose kernels are as good as empty, 'gpt' or 'llama' as `suite.ladder_model`."""
+    """A model whose kernels are as good as empty, 'gpt' or 'llama' as `cases.ladder_model`."""
     made = ladder_model(WIDTH, style)
     return replace(made, name=f"small-{style}", layers=LAYERS, vocab=VOCAB)
 

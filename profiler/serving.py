@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from predictor.models import Model
+from profiler.cases import SERVING
 from profiler.device import Device
 from profiler.models import Cache, Transformer
 from profiler.operators import DTYPES
 from profiler.step import Check, checks, dimensions, module_of
-from profiler.suite import SERVING
 from profiler.timing import Sample, calmest, summary, timed, waited_share
 
 WARM_UP = 1

@@ -39,7 +39,7 @@ class Tier:
     def rate(self) -> Numeric:
         """Bytes/s per accelerator and direction, oversubscription and windows counted."""
         carried = self.bandwidth / self.oversubscription
-        if np.all(np.isinf(self.window)):
+        if np.isinf(self.window).all():
             return carried
         return np.fmin(carried, self.window / (2.0 * self.latency))
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Array, Numeric, filled
 from predictor.memory.kept import Kept, kept_by, on_stages
 from predictor.memory.offload import RESIDENT
 from predictor.models import Model
@@ -218,9 +218,9 @@ def stage_parameters(
     tied = np.where(apart, 0.0 if frozen else 1.0, 0.0) * np.maximum(at.embeds, at.heads) * table
     copies = plan.pipeline.copies
     return StageParameters(
-        layers=zero + copies * layers,
-        experts=zero + copies * experts,
-        ends=zero + copies * ends,
+        layers=filled(copies * layers, zero.shape),
+        experts=filled(copies * experts, zero.shape),
+        ends=filled(copies * ends, zero.shape),
         adapters=copies * adapters,
         tied=tied,
         frozen=frozen,
@@ -334,10 +334,10 @@ def memory(
         "context": beside(divided(plan), adds.context),
     }
     present = np.broadcast_to(at.count > 0, zero.shape)
-    filled = {name: zero + np.asarray(value) for name, value in classes.items()}
-    subtotal: Array = sum(filled.values(), zero)
-    filled["fragmentation"] = (subtotal - filled["context"]) * adds.fragmentation
-    total = np.where(present, subtotal + filled["fragmentation"], 0.0)
+    whole = {name: filled(value, zero.shape) for name, value in classes.items()}
+    subtotal: Array = sum(whole.values(), zero)
+    whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
+    total = np.where(present, subtotal + whole["fragmentation"], 0.0)
     peak = total.max(axis=0)
     host = away
     if np.any(np.asarray(plan.offload_optimizer) > 0):
@@ -345,4 +345,4 @@ def memory(
             host = host + host_states(plan, part, group)
         host = host + host_states(plan, parameters.expert, expert_group)
     most = np.where(present, host, 0.0).max(axis=0)
-    return Memory(filled, present, peak, peak - beside(divided(plan), adds.context), most)
+    return Memory(whole, present, peak, peak - beside(divided(plan), adds.context), most)

@@ -54,8 +54,9 @@ def near_multiples(value: float, *factors: float) -> str:
 
 
 def not_multiple(value: Numeric, divisor: Numeric) -> Any:
-    """Mask of values that the divisor does not divide."""
-    return np.asarray(value % np.maximum(divisor, 1) != 0)
+    """Mask of values that the divisor does not divide; exact for whole numbers below 2^53."""
+    own = np.maximum(divisor, 1)
+    return np.asarray(value - np.rint(value / own) * own != 0)
 
 
 POSITIVE = "tp pp dp cp vpp ep etp micro_batch global_batch seq_len".split()

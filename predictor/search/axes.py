@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from predictor.arrays import Array, Index
+from predictor.arrays import Array, Index, distinct_rows
 from predictor.catalog import Given, Range, scale_up
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -167,9 +167,9 @@ def extend(rows: Columns, axis: Axis, at: Setting) -> tuple[Columns, Index]:
     """Every row once for each value of an axis; and for each new row the one that it came from."""
     count = len(next(iter(rows.values())))
     if axis.needs:
-        keys = np.stack([rows[name] for name in axis.needs], axis=1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        inverse = inverse.reshape(count)
+        keys = [rows[name] for name in axis.needs]
+        first, inverse = distinct_rows(keys)
+        unique = np.stack([column[first] for column in keys], axis=1)
     else:
         unique, inverse = np.zeros((1, 0)), np.zeros(count, dtype=np.intp)
     lists = [np.asarray(_values(axis, at, tuple(map(float, key)))) for key in unique]

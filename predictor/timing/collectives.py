@@ -57,6 +57,8 @@ def span(group: Group, cluster: Cluster) -> Span:
         outermost = index == len(cluster.tiers) - 1
         wider = size if outermost else np.clip(np.floor(level.size / stride), members, size)
         crosses = wider > members
+        if not crosses.any():
+            continue
         ring = np.where(crosses, np.minimum(ring, members * level.rate), ring)
         own = np.where(crosses, level.rate, own)
         tier = np.where(crosses, index, tier)

@@ -158,7 +158,7 @@ def alone(using: Environment, name: str) -> Numeric:
 
 def _wire(exchange: Exchange, using: Environment) -> Array:
     """Time of a collective by itself [s], what larger networks add included."""
-    if not np.any(exchange.domains > 2.0):
+    if not (exchange.domains > 2.0).any():
         return exchange.time
     doublings = np.log2(np.maximum(exchange.domains / 2.0, 1.0))
     return np.asarray(exchange.time * using.nodes**doublings)

@@ -108,13 +108,14 @@ def profile(
 
     from profiler import output, suite
     from profiler import ranks as together
+    from profiler.cases import named_models
     from profiler.device import find
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     for mode in modes:
         if mode not in suite.MODES:
             raise unknown("mode", mode, suite.MODES)
-    chosen = suite.named_models(models)
+    chosen = named_models(models)
     job = together.torchrun()
     if job is not None and job.ranks > 1:
         return _joined(Path(out), device, seconds, threads, backend, job)

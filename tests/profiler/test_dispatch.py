@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
 from predictor.work.primitives import Operator, gemm  # noqa: E402
 from profiler import dispatch, output, ranks, step, suite  # noqa: E402
+from profiler.cases import Case  # noqa: E402
 from profiler.device import Device, find  # noqa: E402
 from profiler.operators import BEYOND, Arena, build, builds  # noqa: E402
 from profiler.timing import LEAST_SAMPLES, Sample, calmest, measure, waited_share  # noqa: E402
@@ -39,7 +40,7 @@ def test_host_times_are_rows_that_the_device_file_takes() -> None:
     split = {**rows[0], "kernel": f"{output.SPLIT}.llama", "latency_us": 80.0}
     other = {**rows[0], "kernel": "training.gpt", "latency_us": rows[0]["latency_us"] + 2.0}
     fast = suite.row(
-        suite.Case(gemm("x", "fwd", "forward", "layer", "fp32", 64.0, 64.0, 64.0), 1, 64.0),
+        Case(gemm("x", "fwd", "forward", "layer", "fp32", 64.0, 64.0, 64.0), 1, 64.0),
         suite.Measured(1e-5, 1e-5, 1e-5, 5), device, "warm",
     )  # fmt: skip
     table = pd.DataFrame([*rows, split, other, fast]).reindex(columns=list(KERNEL_COLUMNS))

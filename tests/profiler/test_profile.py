@@ -28,6 +28,7 @@ from predictor.schema import KERNEL_COLUMNS  # noqa: E402
 from predictor.work.primitives import Operator  # noqa: E402
 from predictor.work.training import step_operators  # noqa: E402
 from profiler import collectives, journal, models, output, parallel, ranks, serving, step, suite  # noqa: E402
+from profiler.cases import ALWAYS, WIDTHS, cases, eager_plan, ladder_model, named_models  # noqa: E402
 from profiler.device import cores, find  # noqa: E402
 from profiler.operators import build  # noqa: E402
 from profiler.timing import measure  # noqa: E402
@@ -126,7 +127,7 @@ def _exchange(rank: int, port: int, results: object) -> None:
 
 @pytest.mark.parametrize("style", ["gpt", "llama"])
 def test_every_operator_of_an_eager_step_can_be_built(style: str) -> None:
-    model, plan = suite.ladder_model(128, style), suite.eager_plan(32, 2, "fp32")
+    model, plan = ladder_model(128, style), eager_plan(32, 2, "fp32")
     for operator in step_operators(model, plan):
         build(operator, "cpu", model.heads)()
 
@@ -142,7 +143,7 @@ def test_products_compute_what_they_claim() -> None:
 
 def test_cases_are_distinct_and_cover_every_kind() -> None:
     device = find("cpu")
-    first = suite.cases(device)
+    first = cases(device)
     assert len({case.key for case in first}) == len(first) > 1000
     rows = [suite.row(case, suite.Measured(1e-3, 1e-3, 1e-3, 5), device, "warm") for case in first]
     assert len({suite.identity(row) for row in rows}) == len(rows)
@@ -153,7 +154,7 @@ def test_cases_are_distinct_and_cover_every_kind() -> None:
 
 def test_check_models_are_not_on_the_ladder() -> None:
     device = find("cpu")
-    ladder = set(suite.WIDTHS)
+    ladder = set(WIDTHS)
     every = [*step.checks(device), *parallel.even_checks(device)]
     assert not {check.model.hidden for check in every} & ladder
 
@@ -169,7 +170,7 @@ def test_the_real_model_has_the_predicted_parameters(check: step.Check) -> None:
 
 def test_a_real_step_trains() -> None:
     device = find("cpu", threads=1)
-    check = step.Check(suite.ladder_model(64, "llama"), 16, 2, "fp32")
+    check = step.Check(ladder_model(64, "llama"), 16, 2, "fp32")
     torch.manual_seed(0)
     module = models.Transformer(check.model, check.seq_len)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, fused=True)
@@ -341,8 +342,8 @@ def test_resuming_keeps_what_the_folder_holds(
 
 def test_the_kernels_of_a_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
     device = find("cpu")
-    own = suite.named_models(["llama3-8b"])
-    widths = {case.width for case in suite.cases(device, own, ["fp32"])}
+    own = named_models(["llama3-8b"])
+    widths = {case.width for case in cases(device, own, ["fp32"])}
     assert widths == {4096}
 
 
@@ -352,7 +353,7 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     device = find("cpu")
     found = list(suite.run(device, suite.Allowance(0.0), [], modes=["eager", "compiled", "graph"]))
     assert [row["mode"] for row in found] == ["eager", "compiled"] * (len(found) // 2)
-    assert len(found) >= 2 * suite.ALWAYS
+    assert len(found) >= 2 * ALWAYS
     table = check_kernels(pd.DataFrame(found), "x")
     assert (kinds(table)[table["mode"] == "compiled"] == "").all()
 
@@ -360,7 +361,7 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
     device = find("cpu")
     rows = list(suite.run(device, suite.Allowance(0.0), []))
-    assert suite.ALWAYS <= len(rows) < suite.ALWAYS + len(device.dtypes)
+    assert ALWAYS <= len(rows) < ALWAYS + len(device.dtypes)
     found = output.accelerator_mapping(pd.DataFrame(rows), device)
     assert all(found[output.rate_key(dtype)] > 0 for dtype in device.dtypes)
     assert found["memory_bandwidth_gbs"] > 0
@@ -368,7 +369,7 @@ def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
 
 def test_output_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = find("cpu")
-    case = suite.cases(device)[0]
+    case = cases(device)[0]
     rows = [suite.row(case, suite.Measured(1e-3, 1e-3, 1e-3, 5), device, "warm")]
     rows.append({**rows[0], "op": "gemm", "m": 8.0, "n": 8.0, "k": 8.0, "layout": "fwd"})
     output.write(tmp_path, rows, [], [device], [])

@@ -24,8 +24,6 @@ from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import (
     Promise,
     capacity,
-    poisson_quantile,
-    waiting_quantile,
 )
 from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
@@ -35,7 +33,7 @@ from predictor.serving.latency import DeviceTime, Work, decode_time, latencies, 
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.passes import body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass, spread_of
-from predictor.serving.reading import ReadTable, Waiting, queue, read_table
+from predictor.serving.reading import ReadTable, read_table
 from predictor.serving.tables import PassTable, between, pass_table
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
@@ -250,79 +248,6 @@ def test_a_plane_is_looked_up_exactly() -> None:
     # A part of a prompt costs its share; a pass over it alone at least that of the shortest.
     assert made.prompts(2.0, False) == pytest.approx(10)
     assert made.prompts(2.0, True) == pytest.approx(70)
-
-
-@pytest.mark.parametrize("share", [0.5, 0.8, 0.9, 0.95, 0.99])
-@pytest.mark.parametrize("mean", [4.0, 9.0, 25.0, 100.0])
-def test_poissons_quantiles_are_those_of_its_sum(mean: float, share: float) -> None:
-    """Between the largest number that falls short of the share and the next, within a fifth."""
-    total, number, each = 0.0, 0, math.exp(-mean)
-    while total + each < share:
-        total += each
-        number += 1
-        each *= mean / number
-    low, high = number - 1, number
-    part = (share - total) / each
-    found = float(poisson_quantile(mean, share))
-    assert found == pytest.approx(max(low + part + 0.5, mean), abs=0.2)
-    assert low <= found <= high + 1
-    assert float(poisson_quantile(mean, 0.5)) == mean
-
-
-def test_waits_are_exponential_beyond_those_who_do_not_wait() -> None:
-    """Half busy: half wait, a mean of one turn; three quarters meet no more than log 2 of it."""
-    assert float(waiting_quantile(0.5, 2.0, 0.75)) == pytest.approx(2.0 * math.log(2))
-    assert float(waiting_quantile(0.5, 2.0, 0.5)) == 0.0
-    assert float(waiting_quantile(0.0, 2.0, 0.9)) == 0.0
-    promise = Promise()
-    assert (promise.ttft, promise.tpot) == (math.inf, math.inf)
-    assert promise.ttft_share == promise.tpot_share == 0.9
-    met = Waiting(*(np.array(v) for v in (0.5, 0.25, 2.0, 4.0, 0.3)))
-    assert float(met.read) == pytest.approx(0.75 * 2 + 0.25 * 4)
-    # Of the quarter that waits 2 s and reads 2 s longer, two fifths are among the slowest tenth.
-    assert float(met.quantile(0.9)) == pytest.approx(2 + 4 * math.log(2.5))
-    assert float(met.quantile(0.7)) == 2.0
-
-
-def test_a_queue_at_no_load_and_at_the_brim() -> None:
-    own = queue(np.array([2.0, 3.0]))
-    assert own.most == pytest.approx(2 / 3)
-    idle = own.at(1e-6, 1.0)
-    assert float(idle.wait) == pytest.approx(0.0, abs=1e-5)
-    assert float(idle.read) == pytest.approx(2.0, rel=1e-4)
-    assert float(idle.busy) == pytest.approx(2e-6, rel=0.1)
-    assert float(own.at(0.99 * own.most, 1.0).wait) > 20 * float(own.at(0.7 * own.most, 1.0).wait)
-    # A link that takes 4 s for each prompt's cache sets the pace.
-    slow = queue(np.array([2.0, 3.0]), 4.0)
-    assert slow.most == pytest.approx(1 / 4)
-
-
-@pytest.mark.parametrize("share", [0.01, 0.03, 0.05])
-def test_few_prompts_wait_as_pollaczek_says(share: float) -> None:
-    met = queue(np.array([2.0])).at(share / 2.0, 1.0)
-    assert float(met.wait) == pytest.approx(share * 2.0 / (2.0 * (1.0 - share)), rel=2e-3)
-
-
-def test_lengths_even_out_in_a_pass_over_several_prompts() -> None:
-    """Passes that grow with the square of the mean length, which is uniform within v of one for one
-    prompt and within v over two for four: 1 + v^2 / 3, and 1 + v^2 / 12."""
-    lengths = np.linspace(0.4, 1.6, 2001)
-    own = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0)
-    squares = (lengths**2).tolist()
-    table = ReadTable([1.0, 4.0], lengths.tolist(), [squares, squares], 0.0, 1.0, own, 0.0, 0.6)
-    found = table.queue()
-    assert found.alone == pytest.approx(1 + 0.36 / 3, rel=1e-3)
-    assert found.most == pytest.approx(4 / (1 + 0.36 / 12), rel=1e-3)
-
-
-def test_passes_of_workers_take_new_tokens_up_to_a_chunk() -> None:
-    """Half of each prompt of 100 is cached: two fill a pass of 100 tokens."""
-    own = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=100.0, cached=0.5,
-                      prefill_workers=1.0)  # fmt: skip
-    reading = ReadTable([1.0, 4.0], [100.0], [[2.0], [5.0]], 0.0, 1.0, own, 0.0, 0.0)
-    found = serve_apart(reading, replace(served(), plan=own), np.full(3, 100.0), np.full(3, 10.0),
-                        np.zeros(3))  # fmt: skip
-    assert found.first.tolist() == pytest.approx([3.0, 3.0, 5.0])
 
 
 def plan(**fields: object) -> ServingPlan:

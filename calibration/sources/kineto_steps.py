@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from calibration.sources.kineto_calls import EXCHANGES, Calls, is_call
 from calibration.sources.kineto_file import DEVICE_EVENTS, Event, TraceFile
-from predictor.arrays import Array
+from predictor.arrays import Array, Index
 from predictor.errors import InputError
 
 MICRO = 1e-6
@@ -220,6 +221,42 @@ def _length(union: Intervals) -> float:
     return float(np.sum(union[1] - union[0]))
 
 
+def _marks(trace: TraceFile) -> list[tuple[float, float]]:
+    """Steps that a trace marks: start and end, in order."""
+    return sorted(
+        (event["ts"], _end(event))
+        for event in trace.events
+        if event["cat"] == "user_annotation" and STEP.fullmatch(event["name"])
+    )
+
+
+def _by_label(spans: Sequence[Span]) -> tuple[dict[str, float], dict[str, float]]:
+    """Time and number of spans by what they do."""
+    times: dict[str, float] = defaultdict(float)
+    counts: dict[str, float] = defaultdict(float)
+    for span in spans:
+        times[span.label] += span.time
+        counts[span.label] += 1.0
+    return times, counts
+
+
+def _within(marks: Sequence[tuple[float, float]], begun: Array) -> Index:
+    """Positions of what was begun within the steps that are marked; of all where none is."""
+    if not marks:
+        return np.arange(len(begun))
+    first, last = np.array(marks).T
+    at = np.searchsorted(first, begun, side="right") - 1
+    return np.flatnonzero((at >= 0) & (begun <= last[np.maximum(at, 0)]))
+
+
+def _streams(spans: Sequence[Span]) -> dict[str, float]:
+    """Seconds that each stream was busy."""
+    found: dict[str, float] = defaultdict(float)
+    for span in spans:
+        found[span.stream] += span.time
+    return {name: time * MICRO for name, time in found.items()}
+
+
 def anatomy(trace: TraceFile, calls: Calls, where: str) -> Anatomy:
     """Take the recorded steps of a trace apart.
 
@@ -228,27 +265,17 @@ def anatomy(trace: TraceFile, calls: Calls, where: str) -> Anatomy:
     spans, on_host = _spans(trace, calls)
     if not spans:
         raise InputError(f"{where} holds neither kernels nor operator calls")
-    marks = sorted(
-        (event["ts"], _end(event))
-        for event in trace.events
-        if event["cat"] == "user_annotation" and STEP.fullmatch(event["name"])
-    )
+    marks = _marks(trace)
     start = np.array([span.start for span in spans])
     end = start + np.array([span.lasts for span in spans])
     launched = np.array([span.launched for span in spans])
     begun = np.array([span.begun for span in spans])
     begun = np.where(np.isnan(begun), start, begun)
-    inside = np.ones(len(spans), bool)
-    if marks:
-        first, last = np.array(marks).T
-        at = np.searchsorted(first, begun, side="right") - 1
-        inside = (at >= 0) & (begun <= last[np.maximum(at, 0)])
     steps = len(marks) or 1
-    chosen = np.flatnonzero(inside)
+    chosen = _within(marks, begun)
     if not len(chosen):
         raise InputError(f"{where}: no kernel was launched within the steps that it marks")
-    label = np.array([span.label for span in spans])
-    talking = label == "communication"
+    talking = np.array([span.label == "communication" for span in spans])
     busy = _union(start[chosen], end[chosen])
     own = chosen[~talking[chosen]]
     computing = _union(start[own], end[own])
@@ -264,14 +291,7 @@ def anatomy(trace: TraceFile, calls: Calls, where: str) -> Anatomy:
         total = sum(b - a for a, b in marks) if marks else float(busy[1][-1] - busy[0][0])
         host_idle, other_idle = max(total - all_busy, 0.0), 0.0
     window = float(busy[1][-1] - busy[0][0])
-    classes: dict[str, float] = defaultdict(float)
-    counts: dict[str, float] = defaultdict(float)
-    streams: dict[str, float] = defaultdict(float)
-    for position in chosen:
-        classes[spans[position].label] += spans[position].time
-        counts[spans[position].label] += 1.0
-    for span in spans:
-        streams[span.stream] += span.time
+    classes, counts = _by_label([spans[position] for position in chosen])
     each = MICRO / steps
     recorded = (marks[-1][1] - marks[0][0]) if marks else window
     if not on_host:
@@ -292,7 +312,7 @@ def anatomy(trace: TraceFile, calls: Calls, where: str) -> Anatomy:
         host_idle=host_idle * each,
         other_idle=other_idle * each,
         gaps=gaps / steps,
-        streams={name: time * MICRO for name, time in streams.items()},
+        streams=_streams(spans),
         on_host=on_host,
         whole=sum(span.time for span in spans) * MICRO,
         spans=spans,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,14 @@ def text_of(given: str) -> tuple[str, Path]:
         raise InputError(f"cannot read {path}: {error}") from None
 
 
+def _fields(dialect: Dialect, facts: Facts, said: Iterable[str]) -> dict[str, Any]:
+    """Keys of a plan of what a line said."""
+    found = {SPELLED.get(k, k): facts[k] for k in said if not k.startswith((PREFIX, "@"))}
+    if dialect.framework:
+        found.setdefault("framework", dialect.framework)
+    return found
+
+
 def read(
     dialect: Dialect,
     given: str,
@@ -237,13 +245,7 @@ def read(
     if not understood:
         told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
         raise InputError(f"--from-{dialect.name}: no flag of {dialect.name} is in it{told}")
-    fields = {
-        SPELLED.get(k, k): facts[k]
-        for k in said
-        if not k.startswith((PREFIX, "@")) and k not in own
-    }
-    if dialect.framework:
-        fields.setdefault("framework", dialect.framework)
+    fields = _fields(dialect, facts, [k for k in said if k not in own])
     ignored = [f for f in rest if f.startswith(dialect.ignored)]
     return Launch(
         dialect.name,

@@ -31,6 +31,22 @@ from predictor.schema import INFERENCE_KEY
 from predictor.timing import Calibration
 
 
+def _start(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    reference: Sequence[str | Path],
+    base: str | Path | Calibration,
+) -> Calibration:
+    """The calibration to start from, once there is something to learn and somewhere to write."""
+    if not paths and not reference:
+        raise InputError("give measurements (a folder, tables, traces), or --reference with runs")
+    if not str(out):
+        raise InputError("give --out, a folder for the calibration")
+    check_folder(Path(out))
+    start = load(base)
+    return replace(start, run=default_run()) if start.name == "none" else start
+
+
 def calibrate(
     measurements: str | Path | Sequence[str | Path] = (),
     out: str | Path = "",
@@ -53,14 +69,7 @@ def calibrate(
     Returns a summary with the held-out errors. Raises InputError for unusable input.
     """
     paths = [measurements] if isinstance(measurements, str | Path) else list(measurements)
-    if not paths and not reference:
-        raise InputError("give measurements (a folder, tables, traces), or --reference with runs")
-    if not str(out):
-        raise InputError("give --out, a folder for the calibration")
-    check_folder(Path(out))
-    start = load(base)
-    if start.name == "none":
-        start = replace(start, run=default_run())
+    start = _start(paths, out, reference, base)
     fitted = start
     summary: dict[str, Any] = {"rows": 0, "left_out": {}, "accelerators": []}
     heldout: dict[str, Any] = {}
@@ -72,15 +81,8 @@ def calibrate(
     fitted = replace(
         fitted, power={**fitted.power, **{name: one.constants for name, one in power.items()}}
     )
-    fitted = replace(
-        fitted,
-        name=name or Path(out).name,
-        provenance={
-            **fitted.provenance,
-            "base": start.name,
-            "date": date.today().isoformat(),
-        },
-    )
+    provenance = {**fitted.provenance, "base": start.name, "date": date.today().isoformat()}
+    fitted = replace(fitted, name=name or Path(out).name, provenance=provenance)
     write(fitted, Path(out), {key: heldout_table(fits) for key, fits in heldout.items()})
     if fitted.serving is not start.serving:
         text = json.dumps(engines_mapping(fitted.serving), indent=1) + "\n"

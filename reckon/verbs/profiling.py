@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,67 +105,83 @@ def profile(
     Raises InputError for a missing PyTorch, an unknown device or an impossible number of ranks.
     """
     _torch()
-    import time
-
-    from profiler import output, suite
     from profiler import ranks as together
     from profiler.cases import named_models
     from profiler.device import find
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
-    for mode in modes:
-        if mode not in suite.MODES:
-            raise unknown("mode", mode, suite.MODES)
     chosen = named_models(models)
     job = together.torchrun()
     if job is not None and job.ranks > 1:
         return _joined(Path(out), device, seconds, threads, backend, job)
     found = find(device, threads)
-    together.check_ranks(found, ranks)
-    if ranks > 1 and seconds < LEAST_RANK_BUDGET:
-        raise InputError(f"--ranks {ranks} needs a --budget of at least {LEAST_RANK_BUDGET:g}s")
-    if trace is not None and not str(trace).endswith((".json", ".json.gz")):
-        raise InputError(f"--trace {trace}: expected a .json or .json.gz file")
-    together.check_backend(backend, found)
+    _check(found, seconds, ranks, backend, modes, trace)
     prepare_folder(Path(out))
     begin = time.perf_counter()
-    alone = (1.0 - RANK_SHARE) * seconds if ranks > 1 else seconds
     devices = [found, *([find(device, threads, ranks)] if ranks > 1 else [])]
     tables = _before(Path(out), resume, {one.name for one in devices[1:]})
     problems: list[str] = []
     with _progress(seconds, quiet) as tell, _termination(), _journal(tables, Path(out)):
-        try:
+        with _ended(problems):
+            alone = (1.0 - RANK_SHARE) * seconds if ranks > 1 else seconds
             _measure(found, alone, tables, chosen, modes, trace, tell)
             if ranks > 1:
                 tell(f"{ranks} ranks")
-                left = begin + seconds - time.perf_counter()
-                results = together.run(devices[1], left, backend)
+                results = together.run(devices[1], begin + seconds - time.perf_counter(), backend)
                 tables.keep("kernels", results.kernels)
                 tables.keep("steps", results.steps)
-        except KeyboardInterrupt:
-            problems.append("interrupted; wrote what had been measured")
-        except ChildProcessError as error:
-            problems.append(f"{error}; wrote what had been measured without it")
-        if not tables.kernels:
-            raise InputError("nothing was measured; give a larger --budget")
-        measured = {row["accelerator"] for row in tables.kernels}
-        own = [one for one in devices if one.name in measured]
-        tables.steps, tables.passes = _latest(tables.steps), _latest(tables.passes)
-        table = output.write(
-            Path(out), tables.kernels, tables.steps, own, tables.passes, tables.power
-        )
+        table = _written(Path(out), tables, devices)
     problems += _disturbed(table, [*tables.steps, *tables.passes])
-    spent = time.perf_counter() - begin
     return Profile(
-        out=Path(out),
-        kernels=table,
-        steps=tables.steps,
-        passes=tables.passes,
-        seconds=spent,
-        problems=tuple(problems),
-        power=tuple(tables.power),
+        out=Path(out), kernels=table, steps=tables.steps, passes=tables.passes,
+        seconds=time.perf_counter() - begin, problems=tuple(problems), power=tuple(tables.power),
         sensor=str(found.facts.get("power", "")),
-    )
+    )  # fmt: skip
+
+
+def _check(
+    device: Device,
+    seconds: float,
+    ranks: int,
+    backend: str,
+    modes: Sequence[str],
+    trace: str | Path | None,
+) -> None:
+    """Raise InputError for what this device cannot do, or not in so few seconds."""
+    from profiler import ranks as together
+    from profiler import suite
+
+    if odd := next((mode for mode in modes if mode not in suite.MODES), None):
+        raise unknown("mode", odd, suite.MODES)
+    together.check_ranks(device, ranks)
+    if ranks > 1 and seconds < LEAST_RANK_BUDGET:
+        raise InputError(f"--ranks {ranks} needs a --budget of at least {LEAST_RANK_BUDGET:g}s")
+    if trace is not None and not str(trace).endswith((".json", ".json.gz")):
+        raise InputError(f"--trace {trace}: expected a .json or .json.gz file")
+    together.check_backend(backend, device)
+
+
+@contextmanager
+def _ended(problems: list[str]) -> Iterator[None]:
+    """What ends the measuring early is a problem of what is written, no more."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        problems.append("interrupted; wrote what had been measured")
+    except ChildProcessError as error:
+        problems.append(f"{error}; wrote what had been measured without it")
+
+
+def _written(out: Path, tables: Tables, devices: Sequence[Device]) -> pd.DataFrame:
+    """Write what was measured of the devices that were; the table of kernels."""
+    from profiler import output
+
+    if not tables.kernels:
+        raise InputError("nothing was measured; give a larger --budget")
+    measured = {row["accelerator"] for row in tables.kernels}
+    own = [one for one in devices if one.name in measured]
+    tables.steps, tables.passes = _latest(tables.steps), _latest(tables.passes)
+    return output.write(out, tables.kernels, tables.steps, own, tables.passes, tables.power)
 
 
 @contextmanager
@@ -335,8 +352,6 @@ def _joined(
     out: Path, device: str, seconds: float, threads: int | None, backend: str, job: Any
 ) -> Profile:
     """What one rank of a job that torchrun started measures; the first one writes it."""
-    import time
-
     from profiler import output, ranks
     from profiler.device import find
 
@@ -371,8 +386,6 @@ class _progress:
         self.seconds = seconds
 
     def __enter__(self) -> Callable[[str], None]:
-        import time
-
         self.bar.start()
         task = self.bar.add_task("", total=self.seconds)
         begin = time.perf_counter()

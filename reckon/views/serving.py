@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from predictor.serving import Fleet, Mixture, Served
 from predictor.units import GB, GIB
@@ -62,17 +64,8 @@ def _machines(result: ServingResult) -> str:
     return " + ".join(f"{n} x {one.accelerator.name} ({one.name})" for n, one in parts)
 
 
-def show_serving(result: ServingResult, top: int = 6) -> None:
-    """Print one prediction."""
-    inputs, plan = result.inputs(), result.request.plan
-    layout = " ".join(
-        f"{name} {inputs[name]:g}" for name in ("tp", "pp", "dp", "ep") if inputs[name] > 1
-    )
-    print(
-        f"{strong(inputs['model'])} on {_machines(result)}, {layout or 'one rank'}, "
-        f"{inputs['weights']}, {inputs['kv']} cache, {_load(result)}, "
-        f"{float(plan.input_len):g} tokens in, {float(plan.output_len):g} out"
-    )
+def _show_shortfalls(result: ServingResult) -> None:
+    """What keeps a plan from being served: memory, or more requests than it can."""
     memory = result.memory
     if memory["shortfall_gb"] > 0:
         print(
@@ -91,6 +84,52 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
             f"{strong('saturated', '1;31')}: {result.most:.3g} requests/s is the most that can be "
             "served; the queue grows without end, latencies are those without it"
         )
+
+
+def _show_memory(memory: Mapping[str, Any]) -> None:
+    """Memory against what there is, and what fills it."""
+    share = memory["total_gb"] / memory["capacity_gb"]
+    print(
+        f"memory       {bar(share, 20)}  {memory['total_gb'] * GB / GIB:.1f} of "
+        f"{memory['capacity_gb'] * GB / GIB:.1f} GiB, at most {memory['largest_batch']} sequences"
+    )
+    held = ", ".join(
+        f"{name} {size * GB / GIB:.1f}" for name, size in memory["classes"].items() if size > 0.05
+    )
+    print(f"             GiB: {held}\n")
+
+
+def _show_longest(result: ServingResult, top: int) -> None:
+    """The operators that take longest, of prompts and of new tokens."""
+    longest = [
+        [
+            line.name,
+            phase,
+            seconds(float(line.time)),
+            line.bound,
+            f"{line.intensity:.2g}" if line.intensity else "",
+            line.pedigree,
+        ]
+        for phase in ("prefill", "decode")
+        for own, line in [pair for pair in result.operators if pair[0] == phase][:top]
+        if own == phase
+    ]
+    columns = ["longest operators", "phase", "per pass", "bound", "compute/memory", "known"]
+    print(grid(columns, longest, 2))
+
+
+def show_serving(result: ServingResult, top: int = 6) -> None:
+    """Print one prediction."""
+    inputs, plan = result.inputs(), result.request.plan
+    layout = " ".join(
+        f"{name} {inputs[name]:g}" for name in ("tp", "pp", "dp", "ep") if inputs[name] > 1
+    )
+    print(
+        f"{strong(inputs['model'])} on {_machines(result)}, {layout or 'one rank'}, "
+        f"{inputs['weights']}, {inputs['kv']} cache, {_load(result)}, "
+        f"{float(plan.input_len):g} tokens in, {float(plan.output_len):g} out"
+    )
+    _show_shortfalls(result)
     level = result.batch.calibration.interval_level
     per_gpu = result.output_tokens_per_s.value / result.gpus
     rows = [
@@ -108,15 +147,7 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         _show_mixture(result.mixture)
     if result.served is not None:
         _show_served(result, result.served)
-    share = memory["total_gb"] / memory["capacity_gb"]
-    print(
-        f"memory       {bar(share, 20)}  {memory['total_gb'] * GB / GIB:.1f} of "
-        f"{memory['capacity_gb'] * GB / GIB:.1f} GiB, at most {memory['largest_batch']} sequences"
-    )
-    held = ", ".join(
-        f"{name} {size * GB / GIB:.1f}" for name, size in memory["classes"].items() if size > 0.05
-    )
-    print(f"             GiB: {held}\n")
+    _show_memory(result.memory)
     total = result.e2e.value
     terms = [
         [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(max(value, 0) / total, 20)]
@@ -129,21 +160,7 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
             f"a prompt's cache is sent for {seconds(result.sending)}, layer by layer while the "
             f"prompt is read; the end is waited for\n"
         )
-    longest = [
-        [
-            line.name,
-            phase,
-            seconds(float(line.time)),
-            line.bound,
-            f"{line.intensity:.2g}" if line.intensity else "",
-            line.pedigree,
-        ]
-        for phase in ("prefill", "decode")
-        for own, line in [pair for pair in result.operators if pair[0] == phase][:top]
-        if own == phase
-    ]
-    columns = ["longest operators", "phase", "per pass", "bound", "compute/memory", "known"]
-    print(grid(columns, longest, 2))
+    _show_longest(result, top)
     show_assumed(result.request.assumed)
 
 

@@ -86,18 +86,8 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
     return "\n".join(lines)
 
 
-def show_prediction(result: Prediction, top: int = 6) -> None:
-    """Print one prediction, with its `top` longest operators."""
-    inputs = result.inputs()
-    plan = " ".join(
-        f"{name} {inputs[name]:g}"
-        for name in ("tp", "pp", "vpp", "cp", "ep", "dp")
-        if inputs[name] > 1
-    )
-    print(
-        f"{strong(inputs['model'])} on {_machines(result)}, {plan or 'one rank'}, "
-        f"{inputs['precision']}, recompute {inputs['recompute']}, {inputs['sharding']}"
-    )
+def _show_shortfalls(result: Prediction) -> None:
+    """What a plan needs beyond the host's and the device's memory."""
     if result.host_memory > result.host_capacity:
         print(
             f"{strong('does not fit', '1;31')} the host: it would keep "
@@ -113,16 +103,10 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
             f"{result.capacity / GIB:.1f} GiB, {over:.1f} GiB too much; more tp or pp, a smaller "
             "micro-batch, more recomputation or sharding would help"
         )
-    level = result.batch.calibration.interval_level
-    mfu = result.mfu()
-    per_gpu = result.tokens_per_s / result.gpus
-    rows = [
-        ["step time", with_interval(result.step_time, "s"), f"{level:.0%} interval"],
-        ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
-        ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
-    ]
-    rows += [*_variation_rows(result), *_run_rows(result)]
-    print(grid(["", "", ""], rows, left=3))
+
+
+def _show_memory(result: Prediction) -> None:
+    """Memory of the fullest stage against what there is, and what fills it."""
     share = result.peak_memory / result.capacity
     if result.host_memory > 0:
         print(f"host        keeps {result.host_memory / GIB:.1f} GiB for each accelerator")
@@ -137,6 +121,32 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     )
     held = ", ".join(f"{name} {size:.1f}" for size, name in parts if size >= 0.05)
     print(f"            {fullest['stage']} stage, GiB: {held}\n")
+
+
+def show_prediction(result: Prediction, top: int = 6) -> None:
+    """Print one prediction, with its `top` longest operators."""
+    inputs = result.inputs()
+    plan = " ".join(
+        f"{name} {inputs[name]:g}"
+        for name in ("tp", "pp", "vpp", "cp", "ep", "dp")
+        if inputs[name] > 1
+    )
+    print(
+        f"{strong(inputs['model'])} on {_machines(result)}, {plan or 'one rank'}, "
+        f"{inputs['precision']}, recompute {inputs['recompute']}, {inputs['sharding']}"
+    )
+    _show_shortfalls(result)
+    level = result.batch.calibration.interval_level
+    mfu = result.mfu()
+    per_gpu = result.tokens_per_s / result.gpus
+    rows = [
+        ["step time", with_interval(result.step_time, "s"), f"{level:.0%} interval"],
+        ["throughput", f"{result.tokens_per_s:,.0f} tokens/s", f"{per_gpu:,.0f} per GPU"],
+        ["MFU", f"{mfu['megatron']:.1%} full attention", f"{mfu['megatron_causal']:.1%} causal"],
+    ]
+    rows += [*_variation_rows(result), *_run_rows(result)]
+    print(grid(["", "", ""], rows, left=3))
+    _show_memory(result)
     total = result.step_time.value
     terms = [
         [TERM_NAMES[name], seconds(value), f"{value / total:.1%}", bar(value / total, 20)]

@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test docs lint setup validate plans scoreboard peers calibration runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
+.PHONY: demo check-profile test docs lint setup validate plans pictures scoreboard peers calibration runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -26,7 +26,7 @@ demo: setup              ## profile this machine, calibrate, check, predict clus
 check-profile: setup     ## how well this machine is profiled: repeatability, unseen steps (quiet machine)
 	$(BIN)/python tools/check_profile.py --out profile-out
 
-test: setup              ## all tests; under ten minutes on two cores
+test: setup              ## all tests; less than six minutes on two quiet cores
 	$(BIN)/python -m pytest -n 2
 
 lint: setup
@@ -48,6 +48,9 @@ plans: setup             ## how good searched plans are: published winners, a me
 	$(BIN)/python -m calibration.checks.winners data/reference/training.csv
 	@test -d $(SHARED) || { echo "the measured sweep needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.checks.plans $(SHARED)
+
+pictures: setup          ## retake the documentation's pictures of page and report; needs Chromium
+	$(BIN)/python tools/page.py --pictures docs/images
 
 docs: setup              ## the documentation as pages in site/, without the network
 	$(BIN)/python tools/reference.py
@@ -113,6 +116,7 @@ mutants: setup           ## a sampled mutation check of predictor/; half an hour
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python tools/page.py
 
 rooms: setup             ## which room imports which, lines of each; fails on cycles between files
 	$(BIN)/python tools/rooms.py

@@ -81,7 +81,6 @@ COMPUTE_OPS = (
 DEVICE_OPS = ("memcpy", "launch", "overlap", "dispatch", "waiting")
 """Measurements that describe a device and are no operators of a model."""
 
-KERNEL_OPS = (*COMPUTE_OPS, *COLLECTIVE_OPS, *DEVICE_OPS)
 
 LAYOUTS = ("fwd", "dgrad", "wgrad", "bmm", "bmm_bwd")
 

@@ -70,13 +70,14 @@ def _leave_out(
     return _figures(pd.concat(parts), how)
 
 
-def unseen_sizes(table: pd.DataFrame) -> pd.DataFrame:
-    """Every fourth message size of a collective on a link left out, each once."""
+def unseen_sizes(table: pd.DataFrame, folds: int = PHASES) -> pd.DataFrame:
+    """Every fourth message size of a collective on a link left out, each once; or so many of the
+    four quarters."""
     table = _usable(table)
     sizes = table.groupby(["fitted", "link"])["message_bytes"]
     phase = sizes.transform(lambda own: phases(own.to_numpy(float)))
-    folds = ((phase != p, phase == p) for p in range(PHASES))
-    return _leave_out(table, folds, "sizes")
+    quarters = ((phase != p, phase == p) for p in range(folds))
+    return _leave_out(table, quarters, "sizes")
 
 
 def unseen_generations(table: pd.DataFrame) -> pd.DataFrame:

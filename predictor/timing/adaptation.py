@@ -31,7 +31,6 @@ from predictor.records import dataclass
 HOSTS = np.log(2.0) * np.arange(-3.0, 3.01, 0.5)
 """Logs of the host's cost over the calibration's, (G,)."""
 
-CENTRE = len(HOSTS) // 2
 
 OUTLIER, FAR = 0.1, 0.6
 """Probability that a run is an outlier, and its log-standard-deviation then."""

@@ -139,10 +139,6 @@ class TrainingPrediction:
         hop = float(of.transfer), float(of.latency)
         return timeline(plan.schedule, *of.of_every_stage(), m, vpp, *hop)
 
-    def training_time(self, tokens: float) -> Array:
-        """Time to train on a number of tokens without interruption [s]."""
-        return np.asarray(tokens / self.tokens_per_s)
-
 
 def environment_of(cluster: Cluster, plan: TrainingPlan, run: RunParameters) -> Environment:
     """What the software of a plan adds on a cluster. Levels of frameworks are those of runs on

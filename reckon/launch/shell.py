@@ -16,8 +16,6 @@ from predictor.errors import InputError
 from predictor.files import is_file
 from predictor.records import dataclass
 
-SEPARATORS = ("\n", ";", "&&", "||", "|", "&", "(", ")")
-
 
 @dataclass(frozen=True, slots=True)
 class Word:

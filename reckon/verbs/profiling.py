@@ -111,14 +111,13 @@ def profile(
 
     seconds = budget if isinstance(budget, float) else seconds_of(str(budget))
     chosen = named_models(models)
-    job = together.torchrun()
-    if job is not None and job.ranks > 1:
+    if (job := together.torchrun()) is not None and job.ranks > 1:
         return _joined(Path(out), device, seconds, threads, backend, job)
     found = find(device, threads)
     _check(found, seconds, ranks, backend, modes, trace)
     prepare_folder(Path(out))
     begin = time.perf_counter()
-    devices = [found, *([find(device, threads, ranks)] if ranks > 1 else [])]
+    devices = [found] if ranks == 1 else [found, find(device, threads, ranks)]
     tables = _before(Path(out), resume, {one.name for one in devices[1:]})
     problems: list[str] = []
     with _progress(seconds, quiet) as tell, _termination(), _journal(tables, Path(out)):

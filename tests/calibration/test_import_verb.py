@@ -53,11 +53,11 @@ def test_every_ending_holds_the_same_table(cli: Cli, tmp_path: Path, ending: str
     assert cli("validate", out)[0] == 0
 
 
-@pytest.mark.parametrize("name", ["context_attention_perf", "nccl_perf"])
+@pytest.mark.parametrize("name", [("context_attention_perf", "h100_sxm"), ("nccl_perf",)])
 def test_files_of_aiconfigurator(
-    cli: Cli, measured_on: Callable[..., Path], tmp_path: Path, name: str
+    cli: Cli, measured_on: Callable[..., Path], tmp_path: Path, name: tuple[str, ...]
 ) -> None:
-    path = measured_on(name, "h100_sxm")
+    path = measured_on(*name)
     out = tmp_path / "k.parquet"
     status, text, _ = cli("import", "aiconfigurator", path, "--out", out)
     assert status == 0

@@ -246,9 +246,12 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     assert frame["cell"].is_unique
 
 
+Cluster = tuple[str, "list[subprocess.Popen[bytes]]", "subprocess.Popen[bytes]"]
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A Dask scheduler and two worker processes on loopback: its address, the workers."""
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A Dask scheduler and two worker processes on loopback: its address, the workers, it."""
     distributed = pytest.importorskip("distributed")
     file = tmp_path / "scheduler.json"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -275,17 +278,15 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
         address = json.loads(file.read_text())["address"]
         with distributed.Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=60)
-        yield address, workers
+        yield address, workers, scheduler
     finally:
         for process in (*workers, scheduler):
             process.kill()
             process.wait()
 
 
-def test_a_killed_worker_of_a_cluster_loses_nothing(
-    tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
-) -> None:
-    address, workers = cluster
+def test_a_killed_worker_of_a_cluster_loses_nothing(tmp_path: Path, cluster: Cluster) -> None:
+    address, workers, _ = cluster
     out = tmp_path / "out"
     grid = {**GRID, "micro_batch": [1, 2, 4, 8], "recompute": ["none", "selective", "full"]}
     at_death: list[int] = []
@@ -313,6 +314,27 @@ def test_a_killed_worker_of_a_cluster_loses_nothing(
     assert (alone.ok, alone.unfit, alone.refused) == (found.ok, found.unfit, found.refused)
     both = frame.merge(read(tmp_path / "alone"), on="cell")
     pd.testing.assert_series_equal(both["step_time_s_x"], both["step_time_s_y"], check_names=False)
+
+
+def test_a_killed_scheduler_loses_nothing_that_was_done(tmp_path: Path, cluster: Cluster) -> None:
+    """The sweep ends with what to do, shows how far it came, and goes on without the cluster."""
+    address, _, scheduler = cluster
+    out, shares = tmp_path / "out", []
+
+    def told(share: float) -> None:
+        shares.append(share)
+        if len(shares) == 3:
+            scheduler.kill()
+
+    with pytest.raises(InputError, match="run again to go on"):
+        sweep(GRID, out, cluster=address, chunk=1, progress=told)
+    parts = len(list(out.glob("part-*.parquet")))
+    assert 3 <= parts == len(shares)
+    assert shares == sorted(shares)
+    found = sweep(GRID, out, workers=1)
+    assert shares[-1] == pytest.approx(found.before / found.cells)
+    assert found.before == parts < found.cells
+    assert found.before + found.ok + found.unfit + found.refused == found.cells == len(read(out))
 
 
 @pytest.mark.parametrize(

@@ -612,7 +612,7 @@ function changed(event) {
   values[verb()][name] = value.trim();
   writeAddress();
   clearTimeout(changed.timer);
-  changed.timer = setTimeout(tab === "accuracy" ? accuracy : predict, event.type === "change" ? 0 : 180);
+  changed.timer = setTimeout(tab === "accuracy" ? accuracy : predict, event.type === "change" ? 0 : 80);
 }
 async function start() {
   readAddress();

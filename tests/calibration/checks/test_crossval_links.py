@@ -9,7 +9,7 @@ import pytest
 
 from calibration.build import collective_table
 from calibration.checks.links import unseen_generations, unseen_sizes, unseen_sources
-from calibration.network.fit import fit_links
+from calibration.network.fit import PHASES, fit_links
 from predictor import catalog
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
@@ -36,13 +36,15 @@ def row_mean(found: pd.DataFrame, column: str) -> float:
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_large_messages_of_unseen_sizes(collectives: pd.DataFrame, every: bool) -> None:
     """8 % on every link, but for all-reduce on NVLink 5 (8.2 %: releases of NCCL switch algorithms
-    at different sizes) and for the single row of xGMI."""
-    found = unseen_sizes(collectives[every | collectives["link"].isin(NVLINK)])
+    at different sizes) and for the single row of xGMI; 6 % over all, of which a quarter of the
+    sizes tells as well."""
+    found = unseen_sizes(collectives, PHASES if every else 1)
     large = found[(found["band"] == "large") & found["op"].isin([*COMPUTED, "p2p"])]
     large = large[large["n"] >= 8]
     assert row_mean(large, "mape") <= 0.06
-    assert (large["mape"] <= 0.085).all()
-    assert (large["mape"] > 0.08).sum() <= 1
+    if every:
+        assert (large["mape"] <= 0.085).all()
+        assert (large["mape"] > 0.08).sum() <= 1
     assert 0.75 <= row_mean(found[found["band"] == "all"], "coverage") <= 0.85
 
 

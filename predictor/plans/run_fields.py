@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from predictor.plans.fields import NATURAL, PLAN, POSITIVE, PREDICT, SHARE, SWITCH, TEXT, PlanField
+from predictor.plans.fields import (
+    NATURAL,
+    PLAN,
+    POSITIVE,
+    PREDICT,
+    SHARE,
+    SWITCH,
+    TEXT,
+    WORD,
+    PlanField,
+)
 from predictor.plans.training import USUAL_FAULTS, VARIATIONS
 
 RUN_FIELDS = (

@@ -203,8 +203,11 @@ def tests_of(
     others, quickest first; node ids."""
     lines = reached.get(mutant.file, {})
     contexts = lines.get(str(mutant.line), [])
-    if not contexts:  # run on import: whatever reaches the file
-        contexts = sorted({one for who in lines.values() for one in who})
+    if not contexts:  # run on import: whatever reaches the file, or is named for it
+        named = f".test_{Path(mutant.file).stem}."
+        contexts = sorted(
+            {one for who in lines.values() for one in who} | {one for one in nodes if named in one}
+        )
     # Those of the mirrored folder know it best; of the others, the quickest first; a second case of
     # one function only after the first of every other.
     mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"

@@ -82,8 +82,8 @@ def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
     if empty:
         whole = len(found.table)
         first = found.table[list(wanted.axes)][found.table[column].isna()].iloc[0]
-        told = ", ".join(f"{name} {value}" for name, value in first.items()) or "the only one"
-        print(f"reckon: {empty} of {whole} points have no {column}: {told:.80}", file=sys.stderr)
+        which = ", ".join(f"{name} {value}" for name, value in first.items()) or "the only one"
+        print(f"reckon: {empty} of {whole} points have no {column}: {which:.80}", file=sys.stderr)
     return 2 if empty else 0
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from predictor.errors import InputError
 from predictor.models.model import Model
+from predictor.plans.critical import critical_path
 from predictor.plans.events import timeline
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
@@ -347,3 +348,10 @@ def test_leading_dense_layers_fall_on_the_first_stages() -> None:
     held = blocks(model, plan, stages(model, plan))
     assert held["dense"].tolist() == [3, 1, 0]
     assert held["moe"].tolist() == [0, 2, 3]
+
+
+def test_a_slow_stage_in_the_middle_by_hand() -> None:
+    """Passes of 1, 3 and 1 s both ways, two micro-batches: the middle stage works from 1 to 13 s
+    without a pause, and a second before and after it are the first stage's."""
+    each = np.array([1.0, 3.0, 1.0])
+    assert float(critical_path(each, each, np.ones(3), 2.0)) == 14.0

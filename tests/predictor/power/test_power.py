@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -185,3 +187,8 @@ def _unrated():  # type: ignore[no-untyped-def]
     from dataclasses import replace
 
     return replace(catalog.accelerator("H100-SXM5-80GB"), name="unrated", power=np.nan)
+
+
+def test_work_that_is_not_stated_is_none() -> None:
+    idle = Activity(time=2.0)
+    assert [getattr(idle, one.name) for one in fields(Activity)] == [2.0, *[0.0] * 8]

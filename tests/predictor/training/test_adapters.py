@@ -48,3 +48,10 @@ def test_a_batch_of_them_is_each_of_them(plan: Make) -> None:
         alone = plan(tp=1.0, pp=1.0, dp=32.0, adapters=float(count))
         assert float(predict(MODEL, DGX, alone, NONE).step_time) == pytest.approx(time, rel=1e-12)
     assert batch[0] > batch[1] > batch[2]
+
+
+def test_a_group_counts_the_nodes_it_spans_and_one_inside_a_node(plan: Make) -> None:
+    for dp, nodes in ((8.0, 1.0), (32.0, 4.0), (64.0, 8.0)):
+        network = Network.of(plan(tp=1.0, pp=1.0, dp=dp), DGX, NONE)
+        where = network.place(EVERYONE)
+        assert float(network._domains(where, where)) == nodes

@@ -13,7 +13,7 @@ from predictor.plans.training import TrainingPlan
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
-         "--global-batch", "64", "--seq-len", "8192"]  # fmt: skip
+         "--global-batch", "64", "--seq-len", "8192", "--schedule", "1f1b"]  # fmt: skip
 INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--input-len",
          "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15"]  # fmt: skip
 

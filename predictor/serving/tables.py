@@ -101,6 +101,30 @@ def between(nodes: list[float], value: float) -> tuple[int, float]:
     return at, (value - low) / (nodes[at + 1] - low)
 
 
+def _prompts(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    lengths: Array,
+    most: float,
+) -> tuple[list[list[float]], float]:
+    """Seconds of a prompt of each length, as many together as a pass takes and one alone; and
+    seconds of products that a token of the longest takes."""
+    own = calibration.serving.of(plan.framework, plan.era)
+    each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
+    each = replace(each, tiles=plan.tiles * lengths / plan.input_len)  # as parts of prompts have
+    together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
+    costs, linear = [], 0.0
+    for many in (together, np.ones_like(lengths)):
+        found, passes = prompt_pass(model, cluster, each, many, calibration)
+        linear = linear or float((products(found) / (many * lengths))[-1])
+        work = DeviceTime(found.compute, found.communication, found.kernels, passes)
+        whole = prompt_time(replace(pass_work(found, many, plan), prompts=work), own)
+        costs.append((whole / many / np.minimum(plan.working, many)).tolist())
+    return costs, linear
+
+
 def pass_table(
     model: Model,
     cluster: Cluster,
@@ -134,44 +158,20 @@ def pass_table(
     captured = plan.captured(sequences)
     tokens = plan.rows(sequences) * (1.0 + plan.drafted)
     layers = body(
-        model,
-        cluster,
-        wide,
-        tokens,
-        tokens,
-        calibration,
-        captured=captured,
-        sustained=False,
+        model, cluster, wide, tokens, tokens, calibration, captured=captured, sustained=False
     )
     wide_products = products(layers)
     decode = np.empty((len(running), ENTRIES))
     for column, context in enumerate(contexts):
-        shape = (1, len(running))
-        cores = decode_cores(
-            model,
-            cluster,
-            wide,
-            sequences,
-            np.full(shape, context),
-            np.ones(shape),
-            calibration,
-        )
+        keys, ones = np.full((1, len(running)), context), np.ones((1, len(running)))
+        cores = decode_cores(model, cluster, wide, sequences, keys, ones, calibration)
         # A pass that adds several tokens counts as so many passes.
         both = with_decoding(layers.plus(cores), model, wide, sequences, context)
         one = replace(pass_work(both, sequences, plan), listed=listed(plan, context))
         passes = decode_time(one, own)
         decode[:, column] = passes / plan.tokens_per_pass
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
-    each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
-    each = replace(each, tiles=plan.tiles * lengths / plan.input_len)  # as parts of prompts have
-    together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
-    costs, linear = [], 0.0
-    for many in (together, np.ones_like(lengths)):
-        found, passes = prompt_pass(model, cluster, each, many, calibration)
-        linear = linear or float((products(found) / (many * lengths))[-1])
-        work = DeviceTime(found.compute, found.communication, found.kernels, passes)
-        whole = prompt_time(replace(pass_work(found, many, plan), prompts=work), own)
-        costs.append((whole / many / np.minimum(plan.working, many)).tolist())
+    costs, linear = _prompts(model, cluster, plan, calibration, lengths, most)
     return PassTable(
         running.tolist(),
         contexts.tolist(),

@@ -40,21 +40,18 @@ from predictor.training.prediction import (
     units,
 )
 from predictor.training.reliability import Goodput, goodput
-from predictor.training.step import (
+from predictor.training.software import (
     ANY,
     HOP,
     LAUNCH,
     NODES,
     ROUTED,
-    TERMS,
     Environment,
-    Step,
     alone,
-    assemble,
     environment,
-    interval,
     stretched,
 )
+from predictor.training.step import TERMS, Step, assemble, interval
 from predictor.training.taxes import taxes
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike import SEVERAL

@@ -15,7 +15,8 @@ from predictor.records import dataclass
 from predictor.timing import HOSTS, Calibration, Learned, RunParameters, Traits
 from predictor.training.decomposition import Parts
 from predictor.training.exchange import Exchange
-from predictor.training.step import Environment, Step, assemble, interval
+from predictor.training.software import Environment
+from predictor.training.step import Step, assemble, interval
 
 SLOPES = ("contention", "attention", "stream", "between", "recompute", "bubble")
 """Physical parameters by which runs are compared: slowdown beside communication, time of fused

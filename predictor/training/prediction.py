@@ -32,16 +32,8 @@ from predictor.timing import BOUNDS, Calibration, RunParameters, Timing
 from predictor.training.decomposition import Parts, parts
 from predictor.training.layer import Worklist, kernel_class
 from predictor.training.own import as_measured
-from predictor.training.step import (
-    KINDS,
-    TERMS,
-    Environment,
-    Step,
-    assemble,
-    environment,
-    interval,
-    stretched,
-)
+from predictor.training.software import Environment, environment, stretched
+from predictor.training.step import KINDS, TERMS, Step, assemble, interval
 from predictor.variation.order import normal_maximum
 from predictor.work import Operator
 

@@ -7,7 +7,6 @@ published tables are one batch, to which `calibration.runs` fits the parameters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,6 +19,7 @@ from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.training.decomposition import COMPUTE_TERMS, Parts
 from predictor.training.exchange import Exchange
+from predictor.training.software import ATTENTION, Environment, alone, stretched
 from predictor.variation import waiting_for
 from predictor.variation.meeting import late
 from predictor.work import PASSES
@@ -49,19 +49,11 @@ among them."""
 UNSURE = 0.5
 """Log-standard-deviation of waiting at meetings: what disturbs ranks differs from hour to hour."""
 
-ATTENTION = "attention"
-"""How classes of fused attention begin (`layer.kernel_class`)."""
-
 ENDS = {"dp": "dp_communication", "optimizer": "optimizer"}
 """Families of what comes once a step, and their terms."""
 
 MIXTURE = "moe"
 """Module of a mixture's blocks."""
-
-ANY, LAUNCH, ROUTED, HOP, NODES = "*", "launch", "launch.moe", "hop", "nodes"
-"""Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
-'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK' and 'hop/FRAMEWORK';
-'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,69 +83,6 @@ class Step:
     passes: Passes
     terms: dict[str, Array]
     ends: dict[str, Array]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Environment:
-    """What the software of a run and where it runs add; floats, or arrays of the batch's shape.
-
-    factor   on the whole step, but for what takes as long as by itself (`alone`)
-    launch   host time per operator (its module, its autograd node, its launch) over
-             `RunParameters.host_per_kernel`, which further kernels of the operator take each
-    routed   the same of a mixture's layers: the host waits for what the router counted, and
-             launches experts one by one
-    hop      the same for one step of a tensor-parallel ring that the framework launches step by
-             step; 0 where a collective is one launch
-    nodes    time of communication between nodes per doubling of the nodes beyond two
-    alike    what ranks that meet wait for the slowest of them, over their work between two
-             meetings, however long that lasts
-    drawn    the same of what is drawn anew between meetings, of a second's work [s^0.5]
-    """
-
-    factor: Numeric = 1.0
-    launch: Numeric = 1.0
-    routed: Numeric = 1.0
-    hop: Numeric = 0.0
-    nodes: Numeric = 1.0
-    alike: Numeric = 0.0
-    drawn: Numeric = 0.0
-
-
-def environment(factors: Mapping[str, float], framework: str, era: str) -> Environment:
-    """The environment of a framework in a year ('YYYY' or 'YYYY-MM'): its own of that year, else
-    of all years, else that of frameworks in general."""
-    year = f"{framework}/{era[:4]}"
-
-    def first(keys: tuple[str, ...], default: float) -> float:
-        return float(next((factors[key] for key in keys if key in factors), default))
-
-    own = (f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}")
-    return Environment(
-        factor=first((year, framework, ANY), 1.0),
-        launch=first((*own, LAUNCH), 1.0),
-        routed=first((*own, ROUTED, LAUNCH), 1.0),
-        hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
-        nodes=first((f"{NODES}/{framework}", NODES), 1.0),
-    )
-
-
-def stretched(factors: Mapping[str, float], name: str) -> float:
-    """Time in a step over the time by itself of a class of kernels ('gemm.ampere'): the product of
-    the factors of the class and of every class that it belongs to ('gemm')."""
-    pieces = name.split(".")
-    names = (".".join(pieces[: depth + 1]) for depth in range(len(pieces)))
-    return math.prod(float(factors.get(key, 1.0)) for key in names)
-
-
-def alone(using: Environment, name: str) -> Numeric:
-    """By what the time of a class of kernels is divided before the framework's factor stretches
-    the step: that factor for those that take as long in a step as by themselves, else 1.
-
-    Fused attention and the optimizer do: steps of 16k to 262k tokens, which are mostly attention,
-    take what their parts take by themselves (llm-foundry's and MaxText's tables, one of DeepSpeed),
-    where those made of products take a fifth more.
-    """
-    return using.factor if name.startswith(ATTENTION) else 1.0
 
 
 def _wire(exchange: Exchange, using: Environment) -> Array:
@@ -445,6 +374,14 @@ def _played(parts: Parts, passes: Passes, links: _Links) -> tuple[Passes, Array,
     return passes, busy, pipeline_time(parts.schedule, passes, parts.m, parts.vpp) - busy
 
 
+def _shown_whole(breakdown: dict[str, Array], own: dict[str, Array], more: Numeric) -> None:
+    """Terms whose time the framework's factor leaves as it is are shown as long as they take: what
+    they were divided by comes off the framework's."""
+    for term, value in own.items():
+        breakdown[term] = breakdown[term] + more * value
+        breakdown["framework"] = breakdown["framework"] - more * value
+
+
 def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     """Put a step together.
 
@@ -459,11 +396,10 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     _between(book, windows)
     _waiting(book)
     stage_time = _launched(book)
-    passes = _passes(book, stage_time)
     links = _links(book)
 
     m, present = parts.m, parts.at.count > 0
-    passes, busy, waits = _played(parts, passes, links)
+    passes, busy, waits = _played(parts, _passes(book, stage_time), links)
     slowest = np.argmax(np.where(present, stage_time, -1.0), axis=0)
 
     def critical(value: Array) -> Array:
@@ -483,10 +419,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     breakdown["framework"] = more * (neutral - waits)  # no software slows a link
     total = neutral + breakdown["framework"]
     own = {term: critical(value) for term, value in book.attention.items()}
-    own["optimizer"] = breakdown["optimizer"]
-    for term, value in own.items():  # shown as long as they take
-        breakdown[term] = breakdown[term] + more * value
-        breakdown["framework"] = breakdown["framework"] - more * value
+    _shown_whole(breakdown, {**own, "optimizer": breakdown["optimizer"]}, more)
     # Batches are prefetched: a loader shows only where it takes longer than the step.
     breakdown["data_loading"] = np.maximum(parts.loading - total, 0.0)
 

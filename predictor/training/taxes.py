@@ -26,7 +26,8 @@ from predictor.training.decomposition import Parts, parts
 from predictor.training.exchange import Exchange, Slot
 from predictor.training.layer import LayerParts, layer_parts
 from predictor.training.prediction import environment_of
-from predictor.training.step import assemble, stretched
+from predictor.training.software import stretched
+from predictor.training.step import assemble
 from predictor.work import PASSES
 
 

@@ -27,7 +27,7 @@ from reckon.console.flags import (
 from reckon.console.progress import progress, working
 
 if TYPE_CHECKING:
-    from reckon.verbs.fleets import InferenceSearch
+    from reckon.verbs.offers import InferenceSearch
     from reckon.verbs.plans import TrainingSearch
 
 TRAIN_EXAMPLE = (

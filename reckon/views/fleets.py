@@ -7,36 +7,16 @@ import math
 from predictor.search import engine_brief
 from predictor.units import GIB
 from reckon.verbs.finalists import Fleet
-from reckon.verbs.fleets import InferenceSearch
+from reckon.verbs.offers import InferenceSearch
 from reckon.views.terminal import four, grid, seconds, strong
 
 FRONT = 8
 """Points of the Pareto front that are listed."""
 
 
-def show_inference(found: InferenceSearch, top: int) -> None:
-    """Print a search."""
-    load, promise = found.load, found.promise
-    varying = len(load.rates) > 1
-    hours = f", {len(load.rates)} hours, mean {load.rates.mean():.4g}" if varying else ""
-    print(
-        f"{strong(found.model.name)}, {load.peak:.4g} requests/s{hours}, "
-        f"{found.input_len:g} tokens in and {found.output_len:g} out"
-    )
-    terms = [
-        f"{name} at most {seconds(limit)} for {share:.4g} of requests"
-        for name, limit, share in (
-            ("first token", promise.ttft, promise.ttft_share),
-            ("time per token", promise.tpot, promise.tpot_share),
-        )
-        if math.isfinite(limit)
-    ]
-    print(f"promise: {'; '.join(terms) or 'none'}")
-    counts = found.found
-    print(
-        f"{counts.enumerated:,} ways to serve: {counts.possible:,} possible, "
-        f"{counts.fitting:,} fit, {counts.keeping:,} keep the promise\n"
-    )
+def _show_fleets(found: InferenceSearch, top: int) -> None:
+    """The best fleets, one a line."""
+    varying = len(found.load.rates) > 1
     priced = found.fleets[0].cost is not None
     rows = []
     fleets = found.shown(top)
@@ -73,6 +53,32 @@ def show_inference(found: InferenceSearch, top: int) -> None:
     columns += [*(["cost/h"] if priced else []), *(["GPU-h scaled"] if varying else [])]
     columns += ["cost/h scaled"] if varying and priced else []
     print(grid(columns, rows, left=3))
+
+
+def show_inference(found: InferenceSearch, top: int) -> None:
+    """Print a search."""
+    load, promise = found.load, found.promise
+    varying = len(load.rates) > 1
+    hours = f", {len(load.rates)} hours, mean {load.rates.mean():.4g}" if varying else ""
+    print(
+        f"{strong(found.model.name)}, {load.peak:.4g} requests/s{hours}, "
+        f"{found.input_len:g} tokens in and {found.output_len:g} out"
+    )
+    terms = [
+        f"{name} at most {seconds(limit)} for {share:.4g} of requests"
+        for name, limit, share in (
+            ("first token", promise.ttft, promise.ttft_share),
+            ("time per token", promise.tpot, promise.tpot_share),
+        )
+        if math.isfinite(limit)
+    ]
+    print(f"promise: {'; '.join(terms) or 'none'}")
+    counts = found.found
+    print(
+        f"{counts.enumerated:,} ways to serve: {counts.possible:,} possible, "
+        f"{counts.fitting:,} fit, {counts.keeping:,} keep the promise\n"
+    )
+    _show_fleets(found, top)
     shares = f"{promise.ttft_share:.0%} and {promise.tpot_share:.0%}"
     print(f"TTFT and TPOT of {shares} of the requests at the peak; req/s: most that one carries")
     print(f"why: {found.reason}\n")

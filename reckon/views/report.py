@@ -12,7 +12,7 @@ from predictor.memory import serving_memory
 from predictor.search import brief, engine_brief
 from predictor.units import GIB
 from predictor.variation import NONE
-from reckon.verbs.fleets import InferenceSearch
+from reckon.verbs.offers import InferenceSearch
 from reckon.verbs.plans import TrainingSearch
 from reckon.views import variation
 from reckon.views.page import marked

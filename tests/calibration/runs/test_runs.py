@@ -21,7 +21,7 @@ from calibration.runs.levels import families, fit_levels, own_levels, robust_mea
 from predictor.catalog.artifacts import load
 from predictor.catalog.filling import frameworks
 from predictor.errors import InputError
-from predictor.training.step import environment
+from predictor.training.software import environment
 from tests.calibration.tables.test_points import ROW
 
 KERNELS = load("kernels-only")

@@ -20,7 +20,8 @@ from predictor.timing.kernels import operator_times
 from predictor.training.decomposition import Parts, parts
 from predictor.training.doubts import Doubt
 from predictor.training.explanation import Explanation, Ground, Named, Remedy
-from predictor.training.step import Environment, Step, assemble
+from predictor.training.software import Environment
+from predictor.training.step import Step, assemble
 from predictor.work.communication import (
     Held,
     gradient_collectives,

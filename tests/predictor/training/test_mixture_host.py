@@ -14,7 +14,8 @@ from predictor.plans.placement import blocks
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
 from predictor.training.decomposition import parts
-from predictor.training.step import Environment, Step, assemble
+from predictor.training.software import Environment
+from predictor.training.step import Step, assemble
 from predictor.work.graphs import captured
 from predictor.work.primitives import Operator
 from predictor.work.training import step_operators

@@ -12,7 +12,8 @@ from predictor.plans.training import TrainingPlan
 from predictor.training.decomposition import parts, stack, take
 from predictor.training.layer import weight_share
 from predictor.training.prediction import predict
-from predictor.training.step import KINDS, Environment, assemble, environment, stretched
+from predictor.training.software import Environment, environment, stretched
+from predictor.training.step import KINDS, assemble
 
 Make = Callable[..., TrainingPlan]
 KERNELS = load("kernels-only")

@@ -1,0 +1,81 @@
+"""What the software of a run adds to its parts, from the fitted factors: on the whole step, on
+classes of kernels, on launches and networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from predictor.arrays import Numeric
+from predictor.records import dataclass
+
+ATTENTION = "attention"
+"""How classes of fused attention begin (`layer.kernel_class`)."""
+
+ANY, LAUNCH, ROUTED, HOP, NODES = "*", "launch", "launch.moe", "hop", "nodes"
+"""Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
+'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK' and 'hop/FRAMEWORK';
+'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment:
+    """What the software of a run and where it runs add; floats, or arrays of the batch's shape.
+
+    factor   on the whole step, but for what takes as long as by itself (`alone`)
+    launch   host time per operator (its module, its autograd node, its launch) over
+             `RunParameters.host_per_kernel`, which further kernels of the operator take each
+    routed   the same of a mixture's layers: the host waits for what the router counted, and
+             launches experts one by one
+    hop      the same for one step of a tensor-parallel ring that the framework launches step by
+             step; 0 where a collective is one launch
+    nodes    time of communication between nodes per doubling of the nodes beyond two
+    alike    what ranks that meet wait for the slowest of them, over their work between two
+             meetings, however long that lasts
+    drawn    the same of what is drawn anew between meetings, of a second's work [s^0.5]
+    """
+
+    factor: Numeric = 1.0
+    launch: Numeric = 1.0
+    routed: Numeric = 1.0
+    hop: Numeric = 0.0
+    nodes: Numeric = 1.0
+    alike: Numeric = 0.0
+    drawn: Numeric = 0.0
+
+
+def environment(factors: Mapping[str, float], framework: str, era: str) -> Environment:
+    """The environment of a framework in a year ('YYYY' or 'YYYY-MM'): its own of that year, else
+    of all years, else that of frameworks in general."""
+    year = f"{framework}/{era[:4]}"
+
+    def first(keys: tuple[str, ...], default: float) -> float:
+        return float(next((factors[key] for key in keys if key in factors), default))
+
+    own = (f"{LAUNCH}/{year}", f"{LAUNCH}/{framework}")
+    return Environment(
+        factor=first((year, framework, ANY), 1.0),
+        launch=first((*own, LAUNCH), 1.0),
+        routed=first((*own, ROUTED, LAUNCH), 1.0),
+        hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
+        nodes=first((f"{NODES}/{framework}", NODES), 1.0),
+    )
+
+
+def stretched(factors: Mapping[str, float], name: str) -> float:
+    """Time in a step over the time by itself of a class of kernels ('gemm.ampere'): the product of
+    the factors of the class and of every class that it belongs to ('gemm')."""
+    pieces = name.split(".")
+    names = (".".join(pieces[: depth + 1]) for depth in range(len(pieces)))
+    return math.prod(float(factors.get(key, 1.0)) for key in names)
+
+
+def alone(using: Environment, name: str) -> Numeric:
+    """By what the time of a class of kernels is divided before the framework's factor stretches
+    the step: that factor for those that take as long in a step as by themselves, else 1.
+
+    Fused attention and the optimizer do: steps of 16k to 262k tokens, which are mostly attention,
+    take what their parts take by themselves (llm-foundry's and MaxText's tables, one of DeepSpeed),
+    where those made of products take a fifth more.
+    """
+    return using.factor if name.startswith(ATTENTION) else 1.0

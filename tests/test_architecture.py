@@ -14,16 +14,6 @@ from tools import rooms
 LONGEST = 60
 """Lines of a function, with its docstring."""
 
-GIANTS = frozenset(
-    {
-        "predictor/serving/tables.py:pass_table",
-        "reckon/verbs/fleets.py:search_infer",
-        "reckon/views/fleets.py:show_inference",
-    }
-)
-"""Functions that are still to be cut, 'path:name': the list only shrinks, as that of
-`pyproject.toml`. What is not longer than it may be any more fails, too."""
-
 LINES = 500
 """Of a file."""
 
@@ -45,8 +35,7 @@ def test_no_function_is_a_giant(folder: str) -> None:
         for one in functions(path)
         if one.end_lineno is not None and one.end_lineno - one.lineno >= LONGEST
     }
-    assert {name: size for name, size in long.items() if name not in GIANTS} == {}
-    assert {name for name in GIANTS if name.startswith(f"{folder}/")} <= set(long)
+    assert long == {}
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "tests"])

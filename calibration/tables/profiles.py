@@ -27,6 +27,8 @@ def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of a kernel table without those whose time is that of other programs, as their notes
     say (`schema.DISTURBED`), as long as others of their accelerator, kind and data type are left.
     """
+    if "notes" not in table:
+        return table
     said = table["notes"].astype(str).str.extract(rf"{DISTURBED} (\d+)%", expand=False)
     waited = pd.to_numeric(said).fillna(0.0) / 100.0
     calm = waited <= MOST_WAITED

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.models.model import Model
+from predictor.plans.rules import Rule
 from predictor.plans.training import TrainingPlan
 from predictor.search.axes import AXES, Setting, gpu_counts
+from predictor.search.conflict import Conflict
 
 SMALL = Model("small", 12, 512, 8, 8, 64, 2048, 4096)
 MIXED = Model("mixed", 12, 512, 8, 8, 64, 2048, 4096, num_experts=12, top_k=2,
@@ -95,3 +97,15 @@ def test_numbers_of_accelerators_double_or_grow_by_half() -> None:
     shares = TRIED["recompute_share"](at(SMALL))
     assert shares == sorted(shares)
     assert 0 < shares[0] < shares[-1] == 1
+
+
+def test_of_two_broken_laws_that_of_whole_numbers_is_named() -> None:
+    """A data-parallel size of 2.5 only follows from an odd tensor-parallel one."""
+    found = Conflict()
+    broken = np.array([True])
+    plan = TrainingPlan(
+        tp=np.array([3.0]), pp=1.0, dp=2.5, micro_batch=1.0, global_batch=8.0, seq_len=8.0
+    )
+    odd, half = Rule(broken, "tp {tp} is odd", ("tp",)), Rule(broken, "dp {dp} is half", ("dp",))
+    found.note([odd, half], plan)
+    assert found.message() == "no plan is possible: tp 3 is odd"

@@ -49,6 +49,12 @@ def test_zipf_by_hand() -> None:
     assert twice == pytest.approx(2 * (1 / 2 + 1 / 3 + 1 / 4) / whole)
 
 
+def test_a_single_copy_of_even_experts_is_dealt() -> None:
+    """Seven experts and a copy of one on four ranks of two: six whole ones, of which two ranks have
+    two each."""
+    assert busiest(Loads("even"), 7, 1, 4, replicas=1).load == pytest.approx(4 * 2 / 7)
+
+
 def test_what_one_expert_cannot_take_is_dropped() -> None:
     """Loads of 0.7 0.1 0.1 0.1 with a capacity of 1.2 times a quarter: 0.3 of the first is kept."""
     law = Loads("file", weights=(7.0, 1.0, 1.0, 1.0))

@@ -10,6 +10,7 @@ page's own processes, which say what a quiet machine would take.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import socket
@@ -20,7 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,8 @@ def pictures(folder: Path) -> None:
     """Write the pictures of the documentation."""
     with served() as (address, *_), chromium() as browser, tempfile.TemporaryDirectory() as made:
         report = Path(made) / "report.html"
-        reckon([*REPORTED, "--report", str(report)])
+        with redirect_stdout(io.StringIO()):
+            reckon([*REPORTED, "--report", str(report)])
         for name, width, scheme in PAGES:
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page.goto(address)
@@ -160,7 +162,7 @@ def pictures(folder: Path) -> None:
 
 def _shot(page: Any, path: Path) -> None:
     page.wait_for_timeout(500)  # what moves comes to rest
-    page.screenshot(path=path, full_page=True, type="jpeg", quality=80)
+    page.screenshot(path=path, full_page=True, type="jpeg", quality=60)
     page.close()
     print(path)
 

@@ -206,6 +206,15 @@ def _repeated(fields: Mapping[str, Any], ranks: int) -> bool:
     return bool(known and ep > 1 and ranks * dp * ep == gpus)
 
 
+def _at_once(fields: Mapping[str, Any]) -> int | None:
+    """Sequences of a micro-batch as stated. MaxText and Pax state those of a chip
+    (per_device_batch_size) and have one micro-batch a step: a tensor-parallel group works on those
+    of all its chips at once (the tables' own note: "per chip, before TP")."""
+    batch, dp, tp, own = (fields[name] for name in ("global_batch", "dp", "tp", "micro_batch"))
+    known = all((batch, dp, tp, own)) and fields["framework"] in ("maxtext", "paxml")
+    return own * tp if known and own * tp * dp == batch else own
+
+
 def _request(
     row: Mapping[str, Any], run: RunParameters, devices: Mapping[str, Cluster]
 ) -> TrainingRequest:
@@ -250,6 +259,7 @@ def _request(
         fields["frozen_precision"] = quantized
     if "-lora" in str(cell(row, "model")).lower():
         fields["trained"] = LORA.get(fields["framework"], "lora")
+    fields["micro_batch"] = _at_once(fields)
     fields |= conventions.usual_size(row, fields, model)
     cluster = devices.get(str(fields["accelerator"]))
     spec = parse(TrainingPlanSpec, {k: v for k, v in fields.items() if v is not None}, "row")

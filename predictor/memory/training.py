@@ -195,8 +195,9 @@ def stage_parameters(
     table = plan.vocab_share(model.vocab) * model.hidden
     positions = model.embedding_parameters - model.vocab * model.hidden
     shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
+    looked_up = table if plan.vocab_parallel else table * plan.tp
     ends = (
-        at.embeds * (table + positions)
+        at.embeds * (looked_up + positions)
         + at.heads * (table + model.norm_parameters)
         - shared * table
     )
@@ -236,6 +237,9 @@ def state_bytes(
     """
     sharding = SHARDINGS[plan.sharding]
     trained = plan.gradient_bytes / (group if sharding.gradients else 1.0)
+    if plan.reduce_last:  # whole gradients, as they are reduced, stand in the place of their parts
+        alone = plan.accumulates & (np.asarray(plan.pp) == 1)
+        trained = np.where(alone, plan.reduce_bytes, trained)
     own = (1.0 - plan.offload_optimizer) * plan.optimizer_bytes
     trained = trained + own / (group if sharding.optimizer else 1.0)
     weights = (plan.weight_bytes if stored is None else stored) / (
@@ -284,9 +288,8 @@ def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     experts = model.moe_share * model.num_experts * model.expert_matrix
     piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
     gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
-    several = (np.asarray(plan.micro_batches) > 1) & (np.asarray(plan.pp) > 1)
-    adds_up = np.where(several, 0.0 if plan.reshard else 1.0, 0.0)
-    unreduced = 1.0 + adds_up * np.maximum(at.layers - 1.0, 0.0)
+    piped = plan.accumulates & (np.asarray(plan.pp) > 1)
+    unreduced = np.where(piped, np.maximum(at.layers, 1.0), 1.0)
     trained = 0.0 if plan.frozen else plan.reduce_bytes * unreduced
     return piece * (gathered * plan.gather_bytes + trained)
 

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
-from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
+from predictor.arrays import Array, Numeric, category_fields, numeric_fields, shape_of
 from predictor.plans.schedules import SCHEDULES, Schedule
 from predictor.precision import PRECISIONS, Precision
 from predictor.records import dataclass
@@ -190,6 +190,8 @@ class TrainingPlan:
     p2p_overlap: bool = False
     ep_overlap: bool = False
     reshard: bool = True
+    reduce_last: bool = False
+    vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True
     framework: str = "neutral"
@@ -280,8 +282,16 @@ class TrainingPlan:
             self.expert_gradient_group,
         )
 
+    @property
+    def accumulates(self) -> Array:
+        """Whether gradients of sharded weights add up whole until the last micro-batch."""
+        alone = np.asarray(self.pp) == 1
+        several = np.asarray(self.micro_batches) > 1
+        lasting = np.where(alone, self.reduce_last, not self.reshard)
+        return np.asarray(SHARDINGS[self.sharding].weights & several & lasting.astype(bool))
+
     def vocab_share(self, vocab: int) -> Numeric:
-        """Rows of the embedding on one tensor-parallel rank, padding included."""
+        """Rows of the output projection on one tensor-parallel rank, padding included."""
         return np.ceil(vocab / (self.vocab_multiple * self.tp)) * self.vocab_multiple
 
     @property

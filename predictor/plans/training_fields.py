@@ -369,6 +369,22 @@ _OVERLAP = (
         ("communication", "memory"), reason="FSDP's default: gathered again for the backward pass",
     ),
     PlanField(
+        "reduce_last", SWITCH,
+        "Sharded gradients are reduced after the last micro-batch.",
+        ("communication", "memory"), default=FRAMEWORK,
+        reason="FSDP's default: reduced after every micro-batch",
+        more="PyTorch's set_requires_gradient_sync(False), no_sync: until then every rank adds up "
+        "those of all its weights.",
+    ),
+    PlanField(
+        "vocab_parallel", SWITCH,
+        "Tensor-parallel ranks divide embedding and logits.",
+        ("optimizer", "communication", "memory"), default=FRAMEWORK,
+        reason="Megatron's vocabulary parallelism",
+        more="Else each holds the embedding, and gathers the logits whole for its loss (the gather "
+        "itself is not timed).",
+    ),
+    PlanField(
         "grad_clip", SWITCH, "Gradients are clipped by their global norm.",
         ("optimizer",), reason="all published recipes clip",
     ),

@@ -37,14 +37,19 @@ from predictor.precision import PEAK, PRECISIONS
 from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.training.fitting import (
+    CHUNKS,
     Draft,
+    Layout,
     Recomputation,
+    chunks,
     first_fit,
     layouts,
+    most_at_once,
     recomputations,
 )
 from predictor.training.fleet import Fleet
 from predictor.training.habits import (
+    INTERLEAVED,
     WHOLE,
     Habits,
     habits_of,
@@ -152,7 +157,11 @@ def complete_training(
     filler.run(_fitted(layout, again, habits))
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
-    plan = draft.plan(*layout, again)
+    if "micro_batch" not in values:
+        filler.run([_at_once(most_at_once(draft, layout, again, run), layout)])
+    if "vpp" not in values:
+        filler.run(_interleaved(model, values, habits))
+    plan = draft.plan(layout, again)
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
     filler.run(_planned(plan, model))
     _reachable(plan, cluster)
@@ -237,14 +246,12 @@ def _precision(filler: Filler, model: Model, accelerator: Accelerator) -> None:
 def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Default]:
     schedule = values.get("schedule", "1f1b")
     return [
-        Default("cp", 1, "no context parallelism unless asked for"),
         Default(
             "vpp",
             2,
             "a pipeline that folds has two stages on each device",
             when=SCHEDULES[schedule].fold == V,
         ),
-        Default("vpp", 1, "no interleaving unless asked for"),
         Default(
             "ep_overlap",
             True,
@@ -252,7 +259,6 @@ def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Defau
             when=model.is_moe and schedule in ("dualpipe", "dualpipev"),
         ),
         Default("micro_batch", whole_share(values), "a rank's sequences at once", when=at_once),
-        Default("micro_batch", 1, "one sequence unless stated"),
     ]
 
 
@@ -272,8 +278,23 @@ def _numbers(values: Mapping[str, Any], model: Model, cluster: Cluster) -> list[
     ]
 
 
-def _fitted(layout: tuple[int, int], again: Recomputation, habits: Habits) -> list[Default]:
-    fits = "the smallest tp x pp that fits, tp first and inside the node"
+def _interleaved(model: Model, values: Mapping[str, Any], habits: Habits) -> list[Default]:
+    folds = habits.settings.get("vpp") == INTERLEAVED and "schedule" not in values
+    rule = f"default of {habits.label}: up to {CHUNKS} chunks of layers on a device"
+    return [
+        Default("vpp", chunks(model, values) if folds else 1, rule, when=folds),
+        Default("vpp", 1, "no interleaving unless asked for"),
+    ]
+
+
+def _at_once(several: int, layout: Layout) -> Default:
+    piped = "one sequence in a pipeline unless stated"
+    most = "the most of a rank's sequences that fit in memory together"
+    return Default("micro_batch", several, piped if layout[1] > 1 else most)
+
+
+def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Default]:
+    fits = "the smallest tp x pp that fits, tp inside the node and no narrower than 2,048"
     first = "none, selective or full: first that fits"
     usual = f"default of {habits.label}" if habits.recompute != FIT else first
     modules = "attention core, or the latents' up-projections"
@@ -281,6 +302,13 @@ def _fitted(layout: tuple[int, int], again: Recomputation, habits: Habits) -> li
     return [
         Default("tp", layout[0], fits),
         Default("pp", layout[1], fits),
+        Default(
+            "cp",
+            layout[2],
+            "ranks that share a sequence, where there are fewer sequences than replicas",
+            when=layout[2] > 1,
+        ),
+        Default("cp", 1, "no context parallelism unless asked for"),
         Default("recompute", again.kind, usual),
         Default("recompute_modules", again.modules, modules, when=again.kind == "selective"),
         Default("recompute_share", again.share, share, when=again.kind == "full"),
@@ -365,5 +393,5 @@ def _full_layers(filler: Filler, model: Model) -> None:
         return
     if "pp" not in values:
         raise InputError("recompute_layers counts layers of a stage; state --pp")
-    share = min(number * values["pp"] * values["vpp"] / model.layers, 1.0)
+    share = min(number * values["pp"] * values.get("vpp", 1) / model.layers, 1.0)
     filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")

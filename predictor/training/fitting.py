@@ -1,5 +1,5 @@
-"""The layout and the recomputation of a training plan, where a request leaves them open: the first
-that fit in memory.
+"""The layout, the recomputation and the micro-batch of a training plan, where a request leaves them
+open: the first layout and recomputation that fit in memory, then the most sequences that do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,32 @@ SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 LATENTS = "latents"
 """Habit of recomputing nothing but the up-projections of latent attention."""
 
-LAID_OUT = ("tp", "pp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
+Layout = tuple[int, int, int]
+"""Tensor, pipeline and context parallelism."""
+
+NARROWEST = 2048
+"""Hidden width of a tensor-parallel rank below which a pipeline is sought first: what tensor
+parallelism moves over what it computes falls with the width. NVIDIA's recipes for H100 and later
+(NeMo 24.01 to 25.09, Megatron-Bridge 0.2 to 0.6) keep 2,048 and more: Llama 3 70B tp 4, 405B tp 8,
+GPT-3 175B tp 4, Nemotron 340B tp 8 and 22B tp 2."""
+
+ROUNDS = 4
+"""Micro-batches for each stage of a pipeline below which its bubble, a fifth, is worth avoiding."""
+
+CHUNKS = 8
+"""Most chunks of a device that are assumed where pipelines are interleaved: NVIDIA's recipes take 5
+(Llama 3 70B), 6 to 12 (GPT-3 175B), 8 (405B), 10 (22B), and what more would save of a bubble is a
+hundredth."""
+
+SHORTEST = 1024
+"""Tokens of a context-parallel rank below which sequences are not divided: 8 ranks for 8,192 tokens
+in NVIDIA's MLPerf 5.0 runs of Llama 2 70B LoRA, which have fewer sequences than accelerators."""
+
+CONTEXT_SINCE = "2023-07"
+"""Month before which no framework divided sequences among ranks (Ring Attention and Megatron Core's
+context parallelism came in late 2023)."""
+
+LAID_OUT = ("tp", "pp", "cp", "dp", "ep", "etp", "sequence_parallel", "recompute_share")
 """Numbers of a plan that its layout gives."""
 
 NUMBERS = tuple(name for name in NUMERIC_FIELDS if name not in LAID_OUT)
@@ -69,12 +94,12 @@ class Draft:
         """Whether the framework's habit divides sequences at this tensor parallelism."""
         return tp > 1 if self.split == "tp" else bool(self.split)
 
-    def plan(self, tp: int, pp: int, again: Recomputation) -> TrainingPlan:
-        """The plan with a layout and a recomputation."""
-        values = self.values
-        ranks = tp * pp * values["cp"]
+    def plan(self, layout: Layout, again: Recomputation, micro_batch: int = 1) -> TrainingPlan:
+        """The plan with a layout and a recomputation, and a micro-batch if none is stated."""
+        values, (tp, pp, cp) = self.values, layout
+        ranks = tp * pp * cp
         dp = values.get("dp", max(values.get("gpus", ranks) // ranks, 1))
-        taken = {
+        taken = {"micro_batch": micro_batch, "vpp": 1} | {
             name: values[name]
             for name in (*CATEGORY_FIELDS, *NUMBERS)
             if name in values and name not in ("recompute", "recompute_modules")
@@ -83,6 +108,7 @@ class Draft:
         return TrainingPlan(
             tp=float(tp),
             pp=float(pp),
+            cp=float(cp),
             dp=float(dp),
             ep=float(ep),
             etp=float(etp),
@@ -94,23 +120,36 @@ class Draft:
         )
 
 
-def layouts(draft: Draft) -> list[tuple[int, int]]:
-    """Layouts (tp, pp) that divide what they must: those stated, else the possible ones in the
-    order of `_layouts`.
+def layouts(draft: Draft) -> list[Layout]:
+    """Layouts that divide what they must: those stated, else the possible ones in the order of
+    `_layouts`, each with the context parallelism that the batch leaves it (`_context`).
 
     Raises InputError where there is none.
     """
     values = draft.values
     if "tp" in values and "pp" in values:
-        return [(values["tp"], values["pp"])]
-    found = [
-        pair
-        for pair in _layouts(draft.model, draft.cluster.accelerators_per_node, values)
-        if _batch_divides(values, *pair)
-    ]
+        tp, pp = values["tp"], values["pp"]
+        return [(tp, pp, _context(values, tp, pp))]
+    pairs = _layouts(draft.model, draft.cluster.accelerators_per_node, values)
+    found = [(tp, pp, _context(values, tp, pp)) for tp, pp in pairs]
+    found = [layout for layout in found if _batch_divides(values, *layout)]
     if not found:
         raise _undivided(draft.model, values)
     return found
+
+
+def _context(values: Mapping[str, Any], tp: int, pp: int) -> int:
+    """Context parallelism: as stated; one, unless there are fewer sequences than replicas, of which
+    then several share one."""
+    one, gpus, batch = values.get("cp"), values.get("gpus"), values["global_batch"]
+    if one is not None or gpus is None or "dp" in values or values["era"] < CONTEXT_SINCE:
+        return int(one or 1)
+    sequences = batch // values.get("micro_batch", 1)
+    several, rest = divmod(gpus // (tp * pp), max(sequences, 1))
+    long = several and values["seq_len"] % several == 0
+    if rest or several < 2 or not long or values["seq_len"] // several < SHORTEST:
+        return 1
+    return int(several)
 
 
 def _undivided(model: Model, values: Mapping[str, Any]) -> InputError:
@@ -163,10 +202,10 @@ def recomputations(draft: Draft, habit: str) -> list[Recomputation]:
 
 def first_fit(
     draft: Draft,
-    candidates: list[tuple[int, int]],
+    candidates: list[Layout],
     options: list[Recomputation],
     run: RunParameters,
-) -> tuple[tuple[int, int], Recomputation]:
+) -> tuple[Layout, Recomputation]:
     """The first layout, and for it the first recomputation, whose peak memory fits.
 
     Where nothing fits: the last layout with the last option (the user sees by how much).
@@ -178,7 +217,7 @@ def first_fit(
     # Options that differ in numbers only are judged together.
     for _, alike in groupby(options, key=lambda option: (option.kind, option.modules)):
         several = list(alike)
-        plans = [draft.plan(tp, pp, again) for tp, pp in candidates for again in several]
+        plans = [draft.plan(layout, again) for layout in candidates for again in several]
         batch = stack(plans) if len(plans) > 1 else plans[0]
         peaks = memory(draft.model, batch, run).peak.reshape(len(candidates), len(several))
         fits.append(np.asarray(peaks <= capacity))
@@ -191,29 +230,78 @@ def first_fit(
     return candidates[layout], options[int(np.argmax(table[layout]))]
 
 
+def chunks(model: Model, values: Mapping[str, Any]) -> int:
+    """Chunks of layers on each device where a framework's pipelines are interleaved: the most, up
+    to `CHUNKS`, that divide its layers (or with embedding and output, each counted as one);
+    interleaving takes micro-batches in groups of as many as stages (Narayanan et al. 2021)."""
+    pp = values["pp"]
+    own = next((n // pp for n in (model.layers, model.layers + 2) if n % pp == 0), 1)
+    several = values["global_batch"] // (values["dp"] * values["micro_batch"])
+    if pp == 1 or several % pp:
+        return 1
+    return max(d for d in _divisors(own) if d <= CHUNKS)
+
+
+def most_at_once(draft: Draft, layout: Layout, again: Recomputation, run: RunParameters) -> int:
+    """Sequences of a micro-batch where nobody says: one in a pipeline, else the most that divide a
+    rank's share of the step and fit in memory."""
+    one = draft.plan(layout, again)
+    share, rest = divmod(int(one.global_batch), int(one.dp))
+    if layout[1] > 1 or rest or share < 2:
+        return 1
+    tried = _divisors(share)
+    batch = stack([draft.plan(layout, again, several) for several in tried])
+    peaks = memory(draft.model, batch, run).peak
+    fits = np.flatnonzero(np.asarray(peaks <= draft.cluster.accelerator.memory))
+    return tried[int(fits[-1])] if fits.size else 1
+
+
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Possible (tp, pp), fewest GPUs per replica first and TP before PP, TP inside the node."""
+    """Possible (tp, pp): first those whose ranks are wide enough (`NARROWEST`) and whose pipelines
+    are filled, of those fewest GPUs per replica, then TP before PP, inside the node; with experts
+    PP before TP, which would divide what every expert is given."""
     if SHARDINGS[values["sharding"]].weights:
         values = {"tp": 1, "pp": 1, **values}  # sharded weights stand in for model parallelism
     powers = [2**i for i in range(20) if 2**i <= per_node and model.heads % 2**i == 0]
     tps = [values["tp"]] if "tp" in values else [t for t in powers if model.ffn_hidden % t == 0]
-    pps = [values["pp"]] if "pp" in values else _divisors(model.layers)
+    pps = [values["pp"]] if "pp" in values else _stages(model)
     pairs = [(tp, pp) for tp in tps for pp in pps]
     gpus, cp = values.get("gpus"), values.get("cp", 1)
     if gpus is not None:
         pairs = [(tp, pp) for tp, pp in pairs if gpus % (tp * pp * cp) == 0]
-    return sorted(pairs, key=lambda pair: (pair[0] * pair[1], -pair[0]))
+    before = 1 if model.is_moe else -1
+
+    def key(pair: tuple[int, int]) -> tuple[bool, int, int]:
+        narrow = pair[0] * NARROWEST > model.hidden
+        return narrow or _starved(values, *pair), pair[0] * pair[1], before * pair[0]
+
+    return sorted(pairs, key=key)
 
 
-def _batch_divides(values: Mapping[str, Any], tp: int, pp: int) -> bool:
+def _starved(values: Mapping[str, Any], tp: int, pp: int) -> bool:
+    """Whether a pipeline has less than `ROUNDS` micro-batches for each of its stages."""
+    ranks = tp * pp * values.get("cp", 1)
+    replicas = values.get("dp") or max(values.get("gpus", ranks) // ranks, 1)
+    several = values["global_batch"] // (replicas * values.get("micro_batch", 1))
+    return bool(pp > 1 and several < ROUNDS * pp)
+
+
+def _stages(model: Model) -> list[int]:
+    """Numbers of stages: those that divide the layers, and powers of two with two layers a stage
+    and more."""
+    powers = {2**i for i in range(20) if 2 ** (i + 1) <= model.layers}
+    return sorted(powers | set(_divisors(model.layers)))
+
+
+def _batch_divides(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool:
     gpus = values.get("gpus")
     if gpus is None:
         return True
-    ranks = gpus // (tp * pp * values.get("cp", 1)) * values.get("micro_batch", 1)
+    ranks = gpus // (tp * pp * cp) * values.get("micro_batch", 1)
     return bool(values["global_batch"] % ranks == 0)
 
 

@@ -42,7 +42,7 @@ class Habits:
         """Fields of a plan that it sets."""
         rule = f"default of {self.label}"
         found = self.settings.items()
-        return [Default(field, value, rule) for field, value in found if value != WHOLE]
+        return [Default(field, value, rule) for field, value in found if value not in KINDS]
 
 
 def habits_of(filler: Filler, model: Model) -> Habits:
@@ -111,9 +111,12 @@ def _of_recipe(
     return True
 
 
-WITHOUT_PP, WHOLE = "without_pp", "whole"
-"""Habits of dropping gathered weights where there is no pipeline, and of taking all of a rank's
-sequences of a step at once."""
+WITHOUT_PP, WHOLE, INTERLEAVED = "without_pp", "whole", "interleaved"
+"""Habits of dropping gathered weights where there is no pipeline, of taking all of a rank's
+sequences of a step at once, and of interleaving the stages of a pipeline."""
+
+KINDS = (WHOLE, INTERLEAVED)
+"""Habits that say how a field is found, not what it is."""
 
 
 def whole_share(values: Mapping[str, Any]) -> int:

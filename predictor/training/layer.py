@@ -211,6 +211,7 @@ STEP_CATEGORIES = (
     "param_overlap",
     "p2p_overlap",
     "reshard",
+    "reduce_last",
     "grad_clip",
 )
 """Categories of a plan that change nothing inside a layer."""

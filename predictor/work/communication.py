@@ -398,9 +398,10 @@ def _replicas(
         if plan.reshard:
             again = f"{kind}weights.regather"
             yield _update(again, "allgather", "backward", group, weight, count, hide_reduce)
-        yield _update(scatter, "reducescatter", "backward", group, grad, count, hide_reduce)
+        last = np.where(plan.accumulates, pieces, count)
+        yield _update(scatter, "reducescatter", "backward", group, grad, last, hide_reduce)
         name, group = f"{kind}gradients.replicate", f"{prefix}replicate"
-        yield _update(name, "allreduce", "backward", group, grad / shard, count, hide_reduce)
+        yield _update(name, "allreduce", "backward", group, grad / shard, last, hide_reduce)
     elif sharding.optimizer:
         group = f"{prefix}dp"
         updated = held.trained * plan.gather_bytes

@@ -61,7 +61,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         rank=plan.lora_rank,
         dropout=plan.dropout,
         kept_rows=rows if plan.tp_regather else plan.tokens,
-        logits=plan.logit_bytes,
+        logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),
         narrow=plan.saves_narrow,
         stored=FROZEN_BYTES[plan.frozen_precision] if plan.frozen else 0.0,
     )

@@ -116,6 +116,29 @@ def test_weights_that_are_not_resharded_stay(llama: Model, plan: Make) -> None:
     assert found == pytest.approx((2 * llama.layers + 4) * layer_parameters(llama, 1.0))
 
 
+def test_gradients_that_are_reduced_last_add_up_whole(llama: Model, plan: Make) -> None:
+    """FSDP2 without synchronization: of each parameter 2 bytes of weights and 4 of moments on four
+    ranks, and 4 of gradients whole; with one micro-batch nothing adds up."""
+    common = {"tp": 1.0, "pp": 1.0, "dp": 4.0, "sharding": "fsdp", "gradient_bytes": 2.0,
+              "optimizer_bytes": 4.0, "micro_batch": 1.0, "reduce_last": True}  # fmt: skip
+    parameters = llama.layers * layer_parameters(llama, 1.0)
+    found = classes(llama, plan(**common, global_batch=8.0))["layer weights and optimizer"]
+    assert found == pytest.approx(parameters * (6.0 / 4.0 + 4.0))
+    alone = classes(llama, plan(**common, global_batch=4.0))["layer weights and optimizer"]
+    assert alone == pytest.approx(parameters * 8.0 / 4.0)
+
+
+def test_ranks_may_hold_the_vocabulary_whole(llama: Model, plan: Make) -> None:
+    """Logits and embedding of all, the output projection of a quarter."""
+    common = {"tp": 4.0, "pp": 1.0, "sharding": "none"}
+    part, whole = (classes(llama, plan(**common, vocab_parallel=own)) for own in (True, False))
+    table = 18.0 * llama.vocab * llama.hidden
+    edges = "embedding and head weights and optimizer"
+    assert whole[edges] - part[edges] == pytest.approx(0.75 * table, rel=5e-3)
+    logits = "embedding and head activations"
+    assert whole[logits] > 3.0 * part[logits]
+
+
 def test_narrow_products_keep_narrow_inputs(llama: Model, plan: Make) -> None:
     """The inputs of the linear layers, of 8 bits instead of 16."""
     wide, narrow = (

@@ -159,6 +159,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "p2p_overlap": ("llama3-8b", BASE, True),
     "ep_overlap": ("mixtral-8x7b", EXPERTS, True),
     "reshard": ("llama3-8b", BASE, False),
+    "reduce_last": ("llama3-8b", {**BASE, "pp": 1, "vpp": 1}, True),
+    "vocab_parallel": ("llama3-8b", BASE, False),
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),
     "fused": ("llama3-8b", BASE, False),

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from predictor.catalog.filling import framework_settings, frameworks
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
+from predictor.memory import memory
 from predictor.timing.calibration import RunParameters
 from predictor.training.completion import TrainingRequest, complete_training
 
@@ -225,3 +228,79 @@ def test_programs_without_accumulation_take_a_ranks_sequences_at_once() -> None:
     assert complete(**own, micro_batch=2).plan.micro_batch == 2
     assert complete(**{**own, "global_batch": 64}).plan.micro_batch == 1
     assert complete(framework="nemo", global_batch=256).plan.micro_batch == 1
+
+
+def test_a_rank_takes_as_many_sequences_at_once_as_fit() -> None:
+    """One of 8 GB hardly fills 80 GB; what is left of the share is for further micro-batches, and a
+    pipeline takes one at a time."""
+    own = {"model": "llama3.2-1b", "global_batch": 64 * 8, "seq_len": 2048, "tp": 1}
+    alone = complete(**own, pp=1)
+    assert alone.plan.micro_batch == 8
+    assert "fit in memory" in {a.field: a.rule for a in alone.assumed}["micro_batch"]
+    large = complete(model="llama3-8b", tp=2, pp=1, global_batch=32 * 64, recompute="none").plan
+    assert 1 <= large.micro_batch < 64
+    assert large.global_batch % (large.dp * large.micro_batch) == 0
+    assert complete(**own, pp=2).plan.micro_batch == 1
+
+
+def test_mixtures_are_divided_into_stages_before_their_layers_are() -> None:
+    """DeepSeek-V3 on 256 B200 of eight a node: NVIDIA's recipe has tp 1, pp 16, ep 8; what it was
+    given before (tp 8, pp 1) computes at a twentieth of the peak."""
+    own = {"model": "deepseek-v3", "system": "dgx-b200", "framework": "megatron-bridge"}
+    plan = complete(**own, gpus=256, global_batch=4096, seq_len=4096).plan
+    assert plan.tp == 1
+    assert plan.pp in (8, 16)
+    assert plan.ep == 8
+
+
+def test_ranks_stay_wide_where_pipelines_are_filled() -> None:
+    """Of 8,192 wide layers four ranks at most; with a batch that fills no pipeline, all eight."""
+    own = {"model": "llama3-70b", "framework": "nemo", "gpus": 64}
+    assert complete(**own, global_batch=512).plan.tp == 4
+    starved = complete(
+        framework="megatron-lm", era="2021-04", gpus=8, global_batch=8, micro_batch=8
+    )
+    assert (starved.plan.tp, starved.plan.pp) == (8, 1)
+
+
+def test_sequences_are_divided_where_there_are_fewer_than_replicas() -> None:
+    """Llama 2 70B LoRA of MLPerf 5.0: nine sequences of 8,192 on 72 GB200, eight ranks for each."""
+    own = {"model": "llama2-70b", "system": "GB200-NVL72", "framework": "nemo", "trained": "lora"}
+    plan = complete(**own, gpus=72, global_batch=9, seq_len=8192).plan
+    assert (plan.cp, plan.dp, plan.tp * plan.pp) == (8, 9, 1)
+    assert complete(**own, gpus=72, global_batch=72, seq_len=8192).plan.cp == 1
+
+
+def test_nvidias_pipelines_are_interleaved() -> None:
+    """Llama 3 70B: 80 layers on 4 stages are 20 a device, five chunks of four in the recipes."""
+    common = {"model": "llama3-70b", "tp": 4, "pp": 4, "gpus": 64, "era": "2024-02"}
+    assert complete(**common, framework="nemo", global_batch=128).plan.vpp == 5
+    assert complete(**common, framework="nemo", global_batch=128, vpp=1).plan.vpp == 1
+    assert complete(**common, framework="nemo", global_batch=12).plan.vpp == 1
+    assert complete(**common, framework="megatron-lm", global_batch=128).plan.vpp == 1
+
+
+def test_automodels_examples_checkpoint_all_but_small_models() -> None:
+    """examples/llm_benchmark: 30 B on eight H100 with four sequences of 4,096 each would need twice
+    their memory if nothing were computed again."""
+    own = {"framework": "nemo-automodel", "model": "qwen3-30b-a3b", "gpus": 8, "seq_len": 4096}
+    found = complete(**own, global_batch=512, micro_batch=4, ep=8)
+    assert (found.plan.recompute, found.plan.optimizer_bytes) == ("full", 4)
+    run = RUN
+    assert float(memory(found.model, found.plan, run).peak) < 80 * 2**30
+    kept = replace(found.plan, recompute="none")
+    assert float(memory(found.model, kept, run).peak) > 1.5 * 80 * 2**30
+    small = complete(framework="nemo-automodel", model="llama3.1-8b", trained="lora", gpus=8)
+    assert small.plan.recompute == "none"
+
+
+def test_automodels_pipelines_of_lora_were_not_compiled() -> None:
+    own = {
+        "framework": "nemo-automodel",
+        "model": "llama3-70b",
+        "trained": "lora",
+        "tp": 2,
+        "pp": 4,
+    }
+    old, new = complete(**own, era="2025-12").plan, complete(**own, era="2026-06").plan
+    assert (old.fused, new.fused) == (False, True)

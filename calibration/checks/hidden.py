@@ -1,0 +1,167 @@
+"""What a field costs that nobody states: rows that state it, predicted as if they did not.
+
+    python -m calibration.checks.hidden data/reference/training.csv [--only SOURCE ...] [--rows 10]
+
+The rows of a table are predicted as they are and with some columns emptied, which the completion
+(`predictor.training.complete_training`) then fills. The difference of the errors is what a row
+costs of which the field is unknown, and says which defaults are worth mending first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibration.runs.apart import predictions, take_apart
+from calibration.sources.reading import read_table
+from calibration.tables.cells import cell, check_runs
+from calibration.tables.runs import Point, amended, point_of
+from predictor.catalog import load
+from predictor.timing import Calibration
+
+LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "dp")
+RECOMPUTE = ("recompute", "recompute_modules", "recompute_share")
+
+HIDDEN: Mapping[str, tuple[str, ...]] = {
+    "micro_batch": ("micro_batch",),
+    "layout": LAYOUT,
+    "tp": ("tp", "dp"),
+    "pp": ("pp", "vpp", "dp"),
+    "cp": ("cp", "dp"),
+    "ep": ("ep",),
+    "vpp": ("vpp",),
+    "recompute": RECOMPUTE,
+    "sharding": ("dp_sharding",),
+    "sequence_parallel": ("sequence_parallel",),
+    "framework": ("framework",),
+    "era": ("published",),
+    "layout and micro_batch": (*LAYOUT, "micro_batch"),
+    "all of the plan": (*LAYOUT, "micro_batch", *RECOMPUTE, "dp_sharding", "sequence_parallel"),
+}
+"""What is hidden -> columns that are emptied together. The first one has to be stated; data
+parallelism goes with what it follows from."""
+
+Row = Mapping[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Errors of rows that state something, as stated and with it hidden: means over sources.
+
+    failed   rows that cannot be predicted without it
+    moved    mean absolute log of what the prediction changes by
+    """
+
+    field: str
+    rows: int
+    sources: int
+    failed: int
+    stated: float
+    hidden: float
+    moved: float
+
+
+def hide(row: Row, columns: Sequence[str]) -> dict[Any, Any]:
+    """A row with columns emptied, under a name that amends nothing of it."""
+    known = dict(amended(row))
+    return {**known, **dict.fromkeys(columns, ""), "point_id": f"{row['point_id']}?"}
+
+
+def sampled(rows: Sequence[Row], each: int) -> list[Row]:
+    """At most so many rows of each source, the same ones every time."""
+    chosen: list[Row] = []
+    for source in sorted({str(row["source"]) for row in rows}):
+        own = [row for row in rows if row["source"] == source]
+        order = np.random.default_rng(0).permutation(len(own))[:each]
+        chosen += [own[i] for i in sorted(order.tolist())]
+    return chosen
+
+
+def errors(points: Sequence[Point], calibration: Calibration) -> dict[str, tuple[float, float]]:
+    """Log error and log of the predicted time by point, of those that can be timed."""
+    runs = take_apart(calibration, points)
+    value, _ = predictions(runs, calibration.run)
+    found = zip(runs.points, value - runs.measured, value, strict=True)
+    return {point.point_id: (float(error), float(time)) for point, error, time in found}
+
+
+def _points(rows: Sequence[Row], calibration: Calibration) -> list[Point]:
+    made = [point_of(row, calibration.run) for row in rows]
+    return [one for one in made if isinstance(one, Point) and one.measured > 0]
+
+
+def cost(
+    field: str,
+    rows: Sequence[Row],
+    stated: Mapping[str, tuple[float, float]],
+    calibration: Calibration,
+) -> Cost | None:
+    """What hiding a field costs; None where no row states it.
+
+    stated   of the rows as they are (`errors`)
+    """
+    columns = HIDDEN[field]
+    own = [row for row in rows if row["point_id"] in stated]
+    own = [row for row in own if cell(amended(row), columns[0]) is not None]
+    if not own:
+        return None
+    points = _points([hide(row, columns) for row in own], calibration)
+    found = errors(points, calibration) if points else {}
+    both = [row for row in own if f"{row['point_id']}?" in found]
+    if not both:
+        return None
+    source = np.array([str(row["source"]) for row in both])
+    before = np.array([stated[row["point_id"]] for row in both])
+    after = np.array([found[f"{row['point_id']}?"] for row in both])
+
+    def mean(values: Any) -> float:
+        return float(np.mean([values[source == name].mean() for name in np.unique(source)]))
+
+    return Cost(
+        field=field,
+        rows=len(both),
+        sources=len(np.unique(source)),
+        failed=len(own) - len(both),
+        stated=mean(np.abs(np.expm1(before[:, 0]))),
+        hidden=mean(np.abs(np.expm1(after[:, 0]))),
+        moved=mean(np.abs(after[:, 1] - before[:, 1])),
+    )
+
+
+def costs(rows: Sequence[Row], calibration: Calibration) -> list[Cost]:
+    """What each field costs, the dearest first.
+
+    rows   of tables of training runs
+    """
+    stated = errors(_points(rows, calibration), calibration)
+    found = [cost(field, rows, stated, calibration) for field in HIDDEN]
+    return sorted((one for one in found if one), key=lambda one: one.stated - one.hidden)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: the costs, as a table."""
+    parser = argparse.ArgumentParser(description="What does a field cost that nobody states?")
+    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("--only", nargs="+", help="sources")
+    parser.add_argument("--rows", type=int, default=10, help="of each source at most")
+    parser.add_argument("--calibration", default="default")
+    given = parser.parse_args(arguments)
+    rows: list[Row] = []
+    for path in given.tables:
+        rows += check_runs(read_table(path), str(path)).to_dict("records")
+    kept = [row for row in rows if not given.only or row["source"] in given.only]
+    print(f"{'hidden':24} rows sources failed stated hidden moved")
+    for one in costs(sampled(kept, given.rows), load(given.calibration)):
+        print(
+            f"{one.field:24} {one.rows:4} {one.sources:7} {one.failed:6} {one.stated:6.1%} "
+            f"{one.hidden:6.1%} {one.moved:5.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What hiding a field of published rows costs."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+import pytest
+
+from calibration.checks.hidden import HIDDEN, cost, costs, hide, sampled
+from calibration.tables.cells import cell
+from calibration.tables.runs import Point, point_of
+from predictor import catalog
+from predictor.catalog import load
+from predictor.timing import Calibration
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return load("kernels-only")
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    table = catalog.data_dir() / "reference" / "training.csv"
+    wanted = ("llm_foundry_bench", "torchtitan_asynctp_202506")
+    with table.open(newline="", encoding="utf-8") as stream:
+        found = [row for row in csv.DictReader(stream) if row["source"] in wanted]
+    for row in found:  # numbers as a reader of tables has them
+        for name, value in row.items():
+            try:
+                row[name] = float(value) if value else None
+            except ValueError:
+                continue
+    return sampled(found, 3)
+
+
+def test_what_is_hidden_is_filled_in(rows: list[dict[str, Any]], calibration: Calibration) -> None:
+    row = hide(rows[0], HIDDEN["micro_batch"])
+    assert cell(rows[0], "micro_batch") is not None
+    assert cell(row, "micro_batch") is None
+    found = point_of(row, calibration.run)
+    assert isinstance(found, Point)
+    assert "micro_batch" in {one.field for one in found.request.assumed}
+
+
+def test_a_sample_has_so_many_of_each(rows: list[dict[str, Any]]) -> None:
+    assert len(rows) == 6
+    assert sampled(rows, 2) == sampled(rows, 2)
+    assert len({row["source"] for row in rows}) == 2
+
+
+def test_the_dearest_comes_first(rows: list[dict[str, Any]], calibration: Calibration) -> None:
+    found = costs(rows, calibration)
+    extra = [one.hidden - one.stated for one in found]
+    assert extra == sorted(extra, reverse=True)
+    assert {one.field for one in found} <= set(HIDDEN)
+
+
+def test_what_no_row_states_costs_nothing(
+    rows: list[dict[str, Any]], calibration: Calibration
+) -> None:
+    empty = [{**row, "vpp": None} for row in rows]
+    stated = {row["point_id"]: (0.1, 1.0) for row in empty}
+    assert cost("vpp", empty, stated, calibration) is None

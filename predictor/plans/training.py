@@ -6,8 +6,9 @@ from functools import cached_property
 from itertools import permutations
 
 import numpy as np
+import numpy.typing as npt
 
-from predictor.arrays import Array, Numeric, category_fields, numeric_fields, shape_of
+from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.plans.schedules import SCHEDULES, Schedule
 from predictor.precision import PRECISIONS, Precision
 from predictor.records import dataclass
@@ -283,12 +284,12 @@ class TrainingPlan:
         )
 
     @property
-    def accumulates(self) -> Array:
+    def accumulates(self) -> npt.NDArray[np.bool_]:
         """Whether gradients of sharded weights add up whole until the last micro-batch."""
         alone = np.asarray(self.pp) == 1
         several = np.asarray(self.micro_batches) > 1
         lasting = np.where(alone, self.reduce_last, not self.reshard)
-        return np.asarray(SHARDINGS[self.sharding].weights & several & lasting.astype(bool))
+        return np.asarray(SHARDINGS[self.sharding].weights & several & lasting, bool)
 
     def vocab_share(self, vocab: int) -> Numeric:
         """Rows of the output projection on one tensor-parallel rank, padding included."""

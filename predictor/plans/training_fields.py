@@ -52,7 +52,7 @@ PASSES = ("forward", "backward")
 TOWERS = ("trained", "frozen")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
 FRAMEWORK = "as the framework does"
-FITS = "the smallest tp x pp that fits, tp first and inside the node"
+FITS = "the smallest tp x pp that fits, tp inside the node and no narrower than 2,048"
 
 _PARALLEL = (
     PlanField(
@@ -69,11 +69,13 @@ _PARALLEL = (
     ),
     PlanField(
         "vpp", COUNT, "Virtual stages per device.", ("pipeline", "communication", "memory"),
-        default="1; 2 in schedules that fold", reason="no interleaving unless asked for",
+        default="1; 2 in schedules that fold; of the framework",
+        reason="no interleaving unless asked for; NVIDIA's recipes interleave",
         flags=EVERYWHERE,
     ),
     PlanField(
-        "cp", COUNT, "Context parallel.", ALL, default="1", flags=EVERYWHERE,
+        "cp", COUNT, "Context parallel.", ALL, flags=EVERYWHERE,
+        default="1, unless there are fewer sequences than replicas",
         reason="no context parallelism unless asked for",
     ),
     PlanField(
@@ -145,8 +147,9 @@ _PARALLEL = (
 
 _BATCH = (
     PlanField(
-        "micro_batch", COUNT, "Sequences per micro-batch.", ALL, unit="sequences", default="1",
-        reason="one sequence unless stated", flags=EVERYWHERE,
+        "micro_batch", COUNT, "Sequences per micro-batch.", ALL, unit="sequences",
+        default="1 in a pipeline, else what fits", flags=EVERYWHERE,
+        reason="the most of a rank's sequences that fit in memory together",
     ),
     PlanField(
         "global_batch", COUNT, "Sequences per step.", ALL, unit="sequences",

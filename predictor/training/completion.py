@@ -158,7 +158,7 @@ def complete_training(
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
     if "micro_batch" not in values:
-        filler.run([_at_once(most_at_once(draft, layout, again, run), layout)])
+        filler.run([_at_once(draft, layout, again, run, bool(unlike))])
     if "vpp" not in values:
         filler.run(_interleaved(model, values, habits))
     plan = draft.plan(layout, again)
@@ -287,10 +287,16 @@ def _interleaved(model: Model, values: Mapping[str, Any], habits: Habits) -> lis
     ]
 
 
-def _at_once(several: int, layout: Layout) -> Default:
-    piped = "one sequence in a pipeline unless stated"
+def _at_once(
+    draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, dealt: bool
+) -> Default:
+    """Sequences of a micro-batch; one where stages or replicas are dealt unequal shares."""
+    if dealt:
+        return Default("micro_batch", 1, "one sequence where shares are unequal")
+    if layout[1] > 1:
+        return Default("micro_batch", 1, "one sequence in a pipeline unless stated")
     most = "the most of a rank's sequences that fit in memory together"
-    return Default("micro_batch", several, piped if layout[1] > 1 else most)
+    return Default("micro_batch", most_at_once(draft, layout, again, run), most)
 
 
 def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Default]:

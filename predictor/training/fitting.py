@@ -243,11 +243,10 @@ def chunks(model: Model, values: Mapping[str, Any]) -> int:
 
 
 def most_at_once(draft: Draft, layout: Layout, again: Recomputation, run: RunParameters) -> int:
-    """Sequences of a micro-batch where nobody says: one in a pipeline, else the most that divide a
-    rank's share of the step and fit in memory."""
+    """The most sequences that divide a rank's share of the step and fit in memory; at least one."""
     one = draft.plan(layout, again)
     share, rest = divmod(int(one.global_batch), int(one.dp))
-    if layout[1] > 1 or rest or share < 2:
+    if rest or share < 2:
         return 1
     tried = _divisors(share)
     batch = stack([draft.plan(layout, again, several) for several in tried])

@@ -172,6 +172,7 @@ PLAN: tuple[Entry, ...] = (
             {"--num-virtual-stages-per-pipeline-rank": facts["vpp"]} if facts["vpp"] > 1 else {}
         ),
         _interleaved_means,
+        off=(("--num-virtual-stages-per-pipeline-rank", "null"),),
         fields=("vpp",),
         needs=("pp",),
     ),

@@ -24,7 +24,7 @@ from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, scalar
 from reckon.launch.table import Cases, Entry, Facts, Flags, truth
 
-NULLS = ("recompute_granularity",)
+NULLS = ("recompute_granularity", "virtual_pipeline_model_parallel_size")
 """Keys whose null says something."""
 
 IGNORED_KEYS = ("optimizer.", "scheduler.", "checkpoint.", "logger.", "tokenizer.", "dataset.",

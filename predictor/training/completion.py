@@ -153,15 +153,7 @@ def complete_training(
     filler.run(_numbers(values, model, cluster))
     draft = Draft(model, cluster, values, habits.split)
     _full_layers(filler, model)
-    layout, again = first_fit(draft, layouts(draft), recomputations(draft, habits.recompute), run)
-    filler.run(_fitted(layout, again, habits))
-    _whole_replicas(values)
-    filler.run(_replicated(draft, habits))
-    if "micro_batch" not in values:
-        filler.run([_at_once(draft, layout, again, run, bool(unlike))])
-    if "vpp" not in values:
-        filler.run(_interleaved(model, values, habits))
-    plan = draft.plan(layout, again)
+    plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
     filler.run(_planned(plan, model))
     _reachable(plan, cluster)
@@ -182,6 +174,25 @@ def complete_training(
         conditions=conditions_of(values),
         **unlike,
     )
+
+
+def _laid_out(
+    filler: Filler, draft: Draft, habits: Habits, run: RunParameters, dealt: bool
+) -> TrainingPlan:
+    """The plan with what its layout, its recomputation and what fits leave open filled in.
+
+    dealt   whether stages or replicas take unequal shares
+    """
+    values = filler.values
+    layout, again = first_fit(draft, layouts(draft), recomputations(draft, habits.recompute), run)
+    filler.run(_fitted(layout, again, habits))
+    _whole_replicas(values)
+    filler.run(_replicated(draft, habits))
+    if "micro_batch" not in values:
+        filler.run([_at_once(draft, layout, again, run, dealt)])
+    if "vpp" not in values:
+        filler.run(_interleaved(draft.model, values, habits))
+    return draft.plan(layout, again)
 
 
 def _shown(filler: Filler, run: RunParameters, model: Model) -> Filler:

@@ -84,8 +84,9 @@ STEP = 1e-3
 """By which the logarithm of a parameter is moved to see what follows."""
 
 DOUBT = 0.1
-"""Weight of rows whose notes advise care, whose source calls them experimental, or that contradict
-one another (`contradictory`)."""
+"""Weight of rows whose notes advise care, whose source calls them experimental or leaves out how
+they were made (layout and precision of MLPerf's), or that contradict one another
+(`contradictory`)."""
 
 SHORTER = 1.3
 """First tokens that come so much sooner with more clients contradict one another."""

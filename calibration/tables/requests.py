@@ -111,7 +111,7 @@ class InferencePoint:
     named    whether the row's engine is one that is known, or none is stated
     pure     the median time between tokens, which passes with prompts do not move
     flagged  the notes advise care
-    tentative  the source calls its own figures experimental
+    tentative  the source calls its own figures experimental, or leaves out how they were made
     """
 
     point_id: str
@@ -237,7 +237,7 @@ def _point(
         value=found[1],
         pure="median ITL" in notes,
         flagged="FLAG" in notes,
-        tentative="experimental" in notes,
+        tentative="experimental" in notes or mlperf.is_mlperf(source),
         named=framework != "neutral" or cell(row, "framework") in (None, "neutral"),
         rate=None if rate is None else float(rate),
         requests=int(told[1])

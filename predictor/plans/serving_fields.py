@@ -263,7 +263,8 @@ _ENGINE = (
         "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,
         default=ENGINE,
         more="And small kernels are joined; else scores go through memory and activations between "
-        "kernels are 32 bits wide (ggml, eager PyTorch).",
+        "kernels are 32 bits wide (eager PyTorch); `converted`: and what 16-bit products of many "
+        "rows read and write is converted by kernels of its own (ggml).",
     ),
     PlanField(
         "casts", WORD, "What narrows the inputs of fp8 and fp4 products.", BOTH, choices=CASTS,

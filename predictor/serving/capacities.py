@@ -134,8 +134,7 @@ def capacity(
     count = plan.shape[0]
     column = mapped(plan, lambda value: np.broadcast_to(value, (count,))[:, None])
     column = replace(column, serving=1.0, synchrony=0.0)
-    full = replace(column, batch=np.inf)
-    top = predict_inference(model, cluster, full, calibration).work.running
+    top = predict_inference(model, cluster, replace(column, batch=np.inf), calibration).work.running
     nodes = np.exp(np.linspace(0.0, 1.0, LOADS) * np.log(np.maximum(top, 1.0)))
 
     def at(running: Array) -> Any:

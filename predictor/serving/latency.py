@@ -197,15 +197,13 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
     several replicas share (W < 1) do not read a single prompt any slower.
     """
-    step = decode_time(work, own)
-    batch = prompt_time(work, own)
+    step, batch = decode_time(work, own), prompt_time(work, own)
     prompt = batch / work.together * (1.0 + work.fill)
-    apart = np.asarray(work.workers) > 0
+    apart, static = np.asarray(work.workers) > 0, np.asarray(work.static) > 0
     turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
     prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
     tokens = np.maximum(work.output_len - 1.0, 0.0)
     after = tokens / work.per_pass
-    static = np.asarray(work.static) > 0
     opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)

@@ -27,9 +27,16 @@ from predictor.catalog import load
 from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import ServingPlan, TrainingPlan
-from predictor.serving import pass_table, predict_inference, serve, spread_lengths
+from predictor.power import Conditions
+from predictor.serving import (
+    pass_table,
+    predict_inference,
+    serve,
+    serving_power,
+    spread_lengths,
+)
 from predictor.timing import Calibration, Shapes, shape_times
-from predictor.training import predict
+from predictor.training import limited, predict, step_power
 from reckon.explore import explore
 from reckon.verbs.plans import TrainingSearch
 from reckon.views.plans import show_training
@@ -195,7 +202,13 @@ def serving(of: Subject) -> Iterator[Line]:
     single, what = least(lambda: of.served(one), 9), "one serving plan"
     alone = least(lambda: of.served(static), 9)
     yield "one static serving plan", alone, "sorting a million numbers", sorting()
-    yield "100,000 serving plans as arrays", least(lambda: of.served(sweep), 3), what, single
+    together = least(lambda: of.served(sweep), 3)
+    yield "100,000 serving plans as arrays", together, what, single
+
+    def powered() -> None:
+        serving_power(predict_inference(of.model, of.cluster, sweep, of.known), Conditions())
+
+    yield "100,000 of them with their power", least(powered, 3), "without (asked: 1.3)", together
     pieces = np.split(np.arange(100_000), len(SYSTEMS) * len(WEIGHTS))
 
     def fleet() -> None:
@@ -218,6 +231,18 @@ def training(of: Subject) -> Iterator[Line]:
     loop = least(lambda: [of.trained(plan) for plan in singles], 3) * 500
     together = least(lambda: of.trained(batch), 3)
     yield "100,000 plans in one call", together, "a loop over them (from 200)", loop
+
+    def powered() -> None:
+        step_power(predict(of.model, of.cluster, batch, of.known), Conditions())
+
+    yield "100,000 plans with their power", least(powered, 3), "without (asked: 1.3)", together
+    limits = Conditions(limit=500.0)
+
+    def held() -> None:
+        found = predict(of.model, of.cluster, batch, of.known)
+        limited(found, step_power(found, limits), limits)
+
+    yield "100,000 plans under a limit of 500 W", least(held, 3), "without", together
 
 
 def exploring() -> Iterator[Line]:

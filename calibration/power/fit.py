@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.power.ladder import RUNGS, fit_ladder
+from calibration.power.leakage import fit_leakage
 from calibration.power.serving import Served, fit, held_out, served_rows
 from calibration.power.sweeps import (
     ACCELERATORS,
@@ -139,6 +140,9 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
         np.array([np.log(value / row.power) for row, value, _ in by_accelerator])
     )
     laws = {**shared_laws, **curve, "sigma_relatives": sigmas["serving_relatives"]}
+    growth = fit_leakage(read_table(place / "thermal.csv"), {**start, **laws})
+    if growth is not None:
+        laws["leakage"] = growth
     for name, values in own.items():
         values["sigma"] = sigmas["serving"] if "thin" in values else laws["sigma_relatives"]
         own[name] = values

@@ -90,9 +90,10 @@ def _system_row(row: Mapping[Any, Any]) -> NodeRow | str:
 
 
 def lora_plan(gpus: int) -> dict[str, Any]:
-    """Layout of MLPerf's fine-tuning at a scale: four-way tensor parallel, context parallel where
-    there are more ranks than sequences in a batch of eight (submissions of v4.0, from memory)."""
-    cp = 1 if gpus <= 32 else 2 if gpus <= 64 else 4
+    """Layout of MLPerf's fine-tuning at a scale: four-way tensor parallel, two-way context parallel
+    beyond some nodes (mlcommons/training_results_v4.0 at 62f111b: configurations 1x8x4xtp4pp1cp1
+    and 128x8x1xtp4pp1cp2 of NVIDIA, 8x8x1xtp4pp1cp2 of Supermicro; looked up 2026-11-23)."""
+    cp = 1 if gpus <= 32 else 2
     dp = gpus // (4 * cp)
     return {"gpus": gpus, "tp": 4, "pp": 1, "cp": cp, "global_batch": max(8, dp)}
 

@@ -39,9 +39,10 @@ class PowerConstants:
 
     limit       cap that the board holds by itself [W]
     off         without a context [W]
-    awake       with a context, boost clocks held, no kernel [W]; `leaking` is the share of it that
-                leaks, at the temperature `reference` [°C]
-    busy        processors that are full of threads, beside what their arithmetic takes [W]
+    awake       with a context, boost clocks held, no kernel [W]
+    busy        processors that are full of threads, beside what their arithmetic takes [W];
+                `leaking` is the share of it, and of `awake`, that leaks at the temperature
+                `reference` [°C]: a busy chip is warmer than an idle one
     waiting     ranks that spin in a collective or for each other [W]
     padding     products of tiles that are mostly padding, whatever they yield [W]
     rows        that fill the processors half

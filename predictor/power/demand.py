@@ -73,10 +73,10 @@ class Operating:
 
 
 def leaking(constants: PowerConstants, temperature: Numeric) -> Array:
-    """Power that leaks [W] at a temperature [°C]: exponential around the reference (Su et al.
+    """Power that leaks at a temperature [°C] over that at the reference: exponential (Su et al.
     2003, linearised range)."""
     above = np.asarray(temperature, float) - constants.reference
-    return np.asarray(constants.awake * constants.leaking * np.exp(constants.leakage * above))
+    return np.asarray(np.exp(constants.leakage * above))
 
 
 def occupancy(rows: Numeric, constants: PowerConstants) -> Array:
@@ -87,17 +87,17 @@ def occupancy(rows: Numeric, constants: PowerConstants) -> Array:
 def demand(activity: Activity, constants: PowerConstants) -> Drawn:
     """Power that work draws at the reference clock and temperature, by part [W]."""
     time = np.maximum(activity.time, 1e-15)
-    clocked = constants.awake * (1.0 - np.asarray(constants.leaking))
+    standing = constants.awake + constants.busy * occupancy(activity.rows, constants)
+    clocked = standing * (1.0 - np.asarray(constants.leaking))
     each = constants.flop * (1.0 + (constants.thin - 1.0) * np.asarray(activity.thin))
     core = (
         clocked
-        + constants.busy * occupancy(activity.rows, constants)
         + constants.waiting * np.asarray(activity.spinning)
         + constants.padding * np.asarray(activity.padded)
         + each * np.asarray(activity.flop) / time
     )
     other = (constants.byte * activity.bytes + constants.link * activity.link) / time
-    fixed = leaking(constants, constants.reference)
+    fixed = standing * np.asarray(constants.leaking)
     parts = np.broadcast_arrays(fixed, core, other, np.asarray(activity.core, float))
     return Drawn(*(np.asarray(part) for part in parts))
 
@@ -120,7 +120,9 @@ def operating(
     room = np.maximum(own - drawn.fixed, 0.0)
     scale = np.minimum(room / np.maximum(drawn.core + drawn.other, 1e-9), 1.0)
     core, other = drawn.core * scale, drawn.other * scale
-    fixed = drawn.fixed if temperature is None else leaking(constants, temperature)
+    fixed = drawn.fixed
+    if temperature is not None:
+        fixed = fixed * leaking(constants, temperature)
     bound = np.minimum(np.asarray(limit) * constants.tracking, own)
     found = settled(bound, fixed, core, other, drawn.share, constants.curve)
     found = np.minimum(found, clock)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from calibration.power.fit import row_marks, spread
 from calibration.power.ladder import fit_ladder
+from calibration.power.leakage import fit_leakage, measured_slope
 from calibration.power.points import power_points, power_table
-from calibration.power.sweeps import START, fit_sweeps, relative, stated_laws, sweep_of
+from calibration.power.sweeps import (
+    START,
+    device_of,
+    fit_sweeps,
+    relative,
+    stated_laws,
+    sweep_of,
+)
 from calibration.power.training import node_row
 from calibration.tables.energy import catalog_name, energy_point
 from calibration.tables.requests import InferencePoint
 from calibration.tables.runs import Skipped
-from predictor.catalog import load
+from predictor.catalog import load, power_constants
 from predictor.errors import InputError
+from predictor.power import Activity, demand, operating
 
 BASE = {"source": "made", "group": "g", "control": "power_limit", "core_clock_mhz": np.nan}
 
@@ -76,8 +87,6 @@ def test_a_fit_of_sweeps_comes_back_to_what_made_them() -> None:
     made, _ = sweep_of(pd.concat([limits(), limits("RTX 3090").assign(group="h")]))
     truth = {**START, "slope": 1.0, "gaps": 0.5}
     time, power = relative(made, truth)
-    from dataclasses import replace
-
     found = fit_sweeps(replace(made, time=time, power=power))
     again = relative(made, found)
     assert np.abs(again[0] / time - 1).max() < 0.02
@@ -120,3 +129,43 @@ def test_marks_tell_rows_apart_and_spreads_have_a_floor() -> None:
     assert len(set(marks)) == 3
     assert spread(np.zeros(10)) == pytest.approx(0.05 / 1.2816)
     assert spread(np.linspace(-1, 1, 101)) == pytest.approx(0.8 / 1.2816, rel=0.02)
+
+
+def test_leakage_comes_back_from_the_time_that_a_kelvin_costs() -> None:
+    """Products of three V100s at their limit, made with a known growth, each chip with a time of
+    its own; a table of nothing at the limit tells nothing."""
+    growth = 0.02
+    constants = power_constants(device_of("V100-SXM2-16GB"), stated_laws(), {})
+    drawn = demand(Activity(1.0, flop=1e18, rows=1e9, core=1.0), constants)
+    warmer = replace(constants, leakage=growth)
+    warm = np.tile(np.linspace(64.0, 74.0, 6), 3)
+    slower = operating(drawn, warmer, constants.limit, temperature=warm).slower
+    chip = np.repeat([0, 1, 2], 6)
+    table = pd.DataFrame(
+        {
+            "accelerator": "V100-SXM2-16GB", "workload": "sgemm", "gpu_index": chip,
+            "temp_c": warm, "power_w": 296.0, "power_limit_w": 300.0,
+            "work_time_s": slower * (200.0 + 10.0 * chip),
+        }
+    )  # fmt: skip
+    assert fit_leakage(table, stated_laws()) == pytest.approx(growth, rel=0.02)
+    told = measured_slope(table)
+    assert told is not None
+    assert told[2] < 0.05 * told[1]
+    assert fit_leakage(table.assign(power_w=200.0), stated_laws()) is None
+
+
+def test_what_leaks_changes_nothing_at_the_reference_and_costs_time_above_it() -> None:
+    constants = power_constants(device_of("H100-SXM5-80GB"))
+    work = Activity(1.0, flop=1e18, rows=1e9, core=1.0)
+    more = replace(constants, leaking=0.9)
+    assert float(demand(work, more).whole) == pytest.approx(float(demand(work, constants).whole))
+    times = [
+        float(operating(demand(work, one), one, one.limit, temperature=80.0).slower)
+        for one in (constants, more)
+    ]
+    assert 1.0 < times[0] < times[1]
+    idle = Activity(1.0)
+    warm = operating(demand(idle, constants), constants, constants.limit, temperature=80.0)
+    assert float(warm.slower) == 1.0
+    assert float(warm.power) > float(constants.awake)

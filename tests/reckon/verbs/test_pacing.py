@@ -109,11 +109,20 @@ def test_a_light_stage_runs_at_its_clock_of_least_energy(real: Pipeline) -> None
     found = paced(own, "pass")
     assert found.lowest[0] == pytest.approx(min(CLOCKS[at] for at in best))
     assert found.lowest[1] == pytest.approx(1.0)
-    both = paced(own, "stage", slower=0.2)
-    whole = [one.beyond(own.waiting) for one in own.paces[:2]]
-    together = 0.1 * whole[0] + 0.2 * whole[1]
-    assert both.clocks[0] == pytest.approx(CLOCKS[int(np.argmin(together))], abs=0.05)
-    assert both.clocks[1] > both.clocks[0]
+
+
+def test_two_stages_with_time_to_spare_have_their_clocks_of_least_energy(real: Pipeline) -> None:
+    """8 t of the heavy stage and once t of the light one are the pipeline's time, in which both
+    draw what waiting draws: each clock is the least of a sum by hand."""
+    own = shaped(real, [[0.1, 1.0], [0.2, 2.0]], 8)
+    both = paced(own, "stage", slower=5.0)
+    longer = [one.longer() for one in own.paces[:2]]
+    beyond = [one.beyond(own.waiting) for one in own.paces[:2]]
+    for stage, size, times in ((0, 0.1, 1), (1, 1.0, 8)):
+        work = 8 * size * (beyond[0] + 2 * beyond[1])
+        lasts = times * size * (longer[0] + 2 * longer[1])
+        best = int(np.argmin(work + 2 * own.waiting * lasts))
+        assert both.clocks[stage] == pytest.approx(CLOCKS[best])
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "dualpipe"])

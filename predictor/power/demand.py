@@ -125,6 +125,10 @@ def operating(
         fixed = fixed * leaking(constants, temperature)
     bound = np.minimum(np.asarray(limit) * constants.tracking, own)
     found = settled(bound, fixed, core, other, drawn.share, constants.curve)
+    if np.ndim(clock) == 0 and float(clock) >= 1.0 and np.all(found >= 1.0):
+        return Operating(
+            found, found, power_at(1.0, fixed, core, other, drawn.share, constants.curve)
+        )
     found = np.minimum(found, clock)
     power = power_at(found, fixed, core, other, drawn.share, constants.curve)
     return Operating(found, stretch(found, drawn.share), power)

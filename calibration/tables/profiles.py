@@ -20,11 +20,15 @@ MOST_WAITED = 0.2
 """Share of its time that a kernel's threads may have waited for processors which others used: the
 scheduler's turns, of several milliseconds, are then what was timed."""
 
+RARE = 0.1
+"""Share of a table's rows beyond which others ran all the time: what kernels take beside them is
+then what steps take, too."""
+
 ALIKE = ["accelerator", "op", "dtype"]
 
 
 def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a kernel table without those whose time is that of other programs, as their notes
+    """Rows of a kernel table without the few whose time is that of other programs, as their notes
     say (`schema.DISTURBED`), as long as others of their accelerator, kind and data type are left.
     """
     if "notes" not in table:
@@ -32,6 +36,8 @@ def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
     said = table["notes"].astype(str).str.extract(rf"{DISTURBED} (\d+)%", expand=False)
     waited = pd.to_numeric(said).fillna(0.0) / 100.0
     calm = waited <= MOST_WAITED
+    if (~calm).mean() > RARE:
+        return table
     some = calm.groupby([table[name] for name in ALIKE], dropna=False).transform("any")
     return table[calm | ~some].reset_index(drop=True)
 

@@ -126,9 +126,9 @@ def operating(
     bound = np.minimum(np.asarray(limit) * constants.tracking, own)
     found = settled(bound, fixed, core, other, drawn.share, constants.curve)
     if np.ndim(clock) == 0 and float(clock) >= 1.0 and np.all(found >= 1.0):
-        return Operating(
-            found, found, power_at(1.0, fixed, core, other, drawn.share, constants.curve)
-        )
+        drawing = power_at(1.0, fixed, core, other, drawn.share, constants.curve)
+        shape = np.broadcast_shapes(found.shape, drawing.shape)
+        return Operating(found, found, np.broadcast_to(drawing, shape))
     found = np.minimum(found, clock)
     power = power_at(found, fixed, core, other, drawn.share, constants.curve)
     return Operating(found, stretch(found, drawn.share), power)

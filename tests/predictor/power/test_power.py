@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from predictor import catalog
@@ -95,6 +95,7 @@ def test_idle_has_levels() -> None:
     assert 0 < H100.off < awake < waiting < H100.limit
 
 
+@example([700.0, 700.0])  # nothing is held
 @given(st.lists(st.floats(100.0, 700.0), min_size=2, max_size=6))
 def test_plans_of_a_batch_settle_as_one_by_one(limits: list[float]) -> None:
     drawn = demand(products(), H100)

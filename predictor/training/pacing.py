@@ -191,22 +191,13 @@ def delayed(found: TrainingPrediction, later: float) -> TrainingPrediction:
     """A single prediction whose pipeline waits for so much longer [s]."""
     if later <= 0:
         return found
-    step = found.step_time + later
-    ratio = step / found.step_time
     breakdown = {**found.breakdown, "bubble": found.breakdown["bubble"] + later}
-    return replace(
-        found,
-        step_time=step,
-        low=found.low * ratio,
-        high=found.high * ratio,
-        breakdown=breakdown,
-    )
+    return found.lasting(found.step_time + later, breakdown)
 
 
 def _inside(own: Pipeline) -> dict[str, float]:
     """Time of each phase within the passes of the slowest stage at the highest clock [s]."""
     stage = int(np.argmax(own.times.sum(axis=0)))
-    many = np.zeros(3)
     here = own.graph.stage == stage
     many = own.graph.pieces[here].sum(axis=0)
     found: dict[str, float] = {}

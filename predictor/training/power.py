@@ -162,7 +162,6 @@ def limited(
     )
     breakdown["framework"] = terms["framework"] * after / np.maximum(neutral, 1e-15)
     step = np.asarray(sum(breakdown.values(), np.zeros(())))
-    ratio = step / found.step_time
     passes = replace(
         found.passes,
         forward=found.passes.forward * work,
@@ -170,11 +169,5 @@ def limited(
         weights=found.passes.weights * work,
     )
     return replace(
-        found,
-        step_time=step,
-        low=found.low * ratio,
-        high=found.high * ratio,
-        breakdown=breakdown,
-        passes=passes,
-        layer_time=found.layer_time * work,
+        found.lasting(step, breakdown), passes=passes, layer_time=found.layer_time * work
     )

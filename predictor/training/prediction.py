@@ -75,6 +75,13 @@ class TrainingPrediction:
     unique: npt.NDArray[np.intp]
     need: Memory | None = None
 
+    def lasting(self, step: Array, breakdown: dict[str, Array]) -> TrainingPrediction:
+        """The same step in another time [s], of other parts; its interval stretches with it."""
+        ratio = step / self.step_time
+        return replace(
+            self, step_time=step, low=self.low * ratio, high=self.high * ratio, breakdown=breakdown
+        )
+
     @cached_property
     def memory(self) -> Memory:
         """Peak memory by class and stage."""

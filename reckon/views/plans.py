@@ -7,6 +7,7 @@ from typing import Any
 from predictor.search import Ratio, brief
 from predictor.units import GIB
 from predictor.variation import NONE
+from reckon.verbs.frugal import Frugal
 from reckon.verbs.plans import TrainingSearch
 from reckon.views.terminal import TERM_NAMES, bar, four, grid, seconds, short, show_assumed, strong
 
@@ -94,6 +95,21 @@ def table(found: TrainingSearch, positions: list[int]) -> str:
     return grid(columns, rows, left=1)
 
 
+def _spent(found: TrainingSearch, one: Frugal, fastest: float, least: float) -> list[str]:
+    """Cells of a plan under a limit of power: its time beside the fastest's [s], its energy beside
+    the first's [J]."""
+    return [
+        str(one.position + 1),
+        brief(found.result.plan(one.position)),
+        "own" if one.limit is None else f"{one.limit:g}",
+        four(one.step_time),
+        f"{one.step_time / fastest - 1:+.1%}",
+        f"{one.power:.0f}",
+        four(one.energy / 1e3),
+        f"{one.energy / least - 1:+.1%}",
+    ]
+
+
 def frugal_table(found: TrainingSearch, top: int) -> str:
     """Plans of the least energy or money under their limits of power."""
     fastest = float(found.result.step_time.min())
@@ -102,14 +118,7 @@ def frugal_table(found: TrainingSearch, top: int) -> str:
     for one in found.frugal[:top]:
         rows.append(
             [
-                str(one.position + 1),
-                brief(found.result.plan(one.position)),
-                "own" if one.limit is None else f"{one.limit:g}",
-                four(one.step_time),
-                f"{one.step_time / fastest - 1:+.1%}",
-                f"{one.power:.0f}",
-                four(one.energy / 1e3),
-                f"{one.energy / first.energy - 1:+.1%}",
+                *_spent(found, one, fastest, first.energy),
                 "" if one.money is None else four(one.money),
                 "" if one.saved is None else f"{one.saved:.1%}",
             ]
@@ -125,19 +134,7 @@ def saving_table(found: TrainingSearch) -> str:
     """The Pareto front of step time and energy, evenly."""
     front = found.saving
     step = max(1, -(-len(front) // FRONT))
-    rows = [
-        [
-            str(one.position + 1),
-            brief(found.result.plan(one.position)),
-            "own" if one.limit is None else f"{one.limit:g}",
-            four(one.step_time),
-            f"{one.step_time / front[0].step_time - 1:+.1%}",
-            f"{one.power:.0f}",
-            four(one.energy / 1e3),
-            f"{one.energy / front[0].energy - 1:+.1%}",
-        ]
-        for one in front[::step]
-    ]
+    rows = [_spent(found, one, front[0].step_time, front[0].energy) for one in front[::step]]
     names = ["#", "plan", "limit W", "step s", "", "W", "kJ/sample", ""]
     return grid(names, rows, left=2)
 

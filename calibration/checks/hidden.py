@@ -22,6 +22,7 @@ from calibration.sources.reading import read_table
 from calibration.tables.cells import cell, check_runs
 from calibration.tables.runs import Point, amended, point_of
 from predictor.catalog import load
+from predictor.errors import InputError
 from predictor.timing import Calibration
 
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "dp")
@@ -151,12 +152,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=10, help="of each source at most")
     parser.add_argument("--calibration", default="default")
     given = parser.parse_args(arguments)
+    if given.rows < 1:
+        parser.error(f"--rows {given.rows}: at least one")
     rows: list[Row] = []
-    for path in given.tables:
-        rows += check_runs(read_table(path), str(path)).to_dict("records")
+    try:
+        for path in given.tables:
+            rows += check_runs(read_table(path), str(path)).to_dict("records")
+        known = load(given.calibration)
+    except InputError as error:
+        parser.error(str(error))
     kept = [row for row in rows if not given.only or row["source"] in given.only]
     print(f"{'hidden':24} rows sources failed stated hidden moved")
-    for one in costs(sampled(kept, given.rows), load(given.calibration)):
+    for one in costs(sampled(kept, given.rows), known):
         print(
             f"{one.field:24} {one.rows:4} {one.sources:7} {one.failed:6} {one.stated:6.1%} "
             f"{one.hidden:6.1%} {one.moved:5.2f}"

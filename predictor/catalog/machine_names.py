@@ -155,21 +155,22 @@ def read_accelerator_name(name: str) -> str | None:
 MEMORY = re.compile(r"(?P<chip>.+?)-?(?P<gib>\d+)gb", re.IGNORECASE)
 
 
+def chip_of(name: str) -> tuple[str, float] | None:
+    """What is left of an accelerator's name without its memory, and that [GiB]; None where the
+    name says none."""
+    said = MEMORY.fullmatch(name.strip())
+    return None if said is None else (fold(said["chip"]), float(said["gib"]))
+
+
 def other_memory(name: str) -> tuple[str, float] | None:
     """The accelerator of the catalog whose name differs in its memory alone ('H100-SXM5-72GB'), the
     nearest where there are several, and the memory that the name states [GiB]; None without."""
-    said = MEMORY.fullmatch(name.strip())
-    if said is None:
+    own = chip_of(name)
+    if own is None:
         return None
-    chip, stated = fold(said["chip"]), float(said["gib"])
-    memory = {
-        row: float(own["gib"])
-        for row in tables.rows("accelerators")
-        if (own := MEMORY.fullmatch(row)) is not None and fold(own["chip"]) == chip
-    }
-    if not memory:
-        return None
-    return min(memory, key=lambda row: abs(memory[row] - stated)), stated
+    chips = {row: chip_of(row) for row in tables.rows("accelerators")}
+    away = {row: abs(chip[1] - own[1]) for row, chip in chips.items() if chip and chip[0] == own[0]}
+    return (min(away, key=lambda row: away[row]), own[1]) if away else None
 
 
 def read_machine_name(name: str) -> MachineName | None:
@@ -185,7 +186,8 @@ def read_machine_name(name: str) -> MachineName | None:
         return MachineName(name, known[fold(name)])
     match = SEVERAL.fullmatch(name.strip())
     count = int(match["before"] or match["behind"] or 0) if match else 0
-    one = read_accelerator_name(match["one"] if match and count else name)
+    written = match["one"] if match and count else name
+    one = read_accelerator_name(written) or (written if other_memory(written) else None)
     return MachineName(name, one, count) if one is not None else None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from predictor.catalog import entries, tables
 from predictor.catalog.entries import Ref, resolve
 from predictor.catalog.forms import parse
-from predictor.catalog.machine_names import MachineName, unlike_system
+from predictor.catalog.machine_names import MachineName, chip_of, unlike_system
 from predictor.catalog.specs import SystemSpec
 from predictor.catalog.technology import system_of
 from predictor.errors import InputError
@@ -100,14 +100,15 @@ NODE_NETWORK = 12.5e9
 
 def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
     """The first catalog system with an accelerator and node size, else one of another node size
-    resized, else a PCIe node (`alone`)."""
-    matches = [
-        name
-        for name, row in tables.rows("systems").items()
-        if row["accelerator"] == accelerator.name
-    ]
+    resized; else that of the same chip with other memory; else a PCIe node (`alone`)."""
+    own = {name: str(row["accelerator"]) for name, row in tables.rows("systems").items()}
+    matches = [name for name, one in own.items() if one == accelerator.name]
     if not matches:
-        return alone(accelerator, per_node)
+        chip = (chip_of(accelerator.name) or ("", 0.0))[0]
+        twin = next((one for one in own.values() if (chip_of(one) or (None,))[0] == chip), None)
+        if twin is None:
+            return alone(accelerator, per_node)
+        return replace(default_system(entries.accelerator(twin), per_node), accelerator=accelerator)
     for name in matches:
         row = tables.rows("systems")[name]
         if per_node in (None, int(row["accelerators_per_node"])):

@@ -168,5 +168,10 @@ def test_a_chip_with_other_memory_is_that_chip() -> None:
     # Of two of a chip, the one with the memory nearest to it: their bandwidths differ.
     near = catalog.accelerator("A100-SXM4-42GB")
     assert near.bandwidth == catalog.accelerator("A100-SXM4-40GB").bandwidth
+    # It is in the nodes of that chip, not a card behind PCIe.
+    for name, count in (("H100-SXM5-72GB", 8), ("4xH100-SXM5-72GB", 4), ("GH200-144GB", 1)):
+        node = catalog.system(name)
+        assert (node.tiers[0].link, node.accelerators_per_node) == ("nvlink4", count)
+        assert node.accelerator.name == name.removeprefix("4x")
     with pytest.raises(InputError, match="unknown accelerator 'Z100-80GB'"):
         catalog.accelerator("Z100-80GB")

@@ -336,6 +336,48 @@ def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None
     return {**content, "model_type": inside} if inside in TYPES else None
 
 
+def _dimensions(kind: str, content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What the keys of a type state, with what the type implies.
+
+    Raises InputError where a dimension is missing that nothing implies.
+    """
+    keys, implied = TYPES[kind]
+    if kind == "bloom":  # whose published files use either spelling
+        for old, new in (("n_embed", "hidden_size"), ("num_attention_heads", "n_head")):
+            if old in content:
+                content = {new: content[old], **content}
+    found: dict[str, Any] = {
+        name: content[key] for name, key in keys.items() if content.get(key) is not None
+    }
+    found |= implied
+    if kind == "nemotron_h":
+        found |= _hybrid(content, where)
+    missing = [keys[name] for name in ("layers", "hidden", "heads") if name not in found]
+    missing += ["vocab_size"] if "vocab_size" not in content else []
+    if missing:
+        raise InputError(f"{where}: key {missing[0]!r} is missing")
+    return found
+
+
+def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where: str) -> None:
+    """Complete what was found by what the blocks of a type do in their own way."""
+    if kind == "granitemoehybrid":
+        _granite(content, found, where)
+    _experts(content, found)
+    if TYPES[kind][0] is DELTA:
+        found |= _delta(content, found["layers"], where)
+        found["output_gate"] = content.get("attn_output_gate", True)
+        found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
+    if "sliding_window" in found:
+        found |= _windows(kind, content)
+    if kind == "gpt_neox" and content.get("use_parallel_residual", True):
+        found["parallel"] = "own_norms"
+    if kind == "falcon":
+        _falcon(content, found)
+    if content.get("attention_bias") and kind == "llama":
+        found["qkv_bias"] = True
+
+
 def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Translate a HuggingFace configuration into the keys of `specs.ModelSpec`.
 
@@ -351,37 +393,8 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
-    keys, implied = TYPES[kind]
-    if kind == "bloom":  # whose published files use either spelling
-        for old, new in (("n_embed", "hidden_size"), ("num_attention_heads", "n_head")):
-            if old in content:
-                content = {new: content[old], **content}
-    found: dict[str, Any] = {
-        name: content[key] for name, key in keys.items() if content.get(key) is not None
-    }
-    found |= implied
-    if kind == "nemotron_h":
-        found |= _hybrid(content, where)
-    for name in ("layers", "hidden", "heads"):
-        if name not in found:
-            raise InputError(f"{where}: key {keys[name]!r} is missing")
-    if "vocab_size" not in content:
-        raise InputError(f"{where}: key 'vocab_size' is missing")
-    if kind == "granitemoehybrid":
-        _granite(content, found, where)
-    _experts(content, found)
-    if keys is DELTA:
-        found |= _delta(content, found["layers"], where)
-        found["output_gate"] = content.get("attn_output_gate", True)
-        found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
-    if "sliding_window" in found:
-        found |= _windows(kind, content)
-    if kind == "gpt_neox" and content.get("use_parallel_residual", True):
-        found["parallel"] = "own_norms"
-    if kind == "falcon":
-        _falcon(content, found)
-    if content.get("attention_bias") and kind == "llama":
-        found["qkv_bias"] = True
+    found = _dimensions(kind, content, where)
+    _blocks(kind, content, found, where)
     tied = content.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)
     name = str(content.get("_name_or_path") or "") or where
     if quantization := read_quantization(content, where):

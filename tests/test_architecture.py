@@ -17,6 +17,12 @@ LONGEST = 60
 LINES = 500
 """Of a file."""
 
+UNNAMED = 7
+"""Arguments that a call may leave without their names."""
+
+OF_ANY_NUMBER = ("cli", "broadcast_arrays")
+"""What takes as many alike as there are."""
+
 FOLDERS = ("predictor", "calibration", "profiler", "reckon", "tools", "benchmarks")
 
 
@@ -42,6 +48,22 @@ def test_no_function_is_a_giant(folder: str) -> None:
 def test_no_file_is_long(folder: str) -> None:
     paths = sorted((ROOT / folder).rglob("*.py"))
     assert [path for path in paths if len(path.read_text("utf-8").splitlines()) > LINES] == []
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "tests"])
+def test_calls_of_many_arguments_name_them(folder: str) -> None:
+    calls = [
+        (path, call)
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call) and len(call.args) > UNNAMED
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno} {ast.unparse(call.func)}"
+        for path, call in calls
+        if ast.unparse(call.func).split(".")[-1] not in OF_ANY_NUMBER
+    ]
+    assert found == []
 
 
 @pytest.fixture(scope="module")

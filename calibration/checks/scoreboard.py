@@ -130,7 +130,10 @@ def score(
     inference = _score_served(served, calibration, rows, skipped) if served else None
     kinds = {KINDS.get(kind, kind) for kind in named}
     kind = kinds.pop() if len(kinds) == 1 else "mixed"
-    return Scores(kind, rows, skipped, memory, total, points, inference, ratios, powered)
+    return Scores(
+        kind, rows, skipped, memory, total,
+        points=points, inference=inference, ratios=ratios, power=powered,
+    )  # fmt: skip
 
 
 KINDS = {"slow steps": "training", "slow transfers": "kernels", "documents": "kernels"}

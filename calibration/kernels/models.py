@@ -358,7 +358,18 @@ def _typical_time(model: EfficiencyModel, op: str, accelerator: Accelerator) -> 
     one, steps = np.ones(len(s)), 2.5 if op == "attention_backward" else 1.0
     heads, d = 32.0 * one, 128.0 * one
     flop, moved = steps * 2.0 * heads * s**2 * d, steps * 8.0 * s * heads * d
-    shapes = Shapes(op, "bf16", ("flash",), 0.0 * one, s, s, d, heads, flop, moved)
+    shapes = Shapes(
+        op=op,
+        dtype="bf16",
+        variants=("flash",),
+        variant=0.0 * one,
+        m=s,
+        n=s,
+        k=d,
+        batch=heads,
+        flop=flop,
+        bytes=moved,
+    )
     return model.inefficiency(ideal(shapes, accelerator).features)
 
 

@@ -132,10 +132,16 @@ def _served_points(
         point = row.point
         found.append(
             PowerPoint(
-                point.point_id, point.source, metric, published, predicted, spread, row.name,
-                point.request.model.name,
+                point_id=point.point_id,
+                source=point.source,
+                metric=metric,
+                published=published,
+                predicted=predicted,
+                sigma=spread,
+                accelerator=row.name,
+                model=point.request.model.name,
             )
-        )  # fmt: skip
+        )
 
     if np.isfinite(row.power):
         add("power_w", row.power, alone + beside, float(np.hypot(sigma, FOLLOWS * row.sigma)))
@@ -283,10 +289,16 @@ def _nodes(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fou
             predicted = float(node.direct if stated.direct else node.whole)
         points.append(
             PowerPoint(
-                point_id, source, stated.metric, stated.value, predicted, LARGE,
-                stated.accelerator, "llama2-70b",
+                point_id=point_id,
+                source=source,
+                metric=stated.metric,
+                published=stated.value,
+                predicted=predicted,
+                sigma=LARGE,
+                accelerator=stated.accelerator,
+                model="llama2-70b",
             )
-        )  # fmt: skip
+        )
     return points, skipped
 
 

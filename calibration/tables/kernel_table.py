@@ -224,7 +224,16 @@ def _decoding(table: pd.DataFrame, size: float, latent: np.ndarray) -> _Sizes:
     moved = moved + sequences * 2.0 * size * heads * d
     flop = 2.0 * sequences * heads * key * np.where(latent, d + LATENT_VALUES, 2.0 * d)
     rows, windowed = heads / kv_heads, np.isfinite(window).astype(float)
-    return _Sizes(rows, key, d, sequences * kv_heads, flop, moved, idle, windowed)
+    return _Sizes(
+        m=rows,
+        n=key,
+        k=d,
+        batch=sequences * kv_heads,
+        flop=flop,
+        moved=moved,
+        idle=idle,
+        windowed=windowed,
+    )
 
 
 def _attention(table: pd.DataFrame, size: float, latent: np.ndarray, backward: bool) -> _Sizes:
@@ -242,7 +251,17 @@ def _attention(table: pd.DataFrame, size: float, latent: np.ndarray, backward: b
     idle = np.maximum(key / window - 1.0, 0.0)
     windowed = np.isfinite(window).astype(float)
     sharing = np.where(latent, 1.0, heads / kv_heads)
-    return _Sizes(query, np.minimum(key, window), d, batch, flop, moved, idle, windowed, sharing)
+    return _Sizes(
+        m=query,
+        n=np.minimum(key, window),
+        k=d,
+        batch=batch,
+        flop=flop,
+        moved=moved,
+        idle=idle,
+        windowed=windowed,
+        sharing=sharing,
+    )
 
 
 def _experts(table: pd.DataFrame, size: float, weight: float) -> _Sizes:

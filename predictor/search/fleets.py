@@ -125,7 +125,16 @@ def search_engines(
     """
     if stated := [name for name in LOAD_KEYS if fields.get(name) is not None]:
         raise InputError(f"{stated[0]} is of a single plan; a search takes expert_load")
-    found = _Search(model, fields, promise, calibration, load, within, readers, prices)
+    found = _Search(
+        model=model,
+        fields=fields,
+        promise=promise,
+        calibration=calibration,
+        load=load,
+        within=within,
+        readers=readers,
+        prices=prices,
+    )
     for cluster in clusters:
         for batch in batches(model, cluster, fields, calibration):
             found.both(cluster, batch)

@@ -132,14 +132,14 @@ def read_apart(
     _, ones, kind = np.unique(readers, axis=0, return_index=True, return_inverse=True)
     tables = [read_table(model, cluster, _single(plan, one), calibration) for one in ones]
     return Apart(
-        model,
-        cluster,
-        plan,
-        most[layout.ravel()],
-        step[layout.ravel()],
-        kind.ravel(),
-        [table.queue() for table in tables],
-        tables[0].request,
+        model=model,
+        cluster=cluster,
+        plan=plan,
+        most=most[layout.ravel()],
+        step=step[layout.ravel()],
+        kind=kind.ravel(),
+        queues=[table.queue() for table in tables],
+        request=tables[0].request,
     )
 
 

@@ -128,14 +128,14 @@ def read_table(
     device = DeviceTime(found.compute, found.communication, found.kernels, passes)
     work = replace(pass_work(found, many, reader), prompts=device)
     return ReadTable(
-        sizes.tolist(),
-        lengths.tolist(),
-        prompt_time(work, own).reshape(len(sizes), len(lengths)).tolist(),
-        float(sending_time(model, plan, cluster)),
-        float(model.attention_blocks),
-        plan,
-        float(work.launching * own.request),
-        variation,
+        sizes=sizes.tolist(),
+        lengths=lengths.tolist(),
+        times=prompt_time(work, own).reshape(len(sizes), len(lengths)).tolist(),
+        sending=float(sending_time(model, plan, cluster)),
+        layers=float(model.attention_blocks),
+        plan=plan,
+        request=float(work.launching * own.request),
+        variation=variation,
     )
 
 

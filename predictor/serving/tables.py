@@ -173,17 +173,17 @@ def pass_table(
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
     costs, linear = _prompts(model, cluster, plan, calibration, lengths, most)
     return PassTable(
-        running.tolist(),
-        contexts.tolist(),
-        decode.tolist(),
-        lengths.tolist(),
-        costs[0],
-        costs[1],
-        pool,
-        plan,
-        own,
-        (own.decode * slack(wide_products, sequences * linear)).tolist(),
-        float(own.prefill) * linear,
+        running=running.tolist(),
+        contexts=contexts.tolist(),
+        decode=decode.tolist(),
+        lengths=lengths.tolist(),
+        prompt=costs[0],
+        alone=costs[1],
+        pool=pool,
+        plan=plan,
+        own=own,
+        slack=(own.decode * slack(wide_products, sequences * linear)).tolist(),
+        linear=float(own.prefill) * linear,
     )
 
 

@@ -224,9 +224,15 @@ def collective_time(
 
     def timed() -> tuple[Array, Array]:
         return _collective_time(
-            op, np.asarray(message, float), group, cluster, calibration, copies, reach,
-            span(group, cluster) if place is None else place,
-        )  # fmt: skip
+            op=op,
+            message=np.asarray(message, float),
+            group=group,
+            cluster=cluster,
+            calibration=calibration,
+            copies=copies,
+            reach=reach,
+            place=span(group, cluster) if place is None else place,
+        )
 
     if any(map(np.ndim, numbers)) or varying(cluster):
         return timed()

@@ -146,7 +146,9 @@ def _busy(
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
         if np.any(np.asarray(shapes.joined) > 0):
             other = calibration.sibling(model, accelerator, library)
-            busy = _without_cast(busy, found, latency, shapes, accelerator, library, model, other)
+            busy = _without_cast(
+                busy, found, latency, shapes, accelerator, library, model=model, other=other
+            )
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated":
             measured = _measured(model, shapes)

@@ -80,14 +80,14 @@ class Variation:
     def drawn(self, draws: int, seed: int = 0) -> Drawn:
         """The same by drawing lots, of a single plan."""
         return draw(
-            self.meeting,
-            float(self.gpu),
-            float(self.work),
-            self.series.of,
-            self.series,
-            float(self.share),
-            draws,
-            seed,
+            meeting=self.meeting,
+            gpu=float(self.gpu),
+            work=float(self.work),
+            of=self.series.of,
+            series=self.series,
+            share=float(self.share),
+            draws=draws,
+            seed=seed,
         )
 
 
@@ -182,7 +182,17 @@ def vary_meeting(
         run=np.hypot(of.run, waits.allocation * share),
         of=of,
     )
-    return Variation(centre, series, meeting, gpu, work, share, waits, seen, step)
+    return Variation(
+        centre=centre,
+        series=series,
+        meeting=meeting,
+        gpu=gpu,
+        work=work,
+        share=share,
+        waits=waits,
+        seen=seen,
+        step_time=step,
+    )
 
 
 def sensitivity(found: TrainingPrediction, of: Profile) -> dict[str, Array]:

@@ -239,14 +239,14 @@ def load_of(
     loads = parse_loads(str(stated["expert_loads"]))
     replicas = int(stated.get("expert_replicas", 0))
     found = busiest(
-        loads,
-        model.num_experts,
-        model.top_k,
-        int(ranks),
-        copies,
-        replicas,
-        str(stated.get("expert_placement", GIVEN)),
-        float(stated.get("expert_capacity", math.inf)),
+        loads=loads,
+        experts=model.num_experts,
+        top_k=model.top_k,
+        ranks=int(ranks),
+        copies=copies,
+        replicas=replicas,
+        placement=str(stated.get("expert_placement", GIVEN)),
+        capacity=float(stated.get("expert_capacity", math.inf)),
     )
     rule = f"the busiest of {int(ranks)} ranks, loads {stated['expert_loads']}"
     if replicas:

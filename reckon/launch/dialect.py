@@ -248,14 +248,14 @@ def read(
     fields = _fields(dialect, facts, [k for k in said if k not in own])
     ignored = [f for f in rest if f.startswith(dialect.ignored)]
     return Launch(
-        dialect.name,
-        fields,
-        stated,
-        understood,
-        ignored,
-        by_effect(f for f in rest if f not in ignored),
-        overridden,
-        notes,
+        dialect=dialect.name,
+        fields=fields,
+        model=stated,
+        understood=understood,
+        ignored=ignored,
+        unknown=by_effect(f for f in rest if f not in ignored),
+        overridden=overridden,
+        notes=notes,
     )
 
 

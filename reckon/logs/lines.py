@@ -292,14 +292,14 @@ class Follower:
         stated = {**self.dump.said(), **leading.stated}
         launch = self.dump.launch(form.dialect)
         return Log(
-            form.name,
-            form.framework,
-            timed(steps, stated),
-            stated,
-            launch,
-            leading.broken,
-            tuple(self.dump.notes),
-            leading.planned,
+            form=form.name,
+            framework=form.framework,
+            steps=timed(steps, stated),
+            stated=stated,
+            launch=launch,
+            broken=leading.broken,
+            notes=tuple(self.dump.notes),
+            planned=leading.planned,
         )
 
 

@@ -84,8 +84,7 @@ def search_infer(
 ) -> InferenceSearch:
     """Find the smallest (or cheapest, or most frugal) fleet for a load.
 
-    model      as `predict_infer` takes it
-    clusters   one system or several to choose among
+    model, clusters  as `predict_infer` takes them; several systems to choose among
     plan       keys of a serving plan, `LENGTHS` among them: values, lists or texts 'LOW..HIGH'
     load_      requests per second; a table of hours and requests_per_s, as a mapping or CSV file
     ttft, tpot  promised seconds, for the shares `ttft_share` and `tpot_share` of the requests
@@ -105,8 +104,8 @@ def search_infer(
     wanted, promise = _load(load_, headroom, spare), Promise(ttft, tpot, ttft_share, tpot_share)
     found = search_engines(
         own_model, systems, _own_prompts(given) if goal in SAVING else given, promise, known,
-        wanted.peak * (1.0 + headroom), _within(target, own_model, known), readers,
-        table if goal == "cost" else None,
+        load=wanted.peak * (1.0 + headroom), within=_within(target, own_model, known),
+        readers=readers, prices=table if goal == "cost" else None,
     )  # fmt: skip
     fleet_of = partial(_powered_fleet, wanted, headroom, spare, table, thrift.tariff.price)
     engines = found.engines
@@ -114,10 +113,11 @@ def search_infer(
         engines = sorted(engines, key=lambda one: _rank("gpus")(fleet_of(one)))[:MOST]
         engines = powered_engines(own_model, engines, promise, known, (None, *thrift.limits))
     fleets, trials = offered(
-        [fleet_of(engine) for engine in engines], _rank(goal),
+        [fleet_of(engine) for engine in engines],
+        _rank(goal),
         lambda fleet, more: fleet_of(fleet.engine, more),
         lambda fleet: trial(own_model, fleet, wanted.peak, promise, known, simulate or REQUESTS),
-    )  # fmt: skip
+    )
     return InferenceSearch(
         model=own_model, load=wanted, promise=promise, objective=goal, headroom=headroom,
         spare=spare, calibration=known, found=found, fleets=fleets, trials=trials, thrift=thrift,

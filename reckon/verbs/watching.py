@@ -40,14 +40,14 @@ def expected_of(
     step, tokens = result.step_time, float(of.global_batch * of.seq_len)
     budget, price = result.request.tokens, result.request.price
     return Expected(
-        step.value,
-        step.low,
-        step.high,
-        math.ceil(budget / tokens) if budget else 0,
-        price * float(of.gpus) if price else math.nan,
-        tokens,
-        float(of.gpus),
-        float(of.global_batch),
+        step=step.value,
+        low=step.low,
+        high=step.high,
+        steps=math.ceil(budget / tokens) if budget else 0,
+        price=price * float(of.gpus) if price else math.nan,
+        tokens=tokens,
+        gpus=float(of.gpus),
+        batch=float(of.global_batch),
     )
 
 

@@ -19,14 +19,24 @@ def device() -> Accelerator:
 def candidates() -> list[Operator]:
     sizes = (64.0, 256.0, 1024.0, 4096.0)
     products = [
-        gemm("x", layout, "forward", "layer", "bf16", m, n, k)
+        gemm(name="x", layout=layout, phase="forward", module="layer", dtype="bf16", m=m, n=n, k=k)
         for layout in ("fwd", "dgrad")
         for m in sizes
         for n in sizes
         for k in sizes
     ]
     norms = [
-        streaming("x", "norm", "rmsnorm", "forward", "layer", "bf16", m, n, 4.0)
+        streaming(
+            name="x",
+            op="norm",
+            variant="rmsnorm",
+            phase="forward",
+            module="layer",
+            dtype="bf16",
+            rows=m,
+            columns=n,
+            bytes_per_element=4.0,
+        )
         for m in sizes
         for n in sizes
     ]

@@ -22,7 +22,10 @@ from profiler.timing import LEAST_SAMPLES, Sample, calmest, measure, waited_shar
 
 def test_host_time_is_what_operators_leave_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten kernels of 2 us in passes of 100 us: 8 us each beside the kernels."""
-    operator = Operator("add", "elementwise", "add", "forward", "layer", "fp32", 4.0, 4.0)
+    operator = Operator(
+        name="add", op="elementwise", variant="add", phase="forward", module="layer", dtype="fp32",
+        m=4.0, n=4.0,
+    )  # fmt: skip
     whole = dispatch.Whole(lambda: [Sample(100e-6, 0.0)] * 3, [(operator, 4.0), (operator, 6.0)], 1)
     fixed = suite.Measured(2e-6, 2e-6, 2e-6, 5)
     monkeypatch.setattr(dispatch, "measure", lambda *arguments: fixed)
@@ -40,9 +43,24 @@ def test_host_times_are_rows_that_the_device_file_takes() -> None:
     split = {**rows[0], "kernel": f"{output.SPLIT}.llama", "latency_us": 80.0}
     other = {**rows[0], "kernel": "training.gpt", "latency_us": rows[0]["latency_us"] + 2.0}
     fast = suite.row(
-        Case(gemm("x", "fwd", "forward", "layer", "fp32", 64.0, 64.0, 64.0), 1, 64.0),
-        suite.Measured(1e-5, 1e-5, 1e-5, 5), device, "warm",
-    )  # fmt: skip
+        Case(
+            gemm(
+                name="x",
+                layout="fwd",
+                phase="forward",
+                module="layer",
+                dtype="fp32",
+                m=64.0,
+                n=64.0,
+                k=64.0,
+            ),
+            1,
+            64.0,
+        ),
+        suite.Measured(1e-5, 1e-5, 1e-5, 5),
+        device,
+        "warm",
+    )
     table = pd.DataFrame([*rows, split, other, fast]).reindex(columns=list(KERNEL_COLUMNS))
     made = output.accelerator_mapping(table, device)
     assert made["dispatch_us"] == pytest.approx(rows[0]["latency_us"] + 1.0, abs=1e-2)
@@ -56,7 +74,10 @@ def test_small_models_are_not_among_the_checks() -> None:
 
 def test_calls_of_small_products_read_more_weights_than_the_cache_holds() -> None:
     cache = 2.0**20
-    operator = gemm("x", "fwd", "forward", "layer", "fp32", 1.0, 64.0, 512.0)
+    operator = gemm(
+        name="x", layout="fwd", phase="forward", module="layer", dtype="fp32", m=1.0, n=64.0,
+        k=512.0,
+    )  # fmt: skip
     calls, cold = builds(operator, "cpu", 1, cache)
     weights = 64 * 512 * 4
     assert cold
@@ -75,7 +96,10 @@ def test_an_arena_goes_round() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_gated_activation_is_timed_on_both_sides_of_one_product(dtype: str) -> None:
-    operator = Operator("x", "elementwise", "swiglu", "forward", "layer", dtype, 6.0, 10.0)
+    operator = Operator(
+        name="x", op="elementwise", variant="swiglu", phase="forward", module="layer", dtype=dtype,
+        m=6.0, n=10.0,
+    )  # fmt: skip
     assert tuple(build(operator, "cpu", 1)().shape) == (6, 10)  # type: ignore[attr-defined]
     backward = build(replace(operator, variant="swiglu_bwd"), "cpu", 1)()
     assert tuple(backward[0].shape) == (6, 20)  # type: ignore[index]

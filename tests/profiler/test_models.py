@@ -25,10 +25,18 @@ from profiler.models import Mixture, Transformer  # noqa: E402
 from profiler.timing import NOISY, Measured, _EventClock, measure  # noqa: E402
 from profiler.trace import STEPS, record  # noqa: E402
 
-GPT = Model("gpt", 2, 128, 2, 2, 64, 256, 500, gated=False, activation="gelu", norm="layernorm",
-            positions="learned", max_context=64, bias=True)  # fmt: skip
-LLAMA = Model("llama", 2, 128, 4, 2, 32, 192, 512)
-MOE = Model("moe", 1, 64, 1, 1, 64, 96, 100, num_experts=4, top_k=2, expert_ffn_hidden=96)
+GPT = Model(
+    name="gpt", layers=2, hidden=128, heads=2, kv_heads=2, head_dim=64, ffn_hidden=256, vocab=500,
+    gated=False, activation="gelu", norm="layernorm", positions="learned", max_context=64,
+    bias=True,
+)  # fmt: skip
+LLAMA = Model(
+    name="llama", layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn_hidden=192, vocab=512
+)
+MOE = Model(
+    name="moe", layers=1, hidden=64, heads=1, kv_heads=1, head_dim=64, ffn_hidden=96, vocab=100,
+    num_experts=4, top_k=2, expert_ffn_hidden=96,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=lambda m: m.name)

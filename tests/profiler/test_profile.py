@@ -135,7 +135,10 @@ def test_every_operator_of_an_eager_step_can_be_built(style: str) -> None:
 def test_products_compute_what_they_claim() -> None:
     """Each layout's call returns C[m, n]."""
     for layout in ("fwd", "dgrad", "wgrad", "bmm"):
-        operator = Operator("x", "gemm", layout, "forward", "layer", "fp32", 6.0, 10.0, 4.0, 3.0)
+        operator = Operator(
+            name="x", op="gemm", variant=layout, phase="forward", module="layer", dtype="fp32",
+            m=6.0, n=10.0, k=4.0, batch=3.0,
+        )  # fmt: skip
         result = build(operator, "cpu", 1)()
         expected = (3, 6, 10) if layout == "bmm" else (6, 10)
         assert tuple(result.shape) == expected  # type: ignore[attr-defined]

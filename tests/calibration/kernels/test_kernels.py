@@ -18,11 +18,14 @@ from tests.calibration.conftest import gemm_table
 SIZES = [64, 96, 192, 320, 512, 1000, 1536, 2048, 4096, 8192]
 
 
+def product(m: float, n: float, k: float) -> Shapes:
+    own = {"m": m, "n": n, "k": k, "flop": 2 * m * n * k, "bytes": 2 * (m * k + k * n + m * n)}
+    columns = {name: np.array([value]) for name, value in own.items()}
+    return Shapes("gemm", "bf16", ("fwd",), variant=np.zeros(1), batch=np.ones(1), **columns)
+
+
 def predict(fit: Calibration, accelerator: Accelerator, m: float, n: float, k: float) -> float:
-    one = np.array([m]), np.array([n]), np.array([k])
-    flop, moved = np.array([2 * m * n * k]), np.array([2 * (m * k + k * n + m * n)])
-    shapes = Shapes("gemm", "bf16", ("fwd",), np.zeros(1), *one, np.ones(1), flop, moved)
-    return float(shape_times(shapes, accelerator, fit)[0][0])
+    return float(shape_times(product(m, n, k), accelerator, fit)[0][0])
 
 
 def test_a_known_efficiency_is_found(a100: Accelerator) -> None:
@@ -117,10 +120,7 @@ def test_measured_shapes_are_known_as_such(a100: Accelerator) -> None:
     known = Calibration("x", kernels=fitted.models)
 
     def pedigree(m: float) -> str:
-        one = np.array([m]), np.array([512.0]), np.array([512.0])
-        shapes = Shapes("gemm", "bf16", ("fwd",), np.zeros(1), *one, np.ones(1), np.ones(1),
-                        np.ones(1))  # fmt: skip
-        return shape_times(shapes, a100, known)[3]
+        return shape_times(product(m, 512.0, 512.0), a100, known)[3]
 
     assert pedigree(512.0) == "measured"
     assert pedigree(513.0) == "interpolated"

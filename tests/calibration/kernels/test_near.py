@@ -27,7 +27,10 @@ def points(count: int, seed: int, variants: int = 1) -> Points:
     text = np.full(count, "cpu", dtype=object)
     time = 1e-6 + ideal * np.exp(np.maximum(y, 0))
     latency = np.full(count, 1e-6)
-    return Points(features, ideal, time, latency, names, text, rng.random(count), text == "")
+    return Points(
+        features=features, ideal=ideal, time=time, latency=latency, variant=names, group=text,
+        keys=rng.random(count), library=text == "",
+    )  # fmt: skip
 
 
 def plain(found: Points) -> Points:

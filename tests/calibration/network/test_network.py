@@ -80,7 +80,10 @@ def test_no_curve_makes_a_larger_message_faster(
     for members, factors in ((2.0, two), (8.0, eight)):
         x = np.linspace(np.log(1e-6), np.log(1e-2), len(factors))
         curves.append(Curve(members, tuple(x), bounded(x, np.array(factors))))
-    model = LinkModel("allreduce", "nvlink4", 8e-6, 1e-6, 1e-3, (1.0, 3.0), (0.7, 0.8), 0.1, 9)
+    model = LinkModel(
+        op="allreduce", link="nvlink4", base=8e-6, hop=1e-6, root=1e-3, log2_sizes=(1.0, 3.0),
+        efficiencies=(0.7, 0.8), sigma=0.1, points=9,
+    )  # fmt: skip
     model = replace(model, curves=tuple(curves))
     known = Calibration("t", links={("allreduce", "nvlink4"): model})
     device = catalog.accelerator("H100-SXM5-80GB")

@@ -53,8 +53,9 @@ def test_the_stated_allocation_is_found_again() -> None:
     noise = np.exp(rng.normal(0.0, 0.03, count))
     out = true.max(axis=1) * noise + 12e9 > 80e9
     made = Tensors(
-        fixed, flying, np.ones((count, 3), bool), first,
-        np.where(out, np.nan, true[:, 0] * noise), np.ones(count), out, np.full(count, 80e9),
+        fixed=fixed, flying=flying, present=np.ones((count, 3), bool), first=first,
+        measured=np.where(out, np.nan, true[:, 0] * noise), divided=np.ones(count), out=out,
+        capacity=np.full(count, 80e9),
     )  # fmt: skip
     found = fit_allocation(made, RUN, "x")
     assert found["held/x"] == pytest.approx(1.4, rel=0.03)

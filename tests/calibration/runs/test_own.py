@@ -221,7 +221,10 @@ def test_a_prior_learns_how_far_sources_lie_apart() -> None:
 
 
 def test_far_from_all_runs_nothing_is_corrected() -> None:
-    prior = Prior(0.0, START.slopes, START.alike, 0.2, START.lengths, 0.02, START.rough, 0.0)
+    prior = Prior(
+        level=0.0, slopes=START.slopes, alike=START.alike, near=0.2, lengths=START.lengths,
+        noise=0.02, rough=START.rough, known=0.0,
+    )  # fmt: skip
     near = synthetic(3, 0.4, 3)
     learned = learn(prior, near.traits, near.residual)
     far = Traits(

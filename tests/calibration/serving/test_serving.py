@@ -154,7 +154,16 @@ def rows(truth, sources=("one", "two", "three"), **fields):
     assert not refused
     true = values(found, truth)[0]
     return [
-        InferencePoint(p.point_id, p.source, p.request, p.kind, p.metric, float(v), False, False)
+        InferencePoint(
+            point_id=p.point_id,
+            source=p.source,
+            request=p.request,
+            kind=p.kind,
+            metric=p.metric,
+            value=float(v),
+            pure=False,
+            flagged=False,
+        )
         for p, v in zip(found.points, true, strict=True)
     ]
 
@@ -186,7 +195,16 @@ def test_held_out_predictions_do_not_see_their_group():
     sources = [p.source for p in found.points]
     before = held_out(found, sources)
     changed = [
-        InferencePoint(p.point_id, p.source, p.request, p.kind, p.metric, 5 * p.value, False, False)
+        InferencePoint(
+            point_id=p.point_id,
+            source=p.source,
+            request=p.request,
+            kind=p.kind,
+            metric=p.metric,
+            value=5 * p.value,
+            pure=False,
+            flagged=False,
+        )
         if p.source == "two"
         else p
         for p in found.points
@@ -203,7 +221,16 @@ def test_what_a_source_s_rows_share_is_hardly_the_engine_s():
     half as much as the mean of the four does."""
     honest = rows(EngineParameters(), ("one", "two", "three"))
     slow = [
-        InferencePoint(p.point_id, "slow", p.request, p.kind, p.metric, 2 * p.value, False, False)
+        InferencePoint(
+            point_id=p.point_id,
+            source="slow",
+            request=p.request,
+            kind=p.kind,
+            metric=p.metric,
+            value=2 * p.value,
+            pure=False,
+            flagged=False,
+        )
         for p in rows(EngineParameters(), ("slow",))
     ]
     without, beside = (
@@ -234,14 +261,14 @@ def test_fitted_spreads_cover_their_share():
     rng = np.random.default_rng(1)
     made = [
         InferencePoint(
-            p.point_id,
-            p.source,
-            p.request,
-            p.kind,
-            p.metric,
-            p.value * float(np.exp(0.3 * rng.standard_normal())),
-            False,
-            False,
+            point_id=p.point_id,
+            source=p.source,
+            request=p.request,
+            kind=p.kind,
+            metric=p.metric,
+            value=p.value * float(np.exp(0.3 * rng.standard_normal())),
+            pure=False,
+            flagged=False,
         )
         for p in rows(EngineParameters(), tuple("abcdefgh"))
     ]

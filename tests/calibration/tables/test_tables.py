@@ -119,7 +119,10 @@ def test_a_measured_operator_has_the_predicted_ones_shape(attention: str) -> Non
     """What is fitted and what is predicted are counted alike: kind, FLOPs and bytes."""
     from predictor.timing.shapes import columns, kind_of
 
-    model = Model("m", 2, 1024, 16, 16, 64, 4096, 8192)
+    model = Model(
+        name="m", layers=2, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn_hidden=4096,
+        vocab=8192,
+    )  # fmt: skip
     plan = TrainingPlan(1.0, 1.0, 1.0, 2.0, 2.0, 512.0, attention=attention)
     for operator in step_operators(model, plan):
         table = check_kernels(pd.DataFrame([as_row(operator)]), "t")

@@ -24,7 +24,9 @@ L, H, HEADS, KV, D, FFN, V = 6, 640, 12, 4, 48, 1792, 3072
 B, S, TP, DP = 3, 1280, 2, 4
 T = B * S
 
-DENSE = Model("dense", L, H, HEADS, KV, D, FFN, V)
+DENSE = Model(
+    name="dense", layers=L, hidden=H, heads=HEADS, kv_heads=KV, head_dim=D, ffn_hidden=FFN, vocab=V
+)
 EXPERTS, TOP, INNER, SHARED = 24, 3, 448, 320
 MIXED = replace(
     DENSE, num_experts=EXPERTS, top_k=TOP, expert_ffn_hidden=INNER, dense_layers=2,
@@ -245,7 +247,10 @@ def test_chance_of_not_fitting_is_that_of_the_normal_distribution() -> None:
 
 
 MEMORY = 10e9
-DEVICE = Accelerator("device", "none", {"bf16": 1e14}, MEMORY, 1e12, 4e7, 4e12, 100.0)
+DEVICE = Accelerator(
+    name="device", architecture="none", peak={"bf16": 1e14}, memory=MEMORY, bandwidth=1e12, l2=4e7,
+    l2_bandwidth=4e12, sms=100.0,
+)  # fmt: skip
 NODE = Cluster("node", DEVICE, 8, (Tier("nvlink4", 8.0, 4e11), Tier("infiniband", math.inf, 5e10)))
 RUN = RunParameters(engine=1.5e9)
 

@@ -9,8 +9,8 @@ from predictor.models.model import Model
 
 def gpt(layers: int, hidden: int, vocab: int = 51200) -> Model:
     return Model(
-        "gpt", layers, hidden, hidden // 128, hidden // 128, 128, 4 * hidden, vocab,
-        gated=False, tied_embeddings=True,
+        name="gpt", layers=layers, hidden=hidden, heads=hidden // 128, kv_heads=hidden // 128,
+        head_dim=128, ffn_hidden=4 * hidden, vocab=vocab, gated=False, tied_embeddings=True,
     )  # fmt: skip
 
 

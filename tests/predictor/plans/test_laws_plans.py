@@ -33,7 +33,10 @@ from predictor.precision import PRECISIONS
 from predictor.work.communication import groups
 
 Make = Callable[..., TrainingPlan]
-SMALL = Model("small", 12, 512, 8, 8, 64, 2048, 4096)
+SMALL = Model(
+    name="small", layers=12, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn_hidden=2048,
+    vocab=4096,
+)  # fmt: skip
 
 sizes = st.sampled_from([1.0, 2.0, 4.0])
 

@@ -26,7 +26,10 @@ from predictor.work.serving import kv_token_bytes
 
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
 CALIBRATION = replace(load("default"), serving=ServingParameters())
-BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
+BARE = EngineParameters(
+    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
+    burst=1e5,
+)  # fmt: skip
 
 
 def plan(**fields):

@@ -18,7 +18,10 @@ from predictor.timing.engines import EngineParameters, ServingParameters
 
 CALIBRATION = replace(load("default"), serving=ServingParameters())
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
-BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
+BARE = EngineParameters(
+    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
+    burst=1e5,
+)  # fmt: skip
 
 
 def plan(**fields):
@@ -33,8 +36,10 @@ def table(pool=1e9, most=64.0, chunk=1000.0, admission="mean", each=0.0):
     )
     rows = [[1.0 + each * many] * 2 for many in (1.0, most)]
     costs = [0.1, 100.0]
-    return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], costs, costs, pool, own, BARE,
-                     [0.0, 0.0], 0.0)  # fmt: skip
+    return PassTable(
+        running=[1.0, most], contexts=[0.0, 1e6], decode=rows, lengths=[10.0, 1e4], prompt=costs,
+        alone=costs, pool=pool, plan=own, own=BARE, slack=[0.0, 0.0], linear=0.0,
+    )  # fmt: skip
 
 
 def test_one_request_by_hand():

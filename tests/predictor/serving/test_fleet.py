@@ -19,7 +19,10 @@ from predictor.serving.tables import PassTable
 from predictor.serving.workload import of_trace, sessions, with_adapters
 from predictor.timing import EngineParameters
 
-BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)
+BARE = EngineParameters(
+    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
+    burst=1e5,
+)  # fmt: skip
 PLAN = ServingPlan(batch=64.0, input_len=100.0, output_len=10.0, chunk=1000.0)
 
 
@@ -27,8 +30,9 @@ def table(pool: float = 1e9, plan: ServingPlan = PLAN, slack: float = 0.0) -> Pa
     """A pass that decodes takes 1 s; a prompt 0.01 s per token, by itself or not, all of it
     products; these fit into `slack` of a pass."""
     return PassTable(
-        [1.0, 64.0], [0.0, 1e6], [[1.0, 1.0]] * 2, [10.0, 1e4], [0.1, 100.0], [0.1, 100.0], pool,
-        plan, BARE, [slack, slack], 0.01,
+        running=[1.0, 64.0], contexts=[0.0, 1e6], decode=[[1.0, 1.0]] * 2, lengths=[10.0, 1e4],
+        prompt=[0.1, 100.0], alone=[0.1, 100.0], pool=pool, plan=plan, own=BARE,
+        slack=[slack, slack], linear=0.01,
     )  # fmt: skip
 
 

@@ -76,7 +76,10 @@ def test_lengths_even_out_in_a_pass_over_several_prompts() -> None:
     lengths = np.linspace(0.4, 1.6, 2001)
     own = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0)
     squares = (lengths**2).tolist()
-    table = ReadTable([1.0, 4.0], lengths.tolist(), [squares, squares], 0.0, 1.0, own, 0.0, 0.6)
+    table = ReadTable(
+        sizes=[1.0, 4.0], lengths=lengths.tolist(), times=[squares, squares], sending=0.0,
+        layers=1.0, plan=own, request=0.0, variation=0.6,
+    )  # fmt: skip
     found = table.queue()
     assert found.alone == pytest.approx(1 + 0.36 / 3, rel=1e-3)
     assert found.most == pytest.approx(4 / (1 + 0.36 / 12), rel=1e-3)
@@ -86,7 +89,10 @@ def test_passes_of_workers_take_new_tokens_up_to_a_chunk() -> None:
     """Half of each prompt of 100 is cached: two fill a pass of 100 tokens."""
     own = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=100.0, cached=0.5,
                       prefill_workers=1.0)  # fmt: skip
-    reading = ReadTable([1.0, 4.0], [100.0], [[2.0], [5.0]], 0.0, 1.0, own, 0.0, 0.0)
+    reading = ReadTable(
+        sizes=[1.0, 4.0], lengths=[100.0], times=[[2.0], [5.0]], sending=0.0, layers=1.0, plan=own,
+        request=0.0, variation=0.0,
+    )  # fmt: skip
     found = serve_apart(reading, replace(served(), plan=own), np.full(3, 100.0), np.full(3, 10.0),
                         np.zeros(3))  # fmt: skip
     assert found.first.tolist() == pytest.approx([3.0, 3.0, 5.0])

@@ -40,11 +40,20 @@ from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.work.primitives import Operator
 from predictor.work.serving import layer_operators
 
-SMALL = Model("small", 4, 512, 8, 4, 64, 1024, 2048)
+SMALL = Model(
+    name="small", layers=4, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn_hidden=1024,
+    vocab=2048,
+)  # fmt: skip
 CLUSTER = catalog.system("dgx-h100")
 PLAIN = replace(load("none"), serving=ServingParameters())
-BARE = EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e12)
-OWN = EngineParameters(1.1, 1.2, 1.3, 1e-3, 2e-3, 0.05, 0.01, 0.5, 0.4, 1e12)
+BARE = EngineParameters(
+    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
+    burst=1e12,
+)  # fmt: skip
+OWN = EngineParameters(
+    decode=1.1, prefill=1.2, communication=1.3, gap=1e-3, launch=2e-3, step=0.05, sequence=0.01,
+    request=0.5, mixing=0.4, burst=1e12,
+)  # fmt: skip
 
 
 def work(**fields: object) -> Work:
@@ -143,8 +152,11 @@ def served(
     plan = ServingPlan(batch=most, input_len=100.0, output_len=10.0, chunk=1000.0,
                        admission=admission, **fields)  # fmt: skip
     rows = [[1.0, 1.0], [1.0, 1.0]]
-    return PassTable([1.0, most], [0.0, 1e6], rows, [10.0, 1e4], [0.1, 100.0], [0.1, 100.0],
-                     pool, plan, BARE, [0.0, 0.0], 0.0)  # fmt: skip
+    return PassTable(
+        running=[1.0, most], contexts=[0.0, 1e6], decode=rows, lengths=[10.0, 1e4],
+        prompt=[0.1, 100.0], alone=[0.1, 100.0], pool=pool, plan=plan, own=BARE, slack=[0.0, 0.0],
+        linear=0.0,
+    )  # fmt: skip
 
 
 def test_who_gives_way_is_read_again_with_what_it_had_said() -> None:
@@ -198,7 +210,10 @@ def test_caches_that_have_come_wait_for_room_at_their_full_length() -> None:
     7.5 s, from 11.5 s, when the first has ended."""
     plan = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=100.0,
                        prefill_workers=1.0)  # fmt: skip
-    reading = ReadTable([1.0], [100.0], [[2.5]], 0.0, 1.0, plan, 0.0, 0.0)
+    reading = ReadTable(
+        sizes=[1.0], lengths=[100.0], times=[[2.5]], sending=0.0, layers=1.0, plan=plan,
+        request=0.0, variation=0.0,
+    )  # fmt: skip
     decoding = replace(served(pool=220.0), plan=plan)
     sizes = np.full(3, 100.0), np.full(3, 10.0)
     found = serve_apart(reading, decoding, *sizes, np.array([0.0, 0.0, 0.0]))
@@ -236,9 +251,11 @@ def test_a_plane_is_looked_up_exactly() -> None:
     plan = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0)
     running, contexts, lengths = [1.0, 4.0, 8.0], [1.0, 11.0, 21.0], [10.0, 20.0, 40.0]
     rows = [[2 * r + 3 * c for c in contexts] for r in running]
-    made = PassTable(running, contexts, rows, lengths, [5 * v for v in lengths],
-                     [7 * v for v in lengths], 1e9, plan, BARE,
-                     [0.0] * len(running), 0.0)  # fmt: skip
+    made = PassTable(
+        running=running, contexts=contexts, decode=rows, lengths=lengths,
+        prompt=[5 * v for v in lengths], alone=[7 * v for v in lengths], pool=1e9, plan=plan,
+        own=BARE, slack=[0.0] * len(running), linear=0.0,
+    )  # fmt: skip
     for r in (1, 2, 4, 7, 8):
         for c in (1.0, 5.0, 11.0, 20.0, 21.0):
             assert made.decoding(r, c) == pytest.approx(2 * r + 3 * c)
@@ -423,8 +440,10 @@ def test_stated_clients_follow_each_other() -> None:
         assert (float(found.plan.batch), float(found.plan.serving)) == (batch, serving)
 
 
-DEVICE = Accelerator("device", "none", {"bf16": 4e14}, 4e10, 1.5e12, 3e7, 5e12, 70.0,
-                     clock=1.5e9, year=2020.0)  # fmt: skip
+DEVICE = Accelerator(
+    name="device", architecture="none", peak={"bf16": 4e14}, memory=4e10, bandwidth=1.5e12, l2=3e7,
+    l2_bandwidth=5e12, sms=70.0, clock=1.5e9, year=2020.0,
+)  # fmt: skip
 
 
 def test_kernels_that_stream_a_matrix_or_a_cache_by_hand() -> None:
@@ -438,8 +457,10 @@ def test_kernels_that_stream_a_matrix_or_a_cache_by_hand() -> None:
     even = replace(DEVICE, bandwidth=loads / 0.9)
     time = 2.5e-6 + 1e9 / loads * 2**0.25
     assert float(matvec_time(1e9, even, "plain")) == pytest.approx(time)
-    core = Operator("attention", "attention_decode", "fwd", "forward", "layer", "bf16",
-                    4.0, 1000.0, 64.0, 20.0)  # fmt: skip
+    core = Operator(
+        name="attention", op="attention_decode", variant="fwd", phase="forward", module="layer",
+        dtype="bf16", m=4.0, n=1000.0, k=64.0, batch=20.0,
+    )  # fmt: skip
     cache = 2 * 20 * 1000 * 2 * 64
     own = plan(headwise="all")
     expected = 2.5e-6 + max(cache / (0.8 * 1.5e12), 4 * cache / (0.5 * 5e12))

@@ -341,9 +341,21 @@ def test_two_streams_take_no_less_than_reading_what_both_read():
     own = plan(shared_experts="beside")
     names = ("moe.experts", "shared.up", "shared.activation", "shared.down", "attention.out")
     made = [
-        Operator(n, "gemm", "fwd", "forward", "layer", "bf16", 4.0, 8.0, 8.0, flop=1.0, bytes=b)
+        Operator(
+            name=n,
+            op="gemm",
+            variant="fwd",
+            phase="forward",
+            module="layer",
+            dtype="bf16",
+            m=4.0,
+            n=8.0,
+            k=8.0,
+            flop=1.0,
+            bytes=b,
+        )
         for n, b in zip(names, (size, size, 0.0, 0.0, size), strict=True)
-    ]  # fmt: skip
+    ]
     alone = [np.array(t) for t in (30e-6, 12e-6, 3e-6, 5e-6, 9e-6)]
     found = [float(t) for t in beside_routed(made, alone, own, machine)]
     assert sum(found[:4]) == pytest.approx(40e-6)

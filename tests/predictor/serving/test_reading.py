@@ -89,15 +89,38 @@ PLAN = ServingPlan(
     batch=8.0, input_len=100.0, output_len=11.0, chunk=1000.0, prefill_workers=1.0, prefill_tp=1.0
 )
 DECODING = PassTable(
-    [1.0, 8.0], [0.0, 1e6], [[1.0, 1.0]] * 2, [1.0, 1e4], [0.0] * 2, [0.0] * 2, 1e9, PLAN,
-    EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5), [0.0, 0.0], 0.0,
-)  # fmt: skip
+    running=[1.0, 8.0],
+    contexts=[0.0, 1e6],
+    decode=[[1.0, 1.0]] * 2,
+    lengths=[1.0, 1e4],
+    prompt=[0.0] * 2,
+    alone=[0.0] * 2,
+    pool=1e9,
+    plan=PLAN,
+    own=EngineParameters(
+        decode=1,
+        prefill=1,
+        communication=1,
+        gap=0,
+        launch=0,
+        step=0,
+        sequence=0,
+        request=0,
+        mixing=1,
+        burst=1e5,
+    ),
+    slack=[0.0, 0.0],
+    linear=0.0,
+)
 
 
 def served(arrivals, sending=0.0, plan=PLAN, sizes=(1.0, 2.0, 3.0)):
     """A pass over one prompt takes 2 s, over two 3 s, over three 4 s; decoding 1 s per token."""
     times = [[1.0 + size] * 2 for size in sizes]
-    table = ReadTable(list(sizes), [0.0, 1e4], times, sending, 2.0, plan, 0.0, 0.0)
+    table = ReadTable(
+        sizes=list(sizes), lengths=[0.0, 1e4], times=times, sending=sending, layers=2.0, plan=plan,
+        request=0.0, variation=0.0,
+    )  # fmt: skip
     count = len(arrivals)
     lengths = np.full(count, 100.0), np.full(count, 11.0)
     return serve_apart(table, replace(DECODING, plan=plan), *lengths, np.array(arrivals))

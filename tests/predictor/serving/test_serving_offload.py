@@ -22,7 +22,22 @@ from predictor.timing.engines import EngineParameters, ServingParameters
 
 MODEL = catalog.model("mixtral-8x7b")
 CLUSTER = alone(catalog.accelerator("A100-PCIe-40GB"))
-BARE = ServingParameters({"neutral": EngineParameters(1, 1, 1, 0, 0, 0, 0, 0, 1, 1e5)})
+BARE = ServingParameters(
+    {
+        "neutral": EngineParameters(
+            decode=1,
+            prefill=1,
+            communication=1,
+            gap=0,
+            launch=0,
+            step=0,
+            sequence=0,
+            request=0,
+            mixing=1,
+            burst=1e5,
+        )
+    }
+)
 CALIBRATION = replace(load("default"), serving=BARE)
 
 

@@ -140,7 +140,10 @@ def test_a_fast_network_leaves_the_node_to_decide() -> None:
 
 def modelled(**changes: object) -> Calibration:
     """A calibration of one link, for all-reduces inside a node."""
-    plain = LinkModel("allreduce", "nvlink4", 8e-6, 1e-6, 1e-3, (1.0, 3.0), (0.7, 0.8), 0.1, 9)
+    plain = LinkModel(
+        op="allreduce", link="nvlink4", base=8e-6, hop=1e-6, root=1e-3, log2_sizes=(1.0, 3.0),
+        efficiencies=(0.7, 0.8), sigma=0.1, points=9,
+    )  # fmt: skip
     model = replace(plain, **changes)  # type: ignore[arg-type]
     return Calibration("t", links={("allreduce", "nvlink4"): model})
 
@@ -181,7 +184,10 @@ def test_links_that_share_the_way_out_add_less() -> None:
 
 @pytest.mark.parametrize("size", [2.0, 4.0, 8.0])
 def test_the_custom_all_reduce_is_a_model_of_its_own(size: float) -> None:
-    custom = LinkModel("allreduce.custom", "nvlink4", 4e-6, 0.0, 0.0, (1.0,), (1.0,), 0.1, 9)
+    custom = LinkModel(
+        op="allreduce.custom", link="nvlink4", base=4e-6, hop=0.0, root=0.0, log2_sizes=(1.0,),
+        efficiencies=(1.0,), sigma=0.1, points=9,
+    )  # fmt: skip
     links = {**modelled().links, ("allreduce.custom", "nvlink4"): custom}
     known = Calibration("t", links=links)
     small, group = 8192.0, Group(size, 1.0)

@@ -28,8 +28,10 @@ def products(m: object, n: object, k: object, batch: float = 1.0) -> Shapes:
     m, n, k = np.broadcast_arrays(m, n, k)
     count = np.full(m.shape, batch)
     moved = 2.0 * (m * k + k * n + m * n) * batch
-    return Shapes("gemm", "bf16", ("fwd",), np.zeros(m.shape), m, n, k, count,
-                  2.0 * m * n * k * batch, moved)  # fmt: skip
+    return Shapes(
+        op="gemm", dtype="bf16", variants=("fwd",), variant=np.zeros(m.shape), m=m, n=n, k=k,
+        batch=count, flop=2.0 * m * n * k * batch, bytes=moved,
+    )  # fmt: skip
 
 
 dims = st.integers(1, 16384)
@@ -138,7 +140,10 @@ def test_missing_rates_are_refused() -> None:
 
 
 def test_operators_evaluate_alike_alone_and_together() -> None:
-    model = Model("m", 2, 1024, 16, 16, 64, 4096, 8192)
+    model = Model(
+        name="m", layers=2, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn_hidden=4096,
+        vocab=8192,
+    )  # fmt: skip
     operators = step_operators(model, TrainingPlan(1.0, 1.0, 1.0, 2.0, 2.0, 1024.0))
     together = operator_times(operators, A100, KERNELS, ())
     for index, operator in enumerate(operators):
@@ -147,13 +152,19 @@ def test_operators_evaluate_alike_alone_and_together() -> None:
 
 
 def test_streaming_takes_bytes_over_bandwidth() -> None:
-    big = streaming("x", "elementwise", "add", "forward", "layer", "bf16", 1e6, 1e4, 6.0)
+    big = streaming(
+        name="x", op="elementwise", variant="add", phase="forward", module="layer", dtype="bf16",
+        rows=1e6, columns=1e4, bytes_per_element=6.0,
+    )  # fmt: skip
     found = operator_times([big], A100, PLAIN, ()).time[0]
     assert found == pytest.approx(6e10 / 2039e9 / 0.8, rel=0.02)
 
 
 def test_bytes_of_a_product() -> None:
-    found = gemm("x", "wgrad", "backward", "layer", "bf16", 10.0, 20.0, 30.0, out_bytes=4.0)
+    found = gemm(
+        name="x", layout="wgrad", phase="backward", module="layer", dtype="bf16", m=10.0, n=20.0,
+        k=30.0, out_bytes=4.0,
+    )  # fmt: skip
     assert found.bytes == 2 * (300 + 600) + 4 * 200
     assert found.flop == 2 * 10 * 20 * 30
 
@@ -167,7 +178,10 @@ def test_longer_sequences_than_were_measured_keep_their_speed(name: str, op: str
     accelerator, s = catalog.accelerator(name), np.array([16384.0, 65536.0, 262144.0, 1048576.0])
     one, heads, d = np.ones(4), np.full(4, 32.0), np.full(4, 128.0)
     flop = 2.0 * heads * s * s * d
-    shapes = Shapes(op, "bf16", ("flash",), 0 * one, s, s, d, heads, flop, 8.0 * s * heads * d)
+    shapes = Shapes(
+        op=op, dtype="bf16", variants=("flash",), variant=0 * one, m=s, n=s, k=d, batch=heads,
+        flop=flop, bytes=8.0 * s * heads * d,
+    )  # fmt: skip
     rate = flop / shape_times(shapes, accelerator, KERNELS)[0]
     steps = np.abs(np.log(rate[1:] / rate[:-1]))
     assert steps[0] < 0.25  # 28 waves, then 110: the last one counts less
@@ -187,7 +201,10 @@ def test_large_memory_bound_kernels_run_at_a_steady_bandwidth(
 ) -> None:
     accelerator = catalog.accelerator(name)
     sizes = 2.0 ** np.arange(30, 36)
-    kernel = streaming("x", op, variant, "forward", "layer", "bf16", sizes / columns, columns, 6.0)
+    kernel = streaming(
+        name="x", op=op, variant=variant, phase="forward", module="layer", dtype="bf16",
+        rows=sizes / columns, columns=columns, bytes_per_element=6.0,
+    )  # fmt: skip
     found = operator_times([kernel], accelerator, KERNELS, sizes.shape).time[0]
     rate = 6.0 * sizes / found / accelerator.bandwidth
     assert (np.diff(found) > 0).all()
@@ -298,8 +315,10 @@ def test_far_from_what_was_measured_the_doubt_grows_and_stays_finite() -> None:
 def test_small_caches_are_read_from_memory_between_the_layers_of_a_model() -> None:
     """A benchmark reads the same keys again; a model has come past all its other layers."""
     one = np.ones(1)
-    shapes = Shapes("attention_decode", "bf16", ("flash",), 0 * one, 4 * one, 4096 * one, 128 * one,
-                    8 * one, 6.7e7 * one, 1.68e7 * one)  # fmt: skip
+    shapes = Shapes(
+        op="attention_decode", dtype="bf16", variants=("flash",), variant=0 * one, m=4 * one,
+        n=4096 * one, k=128 * one, batch=8 * one, flop=6.7e7 * one, bytes=1.68e7 * one,
+    )  # fmt: skip
     l40s = catalog.accelerator("L40S-48GB")
     warm, cold = ideal(shapes, l40s), ideal(replace(shapes, cold=True), l40s)
     assert np.all(warm.time == cold.time)
@@ -339,8 +358,10 @@ def test_consumer_cards_add_up_faster_in_sixteen_bits() -> None:
 
 def test_twice_the_exponentials_show_in_attention() -> None:
     one = np.ones(1)
-    shapes = Shapes("attention_prefill", "bf16", ("flash",), 0 * one, 8192 * one, 8192 * one,
-                    128 * one, 64 * one, 1.1e12 * one, 5e8 * one)  # fmt: skip
+    shapes = Shapes(
+        op="attention_prefill", dtype="bf16", variants=("flash",), variant=0 * one, m=8192 * one,
+        n=8192 * one, k=128 * one, batch=64 * one, flop=1.1e12 * one, bytes=5e8 * one,
+    )  # fmt: skip
     b200 = catalog.accelerator("B200-SXM-180GB")
     twin = replace(b200, architecture="blackwell-ultra")
     step = ideal(shapes, twin).features - ideal(shapes, b200).features
@@ -352,8 +373,11 @@ def test_experts_take_their_weights_once() -> None:
     """Two tokens on each of 32 experts: bound by 3 n k weights per expert."""
     one, b200 = np.ones(1), catalog.accelerator("B200-SXM-180GB")
     weights = 3 * 2.0 * 2048 * 7168 * 32
-    shapes = Shapes("moe_gemm", "bf16", ("fwd",), 0 * one, 2 * one, 2048 * one, 7168 * one,
-                    32 * one, 6.0 * 64 * 2048 * 7168 * one, (weights + 2e6) * one)  # fmt: skip
+    shapes = Shapes(
+        op="moe_gemm", dtype="bf16", variants=("fwd",), variant=0 * one, m=2 * one, n=2048 * one,
+        k=7168 * one, batch=32 * one, flop=6.0 * 64 * 2048 * 7168 * one,
+        bytes=(weights + 2e6) * one,
+    )  # fmt: skip
     found = shape_times(shapes, b200, KERNELS)
     assert weights / b200.bandwidth < found[0][0] < 2.5 * weights / b200.bandwidth
     assert found[3] == "interpolated"
@@ -361,8 +385,9 @@ def test_experts_take_their_weights_once() -> None:
     assert found[0][0] < shape_times(bigger, b200, KERNELS)[0][0]
 
 
-@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB",
-                                  "GB300-288GB", "MI300X-192GB"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "GB300-288GB", "MI300X-192GB"]
+)
 @pytest.mark.parametrize("size", [2048.0, 8192.0])
 def test_attention_takes_about_three_times_as_long_backward(name: str, size: float) -> None:
     """2.5 times the arithmetic at a little less speed (Dao 2023), measured there or not."""
@@ -370,7 +395,9 @@ def test_attention_takes_about_three_times_as_long_backward(name: str, size: flo
     flop = 2.0 * 64 * size * size * 128
     time = {}
     for op, work in (("attention_prefill", 1.0), ("attention_backward", 2.5)):
-        shapes = Shapes(op, "bf16", ("flash",), 0 * one, size * one, size * one, 128 * one,
-                        64 * one, work * flop * one, work * 65536.0 * size * one)  # fmt: skip
+        shapes = Shapes(
+            op=op, dtype="bf16", variants=("flash",), variant=0 * one, m=size * one, n=size * one,
+            k=128 * one, batch=64 * one, flop=work * flop * one, bytes=work * 65536.0 * size * one,
+        )  # fmt: skip
         time[op] = float(shape_times(shapes, accelerator, KERNELS)[0][0])
     assert 2.2 < time["attention_backward"] / time["attention_prefill"] < 4.5

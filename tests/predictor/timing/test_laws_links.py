@@ -18,7 +18,10 @@ from predictor.timing.collectives import collective_time, distinct, hops, span, 
 from predictor.work.primitives import Group
 from tests.predictor.timing.test_laws_timing import DEVICE
 
-LINK = LinkModel("allreduce", "nvlink4", 3e-6, 2e-7, 1e-4, (1.0, 3.0), (0.5, 0.9), 0.1, 4)
+LINK = LinkModel(
+    op="allreduce", link="nvlink4", base=3e-6, hop=2e-7, root=1e-4, log2_sizes=(1.0, 3.0),
+    efficiencies=(0.5, 0.9), sigma=0.1, points=4,
+)  # fmt: skip
 
 
 def test_traffic_of_a_link_by_hand() -> None:
@@ -90,7 +93,17 @@ def test_two_nodes_by_hand(op: str, inner: float) -> None:
     message, outer = 4e8, 5e10
     link = {"nvlink4": (3e-6, 2e-7, 0.8), "infiniband": (5e-6, 4e-7, 0.9)}
     links = {
-        (op, name): LinkModel(op, name, base, hop, 0.0, (1.0,), (share,), 0.1, 1)
+        (op, name): LinkModel(
+            op=op,
+            link=name,
+            base=base,
+            hop=hop,
+            root=0.0,
+            log2_sizes=(1.0,),
+            efficiencies=(share,),
+            sigma=0.1,
+            points=1,
+        )
         for name, (base, hop, share) in link.items()
     }
     node = Cluster("two", DEVICE, 8,

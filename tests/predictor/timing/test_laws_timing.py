@@ -29,7 +29,10 @@ from predictor.timing.roofline import hierarchy, least_time
 from predictor.timing.shapes import Shapes, kind_of, memory_time, power_limit
 
 L2, L2_RATE, RATE, PEAK, SMS = 3e7, 5e12, 1.5e12, 4e14, 70.0
-DEVICE = Accelerator("device", "none", {"bf16": PEAK}, 4e10, RATE, L2, L2_RATE, SMS, clock=1.5e9)
+DEVICE = Accelerator(
+    name="device", architecture="none", peak={"bf16": PEAK}, memory=4e10, bandwidth=RATE, l2=L2,
+    l2_bandwidth=L2_RATE, sms=SMS, clock=1.5e9,
+)  # fmt: skip
 """A device that no power cap binds, of no real one's numbers."""
 
 
@@ -144,7 +147,10 @@ def test_how_far_a_streaming_kernel_exceeds_the_cache(share: float) -> None:
     moved = np.array([share * L2])
     one = np.ones(1)
     for op, n in (("elementwise", 300.0), ("norm", 300.0), ("norm", 4.0), ("softmax", 1e6)):
-        own = Shapes(op, "bf16", ("add",), np.zeros(1), one, n * one, one, one, 0 * one, moved)
+        own = Shapes(
+            op=op, dtype="bf16", variants=("add",), variant=np.zeros(1), m=one, n=n * one, k=one,
+            batch=one, flop=0 * one, bytes=moved,
+        )  # fmt: skip
         found = ideal(own, DEVICE)
         assert found.time[0] == pytest.approx(cached(share * L2))
         assert (found.memory[0], found.compute[0]) == (pytest.approx(share * L2 / RATE), 0)
@@ -477,7 +483,9 @@ def test_a_host_reads_and_writes_every_element_once() -> None:
     host, one = replace(DEVICE, architecture="cpu-x"), np.ones(1)
     for variant, width, moved in (("rmsnorm", 2, 2 * 2), ("swiglu_bwd", 2, 2 * 2), ("add", 2, 6)):
         size = 3e5
-        own = Shapes("elementwise", "bf16", (variant,), np.zeros(1), size * one, 1e3 * one, one,
-                     one, 0 * one, 6 * 1e3 * size * one)  # fmt: skip
+        own = Shapes(
+            op="elementwise", dtype="bf16", variants=(variant,), variant=np.zeros(1), m=size * one,
+            n=1e3 * one, k=one, batch=one, flop=0 * one, bytes=6 * 1e3 * size * one,
+        )  # fmt: skip
         assert width == 2
         assert ideal(own, host).memory[0] == pytest.approx(moved * size * 1e3 / RATE)

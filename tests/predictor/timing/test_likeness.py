@@ -23,8 +23,8 @@ A100, H100, A40 = (
 M = np.array([64.0, 1000.0, 8192.0])
 ONE = np.ones(3)
 PRODUCTS = Shapes(
-    "gemm", "bf16", ("fwd",), 0 * M, M, 4096 * ONE, 4096 * ONE, ONE, 2 * M * 4096.0**2,
-    2.0 * (2 * M * 4096 + 4096.0**2),
+    op="gemm", dtype="bf16", variants=("fwd",), variant=0 * M, m=M, n=4096 * ONE, k=4096 * ONE,
+    batch=ONE, flop=2 * M * 4096.0**2, bytes=2.0 * (2 * M * 4096 + 4096.0**2),
 )  # fmt: skip
 FEATURES = ideal(PRODUCTS, A100).features.shape[1]
 
@@ -127,7 +127,10 @@ def test_narrow_matrix_units_hide_what_is_beside_them() -> None:
     s, heads, d = np.array([16384.0]), np.array([32.0]), np.array([128.0])
     one = 0.0 * s
     flop, moved = 2.0 * heads * s**2 * d, 8.0 * s * heads * d
-    shapes = Shapes("attention_prefill", "bf16", ("flash",), one, s, s, d, heads, flop, moved)
+    shapes = Shapes(
+        op="attention_prefill", dtype="bf16", variants=("flash",), variant=one, m=s, n=s, k=d,
+        batch=heads, flop=flop, bytes=moved,
+    )  # fmt: skip
     shares = [
         float(flop[0] / device.peak["bf16"] / shape_times(shapes, device, kernels)[0][0])
         for device in (narrow, wide)
@@ -144,17 +147,9 @@ def test_older_units_of_one_design_keep_busier_than_those_that_were_measured() -
     kernels = load("kernels-only")
     m, k = np.array([16384.0]), np.array([8192.0])
     shapes = Shapes(
-        "gemm",
-        "bf16",
-        ("fwd",),
-        0 * m,
-        m,
-        k,
-        k,
-        0 * m + 1,
-        2 * m * k * k,
-        2.0 * (2 * m * k + k * k),
-    )
+        op="gemm", dtype="bf16", variants=("fwd",), variant=0 * m, m=m, n=k, k=k, batch=0 * m + 1,
+        flop=2 * m * k * k, bytes=2.0 * (2 * m * k + k * k),
+    )  # fmt: skip
     shares = {
         name: float(
             shapes.flop[0] / device.peak["bf16"] / shape_times(shapes, device, kernels)[0][0]

@@ -78,7 +78,10 @@ def experts(matrices: float) -> Shapes:
     m, n, k, hit = (np.array([x]) for x in (32.0, 1024.0, 2048.0, 8.0))
     flop = 2.0 * matrices * m * n * k * hit
     moved = (matrices * 2.0 * n * k + 4.0 * m * k) * hit
-    return Shapes("moe_gemm", "bf16", ("fwd",), 0 * m, m, n, k, hit, flop, moved)
+    return Shapes(
+        op="moe_gemm", dtype="bf16", variants=("fwd",), variant=0 * m, m=m, n=n, k=k, batch=hit,
+        flop=flop, bytes=moved,
+    )  # fmt: skip
 
 
 def test_experts_of_two_matrices_read_two() -> None:
@@ -98,7 +101,10 @@ def test_the_three_products_of_a_layer_take_alike_on_every_accelerator(dtype: st
     def times(name: str, layout: str, m: object, n: object, k: object) -> np.ndarray:
         m, n, k = np.broadcast_arrays(*(np.asarray(x, float) for x in (m, n, k)))
         moved = ELEMENT_BYTES[dtype] * m * k + WEIGHT_BYTES[dtype] * k * n + 2.0 * m * n
-        shapes = Shapes("gemm", dtype, (layout,), 0 * m, m, n, k, 0 * m + 1, 2 * m * n * k, moved)
+        shapes = Shapes(
+            op="gemm", dtype=dtype, variants=(layout,), variant=0 * m, m=m, n=n, k=k,
+            batch=0 * m + 1, flop=2 * m * n * k, bytes=moved,
+        )  # fmt: skip
         return shape_times(shapes, catalog.accelerator(name), KERNELS)[0]
 
     for name, row in catalog.rows("accelerators").items():

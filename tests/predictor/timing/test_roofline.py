@@ -18,7 +18,10 @@ from predictor.timing.shapes import Shapes
 def shapes(m: float, n: float, k: float, dtype: str = "bf16") -> Shapes:
     m, n, k = (np.array([value], float) for value in (m, n, k))
     moved = 2 * (m * k + k * n + m * n)
-    return Shapes("gemm", dtype, ("fwd",), np.zeros(1), m, n, k, np.ones(1), 2 * m * n * k, moved)
+    return Shapes(
+        op="gemm", dtype=dtype, variants=("fwd",), variant=np.zeros(1), m=m, n=n, k=k,
+        batch=np.ones(1), flop=2 * m * n * k, bytes=moved,
+    )  # fmt: skip
 
 
 def h100(**keys: object) -> Accelerator:

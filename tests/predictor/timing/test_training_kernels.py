@@ -60,7 +60,16 @@ def test_one_scale_for_a_matrix_takes_no_longer_than_one_for_each_block(
 ) -> None:
     device = catalog.accelerator(name)
     whole, blocks = (
-        gemm("up", "fwd", "forward", "dense", dtype, m, 14336.0, 4096.0)
+        gemm(
+            name="up",
+            layout="fwd",
+            phase="forward",
+            module="dense",
+            dtype=dtype,
+            m=m,
+            n=14336.0,
+            k=4096.0,
+        )
         for dtype in ("fp8", "fp8_block")
     )
     found = training_times([whole], device, KERNELS, ()).time
@@ -72,6 +81,9 @@ def test_one_scale_for_a_matrix_takes_no_longer_than_one_for_each_block(
 
 def test_blocks_that_were_not_timed_on_an_accelerator_bound_nothing() -> None:
     device = catalog.accelerator("H100-SXM5-96GB-HBM2e-500W")
-    one = gemm("up", "fwd", "forward", "dense", "fp8", 2048.0, 14336.0, 4096.0)
+    one = gemm(
+        name="up", layout="fwd", phase="forward", module="dense", dtype="fp8", m=2048.0, n=14336.0,
+        k=4096.0,
+    )  # fmt: skip
     found = training_times([one], device, KERNELS, ())
     assert found.time == operator_times([one], device, KERNELS, (), sustained=True).time

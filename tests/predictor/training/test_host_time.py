@@ -24,7 +24,9 @@ from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators
 
 NONE = load("none")
-MODEL = Model("small", 3, 128, 2, 2, 64, 512, 1000)
+MODEL = Model(
+    name="small", layers=3, hidden=128, heads=2, kv_heads=2, head_dim=64, ffn_hidden=512, vocab=1000
+)
 PLAN = TrainingPlan(
     tp=1.0, pp=1.0, dp=1.0, global_batch=2.0, micro_batch=2.0, seq_len=64.0, precision="fp32"
 )
@@ -47,7 +49,18 @@ def cluster(ranks: int = 1, **facts: float) -> Cluster:
 
 
 def test_it_adds_to_every_operator_of_a_work_list_and_to_no_kernel_by_itself() -> None:
-    operators = [gemm("x", "fwd", "forward", "layer", "fp32", 4.0, 8.0, 8.0)]
+    operators = [
+        gemm(
+            name="x",
+            layout="fwd",
+            phase="forward",
+            module="layer",
+            dtype="fp32",
+            m=4.0,
+            n=8.0,
+            k=8.0,
+        )
+    ]
     without = operator_times(operators, cpu(), NONE, ()).time
     with_host = operator_times(operators, cpu(dispatch_us=7.0), NONE, ()).time
     assert with_host - without == pytest.approx(7e-6)
@@ -103,7 +116,22 @@ def test_less_than_none_is_refused() -> None:
 def test_on_a_host_a_kernel_takes_as_long_however_its_traffic_is_counted(variant: str) -> None:
     op = "norm" if variant == "rmsnorm" else "elementwise"
     few, many = (
-        columns([streaming("x", op, variant, "forward", "layer", "bf16", 64.0, 512.0, count)], ())
+        columns(
+            [
+                streaming(
+                    name="x",
+                    op=op,
+                    variant=variant,
+                    phase="forward",
+                    module="layer",
+                    dtype="bf16",
+                    rows=64.0,
+                    columns=512.0,
+                    bytes_per_element=count,
+                )
+            ],
+            (),
+        )
         for count in (8.0, 36.0)
     )
     assert ideal(few, cpu()).time == ideal(many, cpu()).time

@@ -32,7 +32,10 @@ from predictor.work.communication import (
 from predictor.work.training import step_operators
 
 NONE = load("none")
-SMALL = Model("small", 6, 1024, 8, 4, 128, 4096, 8192)
+SMALL = Model(
+    name="small", layers=6, hidden=1024, heads=8, kv_heads=4, head_dim=128, ffn_hidden=4096,
+    vocab=8192,
+)  # fmt: skip
 DGX = catalog.system("dgx-h100")
 QUIET = RunParameters(host_per_kernel=0.0, overlap={})
 

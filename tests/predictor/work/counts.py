@@ -23,7 +23,9 @@ OWN = T // TP
 
 H, HEADS, KV, D, FFN, V = 640, 12, 4, 48, 1792, 3072
 
-DENSE = Model("dense", 5, H, HEADS, KV, D, FFN, V)
+DENSE = Model(
+    name="dense", layers=5, hidden=H, heads=HEADS, kv_heads=KV, head_dim=D, ffn_hidden=FFN, vocab=V
+)
 PLAIN = replace(DENSE, gated=False, activation="gelu", norm="layernorm", bias=True)
 
 

@@ -233,10 +233,38 @@ def test_an_optimizer_reads_and_writes_its_state() -> None:
 
 def test_what_is_not_stated_happens_once_and_leaves_nothing() -> None:
     made = [
-        gemm("", "fwd", "forward", "layer", "bf16", 3.0, 5.0, 7.0),
-        streaming("", "norm", "rmsnorm", "forward", "layer", "bf16", 3.0, 5.0, 4.0),
+        gemm(
+            name="",
+            layout="fwd",
+            phase="forward",
+            module="layer",
+            dtype="bf16",
+            m=3.0,
+            n=5.0,
+            k=7.0,
+        ),
+        streaming(
+            name="",
+            op="norm",
+            variant="rmsnorm",
+            phase="forward",
+            module="layer",
+            dtype="bf16",
+            rows=3.0,
+            columns=5.0,
+            bytes_per_element=4.0,
+        ),
         grouped("", "moe", "bf16", 7.0, 5.0, 3.0, 1.0, gated=True, size=2.0),
-        Operator("", "norm", "rmsnorm", "forward", "layer", "bf16", 3.0, 5.0),
+        Operator(
+            name="",
+            op="norm",
+            variant="rmsnorm",
+            phase="forward",
+            module="layer",
+            dtype="bf16",
+            m=3.0,
+            n=5.0,
+        ),
     ]
     for one in made:
         assert (one.count, one.batch, one.kernels, one.saved, one.idle) == (1, 1, 1, 0, 0)

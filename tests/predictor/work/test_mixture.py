@@ -221,14 +221,14 @@ EP_PLANS = st.builds(
         recompute=recompute,
         dispatch=dispatch,
     ),
-    st.sampled_from([1, 2]),
-    st.sampled_from([1, 4]),
-    st.sampled_from([8, 64]),
-    st.sampled_from([1, 8, 32]),
-    st.sampled_from([1, 2]),
-    st.sampled_from(["none", "zero1", "fsdp"]),
-    st.sampled_from(["none", "full", "per_op"]),
-    st.sampled_from(["copies", "once"]),
+    tp=st.sampled_from([1, 2]),
+    pp=st.sampled_from([1, 4]),
+    dp=st.sampled_from([8, 64]),
+    ep=st.sampled_from([1, 8, 32]),
+    micro=st.sampled_from([1, 2]),
+    sharding=st.sampled_from(["none", "zero1", "fsdp"]),
+    recompute=st.sampled_from(["none", "full", "per_op"]),
+    dispatch=st.sampled_from(["copies", "once"]),
 )
 
 

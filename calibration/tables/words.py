@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from predictor.plans import FIT
+from predictor.plans import RECOMPUTE_WORDS, SHARDING_WORDS, folded
 from predictor.precision import PACKED, PRECISIONS
 
 BITS = sorted(float(name.removeprefix("exl2_")) for name in PACKED if name.startswith("exl2_"))
@@ -70,45 +70,26 @@ def trained(said: str) -> str | None:
     return next((name for words, name in TRAINED if re.search(words, text)), None)
 
 
-SHARDED = {
-    "ddp": "none",
-    "zero0": "none",
-    "distributedoptimizer": "zero1",
-    "shardgradop": "zero2",
-    "fsdp1": "fsdp",
-    "fsdp2": "fsdp",
-    "fullshard": "fsdp",
-    "zero++": "zero3",
-    "hybridshard": "hsdp",
-}
-RECOMPUTED = {
-    **dict.fromkeys(("true", "yes", "on", "1", "block", "uniform", "all"), "full"),
-    **dict.fromkeys(("false", "no", "off", "0"), "none"),
-    **dict.fromkeys(("attention", "coreattention", "sac"), "selective"),
-    "partial": FIT,  # of some layers, how many is not said: as few as fit
-}
-
-
 PLAIN = ("none", "zero1", "zero2", "zero3", "fsdp", "hsdp", "full", "selective", "fit")
 
 
 def _word(said: object, table: Mapping[str, str]) -> str | None:
     if said is None:
         return None
-    folded = re.sub(r"[\s_-]", "", str(said).lower())
-    return table.get(folded, folded if folded in PLAIN else str(said).strip().lower())
+    word = folded(said)
+    return table.get(word, word if word in PLAIN else str(said).strip().lower())
 
 
 def sharded(said: object) -> str | None:
     """What data-parallel ranks share out, as a table says it ('ZeRO-1', 'FSDP2', 'DDP'); words that
     are not known stay as they are, and the plan refuses them."""
-    return _word(said, SHARDED)
+    return _word(said, SHARDING_WORDS)
 
 
 def recomputed(said: object) -> str | None:
     """What is computed again, as a table says it ('Full', 'block', 'off'); words that are not known
     stay as they are, and the plan refuses them."""
-    return _word(said, RECOMPUTED)
+    return _word(said, RECOMPUTE_WORDS)
 
 
 def yes(said: object) -> bool | None:

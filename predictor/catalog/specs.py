@@ -5,7 +5,7 @@ Keys carry their unit; `extra` keys are refused. pydantic checks, the arithmetic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -29,6 +29,7 @@ from predictor.plans import (
     Kind,
     PlanField,
     Table,
+    meant,
 )
 
 Positive = Annotated[float, POSITIVE]
@@ -99,19 +100,21 @@ class SystemSpec(Spec):
     notes: str = ""
 
 
-def _choice(value: Any, choices: tuple[str, ...]) -> str:
-    text = str(value).lower()
-    if text not in choices:
-        near = nearest(text, choices)
+def _choice(value: Any, choices: tuple[str, ...], words: Mapping[str, str] | None = None) -> str:
+    found = meant(value, choices, words or {})
+    if found is None:
+        near = nearest(str(value).lower(), choices)
         raise ValueError(
             f"{value!r} is not one of {', '.join(choices)}"
             + (f"; did you mean {near!r}?" if near else "")
         )
-    return text
+    return found
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
-    return lambda value: _choice(value, choices)
+def _one_of(
+    choices: tuple[str, ...], words: Mapping[str, str] | None = None
+) -> Callable[[Any], str]:
+    return lambda value: _choice(value, choices, words)
 
 
 class QuantizationSpec(Spec):
@@ -249,7 +252,7 @@ def _annotation(entry: PlanField) -> Any:
     if kind.number is not None:
         return Annotated[kind.number, kind]
     if kind is WORD:
-        return Annotated[str, _one_of(entry.choices)]
+        return Annotated[str, _one_of(entry.choices, entry.words)]
     if kind is WORDS:
         return Annotated[str, _all_of(entry.choices)]
     return {SWITCH: bool, TEXT: str, ORDER: Annotated[str, _order]}.get(kind, str | dict[str, Any])

@@ -95,6 +95,7 @@ from predictor.plans.training import (
     TrainingPlan,
 )
 from predictor.plans.training_fields import TRAINING_DERIVED, TRAINING_FIELDS
+from predictor.plans.words import RECOMPUTE_WORDS, SHARDING_WORDS, folded, meant
 
 __all__ = [
     "ACCUMULATIONS",
@@ -141,6 +142,7 @@ __all__ = [
     "RECOMPUTES",
     "RECOMPUTE_METHODS",
     "RECOMPUTE_MODULES",
+    "RECOMPUTE_WORDS",
     "SAMPLERS",
     "SAMPLINGS",
     "SCHEDULES",
@@ -152,6 +154,7 @@ __all__ = [
     "SERVING_NUMBERS",
     "SERVING_OFFLOADS",
     "SHARDINGS",
+    "SHARDING_WORDS",
     "SHARED_EXPERTS",
     "SPLITS",
     "SPLITTINGS",
@@ -185,8 +188,10 @@ __all__ = [
     "default_of",
     "enforce",
     "feasible",
+    "folded",
     "in_chunks",
     "in_flight",
+    "meant",
     "near_divisors",
     "near_multiples",
     "partition",

@@ -82,6 +82,7 @@ class PlanField:
     """One field of a request.
 
     kind     values that it takes, of `choices` where those are words
+    words    what else people call the choices (`plans.words`)
     help     one line: what it is
     touches  phases of a step or of a request, memory, or 'run' (days, interruptions, money)
     unit     of the value; '' for what is counted or chosen
@@ -104,6 +105,7 @@ class PlanField:
     touches: tuple[str, ...]
     unit: str = ""
     choices: tuple[str, ...] = ()
+    words: Mapping[str, str] | None = None
     default: str = ""
     reason: str = ""
     more: str = ""

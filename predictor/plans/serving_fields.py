@@ -56,6 +56,7 @@ from predictor.plans.serving import (
     SPLITTINGS,
     WEIGHTS,
 )
+from predictor.plans.words import CACHE_WORDS, WEIGHT_WORDS
 
 BOTH = ("prefill", "decode")
 ENGINE = "as the engine does"
@@ -174,16 +175,17 @@ _LOAD = (
 _RECIPE = (
     PlanField(
         "precision", WORD, "Of the weights of linear projections.", ALL, choices=WEIGHTS,
-        default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P", held="weights",
-        reason="bf16 where the accelerator has it, else fp16, else fp32",
+        words=WEIGHT_WORDS, default="its checkpoint's, else bf16, fp16 or fp32", flags=EVERYWHERE,
+        metavar="P", held="weights", reason="what was released in one narrow form only is served "
+        "so; else bf16 where the accelerator has it, else fp16, else fp32",
         more="16 bits; weight-only (..._wo, w4a16_...); weights and "
         "activations (fp8, fp8_block, sq, nvfp4). What an accelerator does not multiply is widened "
         "as it is read (Frantar et al. 2024, Marlin).",
     ),
     PlanField(
         "kv_precision", WORD, "Of cached keys and values.", ("decode", "load", "memory"),
-        choices=tuple(KV_BYTES), default="as the rest of the attention", flags=EVERYWHERE,
-        metavar="P", held="kv",
+        choices=tuple(KV_BYTES), words=CACHE_WORDS, default="as the rest of the attention",
+        flags=EVERYWHERE, metavar="P", held="kv",
         reason="engines that keep an fp8 cache beside such weights do",
     ),
     *era_fields("Engine: vllm sglang ...", "engine"),

@@ -46,6 +46,7 @@ from predictor.plans.training import (
     SPLITS,
     TRAINED,
 )
+from predictor.plans.words import RECIPE_WORDS, RECOMPUTE_WORDS, SHARDING_WORDS
 from predictor.precision import PRECISIONS
 
 PASSES = ("forward", "backward")
@@ -195,21 +196,22 @@ _BATCH = (
 _RECIPE = (
     PlanField(
         "precision", WORD, "Of the layers' products, in all three directions.", ALL,
-        choices=tuple(PRECISIONS), default="bf16, fp16 or fp32", flags=EVERYWHERE, metavar="P",
+        choices=tuple(PRECISIONS), words=RECIPE_WORDS, default="bf16, fp16 or fp32",
+        flags=EVERYWHERE, metavar="P",
         reason="bf16 where the accelerator has it, else fp16, else fp32",
     ),
     PlanField(
         "recompute", WORD, "What the backward pass runs again.", ("backward", "memory"),
-        choices=(*RECOMPUTES, FIT), default=f"{FRAMEWORK}, else the least that fits",
-        flags=EVERYWHERE, metavar="R",
+        choices=(*RECOMPUTES, FIT), words=RECOMPUTE_WORDS,
+        default=f"{FRAMEWORK}, else the least that fits", flags=EVERYWHERE, metavar="R",
         reason="`fit` is the first of none, selective, and eighths of full with which it fits",
         more="What runs twice: nothing; the attention core; everything but attention, of the "
         "products every other one; whole layers.",
     ),
     PlanField(
         "sharding", WORD, "What the data-parallel group divides among its ranks.",
-        ("optimizer", "communication", "memory"), choices=tuple(SHARDINGS), default=FRAMEWORK,
-        flags=EVERYWHERE, metavar="S",
+        ("optimizer", "communication", "memory"), choices=tuple(SHARDINGS),
+        words=SHARDING_WORDS, default=FRAMEWORK, flags=EVERYWHERE, metavar="S",
     ),
     PlanField(
         "sequence_parallel", SWITCH, "Tensor-parallel ranks split norms too.",

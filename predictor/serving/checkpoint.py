@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from predictor.catalog import NAMED, STORED, Assumption, Filler
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from predictor.catalog import NAMED, STORED, Assumption, Filler, known, read_model_name
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
-from predictor.models import Model, narrowing
+from predictor.models import Model, Quantization, narrowing
+
+LOOSELY = {"fp8": "fp8_block", "mxfp4": "w4a16_mxfp4"}
+"""What people call the data type of a checkpoint, for what it is: with scales by blocks; of the
+weights alone."""
+
+
+def _as_released(model: Model, values: Mapping[str, Any]) -> Model:
+    """A model of the catalog as its makers released it, where nobody released it in 16 bits."""
+    name = values.get("model")
+    if model.quantization is not None or not isinstance(name, str) or not known("models", name):
+        return model
+    released = read_model_name(name)
+    if released is None or released.quantization is None:
+        return model
+    return replace(model, quantization=Quantization(**released.quantization))
 
 
 def fill_stored(filler: Filler, model: Model, accelerator: Accelerator) -> None:
@@ -14,8 +33,16 @@ def fill_stored(filler: Filler, model: Model, accelerator: Accelerator) -> None:
 
     Raises InputError for a format that no data type of a plan stands for.
     """
-    stored, values = model.quantization, filler.values
-    if stored is None or values.get("precision", stored.precision) != stored.precision:
+    values = filler.values
+    model = _as_released(model, values)
+    stored = model.quantization
+    if stored is None:
+        return
+    if LOOSELY.get(str(values.get("precision"))) == stored.precision:
+        values["precision"] = stored.precision
+        rule = "what its checkpoint has, which is called so"
+        filler.assumed.append(Assumption("precision", stored.precision, rule))
+    if values.get("precision", stored.precision) != stored.precision:
         return
     if not stored.precision:
         raise InputError(

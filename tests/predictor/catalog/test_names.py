@@ -139,6 +139,24 @@ def test_a_narrow_checkpoint_is_served_as_its_name_says() -> None:
     assert "the model's name" in rule
 
 
+def test_what_was_released_narrow_alone_is_served_so_unless_a_precision_is_stated() -> None:
+    """OpenAI 2025 (gpt-oss model card): experts in MXFP4, the 120b on one 80 GB card."""
+    import reckon
+
+    plan = {"tp": 1, "gpus": 1, "batch": 8, "input_len": 128, "output_len": 16}
+    found = {
+        stated: reckon.predict_infer(
+            "gpt-oss-120b", "dgx-h100", {**plan, **({"precision": stated} if stated else {})}
+        )
+        for stated in ("", "mxfp4", "MXFP4", "bf16")
+    }
+    assert [bool(one.fits) for one in found.values()] == [True, True, True, False]
+    assert found[""].request.plan.narrowed == "experts"
+    assert found["mxfp4"].tpot.value == found["MXFP4"].tpot.value == found[""].tpot.value
+    rules = {one.field: one.rule for one in found[""].request.assumed}
+    assert "its checkpoint is stored so" in rules["precision"]
+
+
 def test_an_entry_is_shown_under_any_of_its_names() -> None:
     one, other = (catalog.spec_of("models", n) for n in ("qwen3-8b", "Qwen/Qwen3-8B"))
     assert to_mapping(one) == to_mapping(other)

@@ -5,6 +5,7 @@ from predictor.hardware.accelerators import (
     ENERGY,
     L2_BYTES_PER_CLOCK_PER_SM,
     NARROWING,
+    OLDER,
     Accelerator,
     matrix_energy,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "ENERGY",
     "L2_BYTES_PER_CLOCK_PER_SM",
     "NARROWING",
+    "OLDER",
     "Accelerator",
     "Budget",
     "Cluster",

@@ -38,6 +38,13 @@ def matrix_energy(
     return energy * (width / 1024.0) ** -narrowing
 
 
+OLDER = {"volta": 1.94, "turing": 1.94}
+"""Energy of a matrix unit's product over that of `matrix_energy`, whose constants are those of
+parts made in 4N, by architecture: made in TSMC's 12FFN. At equal speed that draws 4.0 times as much
+(`data/technology/nodes.csv`), of which products feel as much as they do of the step from 4N to N7,
+1.33 (A100 over the law) for 1.82: 4.0 ** (log 1.33 / log 1.82)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Accelerator:
     """One device: peak rates, memories, and how many processors share the work.

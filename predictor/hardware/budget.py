@@ -21,7 +21,12 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
-from predictor.hardware.accelerators import L2_BYTES_PER_CLOCK_PER_SM, Accelerator, matrix_energy
+from predictor.hardware.accelerators import (
+    L2_BYTES_PER_CLOCK_PER_SM,
+    OLDER,
+    Accelerator,
+    matrix_energy,
+)
 from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
 from predictor.records import dataclass
@@ -235,7 +240,8 @@ def _processors(given: Budget, count: Array, clock: Array) -> Accelerator:
     peak: dict[str, Numeric] = {dtype: half * rate for dtype, rate in design.rates.items()}
     peak["fp32"] = count * design.vector * clock
     # Carried from the node where the design first appeared to this one.
-    sustained = matrix_energy(np.asarray(design.width)) * of.power / design.node.power
+    sustained = matrix_energy(np.asarray(design.width)) * OLDER.get(design.name, 1.0)
+    sustained = sustained * of.power / design.node.power
     return Accelerator(
         name=design.name,
         architecture=design.name,

@@ -124,7 +124,7 @@ def product(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
     size = ELEMENT_BYTES[shapes.dtype]
     nominal, sms = peak_of(shapes.dtype, accelerator), accelerator.sms
-    peak = nominal * power_limit(accelerator)
+    peak = nominal * power_limit(accelerator, shapes.dtype)
     weights = np.where(batch > 1, 0.0, WEIGHT_BYTES[shapes.dtype] * k * n)
     floor = memory_time(shapes.bytes - weights, accelerator)
     floor = floor + cold_time(weights, accelerator, shapes.cold)
@@ -183,7 +183,7 @@ def experts(shapes: Shapes, accelerator: Accelerator) -> Ideal:
     floor = memory_time(np.maximum(shapes.bytes - weights, 0.0), accelerator)
     floor = floor + cold_time(weights, accelerator, shapes.cold)
     compute = shapes.flop / nominal
-    time = np.maximum(compute / power_limit(accelerator), floor)
+    time = np.maximum(compute / power_limit(accelerator, shapes.dtype), floor)
     features: list[Numeric | Log] = [
         Log(compute / floor, -6, 6),
         Log(np.minimum(time, 4 * LONG_KERNEL) / 1e-6),

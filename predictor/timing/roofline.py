@@ -66,7 +66,7 @@ def hierarchy(shapes: Shapes, accelerator: Accelerator) -> Hierarchy:
     m, n, k, batch = shapes.m, shapes.n, shapes.k, shapes.batch
     left, right = ELEMENT_BYTES[shapes.dtype], WEIGHT_BYTES[shapes.dtype]
     out = ACCUMULATOR / 2.0 * m * n * batch
-    peak = peak_of(shapes.dtype, accelerator) * power_limit(accelerator)
+    peak = peak_of(shapes.dtype, accelerator) * power_limit(accelerator, shapes.dtype)
     operands = (left * m * k + right * k * n) * batch
     stays = np.minimum(left * m * k, right * k * n) <= accelerator.l2
 

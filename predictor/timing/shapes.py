@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.hardware import Accelerator, matrix_energy
+from predictor.hardware import OLDER, Accelerator, matrix_energy
 from predictor.precision import PEAK
 from predictor.records import dataclass
 from predictor.work import Operator
@@ -129,21 +129,24 @@ def cold_time(weights: Array, accelerator: Accelerator, cold: Numeric) -> Array:
     )
 
 
-def energy_of(accelerator: Accelerator) -> Numeric:
+def energy_of(accelerator: Accelerator, dtype: str = "bf16") -> Numeric:
     """Energy per 16-bit FLOP of sustained products [J]; NaN if unknown.
 
     It falls with the width of a processor's matrix unit in FLOP per clock, since wider ones reuse
-    their operands more (`hardware.matrix_energy`).
+    their operands more (`hardware.matrix_energy`), and with the process that it is made in;
+    arithmetic in 32 bits runs beside the matrix unit.
     """
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
     width = half / (accelerator.sms * accelerator.clock)
-    return np.where(np.isnan(accelerator.energy), matrix_energy(width), accelerator.energy)
+    older = 1.0 if dtype == "fp32" else OLDER.get(accelerator.architecture, 1.0)
+    usual = older * matrix_energy(width)
+    return np.where(np.isnan(accelerator.energy), usual, accelerator.energy)
 
 
 SYSTOLIC = "tpu"
 
 
-def power_limit(accelerator: Accelerator) -> Numeric:
+def power_limit(accelerator: Accelerator, dtype: str = "bf16") -> Numeric:
     """Share of the peak rate that the power cap leaves to matrix products, 0..1; 1 if unknown: the
     clock follows the power of a kernel (`energy_of` times its rate) to `CLOCK`. That is a law of
     processors with caches; TPUs run at one clock, and what they are said to draw is no cap (whole
@@ -151,7 +154,7 @@ def power_limit(accelerator: Accelerator) -> Numeric:
     if accelerator.architecture == SYSTOLIC:
         return 1.0
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
-    share = np.minimum(accelerator.power / (energy_of(accelerator) * half), 1.0) ** CLOCK
+    share = np.minimum(accelerator.power / (energy_of(accelerator, dtype) * half), 1.0) ** CLOCK
     return np.where(np.isnan(share), 1.0, share)
 
 

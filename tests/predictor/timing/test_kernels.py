@@ -247,15 +247,24 @@ def test_more_power_never_slows_a_product(size: int, more: float) -> None:
         assert (high <= low) if more >= 1 else (high >= low)
 
 
-def test_the_power_cap_binds_narrow_units_and_spares_old_ones() -> None:
+def test_the_power_cap_binds_narrow_units_and_old_processes() -> None:
     from predictor.timing.shapes import power_limit
 
     share = {
         name: float(power_limit(catalog.accelerator(name)))
-        for name in ("V100-SXM2-32GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "L40S-48GB")
+        for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "L40S-48GB")
     }
-    assert share["V100-SXM2-32GB"] == share["A100-SXM4-80GB"] == 1.0
+    assert share["A100-SXM4-80GB"] == 1.0
     assert 0.75 < share["L40S-48GB"] < share["H100-SXM5-80GB"] < 0.95
+    # One chip under 350, 300 and 250 W; T4 has 70 W for half of V100's rate.
+    volta = ("V100-SXM3-32GB", "V100-SXM2-32GB", "V100-PCIe-32GB", "T4-16GB")
+    held = [float(power_limit(catalog.accelerator(name), "fp16")) for name in volta]
+    assert held == sorted(held, reverse=True)
+    assert held[0] < 1.0
+    assert held[1] == pytest.approx((300 / (125e12 * 1.94 * 1.6e-12)) ** 0.45, rel=0.01)
+    for name in ("V100-SXM2-32GB", "T4-16GB"):
+        free, own = (float(power_limit(catalog.accelerator(name), d)) for d in ("fp32", "fp16"))
+        assert own < free, "arithmetic in 32 bits is not in the matrix unit"
     assert float(power_limit(catalog.accelerator("TPUv5p"))) == 1.0, "unknown: no limit"
 
 

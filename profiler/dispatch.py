@@ -31,7 +31,7 @@ from profiler.operators import build
 from profiler.output import SPLIT
 from profiler.parallel import laid_out
 from profiler.serving import empty_cache, generate
-from profiler.step import Check, Step, module_of, step_of, time_step
+from profiler.step import Check, OneStep, module_of, step_of, time_step
 from profiler.suite import Allowance, row
 from profiler.timing import (
     LEAST_SAMPLES,
@@ -113,7 +113,7 @@ def _split(model: Model, device: Device) -> Whole:
     return _steps(check, device, laid_out(check, device, "tp", mesh["own"]))
 
 
-def _steps(check: Check, device: Device, step: Step) -> Whole:
+def _steps(check: Check, device: Device, step: OneStep) -> Whole:
     model, precision = check.model, check.precision
     plan = eager_plan(TOKENS, 1, precision)
     operators = step_operators(model, plan) + update_operators(plan, float(model.parameters))

@@ -24,7 +24,7 @@ from profiler.step import (
     WARM_UP_STEPS,
     Check,
     Layout,
-    Step,
+    OneStep,
     checks,
     module_of,
     row,
@@ -137,13 +137,13 @@ def even_checks(device: Device) -> list[Check]:
     return [found[0], Check(even, 160 * scale, 2, found[0].precision), *found[1:3]]
 
 
-def parallel_step(check: Check, layout: Layout, member: Member) -> Step:
+def parallel_step(check: Check, layout: Layout, member: Member) -> OneStep:
     """A step of this rank in a layout."""
     mesh = init_device_mesh(member.device.kind, (member.ranks,))
     return laid_out(check, member.device, layout.kind, mesh)
 
 
-def laid_out(check: Check, device: Device, kind: str, mesh: DeviceMesh) -> Step:
+def laid_out(check: Check, device: Device, kind: str, mesh: DeviceMesh) -> OneStep:
     """A step in one of the `WRAPPERS` over the ranks of a mesh."""
     module, around = WRAPPERS[kind](module_of(check, device), mesh)
     step = step_of(check, device, module)

@@ -115,7 +115,7 @@ def checks(device: Device) -> list[Check]:
     return found
 
 
-Step = Callable[[], object]
+OneStep = Callable[[], object]
 
 
 def module_of(check: Check, device: Device) -> Transformer:
@@ -124,7 +124,9 @@ def module_of(check: Check, device: Device) -> Transformer:
     return Transformer(check.model, check.seq_len).to(device.torch, DTYPES[check.precision])
 
 
-def step_of(check: Check, device: Device, module: nn.Module, sequences: int | None = None) -> Step:
+def step_of(
+    check: Check, device: Device, module: nn.Module, sequences: int | None = None
+) -> OneStep:
     """A call that runs one whole training step: forward, backward, AdamW.
 
     module      takes tokens and targets, returns the loss
@@ -150,7 +152,9 @@ def step_of(check: Check, device: Device, module: nn.Module, sequences: int | No
     return step
 
 
-def time_step(step: Step, device: Device, budget: float, count: int | None = None) -> list[Sample]:
+def time_step(
+    step: OneStep, device: Device, budget: float, count: int | None = None
+) -> list[Sample]:
     """Steps after a warm-up: `count` of them, or as many as fit the budget (but two)."""
     samples: list[Sample] = []
     begin = time.perf_counter()

@@ -16,7 +16,7 @@ import pandas as pd
 TECHNOLOGY = Path(__file__).resolve().parent.parent / "data" / "technology"
 
 # name: row of the catalog, defects per cm2 in volume production, processor of its products
-NODES = {
+LOGIC = {
     "N12": ("generic 12nm", "N16/12FFN", 0.09, "volta"),
     "N10": ("generic 10nm", "N10", 0.09, "ampere"),
     "N7": ("generic 7nm", "N7", 0.09, "ampere"),
@@ -62,7 +62,7 @@ PER_PORT = {  # USD per accelerator: adapter, optics and its share of switches (
 def nodes(shared: Path) -> pd.DataFrame:
     table = pd.read_csv(shared / "catalog" / "logic_nodes.csv").set_index("node")
     rows = []
-    for name, (generic, foundry, defects, processor) in NODES.items():
+    for name, (generic, foundry, defects, processor) in LOGIC.items():
         of, real = table.loc[generic], table.loc[foundry]
         price = real["wafer_price_usd"] if name not in WAFERS else WAFERS[name]
         stated = name not in WAFERS

@@ -26,7 +26,7 @@ from calibration.tables.libraries import library
 from predictor import catalog
 from predictor.arrays import take
 from predictor.errors import InputError
-from predictor.hardware import Curve, LinkModel, default_link, link_class, link_family
+from predictor.hardware import LinkCurve, LinkModel, default_link, link_class, link_family
 from predictor.timing import ANY, Calibration, distinct, hops, latency, traffic, volume
 
 LEAST_ROWS = 8
@@ -261,7 +261,7 @@ def bounded(log_ideal: np.ndarray, log_factor: np.ndarray) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _curves(model: LinkModel, rows: Wire) -> tuple[Curve, ...]:
+def _curves(model: LinkModel, rows: Wire) -> tuple[LinkCurve, ...]:
     """What the measurements of a link show beyond its smooth model."""
     pace = model.pace(rows.clock)
     waiting = latency(model, rows.steps, model.hop * pace, pace)
@@ -277,7 +277,7 @@ def _curves(model: LinkModel, rows: Wire) -> tuple[Curve, ...]:
             continue
         count = np.bincount(knot)
         at, factor = np.bincount(knot, x) / count, np.bincount(knot, y) / count
-        found.append(Curve(float(members), tuple(at.tolist()), bounded(at, factor)))
+        found.append(LinkCurve(float(members), tuple(at.tolist()), bounded(at, factor)))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from predictor.arrays import Array, Mask
 from predictor.catalog import accelerator, data_dir, is_stacked, power_constants, read_mapping
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
-from predictor.power import Curve, power_at, settled, stretch
+from predictor.power import VoltageCurve, power_at, settled, stretch
 
 ACCELERATORS = {
     "A40": "A40-48GB",
@@ -253,7 +253,7 @@ def relative(sweep: Sweep, laws: Mapping[str, float], leaking: float = 0.5) -> t
     drawn = while_busy - fixed
     memory = np.where(clocked, np.minimum(sweep.memory, 0.6 * drawn), laws["share"] * drawn)
     core = np.where(clocked, np.clip(1.0 - sweep.idle, 0.0, 1.0), laws["core"])
-    curve = Curve(laws["slope"], laws["floor"])
+    curve = VoltageCurve(laws["slope"], laws["floor"])
     parts = (fixed, drawn - memory, memory, core, curve)
     limit = laws["held"] * sweep.limit
     found = np.minimum(settled(np.where(clocked, UNLIMITED, limit), *parts), sweep.clock)

@@ -24,7 +24,7 @@ FABRICS = (
 out are reports of fabrics that their authors call slow or abnormal (H20, MI250X, A3 High), and
 those that do not state their network (MI350X)."""
 
-NODES = (
+ONE_NODE = (
     ("dgxc-benchmarking", "H100-SXM5-80GB", "nvlink4", 450.0, 1.0, 2**8),
     ("simumax", "H100-SXM5-80GB", "nvlink4", 450.0, 1.0, 2**24),
     ("github-issue", "MI300X-192GB", "xgmi4", 448.0, 0.0, 2**8),
@@ -191,7 +191,7 @@ def one_node(path: Path) -> pd.DataFrame:
     """Tables of collectives inside one node, beside aiconfigurator's."""
     table = _load(path)
     found = []
-    for source, accelerator, link, rate, in_switch, least in NODES:
+    for source, accelerator, link, rate, in_switch, least in ONE_NODE:
         rows = table[
             (table["source"] == source)
             & (table["accelerator"] == accelerator)

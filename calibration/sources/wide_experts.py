@@ -37,7 +37,7 @@ def grouped(folder: Path) -> pd.DataFrame:
     return rows.assign(op="moe_gemm", kernel=OWN, framework=LIBRARY, source="aiconfigurator")
 
 
-NODES = {"gb200": 4.0}
+PER_HOST = {"gb200": 4.0}
 """Accelerators of a host, by the tables' name of a system; 8 elsewhere."""
 
 DEFAULT_SMS = 20
@@ -78,7 +78,7 @@ def _deepep(folder: Path, way: str) -> pd.DataFrame:
         table = table[
             (table["dispatch_sms"] == DEFAULT_SMS) & (table["combine_sms"] == DEFAULT_SMS)
         ]
-    each = table["system"].map(NODES).fillna(8.0)
+    each = table["system"].map(PER_HOST).fillna(8.0)
     nodes = table["node_num"].astype(float)
     parts = []
     for step, dtype in (("dispatch", "fp8"), ("combine", "bf16")):

@@ -22,7 +22,7 @@ from predictor.catalog import entries
 from predictor.catalog.engines import ENGINES, engines_file, read_engines
 from predictor.catalog.learned import read_learned
 from predictor.errors import InputError
-from predictor.hardware import Curve, LinkModel
+from predictor.hardware import LinkCurve, LinkModel
 from predictor.timing import (
     Calibration,
     EfficiencyModel,
@@ -314,7 +314,7 @@ def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameter
             clock=entry.get("clock_mhz", math.nan) * 1e6,
             sharing=entry.get("sharing", 0.0),
             curves=tuple(
-                Curve(c["members"], tuple(c["log_ideal"]), tuple(c["log_factor"]))
+                LinkCurve(c["members"], tuple(c["log_ideal"]), tuple(c["log_factor"]))
                 for c in entry.get("curves", ())
             ),
             latency_sigma=entry.get("latency_sigma", math.nan),

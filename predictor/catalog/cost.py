@@ -14,7 +14,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.catalog import tables
 from predictor.catalog.technology import overridden, read_table
-from predictor.hardware import Derived
+from predictor.hardware import DerivedMachine
 from predictor.records import dataclass
 from predictor.units import MM2
 
@@ -77,7 +77,7 @@ def die_yield(area: Numeric, defects: Numeric, clustering: float) -> Array:
     return np.asarray((1.0 + np.asarray(area) * defects / clustering) ** -clustering)
 
 
-def machine_cost(machine: Derived, known: Mapping[str, float] | None = None) -> Cost:
+def machine_cost(machine: DerivedMachine, known: Mapping[str, float] | None = None) -> Cost:
     """Cost of a machine made of a budget, item by item."""
     known = cost_assumptions() if known is None else known
     given = machine.budget

@@ -24,10 +24,10 @@ from predictor.power import (
     LOWEST,
     Chassis,
     Conditions,
-    Curve,
     NodeConstants,
     PowerConstants,
     Tariff,
+    VoltageCurve,
 )
 
 PJ = 1e-12
@@ -118,11 +118,13 @@ def power_constants(
     )
 
 
-def _curve(accelerator: Accelerator, law: Mapping[str, float], own: Mapping[str, float]) -> Curve:
+def _curve(
+    accelerator: Accelerator, law: Mapping[str, float], own: Mapping[str, float]
+) -> VoltageCurve:
     """Voltage over clock: the accelerator's own, its family's (`slope_blackwell`), or the law's."""
     family = accelerator.architecture.partition("-")[0]
     values = (own.get(n, law.get(f"{n}_{family}", law[n])) for n in ("slope", "floor"))
-    return Curve(*values)
+    return VoltageCurve(*values)
 
 
 def _product_energy(accelerator: Accelerator) -> Numeric:

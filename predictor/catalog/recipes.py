@@ -18,7 +18,7 @@ NEAR = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class RecipeFact:
     """One setting of a recipe: from when until when (YYYY-MM), of models whose names begin so, on
     which accelerators in which precisions, a field of a plan and its value."""
 
@@ -37,12 +37,12 @@ def _value(text: str) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _facts() -> dict[str, tuple[Fact, ...]]:
-    found: dict[str, list[Fact]] = {}
+def _facts() -> dict[str, tuple[RecipeFact, ...]]:
+    found: dict[str, list[RecipeFact]] = {}
     path = data_dir() / "software" / "recipes.csv"
     with path.open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
-            fact = Fact(
+            fact = RecipeFact(
                 since=row["from"],
                 until=row["until"],
                 models=tuple(row["models"].split()),
@@ -66,7 +66,7 @@ def _months(text: str) -> int:
     return 12 * int(year) + int(month)
 
 
-def _away(fact: Fact, era: str | None) -> int:
+def _away(fact: RecipeFact, era: str | None) -> int:
     """Months between a date and a fact's releases; of no date, from the latest release of all."""
     if era is None:
         return -_months(fact.until)
@@ -76,7 +76,7 @@ def _away(fact: Fact, era: str | None) -> int:
 
 def recipe_facts(
     framework: str, era: str | None, model: str, task: str, accelerator: str, precision: str
-) -> Iterator[Fact]:
+) -> Iterator[RecipeFact]:
     """What the recipe nearest in time sets, a fact for each field that one sets.
 
     era          'YYYY-MM', or None for the latest release; none within `NEAR` months: nothing
@@ -85,7 +85,7 @@ def recipe_facts(
     accelerator  name in the catalog, of which the part before the first dash counts
     """
     place = accelerator.partition("-")[0], precision
-    best: dict[str, Fact] = {}
+    best: dict[str, RecipeFact] = {}
     for fact in _facts().get(framework, ()):
         if fact.task == task and place in fact.where and model.startswith(fact.models):
             away = _away(fact, era)
@@ -95,7 +95,7 @@ def recipe_facts(
     return iter(best.values())
 
 
-def settings_of(fact: Fact, layers: int, pipelined: bool) -> dict[str, Any]:
+def settings_of(fact: RecipeFact, layers: int, pipelined: bool) -> dict[str, Any]:
     """Fields of a plan that a fact sets; none that cannot be said of it.
 
     layers      of the model

@@ -21,7 +21,7 @@ from predictor.hardware import (
     Accelerator,
     Budget,
     Cluster,
-    Derived,
+    DerivedMachine,
     LinkTechnology,
     MemoryTechnology,
     Node,
@@ -273,7 +273,7 @@ def machine(
     known: Mapping[str, float] | None = None,
     name: str = "",
     strict: bool = True,
-) -> Derived:
+) -> DerivedMachine:
     """The machine that a budget pays for (`hardware.derive`), behind it the catalog's accelerator
     of its processor design.
 

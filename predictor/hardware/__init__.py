@@ -9,8 +9,8 @@ from predictor.hardware.accelerators import (
     Accelerator,
     matrix_energy,
 )
-from predictor.hardware.budget import Budget, Derived, derive, devices
-from predictor.hardware.links import Curve, LinkModel, default_link, link_class, link_family
+from predictor.hardware.budget import Budget, DerivedMachine, derive, devices
+from predictor.hardware.links import LinkCurve, LinkModel, default_link, link_class, link_family
 from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
 
@@ -23,8 +23,8 @@ __all__ = [
     "Accelerator",
     "Budget",
     "Cluster",
-    "Curve",
-    "Derived",
+    "DerivedMachine",
+    "LinkCurve",
     "LinkModel",
     "LinkTechnology",
     "MemoryTechnology",

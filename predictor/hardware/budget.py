@@ -67,7 +67,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Derived:
+class DerivedMachine:
     """A machine made of a budget.
 
     areas   of the dies by what is on them [m²]
@@ -121,13 +121,13 @@ def derive(
     known: Mapping[str, float],
     name: str = "",
     strict: bool = True,
-) -> Derived:
+) -> DerivedMachine:
     """The machine that a budget pays for.
 
     given     floats or arrays; one processor design and pair of links
     relative  the accelerator that its efficiencies are taken from
     known     constants that all machines share
-    strict    else impossible machines of a batch are only marked (`Derived.possible`)
+    strict    else impossible machines of a batch are only marked (`DerivedMachine.possible`)
 
     Raises InputError where memory interfaces do not find room on the edge, nothing is left for
     processors, or memory and links alone draw more than the power.
@@ -148,7 +148,7 @@ def derive(
         relative=relative,
         doubt=known["doubt"],
     )
-    return Derived(
+    return DerivedMachine(
         budget=given,
         cluster=Cluster(accelerator.name, accelerator, int(np.max(given.in_node)), tiers(given)),
         areas=areas,

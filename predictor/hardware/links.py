@@ -11,7 +11,7 @@ from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LinkCurve:
     """Measured over fitted time of the traffic, for one number of members.
 
     log_ideal    knots: log of the ideal time [s], rising; constant outside
@@ -57,7 +57,7 @@ class LinkModel:
     pedigree: str = "interpolated"
     clock: float = math.nan
     sharing: float = 0.0
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[LinkCurve, ...] = ()
     latency_sigma: float = math.nan
 
     def spread(self, waiting: Array | float) -> Array:

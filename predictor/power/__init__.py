@@ -1,6 +1,6 @@
 """Power, energy and heat of accelerators and nodes: pure functions of arrays."""
 
-from predictor.power.clock import LOWEST, Curve, power_at, settled, stretch, switching
+from predictor.power.clock import LOWEST, VoltageCurve, power_at, settled, stretch, switching
 from predictor.power.conditions import Conditions
 from predictor.power.constants import RELATIVE_ENERGY, PowerConstants, relative_energy
 from predictor.power.demand import (
@@ -47,7 +47,6 @@ __all__ = [
     "Activity",
     "Chassis",
     "Conditions",
-    "Curve",
     "Drawn",
     "NodeConstants",
     "NodePower",
@@ -58,6 +57,7 @@ __all__ = [
     "Powered",
     "Settled",
     "Tariff",
+    "VoltageCurve",
     "ambient",
     "demand",
     "die_gap",

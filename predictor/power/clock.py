@@ -24,7 +24,7 @@ and is 2.7 times as slow as at 300 (Zeus, You et al. 2023)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curve:
+class VoltageCurve:
     """Voltage over clock.
 
     slope   relative voltage lost per relative clock lost, above the knee
@@ -35,7 +35,7 @@ class Curve:
     floor: Numeric = 0.85
 
 
-def switching(clock: Numeric, curve: Curve) -> Array:
+def switching(clock: Numeric, curve: VoltageCurve) -> Array:
     """Energy of a switching event over that at the reference clock: (V / V0)², with V / V0 =
     max(floor, 1 - slope (1 - clock)); voltage is flat below its knee.
 
@@ -52,7 +52,12 @@ def stretch(clock: Numeric, core: Numeric) -> Array:
 
 
 def power_at(
-    clock: Numeric, fixed: Numeric, core_power: Numeric, other: Numeric, core: Numeric, curve: Curve
+    clock: Numeric,
+    fixed: Numeric,
+    core_power: Numeric,
+    other: Numeric,
+    core: Numeric,
+    curve: VoltageCurve,
 ) -> Array:
     """Power of work at a clock [W].
 
@@ -79,7 +84,7 @@ def settled(
     core_power: Numeric,
     other: Numeric,
     core: Numeric,
-    curve: Curve,
+    curve: VoltageCurve,
 ) -> Array:
     """Clock at which the power of work meets a limit, 1 where it is below anyway; arguments as of
     `power_at`. Power rises with the clock, so that there is one; below `LOWEST` it stays."""
@@ -106,7 +111,7 @@ def _sought(
     floor: Array,
 ) -> Array:
     """Clocks of work that exceeds its limit, (N,) each."""
-    parts = (fixed, core_power, other, core, Curve(slope, floor))
+    parts = (fixed, core_power, other, core, VoltageCurve(slope, floor))
     low, high = np.full(cap.shape, LOWEST), np.ones(cap.shape)
     under, above = power_at(LOWEST, *parts) - cap, whole - cap
     last = np.zeros(cap.shape)

@@ -7,7 +7,7 @@ from dataclasses import field
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.power.clock import Curve
+from predictor.power.clock import VoltageCurve
 from predictor.records import dataclass
 
 RELATIVE_ENERGY = {
@@ -78,6 +78,6 @@ class PowerConstants:
     slowdown: Numeric
     clock: Numeric = np.nan
     sigma: Numeric = 0.2
-    curve: Curve = field(default_factory=Curve)
+    curve: VoltageCurve = field(default_factory=VoltageCurve)
     resistance: dict[str, float] = field(default_factory=dict)
     status: str = "relatives"

@@ -15,7 +15,7 @@ from predictor.search.comparison import (
 )
 from predictor.search.fleet_space import FIELDS
 from predictor.search.fleets import (
-    Engine,
+    EngineOffer,
     Engines,
     accelerators,
     curve,
@@ -42,7 +42,7 @@ __all__ = [
     "MEMORY_FRACTION",
     "OBJECTIVES",
     "Alternative",
-    "Engine",
+    "EngineOffer",
     "Engines",
     "Iteration",
     "Limits",

@@ -32,7 +32,7 @@ MOST_GPUS = 65536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Setting:
+class SearchBasis:
     """What the tables read: model, cluster, what the request states; and the defaults of its
     framework and precision, a plan of one accelerator."""
 
@@ -60,7 +60,7 @@ def gpu_counts(low: float, high: float, node: int, step: float | None = None) ->
     return sorted({low, high} | {n for n in found if low <= n <= high})
 
 
-def _gpus(at: Setting) -> list[float]:
+def _gpus(at: SearchBasis) -> list[float]:
     node = at.cluster.accelerators_per_node
     limit = min(float(at.cluster.tiers[-1].size), float(MOST_GPUS))
     span = at.given.get("gpus")
@@ -69,27 +69,29 @@ def _gpus(at: Setting) -> list[float]:
     return gpu_counts(min(node, limit), limit, node)
 
 
-def _cp(at: Setting, gpus: float, seq_len: float) -> list[float]:
+def _cp(at: SearchBasis, gpus: float, seq_len: float) -> list[float]:
     found = [d for d in _divisors(gpus) if seq_len % (2 * d) == 0 and seq_len / d >= LEAST_TOKENS]
     return found or [1.0]
 
 
-def _tp(at: Setting, gpus: float, cp: float) -> list[float]:
+def _tp(at: SearchBasis, gpus: float, cp: float) -> list[float]:
     return [d for d in _divisors(gpus / cp) if at.model.heads % d == 0] or [1.0]
 
 
-def _pp(at: Setting, gpus: float, cp: float, tp: float) -> list[float]:
+def _pp(at: SearchBasis, gpus: float, cp: float, tp: float) -> list[float]:
     layers = at.model.layers
     return [d for d in _divisors(gpus / (cp * tp)) if -(-layers // d) * d <= UNEVEN * layers] or [
         1.0
     ]
 
 
-def _micro_batch(at: Setting, global_batch: float, dp: float) -> list[float]:
+def _micro_batch(at: SearchBasis, global_batch: float, dp: float) -> list[float]:
     return _divisors(global_batch / dp) if dp >= 1 else [1.0]
 
 
-def _vpp(at: Setting, pp: float, global_batch: float, dp: float, micro_batch: float) -> list[float]:
+def _vpp(
+    at: SearchBasis, pp: float, global_batch: float, dp: float, micro_batch: float
+) -> list[float]:
     """Virtual stages that divide the layers (or the layers and the ends that count as such), in
     pipelines whose micro-batches fill whole groups of stages (Megatron-LM's condition)."""
     layers, m = at.model.layers, global_batch / (dp * micro_batch)
@@ -103,27 +105,27 @@ def _vpp(at: Setting, pp: float, global_batch: float, dp: float, micro_batch: fl
     ]
 
 
-def _ep(at: Setting, tp: float, cp: float, dp: float) -> list[float]:
+def _ep(at: SearchBasis, tp: float, cp: float, dp: float) -> list[float]:
     if not at.model.is_moe:
         return [1.0]
     ranks = tp * cp * dp
     return [d for d in _divisors(at.model.num_experts) if ranks % d == 0]
 
 
-def _etp(at: Setting, tp: float, cp: float, dp: float, ep: float) -> list[float]:
+def _etp(at: SearchBasis, tp: float, cp: float, dp: float, ep: float) -> list[float]:
     whole = at.model.is_moe and tp > 1 and (tp * cp * dp) % (ep * tp) == 0
     return [1.0, tp] if whole else [1.0]
 
 
-def _sequence_parallel(at: Setting, tp: float) -> list[float]:
+def _sequence_parallel(at: SearchBasis, tp: float) -> list[float]:
     return [0.0, 1.0] if tp > 1 else [0.0]
 
 
-def _recompute_share(at: Setting) -> list[float]:
+def _recompute_share(at: SearchBasis) -> list[float]:
     return list(SHARES)
 
 
-def _dp_shard(at: Setting, tp: float, cp: float, dp: float) -> list[float]:
+def _dp_shard(at: SearchBasis, tp: float, cp: float, dp: float) -> list[float]:
     """Shards of a node at least: inside it, gathering from more ranks costs no more."""
     node = scale_up(at.cluster)
     return [d for d in _divisors(dp) if 1 < d < dp and d * tp * cp >= node] or [dp]
@@ -163,7 +165,7 @@ DERIVED = ("dp",)
 """Axes that others decide: what a request states of them is a condition."""
 
 
-def extend(rows: Columns, axis: Axis, at: Setting) -> tuple[Columns, Index]:
+def extend(rows: Columns, axis: Axis, at: SearchBasis) -> tuple[Columns, Index]:
     """Every row once for each value of an axis; and for each new row the one that it came from."""
     count = len(next(iter(rows.values())))
     if axis.needs:
@@ -182,7 +184,7 @@ def extend(rows: Columns, axis: Axis, at: Setting) -> tuple[Columns, Index]:
     return {**{name: column[source] for name, column in rows.items()}, axis.field: chosen}, source
 
 
-def _values(axis: Axis, at: Setting, key: tuple[float, ...]) -> list[float]:
+def _values(axis: Axis, at: SearchBasis, key: tuple[float, ...]) -> list[float]:
     """Values of an axis: those stated, or those of the table, within the range stated."""
     given = None if axis.field in DERIVED else at.given.get(axis.field)
     if given is not None and not isinstance(given, Range):

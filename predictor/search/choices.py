@@ -14,7 +14,7 @@ import numpy.typing as npt
 from predictor.catalog import scale_up
 from predictor.plans import CP_KINDS, SCHEDULES, SEPARATE, V
 from predictor.records import dataclass
-from predictor.search.axes import Columns, Setting
+from predictor.search.axes import Columns, SearchBasis
 
 Mask = npt.NDArray[np.bool_]
 
@@ -28,11 +28,11 @@ class Choice:
               and not the same plan, or a worse one, under another name
     """
 
-    values: Callable[[Setting], list[dict[str, Any]]]
-    sensible: Callable[[Setting, Columns, dict[str, Any]], Mask]
+    values: Callable[[SearchBasis], list[dict[str, Any]]]
+    sensible: Callable[[SearchBasis, Columns, dict[str, Any]], Mask]
 
 
-def _recomputes(at: Setting) -> list[dict[str, Any]]:
+def _recomputes(at: SearchBasis) -> list[dict[str, Any]]:
     """Nothing; the parts whose activations weigh most for what they cost to repeat; whole layers.
     The attention core is kept by fused kernels only as its input and output."""
     model = at.model
@@ -45,29 +45,29 @@ def _recomputes(at: Setting) -> list[dict[str, Any]]:
     return [{"recompute": "none"}, *some, *whole]
 
 
-def _each(field: str, names: Sequence[str]) -> Callable[[Setting], list[dict[str, Any]]]:
+def _each(field: str, names: Sequence[str]) -> Callable[[SearchBasis], list[dict[str, Any]]]:
     return lambda at: [{field: name} for name in names]
 
 
-def everywhere(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+def everywhere(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """Every plan."""
     return np.ones(rows["tp"].shape, dtype=bool)
 
 
-def _split_sequences(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+def _split_sequences(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """Ulysses exchanges whole heads."""
     whole = at.model.heads % (rows["cp"] * rows["tp"]) == 0
     return np.asarray((rows["cp"] > 1) & ((entry["cp_kind"] != "ulysses") | whole))
 
 
-def _both_dimensions(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+def _both_dimensions(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """Which of two dimensions lies closer matters where ranks of either share a domain."""
     domain = max((t.size for t in at.cluster.tiers if np.isfinite(t.size)), default=1.0)
     near = rows["tp"] * rows["cp"] < domain
     return np.asarray((rows["dp"] > 1) & (rows["pp"] > 1) & near)
 
 
-def _sharded(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+def _sharded(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """ZeRO-2 reduces gradients after every micro-batch, for which pipelines have many; groups of
     shards smaller than the whole need more replicas than one node has."""
     replicated = rows["dp"] * rows["cp"] > 1
@@ -78,13 +78,13 @@ def _sharded(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
     return np.asarray(replicated)
 
 
-def _overlaps(at: Setting) -> list[dict[str, Any]]:
+def _overlaps(at: SearchBasis) -> list[dict[str, Any]]:
     """Where the framework hides tensor-parallel collectives: with and without that."""
     names = (False, True) if at.defaults.tp_overlap else (False,)
     return [{"tp_overlap": name} for name in names]
 
 
-def _inside(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+def _inside(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """Products and collectives are cut into pieces that overlap only inside a node (Transformer
     Engine's user buffers)."""
     return np.asarray((rows["tp"] > 1) & (rows["tp"] <= scale_up(at.cluster)))
@@ -97,7 +97,7 @@ PAIRED = ("dualpipe", "dualpipev")
 """Schedules in which forward and backward chunks run together."""
 
 
-def _schedules(at: Setting) -> list[dict[str, Any]]:
+def _schedules(at: SearchBasis) -> list[dict[str, Any]]:
     """All but those that are worse than 1F1B. DualPipe runs a forward and a backward chunk
     together, so that one hides the exchanges of the other."""
     names = [name for name in SCHEDULES if name not in WORSE]
@@ -107,7 +107,7 @@ def _schedules(at: Setting) -> list[dict[str, Any]]:
     return [{"schedule": name, "ep_overlap": usual or name in PAIRED} for name in names]
 
 
-def _piped(at: Setting, rows: Columns, entry: dict[str, Any]) -> Mask:
+def _piped(at: SearchBasis, rows: Columns, entry: dict[str, Any]) -> Mask:
     """Pipelines that fold have two stages on a device; others have one, or take turns."""
     schedule = SCHEDULES[entry["schedule"]]
     own = rows["vpp"] == 2 if schedule.fold == V else schedule.chunks | (rows["vpp"] == 1)
@@ -131,7 +131,7 @@ CHOICES: tuple[Choice, ...] = (
 framework's defaults, unless a request lists several values."""
 
 
-def offered_by(choice: Choice, at: Setting) -> list[dict[str, Any]]:
+def offered_by(choice: Choice, at: SearchBasis) -> list[dict[str, Any]]:
     """What a choice offers, as far as it agrees with what is stated; and what is stated beyond
     it."""
     table = choice.values(at)

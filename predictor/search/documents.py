@@ -10,7 +10,7 @@ from typing import Any
 from predictor.catalog import Given, Range
 from predictor.errors import InputError
 from predictor.plans import DIVISIONS, PACKINGS
-from predictor.search.axes import Axis, Columns, Setting
+from predictor.search.axes import Axis, Columns, SearchBasis
 from predictor.variation import PACKED_FIELDS, PACKING_KEYS, packed_fields
 
 PACKED = "packed"
@@ -48,7 +48,7 @@ def document_axes(given: Given) -> list[Axis]:
         raise InputError("padded sequences hold fewer tokens: search packing=padded by itself")
     whole = given.get("cp_kind") == ("ulysses",)
 
-    def pairs(at: Setting, cp: float) -> list[float]:
+    def pairs(at: SearchBasis, cp: float) -> list[float]:
         """Division matters where ranks divide documents that are masked."""
         found = []
         for packing in packings:
@@ -59,7 +59,7 @@ def document_axes(given: Given) -> list[Axis]:
 
     def axis(field: str) -> Axis:
         def values(
-            at: Setting, code: float, seq_len: float, micro_batch: float, cp: float
+            at: SearchBasis, code: float, seq_len: float, micro_batch: float, cp: float
         ) -> list[float]:
             own: dict[str, Any] = {"documents": corpora[0], **packing_of(code)}
             return [packed_fields(own, seq_len, micro_batch, cp, whole)[field]]

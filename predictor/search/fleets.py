@@ -47,7 +47,7 @@ from predictor.variation import LOAD_KEYS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Engine:
+class EngineOffer:
     """One way to serve on one system, and what it carries within the promise.
 
     gpus      accelerators, with those that read prompts
@@ -92,7 +92,7 @@ class Engines:
     unsearched   why prompts are nowhere read apart; None where that was searched
     """
 
-    engines: list[Engine]
+    engines: list[EngineOffer]
     enumerated: int
     possible: int
     fitting: int
@@ -171,7 +171,7 @@ class _Search:
     within: Callable[[Cluster], Within] | None
     readers: Sequence[Cluster]
     prices: Mapping[str, float] | None
-    engines: list[Engine] = field(default_factory=list)
+    engines: list[EngineOffer] = field(default_factory=list)
     counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     least: tuple[float, str] = (math.inf, "")
     closest: tuple[float, str] = (math.inf, "")
@@ -285,7 +285,7 @@ class _Search:
             numbers = {name: float(np.ravel(getattr(plan, name))[0]) for name in SERVING_NUMBERS}
             numbers |= {"batch": math.inf, "serving": 1.0}
             single = replace(plan, **numbers)  # type: ignore[arg-type]
-            engine = Engine(
+            engine = EngineOffer(
                 cluster=cluster,
                 plan=single,
                 gpus=float(np.asarray(single.gpus)),
@@ -329,19 +329,19 @@ def engine_brief(plan: ServingPlan) -> str:
     return f"{sizes}{beside}, {plan.weights}, {plan.kv} cache"
 
 
-def interruption(model: Model, engine: Engine, calibration: Calibration) -> float:
+def interruption(model: Model, engine: EngineOffer, calibration: Calibration) -> float:
     """Time by which the prompts of others lengthen each token at the engine's best load [s]."""
     plan = replace(engine.plan, batch=engine.running, synchrony=0.0)
     found = predict_inference(model, engine.cluster, plan, calibration, EXACT_STEPS).latencies
     return max(float(found.tpot - found.step / plan.tokens_per_pass), 0.0)
 
 
-def replicas(engine: Engine, load: Array, headroom: float, spare: int) -> Array:
+def replicas(engine: EngineOffer, load: Array, headroom: float, spare: int) -> Array:
     """Engines for a load [requests/s], with a share of headroom and some to spare."""
     return np.asarray(np.ceil(load * (1.0 + headroom) / engine.rate - 1e-9) + spare)
 
 
-def curve(engines: Sequence[Engine], output_len: float) -> list[tuple[float, float, int, int]]:
+def curve(engines: Sequence[EngineOffer], output_len: float) -> list[tuple[float, float, int, int]]:
     """The Pareto front of output tokens per second and accelerator against time per token, over
     all engines and loads: (tokens/s per accelerator, tpot [s], engine, load), fastest first."""
     gain, slow, which, load = [], [], [], []

@@ -14,7 +14,7 @@ from predictor.errors import InputError
 from predictor.memory import UNHELD, Kept, host_room, kept_by, memory
 from predictor.plans import CATEGORY_FIELDS, Rule, TrainingPlan, any_broken, training_rules
 from predictor.records import dataclass
-from predictor.search.axes import Setting
+from predictor.search.axes import SearchBasis
 from predictor.search.bounds import Within, further
 from predictor.search.conflict import Conflict
 from predictor.search.ranking import Limits, brief, single
@@ -92,7 +92,7 @@ class Narrowing:
     """
 
     blocks: Sequence[Block]
-    setting: Setting
+    setting: SearchBasis
     limits: Limits
     run: RunParameters
     within: Within | None

@@ -20,7 +20,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.records import dataclass
-from predictor.search.axes import AXES, Axis, Columns, Setting, extend
+from predictor.search.axes import AXES, Axis, Columns, SearchBasis, extend
 from predictor.search.choices import CHOICES, Mask, everywhere, offered_by
 from predictor.search.documents import PACKED, document_axes
 from predictor.timing import RunParameters
@@ -90,7 +90,7 @@ class Space:
     assumed   what was filled in without being searched
     """
 
-    setting: Setting
+    setting: SearchBasis
     choices: tuple[tuple[list[dict[str, Any]], Callable[..., Mask]], ...]
     around: TrainingPlan | None
     assumed: tuple[Assumption, ...]
@@ -277,7 +277,7 @@ def _routed(given: Given) -> list[Axis]:
         return []
 
     def load(
-        at: Setting,
+        at: SearchBasis,
         tp: float,
         cp: float,
         micro_batch: float,
@@ -318,7 +318,7 @@ def space_of(
         defaults, assumed = template(model, cluster, given, {}, run)
     else:
         defaults, assumed = around, ()
-    at = Setting(model, cluster, given, defaults)
+    at = SearchBasis(model, cluster, given, defaults)
     choices = [(offered_by(choice, at), choice.sensible) for choice in CHOICES]
     offered = {name for values, _ in choices for name in _fields(values)}
     numbers = {axis.field for axis in AXES} | {"global_batch", "seq_len", *PACKING_KEYS}

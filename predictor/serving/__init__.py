@@ -21,7 +21,7 @@ from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spre
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.doubts import Mixture, mixture
 from predictor.serving.events import Served, serve
-from predictor.serving.fleet import Fleet, FleetServed, serve_fleet
+from predictor.serving.fleet import FleetServed, FleetSettings, serve_fleet
 from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
 from predictor.serving.parts import Line, Pass
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
@@ -51,8 +51,8 @@ __all__ = [
     "Capacity",
     "Client",
     "DeviceTime",
-    "Fleet",
     "FleetServed",
+    "FleetSettings",
     "InferencePrediction",
     "Latencies",
     "Line",

@@ -23,7 +23,7 @@ from predictor.serving.capacities import LOADS, Capacity, Promise, poisson_quant
 from predictor.serving.latency import decode_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import decode_pass
-from predictor.serving.reading import Queue, Waiting, read_table
+from predictor.serving.reading import PromptWaits, Queue, read_table
 from predictor.serving.tables import pass_work
 from predictor.timing import Calibration
 
@@ -97,13 +97,13 @@ class Apart:
             used=met.busy,
         )
 
-    def _waiting(self, kind: Index, rate: Array, workers: Array) -> Waiting:
+    def _waiting(self, kind: Index, rate: Array, workers: Array) -> PromptWaits:
         found = np.empty((5, *rate.shape))
         for number, queue in enumerate(self.queues):
             own = kind == number
             met = queue.at(rate[own], workers[own][:, None])
             found[:, own] = (met.wait, met.waits, met.alone, met.behind, met.busy)
-        return Waiting(*found)
+        return PromptWaits(*found)
 
 
 def read_apart(

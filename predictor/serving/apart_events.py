@@ -13,7 +13,7 @@ import math
 
 from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.serving.events import Engine, Served, enforce_load
+from predictor.serving.events import EngineRun, Served, enforce_load
 from predictor.serving.reading import ReadTable
 from predictor.serving.tables import PassTable
 
@@ -130,7 +130,7 @@ def serve_apart(
     return engine.served(replicas)
 
 
-class _Decoder(Engine):
+class _Decoder(EngineRun):
     """An engine that decodes what workers have read; it lets requests in at their full length."""
 
     __slots__ = ("workers",)

@@ -20,8 +20,8 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.clients import VARIATION, Client
-from predictor.serving.fleet import Fleet
-from predictor.serving.prefixes import Tier
+from predictor.serving.fleet import FleetSettings
+from predictor.serving.prefixes import CacheTier
 from predictor.timing import RunParameters
 from predictor.units import GB
 from predictor.work import adapter_bytes
@@ -44,7 +44,7 @@ class Around:
     """
 
     client: Client = field(default_factory=Client)
-    fleet: Fleet = field(default_factory=Fleet)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     turns: int = 1
     shared: float = 0.0
     trace: Trace | None = None
@@ -56,7 +56,7 @@ class Around:
     def plain(self) -> bool:
         """Whether one engine serves single requests that share nothing."""
         return (
-            self.fleet == Fleet()
+            self.fleet == FleetSettings()
             and self.turns == 1
             and not (self.shared or self.trace or self.adapters or self.client.think)
         )
@@ -128,7 +128,7 @@ def around_of(
     connected = turns > 1 or shared > 0 or (trace is not None and bool(trace.pieces))
     tiers = _tiers(values, model, cluster, plan, run)
     adapters = int(values.get("adapters", 0))
-    fleet = Fleet(
+    fleet = FleetSettings(
         replicas=replicas,
         most=most,
         target=target,
@@ -164,7 +164,7 @@ def _tiers(
     cluster: Cluster,
     plan: ServingPlan,
     run: RunParameters,
-) -> tuple[Tier, ...]:
+) -> tuple[CacheTier, ...]:
     """Where caches of earlier prompts lie beside the device: every rank copies its part."""
     host, drive = (float(values.get(f"cache_{name}_gb", 0.0)) for name in ("host", "drive"))
     if not (host or drive):
@@ -174,8 +174,8 @@ def _tiers(
     part = float(np.asarray(one.per_sequence)) / length
     token = part * float(plan.tp * plan.pp)
     rate = float(values.get("cache_drive_gbs", DRIVE_RATE)) * GB
-    found = [Tier(host * GB / token, part / _copies(cluster))] if host else []
-    return (*found, Tier(drive * GB / token, token / rate)) if drive else tuple(found)
+    found = [CacheTier(host * GB / token, part / _copies(cluster))] if host else []
+    return (*found, CacheTier(drive * GB / token, token / rate)) if drive else tuple(found)
 
 
 def _adapter_time(model: Model, cluster: Cluster, plan: ServingPlan) -> float:

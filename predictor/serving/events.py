@@ -130,12 +130,12 @@ def serve(
     """
     enforce_load(table, input_len, output_len, arrivals, clients)
     came = None if arrivals is None else arrivals.tolist()
-    engine = Engine(table, input_len.tolist(), output_len.tolist(), came, clients)
+    engine = EngineRun(table, input_len.tolist(), output_len.tolist(), came, clients)
     engine.run()
     return engine.served(1)
 
 
-class Engine:
+class EngineRun:
     """One engine that reads and decodes, and its requests, by position.
 
     came, first, last   times of arrival, first and last token [s]

@@ -1,7 +1,7 @@
 """Several engines behind a router, requests one by one: sessions, cached prefixes, adapters,
 replicas that are started and stopped as the load asks.
 
-Every replica is an `events.Engine`; the one that is furthest behind makes the next step, so that
+Every replica is an `events.EngineRun`; the one that is furthest behind makes the next step, so that
 what one does is known to the router when it sends the next request.
 """
 
@@ -16,14 +16,14 @@ import numpy as np
 
 from predictor.errors import InputError
 from predictor.records import dataclass
-from predictor.serving.events import Engine, Served, enforce_load
-from predictor.serving.prefixes import Prefixes, Tier
+from predictor.serving.events import EngineRun, Served, enforce_load
+from predictor.serving.prefixes import CacheTier, Prefixes
 from predictor.serving.tables import PassTable
 from predictor.serving.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetSettings:
     """What is around the engines.
 
     replicas   engines at the start; `most`: that there may be
@@ -43,7 +43,7 @@ class Fleet:
     router: str = "round-robin"
     think: float = 0.0
     prefixes: bool = False
-    tiers: tuple[Tier, ...] = ()
+    tiers: tuple[CacheTier, ...] = ()
     slots: int = 0
     adapter: float = 0.0
 
@@ -63,7 +63,7 @@ class FleetServed:
     seconds: float
 
 
-class Replica(Engine):
+class Replica(EngineRun):
     """One engine of a fleet.
 
     due      heap of requests whose prefix or adapter is being loaded: time, request
@@ -192,7 +192,9 @@ CHOICES: dict[str, Callable[[list[Replica], int, int], Replica]] = {
 class _Running:
     """A fleet at work: requests that are to come, and its replicas."""
 
-    def __init__(self, table: PassTable, work: Workload, around: Fleet, clients: int) -> None:
+    def __init__(
+        self, table: PassTable, work: Workload, around: FleetSettings, clients: int
+    ) -> None:
         self.table, self.work, self.around = table, work, around
         self.given, self.wanted = work.input_len.tolist(), work.output_len.tolist()
         self.came, self.first, self.last = ([0.0] * work.count for _ in range(3))
@@ -262,7 +264,9 @@ class _Running:
         self.most = max(self.most, len(self.replicas))
 
 
-def serve_fleet(table: PassTable, work: Workload, around: Fleet, clients: int = 0) -> FleetServed:
+def serve_fleet(
+    table: PassTable, work: Workload, around: FleetSettings, clients: int = 0
+) -> FleetServed:
     """Serve requests one by one with a fleet.
 
     table    of the passes of every replica

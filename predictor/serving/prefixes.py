@@ -17,7 +17,7 @@ from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class CacheTier:
     """Where caches lie beside the device: tokens that there is room for, and time of loading one
     [s]."""
 
@@ -33,8 +33,8 @@ class Prefixes:
 
     __slots__ = ("_levels", "_tiers", "_used", "asked", "held")
 
-    def __init__(self, tiers: Sequence[Tier] = ()) -> None:
-        self._tiers = [Tier(0.0, 0.0), *tiers]
+    def __init__(self, tiers: Sequence[CacheTier] = ()) -> None:
+        self._tiers = [CacheTier(0.0, 0.0), *tiers]
         self._levels: list[OrderedDict[object, float]] = [OrderedDict() for _ in self._tiers]
         self._used = [0.0] * len(self._tiers)
         self.asked = self.held = 0.0

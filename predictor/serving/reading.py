@@ -156,7 +156,7 @@ class Queue:
     behind: Array
     busy: Array
 
-    def at(self, rate: Numeric, workers: Numeric) -> Waiting:
+    def at(self, rate: Numeric, workers: Numeric) -> PromptWaits:
         """What prompts at a rate [1/s] meet before so many workers, in all."""
         count = np.asarray(workers, float)
         share = np.clip(np.asarray(rate) / (count * self.most), 1e-9, 1.0 - 1e-3)
@@ -165,11 +165,11 @@ class Queue:
         busy = np.interp(share, np.append(nodes, 1.0), np.append(self.busy, 1.0))
         waits = erlang(count, busy)
         wait = slack * share / (1.0 - share) / count * waits / np.maximum(busy, 1e-12)
-        return Waiting(wait, waits, np.broadcast_to(self.alone, wait.shape), behind, busy)
+        return PromptWaits(wait, waits, np.broadcast_to(self.alone, wait.shape), behind, busy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class PromptWaits:
     """What prompts meet: mean wait [s], share that waits, time of the pass that reads one which has
     not waited and one which has [s], share of the time in which workers read."""
 

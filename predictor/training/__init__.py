@@ -11,7 +11,7 @@ from predictor.training.doubts import others
 from predictor.training.explanation import Explanation, explain
 from predictor.training.faults import Case
 from predictor.training.faults import told as losses
-from predictor.training.fleet import Fleet, served
+from predictor.training.fleet import Reserve, served
 from predictor.training.frame import LAYERED, Frame, frame, is_apart
 from predictor.training.layer import (
     COLLECTIVE_CATEGORIES,
@@ -87,13 +87,13 @@ __all__ = [
     "Described",
     "Environment",
     "Explanation",
-    "Fleet",
     "Frame",
     "Goodput",
     "LayerParts",
     "LayerTimes",
     "Parts",
     "Pipeline",
+    "Reserve",
     "Share",
     "Step",
     "StepActivity",

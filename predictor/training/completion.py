@@ -47,7 +47,7 @@ from predictor.training.fitting import (
     most_at_once,
     recomputations,
 )
-from predictor.training.fleet import Fleet
+from predictor.training.fleet import Reserve
 from predictor.training.habits import (
     INTERLEAVED,
     WHOLE,
@@ -106,7 +106,7 @@ class TrainingRequest:
     price: float | None = None
     variation: Profile = SILENT
     faults: tuple[Fault, ...] = ()
-    fleet: Fleet | None = None
+    fleet: Reserve | None = None
     conditions: Conditions = field(default_factory=Conditions)
     seen: Seen | None = None
     regions: Regions | None = None

@@ -29,7 +29,7 @@ FEWER = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Reserve:
     """What a run has beside its plan.
 
     spares   nodes
@@ -49,7 +49,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Served:
+class RunOnFleet:
     """A run on a fleet.
 
     goodput    failures, preemptions and checkpoints, where enough nodes are there
@@ -96,7 +96,7 @@ def rates(found: TrainingPrediction, nodes: int) -> Array:
     return np.asarray(whole[np.minimum(there, dp).astype(int)])
 
 
-def served(found: TrainingPrediction, reliability: Reliability, fleet: Fleet) -> Served:
+def served(found: TrainingPrediction, reliability: Reliability, fleet: Reserve) -> RunOnFleet:
     """What a fleet makes of a run of a single plan: a node is away for its repair after a failure,
     a preempted instance until it is replaced."""
     plan = found.plan
@@ -117,4 +117,4 @@ def served(found: TrainingPrediction, reliability: Reliability, fleet: Fleet) ->
     if fleet.elastic:
         rate = rates(found, nodes)
         available = elastic(nodes, fleet.spares, p, rate) / float(rate[-1])
-    return Served(own, chance, available, needed_spares(nodes, p, SURE))
+    return RunOnFleet(own, chance, available, needed_spares(nodes, p, SURE))

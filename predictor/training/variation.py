@@ -31,7 +31,7 @@ from predictor.variation import (
     stalled,
     waiting,
 )
-from predictor.variation.montecarlo import Drawn, draw
+from predictor.variation.montecarlo import Lots, draw
 
 P95 = LEVELS[1]
 
@@ -77,7 +77,7 @@ class Variation:
         mean, spread = self.series.average(steps)
         return np.asarray(self.centre * mean), np.asarray(self.centre * spread)
 
-    def drawn(self, draws: int, seed: int = 0) -> Drawn:
+    def drawn(self, draws: int, seed: int = 0) -> Lots:
         """The same by drawing lots, of a single plan."""
         return draw(
             meeting=self.meeting,

@@ -11,7 +11,7 @@ import numpy as np
 from predictor import catalog
 from predictor.catalog import Filler
 from predictor.errors import InputError
-from predictor.training.fleet import Fleet
+from predictor.training.fleet import Reserve
 from predictor.training.reliability import Reliability
 from predictor.variation import NONE, faults, profile
 
@@ -35,14 +35,14 @@ def machines_of(values: Mapping[str, Any], tokens: float | None) -> dict[str, An
     }
 
 
-def _fleet(values: Mapping[str, Any], tokens: float | None) -> Fleet | None:
+def _fleet(values: Mapping[str, Any], tokens: float | None) -> Reserve | None:
     """Spares and preemption in seconds, where any is stated."""
     stated = [name for name in FLEET if name in values]
     if not stated:
         return None
     if tokens is None:
         raise InputError(f"{stated[0]} is of a whole run; give --tokens too")
-    return Fleet(
+    return Reserve(
         spares=int(values.get("spares", 0)),
         repair=3600.0 * values.get("repair_hours", 24.0),
         every=3600.0 * values.get("preempted_hours", np.inf),

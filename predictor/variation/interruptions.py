@@ -104,7 +104,7 @@ class Standby:
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class CheckpointTier:
     """A place for checkpoints.
 
     write     for which training waits [s]
@@ -128,7 +128,7 @@ class Tiers:
     intervals: tuple[float, ...]
 
 
-def tiers(places: tuple[Tier, ...], mtbf: float) -> Tiers:
+def tiers(places: tuple[CheckpointTier, ...], mtbf: float) -> Tiers:
     """Write to each place as often as is best.
 
     places   nearest first, each covering at least what those before it do

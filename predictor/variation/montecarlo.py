@@ -23,7 +23,7 @@ ALLOCATIONS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Lots:
     """What lots say.
 
     shift    mean share that waiting adds to a pipeline's time, and its standard error
@@ -57,7 +57,7 @@ def draw(
     share: float = 1.0,
     draws: int = 400,
     seed: int = 0,
-) -> Drawn:
+) -> Lots:
     """Draw steps of one plan.
 
     gpu, work   standard deviations, as `composition.waiting` takes them
@@ -96,7 +96,7 @@ def draw(
     length = of.stall_least * (1.0 - lots.random(again.shape)) ** (-1.0 / of.stall_index)
     again = again + np.where(paused, np.minimum(length, LONGEST), 0.0)
     ratio = again / np.median(again, axis=1, keepdims=True)
-    return Drawn(float(shift), float(error), tuple(float(v) for v in np.quantile(ratio, LEVELS)))
+    return Lots(float(shift), float(error), tuple(float(v) for v in np.quantile(ratio, LEVELS)))
 
 
 def _correlated(

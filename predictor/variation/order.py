@@ -16,8 +16,8 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 
-NODES = 96
-"""Of Gauss-Hermite quadrature; e_N is good to 1e-6 of a standard deviation from N = 1 to 1e6."""
+QUADRATURE = 96
+"""Nodes of Gauss and Hermite; e_N is good to 1e-6 of a standard deviation from N = 1 to 1e6."""
 
 _TOP = (
     0.0352624965998911,
@@ -118,7 +118,7 @@ def tail_of_maximum(y: Numeric, n: Numeric) -> Array:
 @lru_cache(maxsize=1)
 def _quadrature() -> tuple[Array, Array]:
     """Points and weights; found when first needed, since numpy takes a while over them."""
-    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    points, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
     return points, weights / math.sqrt(2.0 * math.pi)
 
 

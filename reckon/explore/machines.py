@@ -23,7 +23,7 @@ from predictor.catalog import (
     read_table,
 )
 from predictor.errors import InputError
-from predictor.hardware import Budget, Cluster, Derived
+from predictor.hardware import Budget, Cluster, DerivedMachine
 from predictor.records import dataclass
 from predictor.timing import energy_of
 from reckon.explore.grid import LINKS, NUMBERS
@@ -49,7 +49,7 @@ class Machines:
 
     rows: npt.NDArray[np.intp]
     cluster: Cluster
-    derived: Derived | None
+    derived: DerivedMachine | None
     cost: Cost | None
 
 

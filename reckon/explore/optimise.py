@@ -25,7 +25,7 @@ from predictor.catalog import (
     parse,
 )
 from predictor.errors import InputError, unknown
-from predictor.hardware import Budget, Derived
+from predictor.hardware import Budget, DerivedMachine
 from predictor.models import Model
 from predictor.records import dataclass
 from predictor.search import Limits, search_train
@@ -53,7 +53,7 @@ class Optimum:
     values: dict[str, float]
     score: float
     before: float
-    machine: Derived
+    machine: DerivedMachine
     plan: Any
     tried: int
 
@@ -78,11 +78,11 @@ class Judge:
         """The grid's technology with some fields chosen."""
         return budget({**(self.grid.spec.technology or {}), **chosen}, self.known)
 
-    def made(self, budgets: Sequence[Budget]) -> Derived:
+    def made(self, budgets: Sequence[Budget]) -> DerivedMachine:
         """Machines of budgets as one; those that cannot be are marked."""
         return machine(stack(budgets), self.known, strict=False)
 
-    def plan(self, made: Derived) -> Any:
+    def plan(self, made: DerivedMachine) -> Any:
         """The plan that a machine is judged by."""
         spec, run = self.grid.spec, self.calibration.run
         if not self.training:
@@ -95,7 +95,7 @@ class Judge:
         form = parse(TrainingPlanSpec, spec.plan, "plan")
         return complete_training(form, run, model=self.model, cluster=made.cluster).plan
 
-    def scores(self, made: Derived, plan: Any) -> Array:
+    def scores(self, made: DerivedMachine, plan: Any) -> Array:
         """Tokens per second, dollar or joule; zero where the machine or the plan cannot be."""
         if self.training:
             columns = train_columns(self.model, made.cluster, plan, self.calibration)

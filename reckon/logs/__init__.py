@@ -9,7 +9,7 @@ from reckon.logs.benches import Bench
 from reckon.logs.lines import FORMS, Follower
 from reckon.logs.reading import FORMATS, read_log
 from reckon.logs.rows import rows_of
-from reckon.logs.steps import Figures, Log, Step, figures
+from reckon.logs.steps import Figures, Log, LoggedStep, figures
 
 __all__ = [
     "FORMATS",
@@ -18,7 +18,7 @@ __all__ = [
     "Figures",
     "Follower",
     "Log",
-    "Step",
+    "LoggedStep",
     "figures",
     "read_log",
     "rows_of",

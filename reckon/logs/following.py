@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from predictor.records import dataclass
-from reckon.logs.steps import Step, warm
+from reckon.logs.steps import LoggedStep, warm
 
 RECENT = 10
 """Steps of which the median is what the job does now."""
@@ -112,7 +112,7 @@ class Expected:
     gpus: float = math.nan
     batch: float = math.nan
 
-    def seconds(self, step: Step) -> float:
+    def seconds(self, step: LoggedStep) -> float:
         """Time of a step that a log tells, NaN where it tells none."""
         told = step.get("seconds")
         if told > 0:
@@ -144,7 +144,7 @@ class Watched:
         """The file was cut off or made anew: what was seen stays."""
         return [self._event(why, f"the log was {why}; read on from its beginning")]
 
-    def feed(self, step: Step, now: float) -> list[dict[str, Any]]:
+    def feed(self, step: LoggedStep, now: float) -> list[dict[str, Any]]:
         """What a step changes.
 
         now   when it was seen [s]

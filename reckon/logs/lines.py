@@ -19,7 +19,7 @@ from typing import Any
 
 from predictor.records import dataclass
 from reckon.logs.dumps import Dump
-from reckon.logs.steps import Collected, Log, Step
+from reckon.logs.steps import Collected, Log, LoggedStep
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d+)?)")
@@ -176,7 +176,7 @@ class _State:
     broken: int = 0
     stated: dict[str, Any] = field(default_factory=dict)
 
-    def read(self, line: str) -> Step | None:
+    def read(self, line: str) -> LoggedStep | None:
         """The step that a line tells, or one more quantity of the step before."""
         found = self.number.search(line) if self.form.number else None
         if found is not None:
@@ -199,7 +199,7 @@ class _State:
             self.broken += found is not None and self.form.name != "llm-foundry"
             return None
         stamp = stamp_of(line)
-        step = Step(self.current, values if stamp is None else {**values, "stamp": stamp})
+        step = LoggedStep(self.current, values if stamp is None else {**values, "stamp": stamp})
         self.seen.add(step)
         return step
 
@@ -207,7 +207,7 @@ class _State:
 MLLOG_FIELDS = {"global_batch_size": "global_batch", "max_sequence_length": "seq_len"}
 
 
-def _read_mllog(state: _State, line: str) -> Step | None:
+def _read_mllog(state: _State, line: str) -> LoggedStep | None:
     """A line of MLPerf's log: settings, throughputs, losses with the samples so far."""
     try:
         event: Mapping[str, Any] = json.loads(line.partition(":::MLLOG")[2])
@@ -232,7 +232,7 @@ def _read_mllog(state: _State, line: str) -> Step | None:
     if not values:
         return None
     state.current += 1
-    step = Step(state.current, {**values, "stamp": stamp})
+    step = LoggedStep(state.current, {**values, "stamp": stamp})
     state.seen.add(step)
     return step
 
@@ -249,7 +249,7 @@ class Follower:
         self.dump = Dump()
         self._told = 0
 
-    def feed(self, line: str) -> Step | None:
+    def feed(self, line: str) -> LoggedStep | None:
         """The step that a line tells; None for others, and for those of a form that stands
         behind one that was seen."""
         if len(line) > LONGEST:
@@ -308,11 +308,11 @@ def _state(form: Form) -> _State:
     return _State(form, re.compile(form.number or r"(?!)"), patterns)
 
 
-def timed(steps: tuple[Step, ...], stated: dict[str, Any]) -> tuple[Step, ...]:
+def timed(steps: tuple[LoggedStep, ...], stated: dict[str, Any]) -> tuple[LoggedStep, ...]:
     """Steps with what follows from two that are told: sequences of a step and of one another,
     the time of one from rates, or from samples and stamps."""
-    found: list[Step] = []
-    before: Step | None = None
+    found: list[LoggedStep] = []
+    before: LoggedStep | None = None
     for step in steps:
         values = dict(step.values)
         if "batches_per_s" in values and "samples_per_s" in values and values["batches_per_s"]:
@@ -321,13 +321,13 @@ def timed(steps: tuple[Step, ...], stated: dict[str, Any]) -> tuple[Step, ...]:
         batch = values.get("global_batch", stated.get("global_batch"))
         if "seconds" not in values and batch and values.get("samples_per_s"):
             values["seconds"] = float(batch) / values["samples_per_s"]
-        found.append(Step(step.number, values))
+        found.append(LoggedStep(step.number, values))
         before = step
     return tuple(found)
 
 
 def _between(
-    before: Step | None, step: Step, stated: dict[str, Any]
+    before: LoggedStep | None, step: LoggedStep, stated: dict[str, Any]
 ) -> Iterator[tuple[str, float]]:
     """Quantities that follow from how far two steps lie apart."""
     if before is None:

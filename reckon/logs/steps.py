@@ -27,7 +27,7 @@ STALL = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoggedStep:
     """A step of a log: its number, and of `QUANTITIES` those that are told."""
 
     number: int
@@ -54,7 +54,7 @@ class Log:
 
     form: str
     framework: str
-    steps: tuple[Step, ...]
+    steps: tuple[LoggedStep, ...]
     stated: Mapping[str, Any]
     launch: tuple[str, str] = ("", "")
     broken: int = 0
@@ -85,7 +85,7 @@ def warm(count: int) -> int:
     return min(max(WARM_STEPS, int(WARM_SHARE * count)), max(count - 2, 0))
 
 
-def series(steps: Sequence[Step], name: str) -> np.ndarray:
+def series(steps: Sequence[LoggedStep], name: str) -> np.ndarray:
     """A quantity of the steps that tell it and count, (n,)."""
     told = [value for step in steps if math.isfinite(value := step.get(name)) and value > 0]
     return np.array(told[warm(len(told)) :], float)
@@ -112,14 +112,14 @@ def figures(values: Sequence[float] | np.ndarray, inverse: bool = False) -> Figu
 class Collected:
     """Steps as they come: a step that is told again is told last."""
 
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, LoggedStep] = field(default_factory=dict)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: LoggedStep) -> None:
         """One more."""
         known = self.steps.get(step.number)
         values = {**known.values, **step.values} if known else step.values
-        self.steps[step.number] = Step(step.number, values)
+        self.steps[step.number] = LoggedStep(step.number, values)
 
-    def ordered(self) -> tuple[Step, ...]:
+    def ordered(self) -> tuple[LoggedStep, ...]:
         """All, by their numbers."""
         return tuple(self.steps[number] for number in sorted(self.steps))

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from predictor.errors import InputError
 from reckon.logs.lines import timed
-from reckon.logs.steps import Collected, Log, Step
+from reckon.logs.steps import Collected, Log, LoggedStep
 
 TAGS: dict[str, tuple[str, str]] = {
     "iteration-time": ("seconds", "megatron-lm"),
@@ -86,7 +86,7 @@ class _Gathered:
         if means is None or not math.isfinite(value):
             return False
         values = {means[0]: value * means[1]}
-        self.steps.add(Step(number, values if stamp is None else {**values, "stamp": stamp}))
+        self.steps.add(LoggedStep(number, values if stamp is None else {**values, "stamp": stamp}))
         if means[2]:
             self.frameworks[means[2]] = self.frameworks.get(means[2], 0) + 1
         return True
@@ -259,11 +259,11 @@ def read_trainer_state(path: Path, content: dict[str, Any]) -> Log:
             broken += 1
             continue
         if "loss" in entry:
-            seen.add(Step(entry["step"], {"loss": float(entry["loss"])}))
+            seen.add(LoggedStep(entry["step"], {"loss": float(entry["loss"])}))
         samples, runtime = entry.get("train_samples_per_second"), entry.get("train_runtime")
         if runtime and entry["step"]:
             # Rates are rounded to three digits behind the point; a time of minutes is exact.
-            seen.add(Step(entry["step"], {"seconds": float(runtime) / entry["step"]}))
+            seen.add(LoggedStep(entry["step"], {"seconds": float(runtime) / entry["step"]}))
             notes.append("the mean over the whole run, its first steps included")
             if samples:
                 stated["global_batch"] = round(float(samples) * float(runtime) / entry["step"])

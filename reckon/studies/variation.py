@@ -17,7 +17,7 @@ from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.timing import Calibration
 from predictor.training import (
     Case,
-    Fleet,
+    Reserve,
     TrainingPrediction,
     TrainingRequest,
     complete_training,
@@ -110,7 +110,7 @@ def _fleets(
         found = predict(request.model, request.cluster, request.plan, calibration)
         for spares in parameters["spares"]:
             for shrinks in (False, True):
-                fleet = Fleet(spares=spares, elastic=shrinks)
+                fleet = Reserve(spares=spares, elastic=shrinks)
                 own = served(found, request.reliability, fleet).to_dict()
                 share = own["effective_share"]
                 rows.append(

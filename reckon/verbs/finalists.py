@@ -15,7 +15,7 @@ import numpy as np
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.records import dataclass
-from predictor.search import Engine, engine_brief
+from predictor.search import EngineOffer, engine_brief
 from predictor.serving import Promise, one_by_one
 from predictor.timing import Calibration
 from reckon.verbs.frugal_fleets import Spent, as_limited
@@ -44,7 +44,7 @@ class Fleet:
     spent     power and energy; None where that was not asked for
     """
 
-    engine: Engine
+    engine: EngineOffer
     count: int
     gpus: int
     hours: float

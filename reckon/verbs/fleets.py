@@ -26,7 +26,7 @@ from predictor.hardware import Cluster
 from predictor.models import Model
 from predictor.search import (
     FIELDS,
-    Engine,
+    EngineOffer,
     Within,
     accelerators,
     engine_brief,
@@ -41,7 +41,7 @@ from reckon.verbs.finalists import REQUESTS, Fleet, offered, trial
 from reckon.verbs.frugal import Thrift, thrift_of
 from reckon.verbs.frugal_fleets import powered_engines, spent
 from reckon.verbs.loads import Load, load_of, prices
-from reckon.verbs.offers import OBJECTIVES, SAVING, Contrast, InferenceSearch
+from reckon.verbs.offers import OBJECTIVES, SAVING, InferenceSearch, OtherKind
 from reckon.verbs.plans import CLUSTER
 from reckon.verbs.training import DEFAULT_CALIBRATION, Ref
 
@@ -175,7 +175,7 @@ def _powered_fleet(
     spare: int,
     table: dict[str, float] | None,
     price: float | None,
-    engine: Engine,
+    engine: EngineOffer,
     more: int = 0,
 ) -> Fleet:
     """The fleet of an engine, and what it draws."""
@@ -183,7 +183,7 @@ def _powered_fleet(
     return replace(whole, spent=spent(engine, whole.count, wanted, price))
 
 
-def _contrast(model: Model, fleets: Sequence[Fleet], known: Calibration) -> Contrast | None:
+def _contrast(model: Model, fleets: Sequence[Fleet], known: Calibration) -> OtherKind | None:
     """The best fleet that reads prompts otherwise than the first one, together or apart."""
     best = fleets[0]
     other = next((f for f in fleets if f.engine.apart != best.engine.apart), None)
@@ -191,7 +191,7 @@ def _contrast(model: Model, fleets: Sequence[Fleet], known: Calibration) -> Cont
         return None
     own = other.engine if best.engine.apart else best.engine
     delay = interruption(model, own, known)
-    return Contrast(other, delay, delay / own.tpot)
+    return OtherKind(other, delay, delay / own.tpot)
 
 
 def _goal(objective: str | None, table: dict[str, float] | None, thrift: Thrift) -> str:
@@ -239,7 +239,7 @@ def _rank(goal: str) -> Callable[[Fleet], tuple[float, ...]]:
 
 
 def _fleet(
-    engine: Engine, wanted: Load, headroom: float, spare: int, table: dict[str, float] | None
+    engine: EngineOffer, wanted: Load, headroom: float, spare: int, table: dict[str, float] | None
 ) -> Fleet:
     counts = replicas(engine, wanted.rates, headroom, spare)
     most = int(max(counts.max(), 1))

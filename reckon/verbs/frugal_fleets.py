@@ -21,7 +21,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.power import KWH, Conditions
 from predictor.records import dataclass
-from predictor.search import Engine
+from predictor.search import EngineOffer
 from predictor.serving import Promise, capacity
 from predictor.timing import Calibration, EngineParameters
 from reckon.verbs.loads import Load
@@ -32,21 +32,21 @@ SAME = 1e-6
 
 def powered_engines(
     model: Model,
-    engines: Sequence[Engine],
+    engines: Sequence[EngineOffer],
     promise: Promise,
     calibration: Calibration,
     limits: Sequence[float | None] = (None,),
-) -> list[Engine]:
+) -> list[EngineOffer]:
     """Engines under limits of power, with what they draw: those that keep the promise under them.
 
     Raises InputError where the power of an accelerator is not known, and for a limit that none of
     the accelerators takes.
     """
-    groups: dict[Any, list[Engine]] = {}
+    groups: dict[Any, list[EngineOffer]] = {}
     for engine in engines:
         if not engine.apart:
             groups.setdefault((id(engine.cluster), kind(engine.plan)), []).append(engine)
-    found: list[Engine] = []
+    found: list[EngineOffer] = []
     refused: dict[float, InputError] = {}
     held: set[float] = set()
     for own in groups.values():
@@ -68,12 +68,12 @@ def powered_engines(
 
 def _under(
     model: Model,
-    engines: list[Engine],
+    engines: list[EngineOffer],
     plans: ServingPlan,
     promise: Promise,
     calibration: Calibration,
     limit: float | None,
-) -> list[Engine]:
+) -> list[EngineOffer]:
     """Engines of one cluster and kind under one limit."""
     cluster = engines[0].cluster
     told = capacity(model, cluster, plans, calibration, promise, Conditions(limit=limit))
@@ -103,7 +103,7 @@ def _under(
     ]
 
 
-def watts_at(engine: Engine, rates: Array) -> Array | None:
+def watts_at(engine: EngineOffer, rates: Array) -> Array | None:
     """Mean power of an accelerator of an engine at rates of requests [W]; None where unknown.
 
     Below the load at which one request runs at a time it waits awake for the rest.
@@ -129,7 +129,7 @@ class Spent:
     money: float | None
 
 
-def spent(engine: Engine, count: int, load: Load, price: float | None) -> Spent | None:
+def spent(engine: EngineOffer, count: int, load: Load, price: float | None) -> Spent | None:
     """What `count` engines take for a load, each its share of it; None where unknown.
 
     price   of a kWh
@@ -152,11 +152,11 @@ class Point:
 
     tpot: float
     energy: float
-    engine: Engine
+    engine: EngineOffer
     rate: float
 
 
-def energy_front(engines: Sequence[Engine], output_len: float) -> list[Point]:
+def energy_front(engines: Sequence[EngineOffer], output_len: float) -> list[Point]:
     """Pareto front of time per token and energy per token over engines, limits and loads, fastest
     first."""
     points = []
@@ -175,7 +175,7 @@ def energy_front(engines: Sequence[Engine], output_len: float) -> list[Point]:
     return kept
 
 
-def as_limited(engine: Engine, rate: float, calibration: Calibration) -> Calibration:
+def as_limited(engine: EngineOffer, rate: float, calibration: Calibration) -> Calibration:
     """The calibration with passes as much longer as the engine's limit makes them at a rate: by
     it requests are served one by one."""
     if engine.limit is None or engine.drawn is None:

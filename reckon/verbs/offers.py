@@ -16,7 +16,7 @@ from predictor.models import Model
 from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS
 from predictor.records import dataclass
 from predictor.search import (
-    Engine,
+    EngineOffer,
     Engines,
     curve,
     engine_brief,
@@ -43,7 +43,7 @@ SHOWN = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contrast:
+class OtherKind:
     """The best fleet of the other kind: prompts read apart, or by the engines that decode.
 
     delay   time by which prompts lengthen each token of the one of the two that reads its own, at
@@ -78,7 +78,7 @@ class InferenceSearch:
     found: Engines
     fleets: list[Fleet]
     trials: list[Trial]
-    contrast: Contrast | None = None
+    contrast: OtherKind | None = None
     thrift: Thrift = field(default_factory=Thrift)
 
     @property
@@ -112,7 +112,7 @@ class InferenceSearch:
         return next(trial for trial in self.trials if trial.fleet is self.fleets[0])
 
     @property
-    def front(self) -> list[tuple[float, float, Engine]]:
+    def front(self) -> list[tuple[float, float, EngineOffer]]:
         """Pareto front of the engines that keep the promise: output tokens per second and
         accelerator, time per token [s], engine."""
         points = curve(self.found.engines, self.output_len)
@@ -267,7 +267,7 @@ def reads(cluster: Cluster) -> dict[str, str]:
     return {} if cluster.prefill is None else {"prefill_system": cluster.prefill.name}
 
 
-def plan_mapping(engine: Engine) -> dict[str, Any]:
+def plan_mapping(engine: EngineOffer) -> dict[str, Any]:
     """The engine's plan as a mapping of `ServingPlan` fields; its batch is what runs at a time at
     the most that it carries."""
     found: dict[str, Any] = {}

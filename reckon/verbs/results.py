@@ -19,8 +19,8 @@ from predictor.training import (
     Case,
     Dealt,
     Explanation,
-    Fleet,
     Goodput,
+    Reserve,
     TrainingPrediction,
     TrainingRequest,
     Variation,
@@ -296,7 +296,7 @@ class Prediction:
             **({} if self.request.fleet is None else {"fleet": self._fleet(self.request.fleet)}),
         }
 
-    def _fleet(self, fleet: Fleet) -> dict[str, Any]:
+    def _fleet(self, fleet: Reserve) -> dict[str, Any]:
         """What spares, preemption and shrinking make of the run, as JSON writes it."""
         request, batch = self.request, self.batch
         if self.index is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from predictor.serving import Fleet, Mixture, Served
+from predictor.serving import FleetSettings, Mixture, Served
 from predictor.units import GB, GIB
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import ServingSweep
@@ -47,7 +47,7 @@ def _load(result: ServingResult) -> str:
     plan, replicas = result.request.plan, result.request.around.fleet.replicas
     many = float(plan.batch)
     if replicas > 1:
-        own = replace(result.request, around=replace(result.request.around, fleet=Fleet()))
+        own = replace(result.request, around=replace(result.request.around, fleet=FleetSettings()))
         return f"{_load(replace(result, request=own))} to {replicas} replicas, one of which:"
     if result.request.rate is not None:
         return f"{result.request.rate:g} requests/s"

@@ -14,7 +14,7 @@ from calibration.kernels.models import fit_kernels
 from calibration.runs.fit import default_run
 from predictor.catalog.artifacts import files_read, load
 from predictor.errors import InputError
-from predictor.hardware.links import Curve, LinkModel
+from predictor.hardware.links import LinkCurve, LinkModel
 from predictor.timing import Kin
 from predictor.timing.calibration import Calibration, Throttle
 from tests.calibration.conftest import gemm_table
@@ -43,7 +43,7 @@ def calibration() -> Calibration:
                 clock=1.8e9,
                 sharing=0.3,
                 latency_sigma=0.2,
-                curves=(Curve(2.0, (-9.0, -8.0), (0.1, -0.1)),),
+                curves=(LinkCurve(2.0, (-9.0, -8.0), (0.1, -0.1)),),
             )
         },
         throttles={"hopper": Throttle(0.5, 0.3, 2e-3, 7e-13)},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from calibration.network.fit import bounded, fit_links
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
-from predictor.hardware.links import Curve, LinkModel
+from predictor.hardware.links import LinkCurve, LinkModel
 from predictor.hardware.systems import Cluster, Tier
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
@@ -79,7 +79,7 @@ def test_no_curve_makes_a_larger_message_faster(
     curves = []
     for members, factors in ((2.0, two), (8.0, eight)):
         x = np.linspace(np.log(1e-6), np.log(1e-2), len(factors))
-        curves.append(Curve(members, tuple(x), bounded(x, np.array(factors))))
+        curves.append(LinkCurve(members, tuple(x), bounded(x, np.array(factors))))
     model = LinkModel(
         op="allreduce", link="nvlink4", base=8e-6, hop=1e-6, root=1e-3, log2_sizes=(1.0, 3.0),
         efficiencies=(0.7, 0.8), sigma=0.1, points=9,

@@ -36,7 +36,7 @@ B200 = {
 CHIPS = [("A100-SXM4-80GB", A100), ("H100-SXM5-80GB", H100), ("B200-SXM-180GB", B200)]
 
 
-def machine(**keys: object) -> budgets.Derived:
+def machine(**keys: object) -> budgets.DerivedMachine:
     return tech.machine(tech.budget({**H100, **keys}))
 
 

@@ -14,9 +14,9 @@ from predictor.errors import InputError
 from predictor.power import (
     Activity,
     Chassis,
-    Curve,
     NodeConstants,
     Phase,
+    VoltageCurve,
     demand,
     die_gap,
     energy,
@@ -42,14 +42,14 @@ def products(flops: float = 6e14) -> Activity:
 
 @given(clock=st.floats(0.3, 1.0), core=shares)
 def test_a_slower_clock_never_speeds_work_up_and_draws_no_more(clock: float, core: float) -> None:
-    curve = Curve(0.8, 0.8)
+    curve = VoltageCurve(0.8, 0.8)
     whole = power_at(1.0, 100.0, 400.0, 100.0, core, curve)
     assert stretch(clock, core) >= 1.0
     assert power_at(clock, 100.0, 400.0, 100.0, core, curve) <= whole + 1e-9
 
 
 def test_below_the_knee_energy_of_an_event_is_flat() -> None:
-    curve = Curve(slope=1.0, floor=0.8)
+    curve = VoltageCurve(slope=1.0, floor=0.8)
     assert switching(0.8, curve) == pytest.approx(0.64)
     assert switching(0.5, curve) == pytest.approx(0.64)
     assert switching(0.9, curve) == pytest.approx(0.81)
@@ -57,7 +57,7 @@ def test_below_the_knee_energy_of_an_event_is_flat() -> None:
 
 @given(limit=st.floats(250.0, 599.0), core=shares)
 def test_work_settles_at_its_limit(limit: float, core: float) -> None:
-    curve = Curve(0.8, 0.8)
+    curve = VoltageCurve(0.8, 0.8)
     clock = settled(limit, 100.0, 400.0, 100.0, core, curve)
     power = power_at(clock, 100.0, 400.0, 100.0, core, curve)
     assert power <= limit * 1.001 or clock == pytest.approx(0.3)
@@ -66,7 +66,7 @@ def test_work_settles_at_its_limit(limit: float, core: float) -> None:
 
 
 def test_what_lies_below_its_limit_keeps_its_clock() -> None:
-    assert settled(700.0, 100.0, 400.0, 100.0, 1.0, Curve()) == 1.0
+    assert settled(700.0, 100.0, 400.0, 100.0, 1.0, VoltageCurve()) == 1.0
 
 
 def test_streaming_loses_no_time_to_a_clock_that_products_follow() -> None:

@@ -11,7 +11,7 @@ from predictor import catalog
 from predictor.models.model import Model
 from predictor.plans.rules import Rule
 from predictor.plans.training import TrainingPlan
-from predictor.search.axes import AXES, Setting, gpu_counts
+from predictor.search.axes import AXES, SearchBasis, gpu_counts
 from predictor.search.conflict import Conflict
 
 SMALL = Model(
@@ -26,8 +26,8 @@ DGX = catalog.system("dgx-h100")
 TRIED = {axis.field: axis.values for axis in AXES}
 
 
-def at(model: Model) -> Setting:
-    return Setting(model, DGX, {}, TrainingPlan(1.0, 1.0, 1.0, 1.0, 1.0, 4096.0))
+def at(model: Model) -> SearchBasis:
+    return SearchBasis(model, DGX, {}, TrainingPlan(1.0, 1.0, 1.0, 1.0, 1.0, 4096.0))
 
 
 def dividing(number: int) -> list[float]:

@@ -13,8 +13,8 @@ from predictor.errors import InputError
 from predictor.plans import ServingPlan
 from predictor.serving.clients import arrivals, spread_lengths
 from predictor.serving.events import Served, serve
-from predictor.serving.fleet import CHOICES, Fleet, serve_fleet
-from predictor.serving.prefixes import Prefixes, Tier
+from predictor.serving.fleet import CHOICES, FleetSettings, serve_fleet
+from predictor.serving.prefixes import CacheTier, Prefixes
 from predictor.serving.tables import PassTable
 from predictor.serving.workload import of_trace, sessions, with_adapters
 from predictor.timing import EngineParameters
@@ -44,11 +44,11 @@ def test_a_fleet_of_one_is_one_engine():
     given, made = spread_lengths(100.0, 60, 0.5, 1), spread_lengths(20.0, 60, 0.5, 2)
     came = arrivals(0.4, 60, seed=3)
     alone = serve(table(), given, made, came)
-    found = serve_fleet(table(), sessions(given, made, came), Fleet()).served
+    found = serve_fleet(table(), sessions(given, made, came), FleetSettings()).served
     for name in ("arrival", "first", "last"):
         assert getattr(found, name) == pytest.approx(getattr(alone, name))
     closed = serve(table(), given, made, clients=4)
-    again = serve_fleet(table(), sessions(given, made, None), Fleet(), clients=4).served
+    again = serve_fleet(table(), sessions(given, made, None), FleetSettings(), clients=4).served
     assert sorted(again.last) == pytest.approx(sorted(closed.last))
 
 
@@ -138,8 +138,8 @@ def test_a_cached_prefix_is_not_read_again():
     """Turns of 100 tokens and 10 of answer, a second between them: the second prompt has 210, of
     which 110 are known; only 100 are read."""
     work = sessions(*ones(2, 100.0, 10.0), np.zeros(1), turns=2)
-    cold = serve_fleet(table(), work, Fleet(think=1.0))
-    warm = serve_fleet(table(), work, Fleet(think=1.0, prefixes=True))
+    cold = serve_fleet(table(), work, FleetSettings(think=1.0))
+    warm = serve_fleet(table(), work, FleetSettings(think=1.0, prefixes=True))
     assert cold.served.ttft.tolist() == pytest.approx([1.0, 2.1])
     assert warm.served.ttft.tolist() == pytest.approx([1.0, 1.0])
     assert warm.cached == pytest.approx(110 / 310)
@@ -151,15 +151,15 @@ def test_what_the_device_drops_is_loaded_from_below():
     """Room for 220 tokens on the device: the second session takes the place of the first's prompt,
     whose 100 tokens come back from the host at 1 ms each, or are read again without it."""
     work = sessions(*ones(4, 100.0, 10.0), np.array([0.0, 20.0]), turns=2)
-    fleet = Fleet(think=30.0, prefixes=True)
+    fleet = FleetSettings(think=30.0, prefixes=True)
     lost = serve_fleet(table(pool=220.0), work, fleet).served.ttft
-    kept = serve_fleet(table(pool=220.0), work, replace(fleet, tiers=(Tier(1e6, 1e-3),)))
+    kept = serve_fleet(table(pool=220.0), work, replace(fleet, tiers=(CacheTier(1e6, 1e-3),)))
     assert lost[1] == pytest.approx(2.1)
     assert kept.served.ttft[1] == pytest.approx(0.1 + 1.0)
 
 
 def test_pieces_go_down_oldest_first_and_come_back():
-    store = Prefixes((Tier(100.0, 0.5), Tier(100.0, 2.0)))
+    store = Prefixes((CacheTier(100.0, 0.5), CacheTier(100.0, 2.0)))
     store.put([("a", 100.0), ("b", 100.0), ("c", 100.0)])
     store.settle(100.0)
     assert store.take([("c", 100.0)], 1000.0) == (100.0, 0.0)
@@ -175,7 +175,7 @@ def test_blocks_of_a_trace_are_shared():
     pieces = (((1, 512.0), (2, 512.0)), ((1, 512.0), (3, 512.0)))
     trace = Trace(np.array([0.0, 50.0]), np.array([1024.0, 1024.0]), np.array([2.0, 2.0]), pieces)
     found = serve_fleet(
-        table(plan=replace(PLAN, chunk=2000.0)), of_trace(trace), Fleet(prefixes=True)
+        table(plan=replace(PLAN, chunk=2000.0)), of_trace(trace), FleetSettings(prefixes=True)
     )
     assert found.served.ttft.tolist() == pytest.approx([10.24, 5.12])
     assert found.cached == pytest.approx(0.25)
@@ -185,8 +185,10 @@ def test_blocks_of_a_trace_are_shared():
 def test_twice_the_replicas_serve_twice_the_load_as_one_does_once(router):
     given, made = spread_lengths(100.0, 400, 0.1, 1), spread_lengths(20.0, 400, 0.1, 2)
     came = arrivals(0.5, 400, 1.0, 4)
-    one = serve_fleet(table(), sessions(given, made, came), Fleet()).served
-    two = serve_fleet(table(), sessions(given, made, came / 2), Fleet(replicas=2, router=router))
+    one = serve_fleet(table(), sessions(given, made, came), FleetSettings()).served
+    two = serve_fleet(
+        table(), sessions(given, made, came / 2), FleetSettings(replicas=2, router=router)
+    )
     assert two.replicas == 2
     assert two.served.tpot.mean() == pytest.approx(one.tpot.mean(), rel=0.1)
     assert len(two.served.last) == 400
@@ -201,7 +203,9 @@ def test_a_router_that_looks_sends_to_the_idle():
     plan = replace(PLAN, max_batch=1.0, batch=1.0)
     narrow = replace(table(plan=plan), running=[1.0], decode=[[1.0, 1.0]], slack=[0.0])
     waits = {
-        router: serve_fleet(narrow, work, Fleet(replicas=4, router=router)).served.ttft.mean()
+        router: serve_fleet(
+            narrow, work, FleetSettings(replicas=4, router=router)
+        ).served.ttft.mean()
         for router in ("round-robin", "least-loaded")
     }
     assert waits["least-loaded"] < 0.8 * waits["round-robin"]
@@ -209,7 +213,7 @@ def test_a_router_that_looks_sends_to_the_idle():
 
 def test_prefixes_attract_the_turns_of_a_session():
     work = sessions(*ones(40, 100.0, 10.0), np.arange(10) * 5.0, turns=4)
-    fleet = Fleet(replicas=3, think=2.0, prefixes=True)
+    fleet = FleetSettings(replicas=3, think=2.0, prefixes=True)
     spread = serve_fleet(table(), work, fleet)
     kept = serve_fleet(table(), work, replace(fleet, router="prefix"))
     assert kept.cached > spread.cached
@@ -221,7 +225,7 @@ def test_replicas_are_started_when_needed_and_stopped_again():
     """Ten requests at once for a replica of four: three are wanted, ready 5 s later. Long after,
     one is enough."""
     came = np.concatenate([np.zeros(10), [200.0]])
-    fleet = Fleet(most=4, target=4.0, cold=5.0)
+    fleet = FleetSettings(most=4, target=4.0, cold=5.0)
     found = serve_fleet(table(), sessions(*ones(11), came), fleet)
     assert found.replicas == 3
     fixed = serve_fleet(table(), sessions(*ones(11), came), replace(fleet, target=np.inf))
@@ -233,9 +237,9 @@ def test_replicas_are_started_when_needed_and_stopped_again():
 def test_adapters_that_are_not_there_are_loaded_and_few_fit_a_batch():
     given, made = ones(4)
     work = replace(sessions(given, made, np.zeros(4)), adapter=[0, 1, 0, 1])
-    free = serve_fleet(table(), work, Fleet(adapter=0.5)).served
+    free = serve_fleet(table(), work, FleetSettings(adapter=0.5)).served
     assert free.ttft.min() == pytest.approx(0.5 + 4.0)
-    tight = serve_fleet(table(), work, Fleet(slots=1)).served
+    tight = serve_fleet(table(), work, FleetSettings(slots=1)).served
     # One adapter at a time: the second request waits until the first, alone, has ended.
     assert tight.first[0] == pytest.approx(1.0)
     assert tight.first[1] >= tight.last[0]

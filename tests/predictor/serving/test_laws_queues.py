@@ -15,7 +15,7 @@ from predictor.serving.capacities import (
     poisson_quantile,
     waiting_quantile,
 )
-from predictor.serving.reading import ReadTable, Waiting, queue
+from predictor.serving.reading import PromptWaits, ReadTable, queue
 from tests.predictor.serving.test_laws_serving import served
 
 
@@ -44,7 +44,7 @@ def test_waits_are_exponential_beyond_those_who_do_not_wait() -> None:
     promise = Promise()
     assert (promise.ttft, promise.tpot) == (math.inf, math.inf)
     assert promise.ttft_share == promise.tpot_share == 0.9
-    met = Waiting(*(np.array(v) for v in (0.5, 0.25, 2.0, 4.0, 0.3)))
+    met = PromptWaits(*(np.array(v) for v in (0.5, 0.25, 2.0, 4.0, 0.3)))
     assert float(met.read) == pytest.approx(0.75 * 2 + 0.25 * 4)
     # Of the quarter that waits 2 s and reads 2 s longer, two fifths are among the slowest tenth.
     assert float(met.quantile(0.9)) == pytest.approx(2 + 4 * math.log(2.5))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.hardware.links import Curve, LinkModel, default_link
+from predictor.hardware.links import LinkCurve, LinkModel, default_link
 from predictor.hardware.systems import Cluster, Tier
 from predictor.timing.calibration import (
     Calibration,
@@ -36,8 +36,8 @@ def test_traffic_of_a_link_by_hand() -> None:
 
 
 def test_measured_curves_between_members_and_sizes() -> None:
-    low = Curve(2.0, (math.log(1e-5), math.log(1e-3)), (math.log(2.0), math.log(1.0)))
-    high = Curve(8.0, (math.log(1e-5), math.log(1e-3)), (math.log(8.0), math.log(1.0)))
+    low = LinkCurve(2.0, (math.log(1e-5), math.log(1e-3)), (math.log(2.0), math.log(1.0)))
+    high = LinkCurve(8.0, (math.log(1e-5), math.log(1e-3)), (math.log(8.0), math.log(1.0)))
     both = replace(LINK, curves=(low, high))
     for members, ideal_time, expected in (
         (2.0, 1e-5, 2.0), (2.0, 1e-7, 2.0), (8.0, 1e-5, 8.0), (64.0, 1e-5, 8.0), (1.0, 1e-5, 2.0),
@@ -47,7 +47,7 @@ def test_measured_curves_between_members_and_sizes() -> None:
     assert replace(LINK, clock=1.5e9).pace(1e9) == pytest.approx(1.5)
     assert LINK.pace(1e9) == 1.0
     # With a third, of thirty-two members: flat at eight, and eight for sixteen between them.
-    top = Curve(32.0, (math.log(1e-5), math.log(1e-3)), (math.log(8.0), math.log(1.0)))
+    top = LinkCurve(32.0, (math.log(1e-5), math.log(1e-3)), (math.log(8.0), math.log(1.0)))
     more = replace(LINK, curves=(low, high, top), root=0.0, efficiencies=(1.0, 1.0))
     assert float(more.factor(16.0, 1e-5)) == pytest.approx(8.0)
     assert float(more.factor(4.0, 1e-5)) == pytest.approx(4.0)

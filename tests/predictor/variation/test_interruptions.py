@@ -15,8 +15,8 @@ from predictor.errors import InputError
 from predictor.training.reliability import best_interval, useful_share
 from predictor.training.whole_run import reliability_defaults
 from predictor.variation.interruptions import (
+    CheckpointTier,
     Standby,
-    Tier,
     away,
     down_share,
     elastic,
@@ -61,21 +61,21 @@ def test_preemptions_in_groups_interrupt_less_often_and_take_as_much() -> None:
 
 def test_one_place_for_checkpoints_is_youngs() -> None:
     """Write 10 s, 2,000 s between interruptions: every 200 s, 5 % + 5 % + restore."""
-    own = tiers((Tier("remote", 10.0, 100.0, 1.0),), 2000.0)
+    own = tiers((CheckpointTier("remote", 10.0, 100.0, 1.0),), 2000.0)
     assert own.intervals == (pytest.approx(200.0),)
     assert own.share == pytest.approx(1.0 / (1.0 + 0.05 + 0.05 + 0.05))
 
 
 def test_the_memory_of_peers_helps_the_more_it_covers() -> None:
-    remote = Tier("remote", 60.0, 600.0, 1.0)
+    remote = CheckpointTier("remote", 60.0, 600.0, 1.0)
     shares = [
-        tiers((Tier("peers", 1.0, 60.0, covers), remote), 3600.0).share
+        tiers((CheckpointTier("peers", 1.0, 60.0, covers), remote), 3600.0).share
         for covers in (0.0, 0.5, 0.9, 0.99)
     ]
     assert shares == sorted(shares)
     assert shares[0] == pytest.approx(tiers((remote,), 3600.0).share)
     with pytest.raises(InputError, match="nearest"):
-        tiers((Tier("peers", 1.0, 60.0, 0.9),), 3600.0)
+        tiers((CheckpointTier("peers", 1.0, 60.0, 0.9),), 3600.0)
 
 
 def test_three_ways_to_go_on_under_a_failure_every_ten_minutes() -> None:

@@ -13,7 +13,7 @@ import pytest
 import reckon
 from predictor.errors import InputError
 from reckon.logs.following import Expected, Tail, Watched
-from reckon.logs.steps import Step
+from reckon.logs.steps import LoggedStep
 from reckon.verbs.contrasting import compare
 from reckon.verbs.judging import DOUBTFUL, FITS, WRONG, check
 from reckon.verbs.watching import watch
@@ -149,7 +149,7 @@ def test_a_tail_follows_growth_truncation_and_rotation(tmp_path: Path) -> None:
 def feed(found: Watched, times: list[float], start: int = 1) -> list[str]:
     events = []
     for at, seconds in enumerate(times, start):
-        events += found.feed(Step(at, {"seconds": seconds}), float(at))
+        events += found.feed(LoggedStep(at, {"seconds": seconds}), float(at))
     return [event["event"] for event in events]
 
 
@@ -173,7 +173,7 @@ def test_a_stall_is_told_and_its_end() -> None:
     assert event["event"] == "stalled"
     assert found.wait(200.0) == []
     assert found.status == 1
-    assert [e["event"] for e in found.feed(Step(7, {"seconds": 1.0}), 210.0)] == ["resumed"]
+    assert [e["event"] for e in found.feed(LoggedStep(7, {"seconds": 1.0}), 210.0)] == ["resumed"]
     assert found.status == 0
 
 
@@ -184,8 +184,8 @@ def test_time_left_and_cost_are_those_of_the_steps_to_come() -> None:
     assert summary["left_s"] == pytest.approx(100.0)
     assert summary["cost"] == pytest.approx(110.0)
     rated = Expected(tokens=8192.0 * 8, gpus=8.0)
-    assert rated.seconds(Step(1, {"tokens_per_s_per_gpu": 8192.0})) == pytest.approx(1.0)
-    assert math.isnan(Expected().seconds(Step(1, {"loss": 2.0})))
+    assert rated.seconds(LoggedStep(1, {"tokens_per_s_per_gpu": 8192.0})) == pytest.approx(1.0)
+    assert math.isnan(Expected().seconds(LoggedStep(1, {"loss": 2.0})))
 
 
 def test_a_log_that_grows_stalls_is_cut_and_moves_away_is_followed(tmp_path: Path) -> None:

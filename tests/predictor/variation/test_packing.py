@@ -150,3 +150,27 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     empty.write_text("")
     with pytest.raises(InputError, match="no lengths"):
         lengths_of(str(empty))
+
+
+def test_two_documents_of_half_a_window_leave_every_rank_the_same() -> None:
+    """Chunks of each cost 1, 3, 5 ... of the first: rank i has chunk i of one and chunk c - 1 - i
+    of the other, 2 i + 1 and 2 (c - 1 - i) + 1, which add up to the same for all."""
+    for ranks in (2, 4, 8):
+        load = packed("lognormal:4096:0", "fixed", 8192.0, ranks).cp_load
+        assert load == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_the_slowest_of_pipelines_against_played_ones(p: int) -> None:
+    """What is beyond one pipeline's: mean of the longest of eight, of which each is 1F1B, within a
+    fifth of the spread of a micro-batch."""
+    cv, m, dp = 0.3, 2 * p, 8
+    random = np.random.default_rng(p)
+    alone = 3.0 * (m + p - 1)
+    played = [
+        [one_forward_one_backward(random.gamma(cv**-2, cv**2, m), p) / alone for _ in range(dp)]
+        for _ in range(8)
+    ]
+    beyond = np.mean([max(row) - np.mean(row) for row in played])
+    several, one = (float(waiting_for(cv, 2 * cv, float(p), float(m), n)) for n in (float(dp), 1.0))
+    assert several - one == pytest.approx(beyond, abs=0.2 * cv)

@@ -274,3 +274,31 @@ def test_what_is_not_stated_happens_once_and_leaves_nothing() -> None:
     told = {f.name: f.default for f in fields(Collective)}
     assert (told["count"], told["calls"], told["copies"]) == (1, 1, 1)
     assert np.isnan(told["reach"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("tokens", "asked"), [(1.0, 1.0), (2.0, 1.75), (3.0, 2.3125)])
+def test_adapters_of_several_requests(tokens: float, asked: float) -> None:
+    """Of four adapters one token asks for one, two for 2 - 1/4, three for 3 - 3/4 + 1/16 (by
+    inclusion and exclusion); each is a narrow matrix and a wide one of the rank, read once, beside
+    the rows in, out and between."""
+    rank, found = 8.0, layer_operators(DENSE, served(adapters=4.0, adapter_rank=8.0), tokens)
+    own = {one.name: one for one in found}
+    pairs = [(one, own[f"{one.name}.lora"]) for one in found if one.op == "gemm"]
+    assert len(pairs) >= 4
+    for one, more in pairs:
+        width = float(one.k) + float(one.n)
+        matrices, rows = 2 * asked * rank * width, 2 * float(one.m) * (width + 2 * rank)
+        assert float(one.m) == tokens
+        assert float(more.bytes) == pytest.approx(matrices + rows)
+        assert float(more.flop) == pytest.approx(2 * tokens * rank * width)
+        assert float(more.count) == float(one.count)
+
+
+def test_tokens_of_experts_are_put_in_order_once_a_layer() -> None:
+    """As often as the experts' products run, with or without ranks that exchange them."""
+    for more in ({}, {"ep": 4.0, "dp": 4.0}, {"ep": 4.0, "dp": 4.0, "dispatch": "once"}):
+        own = {one.name: one for one in step_operators(MIXED, trained(**more))}
+        moved = [one for name, one in own.items() if name in ("moe.permute", "moe.unpermute")]
+        assert len(moved) == 2
+        for one in moved:
+            assert float(one.count) == float(own["moe.down"].count)

@@ -55,7 +55,7 @@ documents is next to nothing of that of 4,096 tokens whatever they are exactly."
 NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("force-balanced", {"expert_load": 1.0}),
     ("forced-balanced", {"expert_load": 1.0}),
-    ("fake balanced gate", {"expert_load": 1.0}),
+    ("fake balanced gate", {"expert_load": 1.0, "routing": "in_turn"}),
     ("capacity factor 1 padded", {"expert_load": 1.0}),
     ("alltoall dispatcher", {"dispatch": "copies"}),
     ("hybridep", {"dispatch": "once"}),

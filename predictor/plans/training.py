@@ -86,6 +86,10 @@ DISPATCHES = ("copies", "once")
 """How tokens travel to their experts: every copy by itself (all-to-all), or once to each node and
 once to each rank in it (DeepEP, HybridEP)."""
 
+ROUTINGS = ("random", "in_turn")
+"""Which experts a token is given: any, as routers do; or, as benchmarks deal them that balance by
+force, the next `top_k` of all, which lie side by side."""
+
 CUDA_GRAPHS = ("none", "attention", "mlp", "mamba", "router", "layers", "step")
 """What graphs capture, so that the host launches it as one: nothing; the kernels of a part of each
 layer (what Transformer Engine's graphs may hold; `router` is all of a mixture but its experts);
@@ -175,6 +179,7 @@ class TrainingPlan:
     frozen_precision: str = "as multiplied"
     offload_to: str = "cpu"
     dispatch: str = "copies"
+    routing: str = "random"
     rank_order: str = "tp-cp-dp-pp"
     schedule: str = "1f1b"
     split: str = "slots"

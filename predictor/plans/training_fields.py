@@ -42,6 +42,7 @@ from predictor.plans.training import (
     RECOMPUTE_METHODS,
     RECOMPUTE_MODULES,
     RECOMPUTES,
+    ROUTINGS,
     SHARDINGS,
     SPLITS,
     TRAINED,
@@ -255,6 +256,12 @@ _RECIPE = (
         choices=DISPATCHES, reason="plain all-to-all",
         more="Every copy by itself, or once to each node and once to each rank in it (DeepEP, "
         "HybridEP).",
+    ),
+    PlanField(
+        "routing", WORD, "Which experts a token is given.", ("communication",),
+        choices=ROUTINGS, reason="routers choose any",
+        more="Any; or, as benchmarks deal them that balance by force, the next of all in turn, "
+        "which lie on few ranks; with `dispatch=once`.",
     ),
     PlanField(
         "cuda_graphs", WORDS, "What CUDA graphs capture of a step.", ("host",),

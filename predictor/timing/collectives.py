@@ -95,12 +95,26 @@ def volume(
     return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
 
 
-def distinct(domains: Numeric, copies: Numeric, reach: Numeric = np.nan) -> Array:
+def distinct(
+    domains: Numeric, copies: Numeric, reach: Numeric = np.nan, turn: Numeric = np.nan
+) -> Array:
     """Share of an all-to-all that is left where copies of an element that go to one domain go
-    there once, 0..1: of `copies` draws among `domains`, how many differ, on average. Each element
-    draws among `reach` of them only, if that is not NaN."""
+    there once, 0..1: of `copies` draws among `domains`, how many differ, on average.
+
+    reach   domains among which each element draws; NaN: all
+    turn    targets that are dealt in turn, so that the copies of an element go to neighbours; NaN:
+            they are drawn
+    """
     spread = np.fmin(np.maximum(domains, 1.0), reach)
-    return np.asarray(spread / copies * (1.0 - np.power(1.0 - 1.0 / spread, copies)))
+    drawn = spread / copies * (1.0 - np.power(1.0 - 1.0 / spread, copies))
+    if np.all(np.isnan(turn)):
+        return np.asarray(drawn)
+    own = np.rint(np.where(np.isnan(turn), 1.0, turn) / np.maximum(domains, 1.0))
+    own = np.maximum(own, 1.0)
+    # Elements begin at multiples of what they share with a domain's targets.
+    common = np.gcd(np.rint(copies).astype(int), own.astype(int))
+    dealt = np.minimum((copies + own - common) / own, spread) / copies
+    return np.asarray(np.where(np.isnan(turn), drawn, dealt))
 
 
 def hops(op: str, size: Numeric) -> Array:
@@ -153,6 +167,7 @@ def _traffic(
     calibration: Calibration,
     copies: Numeric = 1.0,
     reach: Numeric = np.nan,
+    turn: Numeric = np.nan,
 ) -> Array:
     """Time of the slowest tier's traffic [s]; `place` is the group's."""
     shape = np.broadcast_shapes(place.size.shape, message.shape)
@@ -166,7 +181,7 @@ def _traffic(
         kind = op.partition(".")[0]
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
         moved = volume(kind, message, place.size, domains, in_switch)
-        moved = moved * distinct(domains, copies, reach)
+        moved = moved * distinct(domains, copies, reach, turn)
         own = kind in ("alltoall", "p2p")
         rate, below = (place.own, 1.0) if own else (place.ring, place.below)
         pace = model.pace(cluster.accelerator.clock)
@@ -175,7 +190,8 @@ def _traffic(
     if (place.below > 1).any():
         share = _inner_share(op.partition(".")[0], place)
         # What came to a domain once is passed on inside it to every rank that needs it.
-        share = np.where(np.asarray(copies) > 1, distinct(place.size, copies), share)
+        once = distinct(place.size, copies, turn=turn)
+        share = np.where(np.asarray(copies) > 1, once, share)
         inside = Group(place.below, group.stride)
         within = span(inside, cluster)
         less = _traffic(op, message * share, within, inside, cluster, calibration)
@@ -206,6 +222,7 @@ def collective_time(
     calibration: Calibration,
     copies: Numeric = 1.0,
     reach: Numeric = np.nan,
+    turn: Numeric = np.nan,
     place: Span | None = None,
 ) -> tuple[Array, Array]:
     """Time of one call [s] and its log-standard-deviation; (0, 0) for groups of one.
@@ -218,9 +235,10 @@ def collective_time(
     copies   of each element of an all-to-all, at random ranks, of which those to one domain share
              the way (DeepEP, HybridEP); 1: none does
     reach    domains of the outermost tier among which the copies of an element are; NaN: all
+    turn     targets that are dealt in turn, of which each rank has as many; NaN: random ones
     place    of the group on the network, where it is known (`span`)
     """
-    numbers = message, group.size, group.stride, copies, reach
+    numbers = message, group.size, group.stride, copies, reach, turn
 
     def timed() -> tuple[Array, Array]:
         return _collective_time(
@@ -231,6 +249,7 @@ def collective_time(
             calibration=calibration,
             copies=copies,
             reach=reach,
+            turn=turn,
             place=span(group, cluster) if place is None else place,
         )
 
@@ -249,6 +268,7 @@ def _collective_time(
     calibration: Calibration,
     copies: Numeric,
     reach: Numeric,
+    turn: Numeric,
     place: Span,
 ) -> tuple[Array, Array]:
     """The same of a group whose place is known."""
@@ -261,6 +281,7 @@ def _collective_time(
         calibration=calibration,
         copies=copies,
         reach=reach,
+        turn=turn,
     )
     sigma = np.zeros_like(time)
     clock = cluster.accelerator.clock

@@ -49,6 +49,7 @@ from predictor.training.fitting import (
 )
 from predictor.training.fleet import Reserve
 from predictor.training.habits import (
+    BUSIEST,
     INTERLEAVED,
     WHOLE,
     Habits,
@@ -150,7 +151,7 @@ def complete_training(
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
-    filler.run(_numbers(values, model, cluster))
+    filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
     draft = Draft(model, cluster, values, habits.split)
     _full_layers(filler, model)
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
@@ -273,13 +274,23 @@ def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Defau
     ]
 
 
-def _numbers(values: Mapping[str, Any], model: Model, cluster: Cluster) -> list[Default]:
+def _usual_load(model: Model, habits: Habits) -> Default:
+    """Tokens of the busiest rank's experts over the mean. Where all experts are padded to the
+    busiest, those of benchmarks have a router that has learned nothing yet: it gives the busiest
+    expert between an even share and every token; half-way is assumed."""
+    if habits.settings.get("expert_load") == BUSIEST:
+        half = (1.0 + model.num_experts / max(model.top_k, 1)) / 2.0
+        rule = f"default of {habits.label}: as many tokens as the busiest of an untrained router"
+        return Default("expert_load", half, rule, when=model.is_moe)
+    trained = "routers trained to balance (Fedus et al. 2021)"
+    return Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe)
+
+
+def _numbers(values: Mapping[str, Any], cluster: Cluster) -> list[Default]:
     precision = values["precision"]
     recipe, rule = PRECISIONS[precision], f"precision {precision}"
-    trained = "routers trained to balance (Fedus et al. 2021)"
     hybrid = values.get("sharding") == "hsdp"
     return [
-        Default("expert_load", TRAINED_LOAD, trained, when=model.is_moe),
         Default("weight_bytes", recipe.weight, rule),
         Default("optimizer_bytes", recipe.optimizer, rule),
         Default("gradient_bytes", 4.0, "gradients accumulate in fp32"),

@@ -123,6 +123,7 @@ class Network:
             calibration=self.calibration,
             copies=collective.copies,
             reach=collective.reach,
+            turn=collective.turn,
             place=place,
         )
         if collective.op != "p2p":

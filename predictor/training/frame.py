@@ -39,6 +39,7 @@ LAYERED = (
     "tp_regather",
     "ep_overlap",
     "dispatch",
+    "routing",
 )
 """Categories of a plan that change nothing around its layers, unless the host keeps activations or
 adapters are trained (`is_apart`)."""

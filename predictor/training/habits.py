@@ -111,11 +111,12 @@ def _of_recipe(
     return True
 
 
-WITHOUT_PP, WHOLE, INTERLEAVED = "without_pp", "whole", "interleaved"
+WITHOUT_PP, WHOLE, INTERLEAVED, BUSIEST = "without_pp", "whole", "interleaved", "busiest"
 """Habits of dropping gathered weights where there is no pipeline, of taking all of a rank's
-sequences of a step at once, and of interleaving the stages of a pipeline."""
+sequences of a step at once, of interleaving the stages of a pipeline, and of padding all experts to
+the one with most tokens."""
 
-KINDS = (WHOLE, INTERLEAVED)
+KINDS = (WHOLE, INTERLEAVED, BUSIEST)
 """Habits that say how a field is found, not what it is."""
 
 

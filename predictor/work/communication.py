@@ -209,8 +209,11 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     """
     if not model.is_moe:
         return []
-    sent = plan.recipe.activation * expert_tokens(model, plan) / plan.etp * model.expert_width
+    most = np.minimum(1.0, plan.ep / plan.expert_load)  # a rank is sent every copy at most
+    copied = expert_tokens(model, plan) / plan.etp * np.where(plan.ep > 1, most, 1.0)
+    sent = plan.recipe.activation * copied * model.expert_width
     copies = float(model.top_k) if plan.dispatch == "once" else 1.0
+    turn = float(model.num_experts) if plan.routing == "in_turn" else np.nan
     found: list[Collective] = []
 
     def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
@@ -228,6 +231,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
                 behind=hidden,
                 copies=shared,
                 reach=plan.routed_nodes,
+                turn=turn,
             )
         )
 

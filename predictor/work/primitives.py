@@ -79,6 +79,7 @@ class Collective:
     calls    calls per execution, which hide behind that operator together
     copies   of each element in the message, of which those to one domain share the way
     reach    domains to which the copies of an element go at most; NaN: any
+    turn     targets that are dealt in turn, so that its copies go to neighbours; NaN: any
     """
 
     name: str
@@ -92,11 +93,13 @@ class Collective:
     calls: Numeric = 1.0
     copies: Numeric = 1.0
     reach: Numeric = np.nan
+    turn: Numeric = np.nan
 
     @property
     def call(self) -> Hashable:
         """Equal for collectives one call of which is the same to the network."""
-        sizes = (np.asarray(value, float) for value in (self.bytes, self.copies, self.reach))
+        values = (self.bytes, self.copies, self.reach, self.turn)
+        sizes = (np.asarray(value, float) for value in values)
         return self.op, self.group, *((one.shape, one.tobytes()) for one in sizes)
 
 

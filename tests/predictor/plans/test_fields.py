@@ -146,6 +146,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "cp_kind": ("llama3-8b", BASE, "ulysses"),
     "rank_order": ("llama3-8b", BASE, "tp-cp-pp-dp"),
     "dispatch": ("mixtral-8x7b", EXPERTS, "copies"),
+    "routing": ("mixtral-8x7b", EXPERTS, "in_turn"),
     "offload_activations": ("llama3-8b", AWAY, 0.9),
     "offload_optimizer": ("llama3-8b", AWAY, 0.9),
     "offload_to": ("llama3-8b", AWAY, "nvme"),

@@ -106,6 +106,8 @@ def test_routers_are_uneven_unless_something_balances_them() -> None:
     assert complete(**common).plan.expert_load == 1.1
     assert complete(**common, framework="megatron-bridge").plan.expert_load == 1.0
     assert complete(**common, expert_load=1.5).plan.expert_load == 1.5
+    # Padded to the busiest of eight experts, two a token: between 1 and 4 times the even share.
+    assert complete(**common, framework="kempnerforge").plan.expert_load == 2.5
     assert "expert_load" not in {a.field for a in complete(tp=1, pp=1).assumed}
 
 

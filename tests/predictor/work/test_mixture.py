@@ -20,8 +20,9 @@ from predictor.models.model import Model
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import check, feasible
-from predictor.plans.training import TrainingPlan
+from predictor.plans.training import ROUTINGS, TrainingPlan
 from predictor.timing.calibration import RunParameters
+from predictor.timing.collectives import distinct
 from predictor.training.prediction import TERMS, predict
 from predictor.work.communication import step_collectives
 from predictor.work.primitives import Operator
@@ -315,6 +316,38 @@ def test_the_list_depends_on_categories_only(plan: Make) -> None:
     one = [o.name for o in step_operators(DEEPSEEK, plan(tp=1.0))]
     many = plan(ep=np.array([1.0, 8.0]), tp=np.array([1.0, 2.0]))
     assert [o.name for o in step_operators(DEEPSEEK, many)] == one
+
+
+def test_a_rank_is_sent_every_copy_at_most(plan: Make) -> None:
+    """Experts padded to a busy one compute more than a rank could ever be sent."""
+    sent = {
+        load: next(
+            one.bytes
+            for one in step_collectives(MIXTRAL, plan(tp=1.0, ep=2.0, expert_load=load))
+            if one.name == "moe.dispatch"
+        )
+        for load in (1.0, 1.5, 2.0, 4.0)
+    }
+    assert [float(sent[load] / sent[1.0]) for load in sent] == [1.0, 1.5, 2.0, 2.0]
+
+
+def test_experts_dealt_in_turn_lie_on_few_ranks(plan: Make) -> None:
+    """DeepSeek-V3 over 64 ranks, four experts each: eight neighbours lie on two ranks of one node,
+    where random ones lie on 7.6 ranks of 5.25 nodes."""
+    model = catalog.model("deepseek-v3")
+    common = {"tp": 1.0, "pp": 1.0, "dp": 64.0, "ep": 64.0}
+
+    def spent(**how: str) -> float:
+        found = predict(model, H200, plan(**common, **how), KERNELS)
+        return float(found.breakdown["ep_communication"])
+
+    assert distinct(64.0, 8.0, turn=256.0) * 8 == pytest.approx(2.0)
+    assert distinct(8.0, 8.0, turn=256.0) * 8 == pytest.approx(1.0)
+    assert distinct(8.0, 22.0, turn=512.0) * 22 == pytest.approx((22 + 64 - 2) / 64)
+    random, dealt = (spent(dispatch="once", routing=kind) for kind in ROUTINGS)
+    assert dealt < 0.4 * random
+    # Copies that travel by themselves are as many wherever they go.
+    assert spent(dispatch="copies", routing="in_turn") == spent(dispatch="copies")
 
 
 def test_routing_limited_to_nodes_saves_traffic_between_them(plan: Make) -> None:

@@ -1,0 +1,52 @@
+"""Data types of which an accelerator has no measurements."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.hardware import Accelerator
+from predictor.precision import WEIGHT_BYTES
+from predictor.timing import operator_times
+from predictor.work.primitives import gemm
+
+KERNELS = load("kernels-only")
+SIZES = [(m, n, k) for m in (1.0, 128.0, 4096.0) for n, k in ((4096.0, 4096.0), (28672.0, 8192.0))]
+
+
+def seconds(name: Accelerator, dtype: str, size: tuple[float, float, float]) -> float:
+    product = gemm("x", "fwd", "forward", "layer", dtype, *size)
+    return float(operator_times([product], name, KERNELS, ()).time[0])
+
+
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "L40S-48GB", "L4-24GB",
+                                  "RTX-4090-24GB", "A10-24GB", "T4-16GB"])  # fmt: skip
+def test_eight_bits_are_no_slower_than_sixteen(name: str) -> None:
+    """Twice the rate and half of the weights; none of these has measurements of int8."""
+    one = catalog.accelerator(name)
+    half = "bf16" if "bf16" in one.peak else "fp16"
+    for size in SIZES:
+        assert seconds(one, "int8", size) < 1.1 * seconds(one, half, size), size
+
+
+@pytest.mark.parametrize("dtype", ["int4_wo", "int8_wo", "q4_k"])
+@pytest.mark.parametrize("name", ["H100-SXM5-80GB", "B200-SXM-180GB", "RTX-4090-24GB",
+                                  "MI300X-192GB", "Gaudi3-128GB"])  # fmt: skip
+def test_weights_can_be_widened_before_they_are_multiplied(name: str, dtype: str) -> None:
+    """At eight tenths of the bandwidth, after a launch of 5 us at most."""
+    one = catalog.accelerator(name)
+    for size in SIZES:
+        weights = size[1] * size[2]
+        widening = 5e-6 + (WEIGHT_BYTES[dtype] + 2.0) * weights / (0.8 * one.bandwidth)
+        assert seconds(one, dtype, size) < 1.01 * (seconds(one, "bf16", size) + widening), size
+
+
+def test_what_another_data_type_stands_for_is_less_certain() -> None:
+    one = catalog.accelerator("H100-SXM5-80GB")
+    own, stood = (
+        operator_times([gemm("x", "fwd", "forward", "layer", dtype, *SIZES[-1])], one, KERNELS, ())
+        for dtype in ("fp8", "sq")
+    )
+    assert stood.sigma[0] > 0.2 > own.sigma[0]
+    assert stood.pedigree[0] == "transferred"

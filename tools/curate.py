@@ -101,6 +101,14 @@ HYBRID_COLUMNS = (
     "index_heads",
     "index_head_dim",
     "index_topk",
+    "window_heads",
+    "window_kv_heads",
+    "window_head_dim",
+    "head_gate",
+    "values_are_keys",
+    "borrowing_layers",
+    "borrowing_ffn_hidden",
+    "layer_inputs",
 )
 """Columns that the shared table lacks: only rows added here have them."""
 MODEL_COLUMNS = [

@@ -175,6 +175,10 @@ NEEDED = {
     "attention_layers": ("mamba_layers",),
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
     "index_topk": ("index_heads", "index_head_dim", "kv_lora_rank"),
+    "window_heads": ("sliding_window",),
+    "window_kv_heads": ("sliding_window",),
+    "window_head_dim": ("sliding_window",),
+    "borrowing_ffn_hidden": ("borrowing_layers",),
 }
 """Keys that make no sense without others."""
 
@@ -195,6 +199,7 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
             f"{where}: attention, mamba and dense layers are {mixers + spec.dense_layers}, more "
             f"than the {spec.layers} layers there are"
         )
+    _check_kinds(spec, where)
     if spec.delta_layers and spec.mamba_layers:
         raise InputError(f"{where}: delta_layers and mamba_layers in one model are not predicted")
     if spec.delta_layers > spec.layers:
@@ -205,6 +210,26 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
         raise InputError(
             f"{where}: delta_key_heads {spec.delta_key_heads} does not divide delta_value_heads "
             f"{spec.delta_value_heads}"
+        )
+
+
+def _check_kinds(spec: ModelSpec, where: str) -> None:
+    """Raise InputError where kinds of attention contradict each other."""
+    heads = spec.window_heads or spec.heads
+    keys = spec.window_kv_heads or spec.kv_heads or spec.heads
+    if heads % keys:
+        raise InputError(f"{where}: window_kv_heads {keys} does not divide its {heads} heads")
+    if spec.borrowing_layers >= spec.layers:
+        raise InputError(
+            f"{where}: borrowing_layers {spec.borrowing_layers} leave none of the {spec.layers} "
+            "layers keys and values of its own"
+        )
+    many = spec.borrowing_layers or spec.window_heads or spec.window_kv_heads
+    many = many or spec.window_head_dim or spec.values_are_keys
+    if many and (spec.kv_lora_rank or spec.mamba_layers or spec.delta_layers):
+        raise InputError(
+            f"{where}: layers of several heads beside latent attention, state spaces or delta "
+            "rules are not predicted"
         )
 
 

@@ -199,6 +199,14 @@ class ModelSpec(Spec):
     index_heads: Natural = 0
     index_head_dim: Natural = 0
     index_topk: Natural = 0
+    window_heads: Natural = 0
+    window_kv_heads: Natural = 0
+    window_head_dim: Natural = 0
+    head_gate: bool = False
+    values_are_keys: bool = False
+    borrowing_layers: Natural = 0
+    borrowing_ffn_hidden: Natural = 0
+    layer_inputs: Natural = 0
     quantization: QuantizationSpec | None = None
     causal: bool = True
     tower: TowerSpec | None = None

@@ -13,13 +13,13 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.memory.offload import HOST_USABLE
-from predictor.memory.training import dense_parameters, mixer_parameters, mixture_parameters
+from predictor.memory.training import attention_parameters, dense_parameters, mixture_parameters
 from predictor.models import Model, tower_parameters
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass
 from predictor.timing import RunParameters
-from predictor.work import adapter_bytes, kv_token_bytes, state_bytes
+from predictor.work import adapter_bytes, cache_bytes, state_bytes
 
 WIDE_LOGIT = 4.0
 """Bytes of a logit as it is drawn from: products leave 16 bits, which engines copy to fp32 before
@@ -64,7 +64,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     blocks = WEIGHT_BYTES[plan.feed_forward]
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
-    matrices = model.attention_blocks * mixer_parameters(model, plan.tp)
+    matrices = model.attention_blocks * attention_parameters(model, plan.tp)
     states = model.mamba_layers * model.mamba_matrix + model.delta_layers * model.delta_matrix
     matrices = matrices + states / plan.tp
     experts: Numeric = 0.0
@@ -75,6 +75,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     both = model.embedding_parameters + model.head_parameters
     # First and last stage hold one of the two tables each; one stage alone holds both.
     tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, both) / plan.tp
+    tables = tables + model.input_projection
     return np.asarray((narrow * matrices + blocks * dense + experts) * layers + ends * tables)
 
 
@@ -153,14 +154,12 @@ def serving_memory(
     if plan.offload != "none":
         # Of the layers' weights two are on the device at a time: one computes, one arrives.
         held_here = weights * 2.0 / held_layers
-    token = kv_token_bytes(model, plan) * held_layers * model.attention_share
-    state = state_bytes(model, plan) * held_layers / model.layers
-    window = model.windowed_share
+    here = held_layers / model.layers
+    state = state_bytes(model, plan) * here
 
     def held(tokens_of_one: Numeric) -> Numeric:
-        """Cache of a sequence: windowed layers keep their window, others a state."""
-        short = np.minimum(tokens_of_one, float(model.sliding_window or 1))
-        return token * ((1.0 - window) * tokens_of_one + window * short) + state
+        """Cache of a sequence, and its states."""
+        return cache_bytes(model, plan, tokens_of_one) * here + state
 
     live = _adapters(model, plan, sequences)
     fixed = held_here + activations + logits + run.engine + live

@@ -142,7 +142,7 @@ class StageParameters:
 
 
 def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of one attention block on one tensor-parallel rank."""
+    """Parameters of one attention block on one tensor-parallel rank, where all are alike."""
     split, whole = model.mixer_vectors
     if model.is_latent:
         latent = model.latent_down_matrix + model.index_matrix
@@ -150,14 +150,32 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
         return (model.attention_matrix - latent) / tp + latent + vectors
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
-    replicated = 2 * model.hidden * model.kv_width * extra
+    replicated = model.hidden * model.kv_heads * model.kv_head_columns * extra
     return (model.attention_matrix + replicated + split) / tp + whole
 
 
+def attention_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Parameters of the mean attention block on one tensor-parallel rank, with what the layer adds
+    of its own embedding, which every rank holds whole."""
+    kinds = model.attention_kinds
+    if len(kinds) == 1:
+        mean = mixer_parameters(kinds[0][1], tp)
+    else:
+        every = sum(n * mixer_parameters(one, tp) for n, one in kinds)
+        mean = every / model.attention_blocks
+    if not model.layer_inputs:
+        return mean
+    return mean + model.layer_input_matrix + model.norm_parameters
+
+
 def dense_parameters(model: Model, tp: Numeric) -> Numeric:
-    """Parameters of one dense feed-forward block on one tensor-parallel rank."""
+    """Parameters of the mean dense feed-forward block on one tensor-parallel rank."""
+    kinds = model.dense_kinds
     split, whole = model.ffn_vectors
-    return (model.dense_ffn_matrix + split) / tp + whole
+    matrix: float = model.dense_ffn_matrix
+    if len(kinds) > 1:
+        matrix = sum(n * one.dense_ffn_matrix for n, one in kinds) / sum(n for n, _ in kinds)
+    return (matrix + split) / tp + whole
 
 
 def mixture_parameters(model: Model, tp: Numeric) -> Numeric:
@@ -178,7 +196,7 @@ def layer_parameters(model: Model, tp: Numeric) -> Numeric:
 def _mixers(model: Model, tp: Numeric) -> Numeric:
     """Parameters of the mean layer's attention and state-space blocks, and of its delta rules."""
     mamba = model.mamba_matrix / tp + model.norm_parameters
-    mixers = model.attention_share * mixer_parameters(model, tp) + model.mamba_share * mamba
+    mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
     if not model.delta_layers:
         return mixers
     return mixers + model.delta_share * (model.delta_matrix / tp + model.norm_parameters)
@@ -193,9 +211,11 @@ def stage_parameters(
     saved   by the operators of the plan, if at hand; read where only adapters are trained
     """
     table = plan.vocab_share(model.vocab) * model.hidden
-    positions = model.embedding_parameters - model.vocab * model.hidden
+    wide = plan.vocab_share(model.vocab) * model.embedding_width
+    positions = model.embedding_parameters - model.vocab * model.embedding_width
+    positions = positions + model.input_projection
     shared = np.minimum(at.embeds, at.heads) * (1.0 if model.tied_embeddings else 0.0)
-    looked_up = table if plan.vocab_parallel else table * plan.tp
+    looked_up = wide if plan.vocab_parallel else wide * plan.tp
     ends = (
         at.embeds * (looked_up + positions)
         + at.heads * (table + model.norm_parameters)

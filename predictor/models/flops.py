@@ -62,11 +62,8 @@ CONVENTIONS: dict[str, Convention] = {
 
 def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Numeric, Numeric]:
     """Forward FLOPs per token: (everything that full recomputation repeats, attention core)."""
-    if model.is_latent:
-        width = model.heads * (model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim)
-    else:
-        width = 2 * model.attention_width
-    attention = 2.0 * width * seq_len * model.attention_blocks * convention.attention
+    width = sum(n * one.heads * (one.qk_dim + one.v_dim) for n, one in model.attention_kinds)
+    attention = 2.0 * width * seq_len * convention.attention
     if convention.weights == "all":
         return 2.0 * model.active_parameters + attention, attention
     return 2.0 * model.matrix_parameters(active=True) + attention, attention

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
+from predictor.models.mixed import READERS, listed_windows
 from predictor.models.quantization import KEYS, read_quantization
 from predictor.models.tower import tower_of
 
@@ -119,6 +119,12 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "gemma": (STANDARD, {"activation": "geglu"}),
     "gemma2": (STANDARD, {"activation": "geglu"}),
     "gemma3_text": (STANDARD, {"activation": "geglu"}),
+    "gemma4_text": ({**STANDARD, "top_k": "top_k_experts"}, {"activation": "geglu"}),
+    "gemma4_unified_text": (STANDARD, {"activation": "geglu"}),
+    "mimo_v2_flash": (STANDARD, _LLAMA),
+    "mimo_v2": (STANDARD, _LLAMA),
+    "step3p5": (STANDARD, _LLAMA),
+    "step3p7": (STANDARD, _LLAMA),
     "phi3": (STANDARD, _LLAMA),
     "olmo": (STANDARD, _LLAMA),
     "olmo2": (STANDARD, _LLAMA),
@@ -170,15 +176,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 
 NOT_READ = {
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
-    "gemma4_text": "layers of two head sizes, and keys and values that layers share",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",
     "kimi_linear": "linear attention of Kimi's kind",
     "deepseek_v4": "compressed attention and hyper-connections",
-    "mimo_v2_flash": "windows with heads of another size than the full layers'",
-    "mimo_v2": "windows with heads of another size than the full layers'",
-    "step3p5": "windows with more heads than the full layers, and a gate per head",
-    "step3p7": "windows with more heads than the full layers, and a gate per head",
     "minimax_m3": "attention over chosen blocks of keys",
     "minimax_m3_vl": "attention over chosen blocks of keys",
     "nemotron-nas": "blocks of a width of their own in each layer",
@@ -200,6 +201,7 @@ NOT_READ = {
 
 TIED_BY_DEFAULT = (
     "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
+    "gemma4_text", "gemma4_unified_text",
 )  # fmt: skip
 """Types whose configuration class ties input and output embeddings unless the file says no."""
 
@@ -213,18 +215,6 @@ def is_config(content: Mapping[str, Any]) -> bool:
     return "model_type" in content or "architectures" in content
 
 
-def _listed_windows(kinds: Any) -> str:
-    """Pattern of a list of layers, by the share of those that see a window; empty without a list
-    that has both."""
-    if not isinstance(kinds, list):
-        return ""
-    local, whole = kinds.count("sliding_attention"), kinds.count("full_attention")
-    if not local or not whole or local + whole != len(kinds):
-        return ""
-    shared = math.gcd(local, whole)
-    return f"{local // shared} local : {whole // shared} global"
-
-
 def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Which layers see a window only, in the words of a catalog's `sliding_pattern`."""
     if content.get("use_sliding_window") is False:
@@ -236,7 +226,7 @@ def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return {"sliding_pattern": "chunked; every 4th layer full"}
     if every:
         return {"sliding_pattern": f"{int(every) - 1} local : 1 global"}
-    if listed := _listed_windows(content.get("layer_types")):
+    if listed := listed_windows(content.get("layer_types")):
         return {"sliding_pattern": listed}
     if kind in ("gemma2", "gpt_oss"):
         return {"sliding_pattern": "alternating sliding/full"}
@@ -368,7 +358,9 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found |= _delta(content, found["layers"], where)
         found["output_gate"] = content.get("attn_output_gate", True)
         found.setdefault("ffn_hidden", found.get("expert_ffn_hidden", 0))
-    if "sliding_window" in found:
+    if kind in READERS:
+        READERS[kind](content, found, where)
+    elif "sliding_window" in found:
         found |= _windows(kind, content)
     if kind == "gpt_neox" and content.get("use_parallel_residual", True):
         found["parallel"] = "own_norms"

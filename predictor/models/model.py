@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +36,14 @@ class Model:
     attention_layers  of a hybrid; 0: every layer
     mamba_state       size of the state per channel; heads x head_dim channels, states shared
                       within each of `mamba_groups`
+    window_heads      query heads of layers with a sliding window, their key heads and head size,
+                      where they differ from the full layers' (0: alike; MiMo-V2, Step 3.5, Gemma 4)
+    head_gate         attention's output is multiplied by one gate per head (Step 3.5)
+    values_are_keys   full layers project no values: the projected keys are those (Gemma 4)
+    borrowing_layers  last so many layers, which attend to the keys and values of the last layer of
+                      their kind before them and have none of their own (Gemma 3n, Gemma 4)
+    borrowing_ffn_hidden  inner width of their feed-forward blocks; 0: as the others'
+    layer_inputs      width of an embedding that each layer adds on its own (Gemma 3n, Gemma 4)
     quantization      how the checkpoint stores its weights, where its file says so
     causal            a token sees none behind it; else all see all (encoders)
     tower             encoder of images or sound beside it, where it has one
@@ -89,6 +100,14 @@ class Model:
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
+    window_heads: int = 0
+    window_kv_heads: int = 0
+    window_head_dim: int = 0
+    head_gate: bool = False
+    values_are_keys: bool = False
+    borrowing_layers: int = 0
+    borrowing_ffn_hidden: int = 0
+    layer_inputs: int = 0
     quantization: Quantization | None = None
     causal: bool = True
     tower: Tower | None = None
@@ -165,17 +184,35 @@ class Model:
         """
         if not self.sliding_window:
             return 0.0
+        return 1.0 - self._share(self._full_layers(self.layers))
+
+    def _full_layers(self, layers: int) -> int:
+        """Of the first `layers` layers those that see everything, as `sliding_pattern` says."""
         pattern = self.sliding_pattern.lower()
+        if not self.sliding_window:
+            return layers
         if mixed := re.search(r"(\d+) local : (\d+) global", pattern):
-            every = int(mixed[1]) + int(mixed[2])
-            full = self.layers // every * int(mixed[2])
-        elif pattern.startswith("alternating"):
-            full = self.layers // 2
-        elif sparse := re.search(r"every (\d+)(?:nd|rd|th) layer full", pattern):
-            full = self.layers // int(sparse[1])
-        else:
-            full = 0
-        return 1.0 - self._share(full)
+            return layers // (int(mixed[1]) + int(mixed[2])) * int(mixed[2])
+        if pattern.startswith("alternating"):
+            return layers // 2
+        if sparse := re.search(r"every (\d+)(?:nd|rd|th) layer full", pattern):
+            return layers // int(sparse[1])
+        return 0
+
+    @property
+    def borrows(self) -> bool:
+        """Whether all attention blocks borrow keys and values: a kind of `attention_kinds`."""
+        return 0 < self.layers <= self.borrowing_layers
+
+    @property
+    def attention_kinds(self) -> tuple[tuple[int, Model], ...]:
+        """Kinds of attention blocks: how many there are, and a model all of whose attention is of
+        that kind. One, the model itself, unless windowed layers have other heads, or layers borrow
+        keys and values, or full ones project no values."""
+        if self.borrows or not (self.window_heads or self.window_kv_heads or self.window_head_dim
+                or self.borrowing_layers or self.values_are_keys):  # fmt: skip
+            return ((self.attention_blocks, self),)
+        return _kinds(self)
 
     def mean_keys(self, seq_len: Numeric, windowed: bool) -> Numeric:
         """Keys that a query sees, on average over a sequence of `seq_len` tokens.
@@ -197,7 +234,7 @@ class Model:
     @property
     def v_dim(self) -> int:
         """Size of a value head."""
-        return self.v_head_dim if self.is_latent else self.head_dim
+        return self.v_head_dim or self.head_dim
 
     @property
     def attention_width(self) -> int:
@@ -208,6 +245,13 @@ class Model:
     def kv_width(self) -> int:
         """Width of the concatenated key heads."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def kv_head_columns(self) -> int:
+        """Columns of the projections to one key head and its values."""
+        if self.borrows:
+            return 0
+        return self.qk_dim if self.values_are_keys else self.qk_dim + self.v_dim
 
     @property
     def ffn_in_width(self) -> int:
@@ -231,14 +275,20 @@ class Model:
 
     @property
     def attention_matrix(self) -> int:
-        """Weights of the projections of one attention block."""
+        """Weights of the projections of one attention block, where all are alike."""
         if self.is_latent:
             query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
             key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
             out = self.heads * self.v_dim * self.hidden
             return self.latent_down_matrix + self.index_matrix + query + key_value + out
-        sides = 3 if self.output_gate else 2
-        return self.hidden * (sides * self.attention_width + 2 * self.kv_width)
+        gates = self.attention_width if self.output_gate else self.heads * self.head_gate
+        outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
+        return self.hidden * (self.attention_width + gates + outcome + keys)
+
+    @property
+    def attention_matrices(self) -> int:
+        """Weights of the projections of all attention blocks."""
+        return sum(blocks * one.attention_matrix for blocks, one in self.attention_kinds)
 
     @property
     def mamba_width(self) -> int:
@@ -279,8 +329,26 @@ class Model:
 
     @property
     def dense_ffn_matrix(self) -> int:
-        """Weights of one dense feed-forward block."""
+        """Weights of one dense feed-forward block, of those that borrow nothing."""
         return self.hidden * (self.ffn_in_width + self.ffn_hidden)
+
+    @property
+    def dense_kinds(self) -> tuple[tuple[int, Model], ...]:
+        """Kinds of dense feed-forward blocks: how many, and a model all of which are that kind."""
+        dense, wide = self.ffn_blocks - self.moe_layers, self.borrowing_layers
+        if not self.borrowing_ffn_hidden or not wide:
+            return ((dense, self),)
+        return ((dense - wide, self), (wide, _wide(self)))
+
+    @property
+    def layer_input_matrix(self) -> int:
+        """Weights of one layer's gate and projection of its own embedding."""
+        return 2 * self.hidden * self.layer_inputs
+
+    @property
+    def input_projection(self) -> int:
+        """Weights that take the token embedding to all layers' own inputs."""
+        return self.hidden * self.layers * self.layer_inputs
 
     @property
     def moe_layers(self) -> int:
@@ -319,11 +387,13 @@ class Model:
         experts = self.top_k if active else self.num_experts
         mixture = self.router_matrix + self.shared_matrix + experts * self.expert_matrix
         return (
-            self.attention_blocks * self.attention_matrix
+            self.attention_matrices
             + self.mamba_layers * self.mamba_matrix
             + self.delta_layers * self.delta_matrix
-            + (self.ffn_blocks - self.moe_layers) * self.dense_ffn_matrix
+            + sum(blocks * one.dense_ffn_matrix for blocks, one in self.dense_kinds)
             + self.moe_layers * mixture
+            + self.layers * self.layer_input_matrix
+            + self.input_projection
         )
 
     @property
@@ -334,7 +404,7 @@ class Model:
     @property
     def mixer_vectors(self) -> tuple[int, int]:
         """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
-        qkv = self.attention_width + 2 * self.kv_width
+        qkv = self.attention_width + self.kv_heads * self.kv_head_columns
         if self.bias:
             return qkv, self.norm_parameters + self.hidden
         return (qkv if self.qkv_bias else 0), self.norm_parameters
@@ -350,7 +420,9 @@ class Model:
     @property
     def vector_parameters(self) -> int:
         """Norm and bias parameters of all layers, the final norm included."""
-        mixers = self.attention_blocks * sum(self.mixer_vectors)
+        mixers = sum(blocks * sum(one.mixer_vectors) for blocks, one in self.attention_kinds)
+        if self.layer_inputs:
+            mixers += self.layers * self.norm_parameters
         return (
             mixers
             + self.ffn_blocks * sum(self.ffn_vectors)
@@ -359,9 +431,14 @@ class Model:
 
     @property
     def embedding_parameters(self) -> int:
-        """Token embedding, and learned positions where the model has them."""
+        """Token embedding, those of the layers, and learned positions where the model has them."""
         positions = self.max_context * self.hidden if self.positions == "learned" else 0
-        return self.vocab * self.hidden + positions
+        return self.vocab * self.embedding_width + positions
+
+    @property
+    def embedding_width(self) -> int:
+        """Columns of a token's embeddings, those that layers add on their own with them."""
+        return self.hidden + self.layers * self.layer_inputs
 
     @property
     def head_parameters(self) -> int:
@@ -382,3 +459,38 @@ class Model:
     def active_parameters(self) -> int:
         """Parameters that one token touches (all of them in a dense model)."""
         return self.parameters - self.matrix_parameters() + self.matrix_parameters(active=True)
+
+
+PLAIN: dict[str, Any] = {
+    "window_heads": 0, "window_kv_heads": 0, "window_head_dim": 0, "borrowing_layers": 0,
+    "borrowing_ffn_hidden": 0, "sliding_pattern": "",
+}  # fmt: skip
+"""What a model of one kind of attention has not."""
+
+
+@lru_cache(maxsize=256)
+def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
+    """As `Model.attention_kinds`: full layers, windowed ones, and those of both that borrow."""
+    whole = replace(model, **PLAIN, sliding_window=0)
+    windowed = replace(
+        model,
+        **PLAIN,
+        heads=model.window_heads or model.heads,
+        kv_heads=model.window_kv_heads or model.kv_heads,
+        head_dim=model.window_head_dim or model.head_dim,
+        values_are_keys=False,
+    )
+    own = model.layers - model.borrowing_layers
+    found = []
+    for kind, full in ((whole, True), (windowed, False)):
+        counts = [model._full_layers(n) if full else n - model._full_layers(n)
+                  for n in (own, model.layers)]  # fmt: skip
+        found.append((counts[0], kind))
+        found.append((counts[1] - counts[0], replace(kind, borrowing_layers=model.layers)))
+    return tuple((count, kind) for count, kind in found if count)
+
+
+@lru_cache(maxsize=256)
+def _wide(model: Model) -> Model:
+    """The feed-forward blocks of a model's borrowing layers."""
+    return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)

@@ -60,15 +60,21 @@ NEGLIGIBLE = 0.001
 """Share of the weights that is not worth a word."""
 
 
-def _blocks(model: Model) -> dict[str, tuple[int, int]]:
+def _mean(kinds: tuple[tuple[int, Model], ...], matrix: str) -> float:
+    """Weights of the mean block of several kinds."""
+    whole = sum(n * int(getattr(one, matrix)) for n, one in kinds)
+    return whole / max(sum(n for n, _ in kinds), 1)
+
+
+def _blocks(model: Model) -> dict[str, tuple[int, float]]:
     """Blocks of every kind, and weights of one."""
     dense = model.ffn_blocks - model.moe_layers
     experts = model.num_experts * model.expert_matrix
     found = {
-        "attention": (model.attention_blocks, model.attention_matrix),
+        "attention": (model.attention_blocks, _mean(model.attention_kinds, "attention_matrix")),
         "state space": (model.mamba_layers, model.mamba_matrix if model.mamba_layers else 0),
         "delta rule": (model.delta_layers, model.delta_matrix if model.delta_layers else 0),
-        "dense feed-forward": (dense, model.dense_ffn_matrix),
+        "dense feed-forward": (dense, _mean(model.dense_kinds, "dense_ffn_matrix")),
         "shared experts": (model.moe_layers, model.shared_matrix),
         "experts": (model.moe_layers, experts),
     }

@@ -75,18 +75,7 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     ]
     found += pipeline_rules(plan, model)
     found += [
-        Rule(
-            not_multiple(model.heads, plan.tp),
-            f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
-            ("tp",),
-            near_divisors(model.heads),
-        ),
-        Rule(
-            not_multiple(model.kv_heads, plan.tp) & not_multiple(plan.tp, model.kv_heads),
-            f"tp {{tp}} neither divides the {model.kv_heads} key/value heads of {model.name} nor "
-            "is a multiple of them",
-            ("tp",),
-        ),
+        *_head_rules(plan, model),
         *_width_rules(plan, model),
         Rule(
             np.asarray(plan.pp * plan.vpp > model.layers + 2),
@@ -113,6 +102,29 @@ def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     return found + (_expert_rules(plan, model) if model.is_moe else _dense_rules(plan, model))
 
 
+def _head_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
+    """Heads that tensor parallelism divides, of each kind of attention that the model has."""
+    kinds = dict.fromkeys((one.heads, one.kv_heads) for _, one in model.attention_kinds)
+    return [
+        rule
+        for heads, keys in kinds
+        for rule in (
+            Rule(
+                not_multiple(heads, plan.tp),
+                f"tp {{tp}} does not divide the {heads} attention heads of {model.name}",
+                ("tp",),
+                near_divisors(heads),
+            ),
+            Rule(
+                not_multiple(keys, plan.tp) & not_multiple(plan.tp, keys),
+                f"tp {{tp}} neither divides the {keys} key/value heads of {model.name} nor "
+                "is a multiple of them",
+                ("tp",),
+            ),
+        )
+    ]
+
+
 def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """Widths that tensor parallelism divides."""
     return [
@@ -124,6 +136,7 @@ def _width_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
         )
         for what, width in (
             ("feed-forward width", model.ffn_hidden if model.dense_share else 0),
+            ("feed-forward width", model.borrowing_ffn_hidden),
             ("shared experts' width", model.shared_width if model.is_moe else 0),
             ("state-space heads", model.mamba_heads),
             ("state-space groups", model.mamba_groups),

@@ -21,7 +21,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.passes import adapted
 from predictor.timing import RunParameters
-from predictor.work import kv_token_bytes, state_bytes
+from predictor.work import cache_bytes, state_bytes
 
 HELD = 2.0
 """Prompts whose caches a worker holds: one that it reads, and one that is being sent."""
@@ -119,11 +119,7 @@ def sending_time(model: Model, plan: ServingPlan, cluster: Cluster) -> Array:
     """Time for which the cache of one prompt occupies the link of the worker that read it, every
     accelerator of which sends its own part [s]."""
     rank = worker(plan)
-    share = model.windowed_share
-    kept = np.minimum(plan.new_tokens, float(model.sliding_window or 1))
-    tokens = (1.0 - share) * np.asarray(plan.new_tokens) + share * kept
-    layers = float(model.attention_blocks)
-    moved = tokens * kv_token_bytes(model, rank) * layers + state_bytes(model, rank)
+    moved = cache_bytes(model, rank, plan.new_tokens) + state_bytes(model, rank)
     return np.asarray(moved / link_rate(plan, cluster))
 
 

@@ -93,7 +93,9 @@ def _inside(
 
     chunked  time of those that overlap with what they serve, by name (`_chunked`)
     """
-    position = {operator.name: index for index, operator in enumerate(work.operators)}
+    places: dict[str, list[int]] = {}
+    for index, operator in enumerate(work.operators):
+        places.setdefault(operator.name, []).append(index)
     network, shape = Network.of(plan, cluster, calibration), plan.shape
     found: dict[tuple[Slot, int], Exchange] = {}
     taken: dict[Slot, int] = {}
@@ -106,10 +108,12 @@ def _inside(
         if collective.behind == PASSES:
             behind = PASSES
         elif collective.behind:
-            at = position[collective.behind]
+            at = places[collective.behind]
             window, behind = (
-                work.timing.time[at],
-                kernel_class(work.operators[at], plan.attention, cluster.accelerator.architecture),
+                _mean_time(work, at),
+                kernel_class(
+                    work.operators[at[0]], plan.attention, cluster.accelerator.architecture
+                ),
             )
         kind = KIND.get(collective.group, collective.group)
         slot = Slot(kind, collective.op, collective.module, behind)
@@ -119,6 +123,17 @@ def _inside(
             one = replace(one, time=filled(chunked[collective.name], shape))
         found[(slot, taken[slot])] = one
     return found
+
+
+def _mean_time(work: Worklist, places: list[int]) -> Array:
+    """Time of one execution of operators of one name [s]: of their mean, where layers are of
+    several kinds."""
+    if len(places) == 1:
+        return np.asarray(work.timing.time[places[0]])
+    times = [np.asarray(work.timing.time[at]) for at in places]
+    counts = [np.asarray(work.operators[at].count) for at in places]
+    whole = sum(n * t for n, t in zip(counts, times, strict=True))
+    return np.asarray(whole / np.maximum(sum(counts), 1e-12))
 
 
 TRAVEL = {"forward": "", "recompute": ".again", "backward": ".bwd"}

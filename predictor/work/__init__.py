@@ -13,6 +13,7 @@ from predictor.work.primitives import Collective, Group, Operator, streaming
 from predictor.work.recompute import freed
 from predictor.work.serving import (
     adapter_bytes,
+    cache_bytes,
     decode_attention,
     end_operators,
     kv_token_bytes,
@@ -35,6 +36,7 @@ __all__ = [
     "Held",
     "Operator",
     "adapter_bytes",
+    "cache_bytes",
     "captured",
     "decode_attention",
     "end_operators",

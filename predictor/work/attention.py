@@ -21,12 +21,13 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     itself where nothing is read."""
     model, portion, size = at.model, at.portion, at.size
     queries, keys = model.heads / portion.tp, kv_heads(model, portion.tp)
-    gated = queries * model.head_dim if model.output_gate else 0.0
+    gated = queries * model.v_dim if model.output_gate or model.head_gate else 0.0
     at.norm("attention.norm")
     if model.is_latent:
         _latent_projections(at, queries)
     else:
-        width = (queries + 2 * keys) * model.head_dim + gated
+        beside = gated if model.output_gate else queries * model.head_gate
+        width = queries * model.head_dim + keys * model.kv_head_columns + beside
         saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
     _rope(at, queries, keys)
@@ -34,7 +35,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         sparse.projections(at)
     if reading is not None:
         read(at, reading)
-    if model.output_gate:
+    if np.any(gated):
         at.stream(
             "attention.gate",
             "elementwise",
@@ -47,7 +48,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         )
     out = queries * model.v_dim
     # Fused attention has saved its output, which is the input of the projection unless it is gated.
-    kept = at.software.attention in SEPARATE or model.output_gate
+    kept = at.software.attention in SEPARATE or bool(np.any(gated))
     saved = size * portion.tokens * out if kept else 0.0
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.residual("attention.residual")
@@ -80,7 +81,8 @@ def _rope(at: WorkList, queries: Numeric, keys: Numeric) -> None:
     if model.is_latent:
         columns = (queries + 1.0) * model.qk_rope_head_dim
     else:
-        columns = (queries + (2 if at.software.cache else 1) * keys) * model.head_dim
+        written = 0 if model.borrows else model.v_dim if at.software.cache else 0
+        columns = (queries + keys * (not model.borrows)) * model.head_dim + keys * written
     passes = 1 if at.software.chains else 3  # apart: two products, a rotation and a sum
     streams = 2 * at.size * passes
     at.stream(

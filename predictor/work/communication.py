@@ -271,7 +271,19 @@ def _ends(plan: TrainingPlan, whole: Numeric) -> list[Collective]:
 
 
 def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
-    """What the ranks that split a sequence exchange for attention, per attention block.
+    """What the ranks that split a sequence exchange for attention, by kind of attention block."""
+    kinds, blocks = model.attention_kinds, max(model.attention_blocks, 1)
+    if len(kinds) == 1:
+        return _exchanged(kinds[0][1], plan, model.attention_share)
+    return [
+        found
+        for n, one in kinds
+        for found in _exchanged(one, plan, model.attention_share * n / blocks)
+    ]
+
+
+def _exchanged(model: Model, plan: TrainingPlan, share: float) -> list[Collective]:
+    """The same of blocks that are alike.
 
     A ring passes keys and values on behind the attention to those that are there; a gathering
     fetches all of them first; Ulysses exchanges heads of queries, keys and values for tokens, and
@@ -280,7 +292,6 @@ def _context_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     width = kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
     query = model.heads / plan.tp * (model.qk_dim + model.v_dim)
     token = plan.recipe.activation * plan.tokens
-    share = model.attention_share
     found: list[Collective] = []
     if plan.attention in SEPARATE:
         core, gradient = "attention.context", "attention.context.dgrad"

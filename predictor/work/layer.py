@@ -72,6 +72,39 @@ def mean_layer(model: Model) -> Blocks:
     )
 
 
+def _kinds(at: WorkList, held: Blocks) -> list[WorkList]:
+    """A place for each kind of attention block, which has its part of them."""
+    kinds = at.model.attention_kinds
+    if len(kinds) == 1:
+        return [at.of(kinds[0][1]).on("layer", held.attention)]
+    all_of_them = at.model.attention_blocks
+    return [at.of(kind).on("layer", held.attention * n / all_of_them) for n, kind in kinds]
+
+
+def _dense_places(at: WorkList, held: Blocks) -> list[WorkList]:
+    """A place for each kind of dense feed-forward block."""
+    kinds = at.model.dense_kinds
+    if not held.dense:
+        return []
+    if len(kinds) == 1:
+        return [at.on("dense", held.dense)]
+    every = sum(n for n, _ in kinds)
+    return [at.of(one).on("dense", held.dense * n / every) for n, one in kinds]
+
+
+def _layer_input(at: WorkList) -> None:
+    """What a layer adds of its own embedding of the token: the residual stream gates it, and it is
+    projected, normed and added (Gemma 3n, Gemma 4: transformers, modeling_gemma4.py). Every
+    tensor-parallel rank does all of it, on its part of the sequence."""
+    width, h, size = float(at.model.layer_inputs), at.hidden, at.size
+    rows = at.portion.rows
+    at.linear("input.gate", width, h, rows=rows, saved=size * rows * h, adapted=False)
+    at.activation("input.activation", width, rows=rows)
+    at.linear("input.project", h, width, rows=rows, saved=size * rows * width, adapted=False)
+    at.norm("input.norm")
+    at.residual("input.residual")
+
+
 def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     """All blocks; what attends and scans only where sequences are read.
 
@@ -79,28 +112,31 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2).
     """
     model = at.model
-    attention_block(at.on("layer", held.attention), reading)
+    for place in _kinds(at, held):
+        attention_block(place, reading)
     if model.is_hybrid:
         mamba.mamba_block(at.on("layer", held.mamba), reading)
     if model.delta_layers:
         delta_rule.delta_block(at.on("layer", held.delta), reading)
-    if held.dense:
-        dense = at.on("dense", held.dense)
+    for dense in _dense_places(at, held):
         own = model.parallel != "shared_norm"  # else attention's norm serves both, and is kept
         if own:
             dense.norm("mlp.norm")
         saved = dense.size * dense.kept_rows * dense.hidden * own
-        inner = model.ffn_hidden / dense.portion.tp
+        inner = dense.model.ffn_hidden / dense.portion.tp
         dense.feed_forward("mlp", inner, saved=saved, bias=model.bias)
         dense.residual("mlp.residual")
     if model.is_moe:
         mixture_block(at.on("moe", held.moe))
+    if model.layer_inputs:
+        _layer_input(at.on("layer", held.attention))
 
 
 def reading_cores(at: WorkList, held: Blocks, reading: Reading) -> None:
     """What attends and scans while sequences are read, by itself."""
     model = at.model
-    read(at.on("layer", held.attention), reading)
+    for place in _kinds(at, held):
+        read(place, reading)
     if model.is_hybrid:
         mamba.scan(at.on("layer", held.mamba), reading.sequences * reading.query)
     if model.delta_layers:
@@ -112,7 +148,8 @@ def decoding_cores(
 ) -> None:
     """The same while each of `sequences` sequences gets `guessed` tokens behind `keys` others."""
     model = at.model
-    decode(at.on("layer", held.attention), sequences, keys, guessed)
+    for place in _kinds(at, held):
+        decode(place, sequences, keys, guessed)
     if model.is_hybrid:
         mamba.update(at.on("layer", held.mamba), sequences * guessed)
     if model.delta_layers:
@@ -121,9 +158,12 @@ def decoding_cores(
 
 def embedding(at: WorkList) -> None:
     """Look-up of rows; its backward pass clears a whole table of gradients and adds to it."""
-    rows, vocab, h, size = at.portion.tokens, at.portion.vocab, at.hidden, at.size
+    rows, vocab, size = at.portion.tokens, at.portion.vocab, at.size
+    h = float(at.model.embedding_width)
     table = size * vocab * h
-    found = [("embedding", "fwd", "forward", 2 * size * rows * h, at.mask * at.portion.rows * h)]
+    found = [
+        ("embedding", "fwd", "forward", 2 * size * rows * h, at.mask * at.portion.rows * at.hidden)
+    ]
     if at.learning and not at.learning.frozen:
         found.append(("embedding.bwd", "bwd", "backward", 3 * size * rows * h + table, 0.0))
     for name, variant, phase, moved, saved in found:
@@ -142,6 +182,17 @@ def embedding(at: WorkList) -> None:
                 saved=at.kept(saved),
             )
         )
+    if at.model.layer_inputs:
+        _layer_inputs(at)
+
+
+def _layer_inputs(at: WorkList) -> None:
+    """Inputs of all layers: the embedding projected, normed, and added to those looked up."""
+    width, rows = float(at.model.layers * at.model.layer_inputs), at.portion.rows
+    saved = at.size * rows * at.hidden
+    at.linear("inputs.project", width, at.hidden, rows=rows, saved=saved, adapted=False)
+    at.norm("inputs.norm", rows, width)
+    at.stream("inputs.add", "elementwise", "add", rows, width, 3 * at.size)
 
 
 def head(at: WorkList, rows: Numeric) -> None:

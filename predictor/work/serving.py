@@ -143,12 +143,30 @@ def prompts(
 
 
 def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:
-    """Cache of one token in one attention block on one rank [bytes]: keys and values of its heads,
-    or the latent and the shared key, which every rank holds whole, with an index key."""
+    """Cache of one token in one attention block of a model whose blocks are alike, on one rank
+    [bytes]: keys and values of its heads, or the latent and the shared key, which every rank holds
+    whole, with an index key."""
     if model.is_latent:
         stored = KV_BYTES[plan.kv] * float(model.kv_lora_rank + model.qk_rope_head_dim)
         return stored + index_bytes(model)
     return KV_BYTES[plan.kv] * kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
+
+
+def cache_bytes(
+    model: Model, plan: ServingPlan, tokens: Numeric, borrowed: bool = False
+) -> Numeric:
+    """Cache of a sequence of `tokens` tokens in all attention blocks on one rank [bytes]: layers
+    with a window keep that; those that borrow keys and values keep nothing, but read them
+    (`borrowed`)."""
+    found: Numeric = 0.0
+    for blocks, one in model.attention_kinds:
+        if one.borrows and not borrowed:
+            continue
+        window = one.windowed_share
+        short = np.minimum(tokens, float(one.sliding_window or 1))
+        kept = (1.0 - window) * np.asarray(tokens) + window * short
+        found = found + blocks * kv_token_bytes(one, plan) * kept
+    return found
 
 
 def state_bytes(model: Model, plan: ServingPlan) -> Numeric:

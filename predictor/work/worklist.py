@@ -52,6 +52,10 @@ class WorkList:
         """Another place of the same list."""
         return replace(self, module=module, share=share)
 
+    def of(self, model: Model) -> WorkList:
+        """The same place for blocks of one kind of a model (`Model.attention_kinds`)."""
+        return self if model is self.model else replace(self, model=model)
+
     @property
     def size(self) -> float:
         """Bytes of an activation element."""

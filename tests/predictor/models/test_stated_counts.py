@@ -39,6 +39,11 @@ STATED = {
     "ministral-3-14b": ("13.5", ""),
     "mistral-large-3-675b": ("673", "39"),  # beside an encoder of 2.5
     "devstral-2-123b": ("123", ""),
+    "gemma-4-31b": ("30.7", ""),
+    "gemma-4-26b-a4b": ("25.2", "3.8"),
+    "gemma-4-12b": ("11.95", ""),
+    "mimo-v2-flash": ("309", "15"),
+    "step-3.5-flash": ("196", "11"),
 }
 """Billions: in all, and of those that a token touches where they differ (model cards)."""
 
@@ -201,6 +206,15 @@ def test_counts_are_those_that_are_stated(name: str) -> None:
         assert any(
             agrees(touched - less, active) for less in (0, embedding, head, embedding + head)
         ), touched
+
+
+@pytest.mark.parametrize(("name", "stated"), [("gemma-4-e2b", 2.3), ("gemma-4-e4b", 4.5)])
+def test_layers_own_embeddings_are_what_effective_counts_leave_out(
+    name: str, stated: float
+) -> None:
+    model = catalog.model(name)
+    own = model.vocab * model.layers * model.layer_inputs
+    assert (model.parameters - own) / 1e9 == pytest.approx(stated, rel=0.035)
 
 
 def test_counts_that_differ_are_told_apart() -> None:

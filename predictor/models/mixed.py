@@ -1,0 +1,182 @@
+"""Configurations of models whose layers attend with heads of two shapes: those that see a window,
+and those that see everything (Gemma 4, MiMo-V2, Step 3.5).
+
+Read off the configuration classes and modelling code of transformers 5.23.0 (2026-11) and the
+published `config.json`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from predictor.errors import InputError
+
+Found = dict[str, Any]
+
+
+def listed_windows(kinds: Any) -> str:
+    """Pattern of a list of layers, by the share of those that see a window; empty without a list
+    that has both."""
+    if not isinstance(kinds, list):
+        return ""
+    local, whole = kinds.count("sliding_attention"), kinds.count("full_attention")
+    if not local or not whole or local + whole != len(kinds):
+        return ""
+    shared = math.gcd(local, whole)
+    return f"{local // shared} local : {whole // shared} global"
+
+
+def _marked(marks: Any, layers: int, key: str, where: str) -> list[int]:
+    """A list of 0 and 1 for each layer; further marks, of extra predictions, are left out."""
+    if not isinstance(marks, list) or len(marks) < layers or set(marks) - {0, 1}:
+        raise InputError(f"{where}: key {key!r} must list 0 or 1 for each of the {layers} layers")
+    return marks[:layers]
+
+
+def _leading(sparse: list[int], key: str, where: str) -> int:
+    """Layers before the first mixture, behind which there are only mixtures."""
+    first = sparse.index(1) if 1 in sparse else len(sparse)
+    if 0 in sparse[first:]:
+        raise InputError(f"{where}: key {key!r} has dense layers behind mixtures: not predicted")
+    return first
+
+
+def _kinds(content: Mapping[str, Any], found: Found, where: str) -> list[str]:
+    """Kinds of the layers, as far as there are layers."""
+    kinds, layers = content.get("layer_types"), found["layers"]
+    if not isinstance(kinds, list) or len(kinds) < layers:
+        raise InputError(f"{where}: key 'layer_types' must say the kind of each of {layers} layers")
+    kinds = kinds[:layers]
+    if set(kinds) - {"sliding_attention", "full_attention"}:
+        raise InputError(
+            f"{where}: key 'layer_types' must consist of sliding_attention and full_attention"
+        )
+    return kinds
+
+
+def _windows(kinds: list[str], found: Found, own: Found) -> Found:
+    """Pattern and shape of windowed layers; nothing where no layer has one, and their shape as that
+    of all where every layer has."""
+    if "sliding_attention" not in kinds or not found.get("sliding_window"):
+        return {"sliding_window": 0}
+    if "full_attention" not in kinds:
+        return {name.removeprefix("window_"): value for name, value in own.items()}
+    return {"sliding_pattern": listed_windows(kinds), **own}
+
+
+def gemma4(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Gemma 4: full layers have larger heads, fewer key heads and perhaps no values of their own;
+    the last layers may borrow keys and values, and each may have an embedding of its own. A
+    mixture stands beside a dense block, which is a shared expert."""
+    layers = found["layers"]
+    every = ["sliding_attention"] * 5 + ["full_attention"]
+    plain = [every[at % 6] for at in range(layers)]
+    kinds = _kinds({"layer_types": content.get("layer_types") or plain}, found, where)
+    own = {"window_head_dim": found.get("head_dim", 256), "window_kv_heads": found["kv_heads"]}
+    found["sliding_window"] = content.get("sliding_window", 512)
+    alike = bool(content.get("attention_k_eq_v"))
+    found["head_dim"] = content.get("global_head_dim") or 512
+    if alike and content.get("num_global_key_value_heads"):
+        found["kv_heads"] = content["num_global_key_value_heads"]
+    found |= _windows(kinds, found, own)
+    found["values_are_keys"] = alike
+    found["layer_inputs"] = content.get("hidden_size_per_layer_input", 256) or 0
+    found["borrowing_layers"] = content.get("num_kv_shared_layers") or 0
+    if found["borrowing_layers"] and content.get("use_double_wide_mlp"):
+        found["borrowing_ffn_hidden"] = 2 * found["ffn_hidden"]
+    if content.get("enable_moe_block"):
+        found |= {"shared_experts": 1, "shared_expert_ffn_hidden": found["ffn_hidden"]}
+    else:
+        for name in ("num_experts", "expert_ffn_hidden", "top_k"):
+            found.pop(name, None)
+
+
+def gemma4_unified(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Gemma 4 of one stack for text, images and sound: no layer has an embedding of its own."""
+    gemma4({**content, "hidden_size_per_layer_input": 0, "enable_moe_block": False}, found, where)
+
+
+def mimo_v2(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """MiMo-V2: windowed layers have more key heads; the first layer is dense."""
+    layers = found["layers"]
+    if "hybrid_layer_pattern" in content:
+        marks = _marked(content["hybrid_layer_pattern"], layers, "hybrid_layer_pattern", where)
+        kinds = ["sliding_attention" if mark else "full_attention" for mark in marks]
+    else:
+        kinds = _kinds(content, found, where)
+    if content.get("swa_v_head_dim", found.get("v_head_dim")) != found.get("v_head_dim"):
+        raise InputError(f"{where}: windows with values of another size are not predicted")
+    found |= _windows(
+        kinds,
+        found,
+        {
+            "window_heads": content.get("swa_num_attention_heads") or found["heads"],
+            "window_kv_heads": content.get("swa_num_key_value_heads") or found["kv_heads"],
+            "window_head_dim": content.get("swa_head_dim") or found["head_dim"],
+        },
+    )
+    if "moe_layer_freq" in content:
+        marks = _marked(content["moe_layer_freq"], layers, "moe_layer_freq", where)
+        found["dense_layers"] = _leading(marks, "moe_layer_freq", where)
+    else:
+        found["dense_layers"] = _sparse_kinds(content, layers, 1, where)
+
+
+def _sparse_kinds(content: Mapping[str, Any], layers: int, usual: int, where: str) -> int:
+    """Leading dense layers by a list of dense and sparse ones; else as usual."""
+    kinds = content.get("mlp_layer_types")
+    if not isinstance(kinds, list):
+        return usual
+    marks = [int(kind == "sparse") for kind in kinds[:layers]]
+    return _leading(marks, "mlp_layer_types", where)
+
+
+def step(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Step 3.5: windowed layers have more query heads, every head a gate; the first layers are
+    dense."""
+    for name, keys in {
+        "kv_heads": ("num_attention_groups",),
+        "top_k": ("moe_top_k",),
+        "shared_expert_ffn_hidden": ("share_expert_dim", "share_expert_dims"),
+    }.items():
+        stated = next((content[key] for key in keys if content.get(key)), None)
+        if stated is not None:
+            found[name] = stated
+    found |= {"shared_experts": 1, "head_gate": bool(content.get("gating", True))}
+    kinds = _kinds(content, found, where) if content.get("layer_types") else []
+    other = content.get("attention_other_setting")
+    other = other if isinstance(other, Mapping) else {}
+    own = {
+        "window_heads": content.get("num_sliding_attention_heads")
+        or other.get("num_attention_heads")
+        or found["heads"],
+        "window_kv_heads": other.get("num_attention_groups") or found["kv_heads"],
+        "window_head_dim": other.get("head_dim") or found["head_dim"],
+    }
+    found |= _windows(kinds, found, own)
+    if "dense_layers" in found:
+        return
+    listed = content.get("moe_layers_enum")
+    if listed is None:
+        found["dense_layers"] = _sparse_kinds(content, found["layers"], 3, where)
+        return
+    items = listed.split(",") if isinstance(listed, str) else listed
+    try:
+        chosen = {int(item) for item in items}
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: key 'moe_layers_enum' must list numbers of layers") from None
+    marks = [int(at in chosen) for at in range(found["layers"])]
+    found["dense_layers"] = _leading(marks, "moe_layers_enum", where)
+
+
+READERS = {
+    "gemma4_text": gemma4,
+    "gemma4_unified_text": gemma4_unified,
+    "mimo_v2_flash": mimo_v2,
+    "mimo_v2": mimo_v2,
+    "step3p5": step,
+    "step3p7": step,
+}
+"""By `model_type`: completes what was found."""

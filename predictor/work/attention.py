@@ -30,6 +30,8 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         width = queries * model.head_dim + keys * model.kv_head_columns + beside
         saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
+    if model.has_whole_norms and at.software.cache:
+        _whole_norms(at, queries + keys)
     _rope(at, queries, keys)
     if model.is_sparse:
         sparse.projections(at)
@@ -52,6 +54,16 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     saved = size * portion.tokens * out if kept else 0.0
     at.linear("attention.out", at.hidden, out, saved=saved, bias=model.bias)
     at.residual("attention.residual")
+
+
+def _whole_norms(at: WorkList, heads: Numeric) -> None:
+    """Norms of queries and keys over all heads: squares of a rank's own heads, and, when all ranks'
+    are added up, the product (two kernels for both; vllm-project/vllm pull request 31493 and
+    sgl-project/sglang pull request 14416, 2025-12). Only engines have them here: the time of
+    training's is in what its runs are fitted to."""
+    rows, columns = at.portion.tokens, heads * at.model.head_dim
+    at.stream("attention.squares", "norm", "fwd", rows, columns, at.size)
+    at.stream("attention.qk_norm", "norm", "fwd", rows, columns, 2.0 * at.size)
 
 
 def _latent_projections(at: WorkList, queries: Numeric) -> None:

@@ -54,7 +54,7 @@ def mixture_block(at: WorkList) -> None:
         saved=size * portion.rows * h,
         rows=own,
         adapted=False,
-        dtype=at.software.core,
+        dtype="fp32" if model.has_wide_router and at.software.cache else at.software.core,
     )
     moved = CHOICE + (0.0 if at.software.experts_joined else MAPPED)
     at.stream(

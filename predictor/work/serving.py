@@ -303,6 +303,8 @@ def pass_collectives(
 
     mixers = held.attention + held.mamba + held.delta
     add("attention.reduce", "allreduce", "tp", whole, mixers)
+    if model.has_whole_norms:  # a sum of squares in 32 bits of queries, and one of keys
+        add("attention.squares", "allreduce", "tp", 2.0 * 4.0 * tokens, held.attention)
     if held.dense and not model.parallel:  # else added up together with attention's
         add("mlp.reduce", "allreduce", "tp", whole, held.dense)
     if model.is_moe:

@@ -1,0 +1,98 @@
+"""Norms over all heads, wide routers, products of one row, experts of which nothing was timed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.models.counts import experts_hit
+from predictor.plans.serving import ServingPlan
+from predictor.plans.training import TrainingPlan
+from predictor.serving.passes import layers_of
+from predictor.timing import operator_times
+from predictor.timing.kernels import SLACK
+from predictor.work.primitives import Operator, gemm, grouped
+from predictor.work.serving import layer_operators, pass_collectives
+from predictor.work.training import step_operators
+
+CALIBRATION = load("default")
+WHOLE = catalog.model("minimax-m2")
+PLAIN = replace(WHOLE, family="qwen3")
+
+
+def plan(**fields: object) -> ServingPlan:
+    given = {"batch": 1.0, "input_len": 200.0, "output_len": 200.0, **fields}
+    return ServingPlan(**given)  # type: ignore[arg-type]
+
+
+def timed(operators: list[Operator], name: str, library: str = "vllm") -> np.ndarray:
+    machine = catalog.accelerator(name)
+    return operator_times(operators, machine, CALIBRATION, (), library=library).time
+
+
+@pytest.mark.parametrize("tp", [1.0, 4.0])
+def test_norms_over_all_heads_read_queries_and_keys_twice_and_write_them_once(tp: float) -> None:
+    own = {o.name: o for o in layer_operators(WHOLE, plan(tp=tp), 7.0)}
+    elements = 7.0 * (WHOLE.heads + WHOLE.kv_heads) / tp * WHOLE.head_dim
+    moved = own["attention.squares"].bytes + own["attention.qk_norm"].bytes
+    assert float(moved) == pytest.approx(3 * 2 * elements)
+    names = {o.name for o in layer_operators(PLAIN, plan(tp=tp), 7.0)}
+    assert set(own) - names == {"attention.squares", "attention.qk_norm"}
+
+
+def test_ranks_add_up_two_sums_of_squares_a_token() -> None:
+    sums = {c.name: c for c in pass_collectives(WHOLE, plan(tp=4.0), 7.0, 7.0)}["attention.squares"]
+    assert float(sums.bytes) == 7.0 * 2 * 4
+    assert float(sums.count) == WHOLE.layers
+    assert sums.op == "allreduce"
+    assert "attention.squares" not in {c.name for c in pass_collectives(PLAIN, plan(), 7.0, 7.0)}
+
+
+def test_a_wide_router_is_read_in_32_bits_while_serving_alone() -> None:
+    router = {o.name: o for o in layer_operators(WHOLE, plan(), 7.0)}["moe.router"]
+    assert router.dtype == "fp32"
+    given = TrainingPlan(tp=1.0, pp=1.0, dp=1.0, micro_batch=1.0, global_batch=1.0, seq_len=64.0)
+    trained = {o.name: o.dtype for o in step_operators(WHOLE, given)}
+    assert trained["moe.router"] != "fp32"
+    assert "attention.qk_norm" not in trained
+
+
+@pytest.mark.parametrize("name", ["B200-SXM-180GB", "H100-SXM5-80GB", "MI300X-192GB"])
+def test_one_row_takes_no_longer_than_two(name: str) -> None:
+    """Of vLLM's fp8 products on B200 its table says otherwise."""
+    model = catalog.model("llama3-8b")
+    cluster = catalog.system(
+        {"B200-SXM-180GB": "DGX-B200", "H100-SXM5-80GB": "DGX-H100"}.get(name, "MI300X-8x")
+    )
+    given = plan(weights="fp8", library="vllm")
+    one, two = (
+        float(layers_of(model, cluster, given, rows, CALIBRATION, False).terms["linear"])
+        for rows in (1.0, 2.0)
+    )
+    assert one <= two
+
+
+def experts_of(model: str, dtype: str, tokens: float) -> tuple[Operator, list[Operator], float]:
+    """Experts in one kernel; the two products of one of them; how many there are."""
+    held = catalog.model(model)
+    busy = experts_hit(tokens, float(held.top_k), float(held.num_experts), 1.0)
+    rows = tokens * held.top_k / busy
+    inner, width = float(held.expert_ffn_hidden), float(held.hidden)
+    one = grouped("experts", "moe", dtype, rows, inner, width, busy, gated=True, size=2.0)
+    products = [
+        gemm(name=str(n), layout="fwd", phase="forward", module="moe", dtype=dtype, m=rows, n=n,
+             k=k, out_bytes=2.0)
+        for n, k in ((2 * inner, width), (width, inner))
+    ]  # fmt: skip
+    return one, products, float(busy)
+
+
+@pytest.mark.parametrize("tokens", [1.0, 4.0, 32.0, 128.0])
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X-192GB"])
+def test_experts_take_little_more_than_one_after_the_other(name: str, tokens: float) -> None:
+    """A100 and H100 were timed with such experts, MI300X was not (it took five times as long)."""
+    one, products, busy = experts_of("mixtral-8x7b", "bf16", tokens)
+    apart = busy * timed(products, name).sum()
+    assert timed([one], name)[0] <= SLACK * apart * (1 + 1e-9)

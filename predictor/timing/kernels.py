@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying, weighted_median
 from predictor.hardware import Accelerator
-from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
+from predictor.timing.alternatives import SLACK, apart, widened, widens
 from predictor.timing.calibration import (
     ANY,
     EMPTY_KERNEL,
@@ -96,7 +97,8 @@ def throttled(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Busy:
-    """Kernels without and with their latency [s], log-standard-deviation, and how that is known."""
+    """Kernels without and with their latency [s], log-standard-deviation, how that is known, and
+    distance from what was measured."""
 
     found: Ideal
     busy: Array
@@ -105,14 +107,11 @@ class _Busy:
     measured: Mask
     pedigree: str
     family: str
+    away: Numeric = 0.0
 
 
-def _busy(
-    shapes: Shapes,
-    accelerator: Accelerator,
-    calibration: Calibration,
-    sustained: bool,
-    library: str,
+def _fitted(
+    shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> _Busy:
     found = ideal(shapes, accelerator)
     kind = kind_of(shapes.op, shapes.variants[0])
@@ -158,67 +157,46 @@ def _busy(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
         family = kind
-    if shapes.op == "moe_gemm" and np.any(np.asarray(away) > 0):
-        apart = SLACK * _apart(shapes, accelerator, calibration, library) - latency
-        busy = np.where(np.asarray(away) > 0, np.minimum(busy, np.maximum(apart, found.time)), busy)
-    if sustained and shapes.op in THROTTLED:
-        throttle = calibration.throttles.get(accelerator.architecture)
-        if throttle is not None:
-            peak = shapes.flop / np.maximum(found.compute, 1e-30)
-            half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
-            busy = throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
-    if pedigree == "transferred" and shapes.op == "gemm" and _widens(shapes.dtype):
-        widened = _widened(shapes, accelerator, calibration, sustained, library)
-        busy = np.minimum(busy, np.maximum(widened - latency, found.time))
-    return _Busy(found, busy, latency, sigma, measured, pedigree, family)
+    return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
+                 away=away)  # fmt: skip
 
 
-def _widens(dtype: str) -> bool:
-    """Whether weights of a data type are widened to that of the activations as they are read."""
-    return WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype] == ELEMENT_BYTES["bf16"]
-
-
-def _widened(
+def _busy(
     shapes: Shapes,
     accelerator: Accelerator,
     calibration: Calibration,
     sustained: bool,
     library: str,
+) -> _Busy:
+    """Kernels as fitted, under the power cap, and where nothing like them was timed no slower than
+    what else does the same (`alternatives`)."""
+    one = _fitted(shapes, accelerator, calibration, library)
+    found, busy, far = one.found, one.busy, np.asarray(one.away) > 0
+    if shapes.op == "moe_gemm" and np.any(far):
+        each = [_busy(part, accelerator, calibration, False, library) for part in apart(shapes)]
+        most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
+        busy = np.where(far, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if sustained and shapes.op in THROTTLED:
+        busy = _sustained(busy, shapes, found, accelerator, calibration)
+    if one.pedigree == "transferred" and shapes.op == "gemm" and widens(shapes.dtype):
+        plain, moved = widened(shapes, accelerator)
+        wide = _busy(plain, accelerator, calibration, sustained, library)
+        copied = EMPTY_KERNEL + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
+        most = wide.latency + wide.busy + copied - one.latency
+        busy = np.minimum(busy, np.maximum(most, found.time))
+    return replace(one, busy=busy)
+
+
+def _sustained(
+    busy: Array, shapes: Shapes, found: Ideal, accelerator: Accelerator, calibration: Calibration
 ) -> Array:
-    """Products with weights widened in a kernel before, as engines do where that is faster (vLLM's
-    AWQ from 256 tokens on, exllamav2 from 50): what nobody timed takes no longer [s]."""
-    half = "bf16" if "bf16" in accelerator.peak else "fp16"
-    weights = shapes.n * shapes.k * shapes.batch
-    size = ELEMENT_BYTES[half]
-    wider = (size - WEIGHT_BYTES[shapes.dtype]) * weights
-    plain = replace(shapes, dtype=half, bytes=shapes.bytes + wider)
-    one = _busy(plain, accelerator, calibration, sustained, library)
-    moved = (WEIGHT_BYTES[shapes.dtype] + size) * weights
-    return one.latency + one.busy + EMPTY_KERNEL + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
-
-
-SLACK = 1.5
-"""Of the time of experts one after the other, as products of dense layers, what their one kernel
-takes at most where nothing like it was measured. Kernels that were timed on A100 and H100 keep
-within it (ai-dynamo/aiconfigurator, moe_perf: Mixtral's 16-bit experts, 1 to 512 tokens)."""
-
-
-def _apart(
-    shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
-) -> Array:
-    """Time of experts as two products each, one expert after the other [s]."""
-    ups = np.round(shapes.flop / (2.0 * shapes.m * shapes.n * shapes.k * shapes.batch)) - 1.0
-    total: Numeric = 0.0
-    for columns_, depth in ((ups * shapes.n, shapes.k), (shapes.k, shapes.n)):
-        one = replace(
-            shapes, op="gemm", n=columns_, k=depth, batch=np.ones_like(shapes.m),
-            flop=2.0 * shapes.m * columns_ * depth, idle=0.0 * shapes.m,
-            bytes=WEIGHT_BYTES[shapes.dtype] * columns_ * depth
-            + ELEMENT_BYTES["bf16"] * shapes.m * (columns_ + depth),
-        )  # fmt: skip
-        timed = _busy(one, accelerator, calibration, False, library)
-        total = total + shapes.batch * (timed.busy + timed.latency)
-    return np.asarray(total)
+    """Kernels in back-to-back work under the power cap of the accelerator's architecture [s]."""
+    throttle = calibration.throttles.get(accelerator.architecture)
+    if throttle is None:
+        return busy
+    peak = shapes.flop / np.maximum(found.compute, 1e-30)
+    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
+    return throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
 
 
 CAST_BANDWIDTH = 0.8

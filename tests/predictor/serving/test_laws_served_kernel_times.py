@@ -12,7 +12,7 @@ from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.passes import layers_of
 from predictor.timing import operator_times
-from predictor.timing.kernels import SLACK
+from predictor.timing.alternatives import SLACK
 from predictor.work.primitives import Operator, gemm, grouped
 from predictor.work.serving import layer_operators, pass_collectives
 from predictor.work.training import step_operators

@@ -7,6 +7,7 @@ from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
 from predictor.models.narrowing import narrowing
 from predictor.models.quantization import Quantization
+from predictor.models.served import has_whole_norms, has_wide_router
 from predictor.models.tower import Tower
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "experts_hit",
     "from_config",
     "hardware_flop_per_token",
+    "has_whole_norms",
+    "has_wide_router",
     "is_config",
     "keys_seen",
     "model_flop_per_token",

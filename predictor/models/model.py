@@ -14,14 +14,6 @@ from predictor.models.quantization import Quantization
 from predictor.models.tower import Tower
 from predictor.records import dataclass
 
-WHOLE_NORMS = ("minimax", "minimax_m2", "olmo2")
-"""Families whose queries and keys are normalised over all heads together, so that tensor-parallel
-ranks add up their squares first (vllm/model_executor/models/minimax_m2.py: MiniMaxText01RMSNormTP;
-Team OLMo 2024, arXiv 2501.00656, section 3)."""
-
-WIDE_ROUTERS = ("minimax", "minimax_m2")
-"""Families whose engines keep the router in 32 bits (the same file, `params_dtype`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -139,16 +131,6 @@ class Model:
     def is_sparse(self) -> bool:
         """Whether attention chooses the keys that it sees."""
         return self.index_topk > 0
-
-    @property
-    def has_whole_norms(self) -> bool:
-        """Whether queries and keys are normalised over all heads together (`WHOLE_NORMS`)."""
-        return self.family in WHOLE_NORMS
-
-    @property
-    def has_wide_router(self) -> bool:
-        """Whether engines multiply the router in 32 bits (`WIDE_ROUTERS`)."""
-        return self.family in WIDE_ROUTERS
 
     @property
     def only_served(self) -> bool:

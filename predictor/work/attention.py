@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.models import has_whole_norms
 from predictor.plans import SEPARATE
 from predictor.work import sparse
 from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
@@ -30,7 +31,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
         width = queries * model.head_dim + keys * model.kv_head_columns + beside
         saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
-    if model.has_whole_norms and at.software.cache:
+    if has_whole_norms(model) and at.software.cache:
         _whole_norms(at, queries + keys)
     _rope(at, queries, keys)
     if model.is_sparse:

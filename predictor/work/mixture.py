@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model
+from predictor.models import Model, has_wide_router
 from predictor.plans import TrainingPlan
 from predictor.work.primitives import grouped
 from predictor.work.worklist import WorkList
@@ -54,7 +54,7 @@ def mixture_block(at: WorkList) -> None:
         saved=size * portion.rows * h,
         rows=own,
         adapted=False,
-        dtype="fp32" if model.has_wide_router and at.software.cache else at.software.core,
+        dtype="fp32" if has_wide_router(model) and at.software.cache else at.software.core,
     )
     moved = CHOICE + (0.0 if at.software.experts_joined else MAPPED)
     at.stream(

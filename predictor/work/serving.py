@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model, experts_hit
+from predictor.models import Model, experts_hit, has_whole_norms
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES
 from predictor.work import delta_rule, mamba
@@ -303,7 +303,7 @@ def pass_collectives(
 
     mixers = held.attention + held.mamba + held.delta
     add("attention.reduce", "allreduce", "tp", whole, mixers)
-    if model.has_whole_norms:  # a sum of squares in 32 bits of queries, and one of keys
+    if has_whole_norms(model):  # a sum of squares in 32 bits of queries, and one of keys
         add("attention.squares", "allreduce", "tp", 2.0 * 4.0 * tokens, held.attention)
     if held.dense and not model.parallel:  # else added up together with attention's
         add("mlp.reduce", "allreduce", "tp", whole, held.dense)

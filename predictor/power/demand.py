@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.power.clock import power_at, settled, stretch
+from predictor.power.clock import LOWEST, power_at, settled, stretch
 from predictor.power.constants import PowerConstants
 from predictor.records import dataclass
 
@@ -125,10 +125,15 @@ def operating(
         fixed = fixed * leaking(constants, temperature)
     bound = np.minimum(np.asarray(limit) * constants.tracking, own)
     found = settled(bound, fixed, core, other, drawn.share, constants.curve)
-    if np.ndim(clock) == 0 and float(clock) >= 1.0 and np.all(found >= 1.0):
-        drawing = power_at(1.0, fixed, core, other, drawn.share, constants.curve)
-        shape = np.broadcast_shapes(found.shape, drawing.shape)
-        return Operating(found, found, np.broadcast_to(drawing, shape))
+    if np.ndim(clock) == 0 and float(clock) >= 1.0:
+        # Where a limit holds it, it draws the limit, but at the lowest clock.
+        power = np.broadcast_to(np.minimum(fixed + core + other, bound), found.shape)
+        lowest = found <= LOWEST
+        if np.any(lowest):
+            least = power_at(LOWEST, fixed, core, other, drawn.share, constants.curve)
+            power = np.where(lowest, least, power)
+        whole = bool(np.all(found >= 1.0))
+        return Operating(found, found if whole else stretch(found, drawn.share), power)
     found = np.minimum(found, clock)
     power = power_at(found, fixed, core, other, drawn.share, constants.curve)
     return Operating(found, stretch(found, drawn.share), power)

@@ -18,9 +18,10 @@ from predictor.records import dataclass
 AIR = 1160.0
 """Heat that a cubic metre of air takes per kelvin [J/(m³ K)], at 35 °C."""
 
-ROUNDS, MOST = 3, 10
+ROUNDS, MOST = 2, 10
 """Of the fixed point between temperature, leakage, power and clock, which contracts by R dP/dT <
-0.05 each round; and where a chip has to be held below its slowdown temperature."""
+0.05 each round, from the temperature of what is demanded up to the limit; and where a chip has to
+be held below its slowdown temperature."""
 
 COOLINGS = ("air", "liquid", "immersion")
 
@@ -100,10 +101,10 @@ def settle(
     Where it would exceed the slowdown temperature, power is limited to what the cooling carries
     away there.
     """
-    rows = max(chassis.rows, 1)
     resistance = constants.resistance[chassis.cooling]
     limits: Array = np.asarray(limit, float)
-    warm: Numeric = constants.reference
+    warm: Array = _expected(drawn, share, constants, limits, chassis)
+    every = (max(chassis.rows, 1), *(1,) * (warm.ndim - 1))
     throttled: Mask = np.zeros(1, dtype=bool)
     for turn in range(MOST):
         states = [operating(one, constants, limits, clock, warm) for one in drawn]
@@ -111,8 +112,7 @@ def settle(
         longer = sum(times, np.zeros(()))
         joules = sum((t * one.power for t, one in zip(times, states, strict=True)), np.zeros(()))
         mean = np.asarray(joules / np.maximum(longer, 1e-15))
-        if mean.ndim == 0 or mean.shape[0] != rows or not np.ndim(warm):
-            mean = np.broadcast_to(mean, (rows, *mean.shape))
+        mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
         around = ambient(mean, chassis)
         temperature = around + resistance * mean
         hot = temperature > constants.slowdown + 0.05
@@ -129,3 +129,21 @@ def settle(
         longer=np.broadcast_to(longer, mean.shape),
         throttled=np.asarray(throttled),
     )
+
+
+def _expected(
+    drawn: Sequence[Drawn],
+    share: Sequence[Array],
+    constants: PowerConstants,
+    limit: Array,
+    chassis: Chassis,
+) -> Array:
+    """Mean temperature of the positions [°C] were work to draw what it demands, up to the limit, in
+    its time at the reference clock; (1, *plans)."""
+    most = np.minimum(limit, constants.limit)
+    joules = [part * np.minimum(one.whole, most) for part, one in zip(share, drawn, strict=True)]
+    lasts = sum(share, np.zeros(()))
+    mean = np.asarray(sum(joules, np.zeros(())) / np.maximum(lasts, 1e-15))[None]
+    middle = 0.5 * (ambient(np.repeat(mean, max(chassis.rows, 1), axis=0), chassis)[[0, -1]])
+    found = middle.sum(axis=0, keepdims=True) + constants.resistance[chassis.cooling] * mean
+    return np.asarray(np.minimum(found, constants.slowdown))

@@ -13,14 +13,19 @@ from calibration.power.sweeps import device_of
 from calibration.tables.cells import cell
 from predictor.catalog import power_constants
 from predictor.hardware import Accelerator
-from predictor.power import Activity, Operating, PowerConstants, demand, operating, relative_energy
+from predictor.power import (
+    STREAMING,
+    Activity,
+    Operating,
+    PowerConstants,
+    demand,
+    operating,
+    relative_energy,
+)
 
 REACHED = 0.975
 """Share of the peak that large products of a library reach where power does not limit them (B300:
 2,195 of 2,250 TFLOP/s)."""
-
-STREAMING = 0.92
-"""Share of the bandwidth that streaming kernels reach."""
 
 FULL = 1e9
 

@@ -22,7 +22,7 @@ from calibration.sources.reading import read_table
 from calibration.tables.cells import cell
 from calibration.tables.profiles import device_accelerators
 from predictor.arrays import Array
-from predictor.catalog import is_stacked, power_constants, power_laws
+from predictor.catalog import byte_law, power_constants, power_laws
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.power import Activity, demand, operating, relative_energy
@@ -87,7 +87,7 @@ def fit_constants(
     ops, activities, measured = zip(*found, strict=True)
     names = {name for op in ops for name in TOLD[op]}
     if "memcpy" in ops:
-        names.add("byte_pj" if is_stacked(device) else "gddr_byte_pj")
+        names.add(byte_law(device))
     told = sorted(names)
     laws = power_laws()
     centre = np.log([laws[name] for name in told])

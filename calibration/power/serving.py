@@ -181,7 +181,8 @@ def fit_laws(
     centre = None if around is None else np.log([around[name] for name in LAWS])
 
     def errors(logs: Array) -> Array:
-        values = {**start, **dict(zip(LAWS, np.exp(logs).tolist(), strict=True))}
+        told = dict(zip(LAWS, np.exp(logs).tolist(), strict=True))
+        values = {**start, **told, "stream_most": np.inf}
         parts = []
         for batch, power in groups.values():
             own = powers(batch, {}, values)

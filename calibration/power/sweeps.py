@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from predictor.arrays import Array, Mask
-from predictor.catalog import accelerator, data_dir, is_stacked, power_constants, read_mapping
+from predictor.catalog import accelerator, data_dir, memory_kind, power_constants, read_mapping
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.power import VoltageCurve, power_at, settled, stretch
@@ -89,6 +89,13 @@ def device_of(name: str) -> Accelerator:
     return accelerator(ACCELERATORS.get(name, name))
 
 
+COLUMNS = (
+    "index", "limit", "clock", "before", "rated", "gddr", "memory", "idle", "bound",
+    "time", "power",
+)  # fmt: skip
+"""Arrays of a `Sweep`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
     """Rows of sweeps as arrays, (N,).
@@ -97,6 +104,7 @@ class Sweep:
     before         mean power at the reference [W]
     rated          of the accelerator [W]; `gddr` is its GB of such memory, 0: stacked
     memory         memory's power at the reference [W]; NaN: a share of what is drawn
+    bound          share of the time in which the device, not its host, bounds it (`host_free`)
     idle           share of the time in which memory bounds it; NaN: not known
     time, power    measured, over the reference; NaN: not stated
     """
@@ -111,19 +119,14 @@ class Sweep:
     gddr: Array
     memory: Array
     idle: Array
+    bound: Array
     time: Array
     power: Array
 
     def take(self, chosen: Mask) -> Sweep:
         """Some of the rows."""
         at = np.flatnonzero(chosen)
-        values = {
-            name: getattr(self, name)[at]
-            for name in (
-                "index", "limit", "clock", "before", "rated", "gddr", "memory", "idle",
-                "time", "power",
-            )
-        }  # fmt: skip
+        values = {name: getattr(self, name)[at] for name in COLUMNS}
         return Sweep(
             names=tuple(self.names[i] for i in at),
             sources=tuple(self.sources[i] for i in at),
@@ -150,6 +153,29 @@ def _reference(own: list[Row]) -> Row | None:
     return last if last["avg_power_w"] > 0 else None
 
 
+def host_free(groups: Mapping[tuple[str, ...], list[Row]]) -> dict[tuple[str, ...], float]:
+    """Share of the time in which the device bounds a group's work: what a sample takes at the batch
+    at which it takes least, over what it takes here. Smaller batches wait for the host between
+    kernels, which a lower clock costs nothing; larger ones have more work to a sample.
+
+    groups   rows by source, accelerator and group, of which those of a workload state the time of
+             the same work (an epoch)
+    """
+    each: dict[tuple[str, ...], list[tuple[float, float, tuple[str, ...]]]] = {}
+    for key, own in groups.items():
+        last = _reference(own)
+        batch = last.get("batch") if last is not None else None
+        if last is None or not batch or not batch > 0 or last.get("time_unit") != "one epoch":
+            continue
+        same = (*key[:2], str(last["workload"]))
+        each.setdefault(same, []).append((float(last["time_s"]), float(batch), key))
+    found: dict[tuple[str, ...], float] = {}
+    for runs in each.values():
+        least, best, _ = min(runs)
+        found |= {key: least / time for time, batch, key in runs if batch < best}
+    return found
+
+
 def sweep_of(table: pd.DataFrame) -> tuple[Sweep, list[tuple[int, str]]]:
     """Rows of a table of sweeps beside their reference, and numbers of rows that cannot be with
     the reason."""
@@ -162,7 +188,8 @@ def sweep_of(table: pd.DataFrame) -> tuple[Sweep, list[tuple[int, str]]]:
         key = tuple(str(record[name]) for name in ("source", "accelerator", "group"))
         together.setdefault(key, []).append(record | {"number": number})
     devices: dict[str, tuple[Accelerator, float, float] | None] = {}
-    for (source, name, _), own in together.items():
+    free = host_free(together)
+    for (source, name, group), own in together.items():
         if name not in devices:
             devices[name] = _known(name)
         known, reference = devices[name], _reference(own)
@@ -184,14 +211,11 @@ def sweep_of(table: pd.DataFrame) -> tuple[Sweep, list[tuple[int, str]]]:
             if found is None:
                 skipped.append((at, "neither a limit nor a clock is stated"))
                 continue
-            rows.append({"index": at, "gddr": gddr, **found})
+            bound = free.get((source, name, group), 1.0)
+            rows.append({"index": at, "gddr": gddr, "bound": bound, **found})
             names.append(name)
             sources.append(source)
-    columns = (
-        "index", "limit", "clock", "before", "rated", "gddr", "memory", "idle", "time",
-        "power",
-    )  # fmt: skip
-    values = {name: np.array([row[name] for row in rows], float) for name in columns}
+    values = {name: np.array([row[name] for row in rows], float) for name in COLUMNS}
     return Sweep(names=tuple(names), sources=tuple(sources), **values), skipped
 
 
@@ -203,7 +227,8 @@ def _known(name: str) -> tuple[Accelerator, float, float] | None:
         constants = power_constants(device, stated_laws(), {})
     except InputError:
         return None
-    gddr = 0.0 if is_stacked(device) else float(np.asarray(device.memory)) / 1e9
+    stacked = memory_kind(device) == "hbm"
+    gddr = 0.0 if stacked else float(np.asarray(device.memory)) / 1e9
     return device, gddr, float(np.asarray(constants.byte))
 
 
@@ -252,7 +277,7 @@ def relative(sweep: Sweep, laws: Mapping[str, float], leaking: float = 0.5) -> t
     fixed = np.where(clocked, leaking * awake, awake)
     drawn = while_busy - fixed
     memory = np.where(clocked, np.minimum(sweep.memory, 0.6 * drawn), laws["share"] * drawn)
-    core = np.where(clocked, np.clip(1.0 - sweep.idle, 0.0, 1.0), laws["core"])
+    core = np.where(clocked, np.clip(1.0 - sweep.idle, 0.0, 1.0), laws["core"] * sweep.bound)
     curve = VoltageCurve(laws["slope"], laws["floor"])
     parts = (fixed, drawn - memory, memory, core, curve)
     limit = laws["held"] * sweep.limit

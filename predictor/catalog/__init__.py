@@ -58,9 +58,10 @@ from predictor.catalog.machine_names import (
 from predictor.catalog.model_names import NAMED, ModelName, read_model_name, refuse_not_read
 from predictor.catalog.names import aliases, recognised, spelled
 from predictor.catalog.power import (
+    byte_law,
     chassis,
     conditions_of,
-    is_stacked,
+    memory_kind,
     node_constants,
     power_constants,
     power_fit,
@@ -116,6 +117,7 @@ __all__ = [
     "all_engines",
     "assumptions",
     "budget",
+    "byte_law",
     "calibration_dir",
     "calibrations",
     "catalog_cost",
@@ -135,12 +137,12 @@ __all__ = [
     "frameworks",
     "instance_in",
     "instances",
-    "is_stacked",
     "known",
     "learned_mapping",
     "load",
     "machine",
     "machine_cost",
+    "memory_kind",
     "model",
     "named_model",
     "node_constants",

@@ -22,6 +22,7 @@ from predictor.hardware import Accelerator, Cluster, matrix_energy
 from predictor.power import (
     COOLINGS,
     LOWEST,
+    STREAMING,
     Chassis,
     Conditions,
     NodeConstants,
@@ -33,8 +34,8 @@ from predictor.power import (
 PJ = 1e-12
 
 STACKED = 1.2e12
-"""Bandwidth from which memory is stacked (HBM), below which it is GDDR [bytes/s]; V100, with
-900 GB/s, is told by its architecture."""
+"""Bandwidth from which memory that no table names is stacked (HBM), below which it is GDDR
+[bytes/s]."""
 
 HOT, COOL = 700.0, 2.5
 """Limit for which the heat sink and the air of `laws.yaml` hold [W]; how much weaker the cooling of
@@ -65,11 +66,25 @@ def power_fit() -> Mapping[str, Any]:
     return _tables(tables.data_dir())[2]
 
 
-def is_stacked(accelerator: Accelerator) -> bool:
-    """Whether its memory is stacked (HBM)."""
-    if accelerator.architecture == "volta":
-        return True
-    return bool(np.all(np.asarray(accelerator.bandwidth) >= STACKED))
+@lru_cache(maxsize=4)
+def _memories(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    table = tables.read_mapping(folder / "power" / "memories.yaml")
+    return table["architectures"], table["accelerators"]
+
+
+def memory_kind(accelerator: Accelerator) -> str:
+    """'hbm', 'gddr' or 'lpddr': as `memories.yaml` names it, else by its bandwidth."""
+    families, names = _memories(tables.data_dir())
+    kind = names.get(accelerator.name) or families.get(accelerator.architecture)
+    if kind is not None and not np.any(np.isfinite(accelerator.memory_energy)):
+        return kind
+    return "hbm" if np.all(np.asarray(accelerator.bandwidth) >= STACKED) else "gddr"
+
+
+def byte_law(accelerator: Accelerator) -> str:
+    """Name of the law of a byte's energy."""
+    kind = memory_kind(accelerator)
+    return "byte_pj" if kind == "hbm" else f"{kind}_byte_pj"
 
 
 def power_constants(
@@ -91,19 +106,22 @@ def power_constants(
         )
     fitted = measured.get(accelerator.name, {}) if own is None else own
     law = {**(known if laws is None else laws), **fitted}
-    stacked = is_stacked(accelerator)
-    standing = 0.0 if stacked else law["gddr_w_per_gb"] * np.asarray(accelerator.memory) / 1e9
+    kind = memory_kind(accelerator)
+    standing = law[f"{kind}_w_per_gb"] * np.asarray(accelerator.memory) / 1e9
+    still = kind != "hbm" and "awake_share" not in fitted
+    awake = law["still" if still else "awake_share"] * np.asarray(limit) + standing
+    busy = law["busy_share"] * np.asarray(limit)
     return PowerConstants(
         limit=limit,
         off=law["off_share"] * np.asarray(limit),
-        awake=np.asarray(law["awake_share"] * np.asarray(limit) + standing),
-        busy=law["busy_share"] * np.asarray(limit),
+        awake=np.asarray(awake),
+        busy=busy,
         waiting=law["waiting_share"] * np.asarray(limit),
         padding=law["padding_share"] * np.asarray(limit),
         rows=law["rows"],
         flop=law["flop_scale"] * _product_energy(accelerator),
         thin=law["thin"],
-        byte=PJ * law["byte_pj" if stacked else "gddr_byte_pj"],
+        byte=_byte_energy(accelerator, law, fitted, awake + busy),
         link=PJ * law["link_pj"],
         leaking=law["leaking"],
         leakage=law["leakage"],
@@ -125,6 +143,24 @@ def _curve(
     family = accelerator.architecture.partition("-")[0]
     values = (own.get(n, law.get(f"{n}_{family}", law[n])) for n in ("slope", "floor"))
     return VoltageCurve(*values)
+
+
+def _byte_energy(
+    accelerator: Accelerator, law: Mapping[str, float], own: Mapping[str, float], standing: Numeric
+) -> Numeric:
+    """Of a byte of memory traffic [J]: its own, its budget's with the way to the processors, or by
+    law; but no more than lets the board stream its memory within `stream_most` of its limit.
+
+    standing   what full processors draw beside it [W]
+    """
+    name = byte_law(accelerator)
+    if name in own:
+        return PJ * law[name]
+    stated = np.asarray(accelerator.memory_energy, float)
+    usual = np.where(np.isfinite(stated), stated + PJ * law["path_pj"], PJ * law[name])
+    room = law["stream_most"] * np.asarray(accelerator.power) - standing
+    rate = STREAMING * np.asarray(accelerator.bandwidth)
+    return np.asarray(np.minimum(usual, np.maximum(room, 0.0) / rate))
 
 
 def _product_energy(accelerator: Accelerator) -> Numeric:

@@ -68,6 +68,7 @@ class Accelerator:
     cluster        thread blocks that load an operand from the cache once for all of them
     energy         per 16-bit FLOP of sustained products [J]; NaN: by the width of the matrix unit
                    (`timing.features.power_limit`)
+    memory_energy  of a byte at the memory's own devices [J]; NaN: not stated
     relative       for a machine that does not exist: the nearest one that does, whose efficiencies
                    are carried over (`kernels.shape_times`)
     doubt          log-standard-deviation that this adds to its kernels
@@ -95,6 +96,7 @@ class Accelerator:
     instruction: tuple[float, float] = (16.0, 8.0)
     cluster: float = 1.0
     energy: Numeric = np.nan
+    memory_energy: Numeric = np.nan
     doubt: Numeric = 0.0
     relative: Accelerator | None = None
 

@@ -143,6 +143,7 @@ def derive(
         name=name or f"{given.node.name}-{given.memory.name}-{given.processor.name}",
         memory=stacks * _capacity(given),
         bandwidth=stacks * given.memory.bandwidth,
+        memory_energy=given.memory.energy,
         l2=cache,
         power=sum(watts.values()),
         relative=relative,

@@ -2,7 +2,7 @@
 
 from predictor.power.clock import LOWEST, VoltageCurve, power_at, settled, stretch, switching
 from predictor.power.conditions import Conditions
-from predictor.power.constants import RELATIVE_ENERGY, PowerConstants, relative_energy
+from predictor.power.constants import RELATIVE_ENERGY, STREAMING, PowerConstants, relative_energy
 from predictor.power.demand import (
     Activity,
     Drawn,
@@ -44,6 +44,7 @@ __all__ = [
     "KWH",
     "LOWEST",
     "RELATIVE_ENERGY",
+    "STREAMING",
     "Activity",
     "Chassis",
     "Conditions",

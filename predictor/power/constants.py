@@ -28,6 +28,10 @@ what it draws awake); int8 as fp8; fp32 outside matrix units and fp4: from memor
 their multipliers. Every other data type is multiplied in 16 bits."""
 
 
+STREAMING = 0.92
+"""Share of the memory's bandwidth that streaming kernels reach."""
+
+
 def relative_energy(dtype: str) -> float:
     """Energy of a FLOP of a data type over that of 16 bits."""
     return RELATIVE_ENERGY.get(dtype, 1.0)

@@ -83,6 +83,25 @@ def test_the_highest_limit_is_the_reference_and_lower_ones_cost_time() -> None:
     assert sweep.binding.tolist() == [True, True]
 
 
+def test_what_waits_for_its_host_loses_less_time_to_a_limit() -> None:
+    """A small batch takes twice the time of the best one for the same work, a large one a quarter
+    more: half of the first waits for the host, nothing of the others does."""
+    epochs = {8.0: 20.0, 64.0: 10.0, 512.0: 12.5}
+    tables = [
+        limits().assign(
+            group=f"b{batch:g}", batch=batch, workload="w", time_unit="one epoch",
+            time_s=[time, time, time],
+        )
+        for batch, time in epochs.items()
+    ]  # fmt: skip
+    sweep, _ = sweep_of(pd.concat(tables, ignore_index=True))
+    assert sorted(set(sweep.bound.tolist())) == [0.5, 1.0]
+    assert (sweep.bound == 0.5).sum() == 2
+    time, _ = relative(sweep, START)
+    low = sweep.limit == 200.0
+    assert time[low & (sweep.bound == 0.5)].max() < time[low & (sweep.bound == 1.0)].min()
+
+
 def test_a_fit_of_sweeps_comes_back_to_what_made_them() -> None:
     made, _ = sweep_of(pd.concat([limits(), limits("RTX 3090").assign(group="h")]))
     truth = {**START, "slope": 1.0, "gaps": 0.5}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.power import (
+    LOWEST,
     Activity,
     Chassis,
     NodeConstants,
@@ -40,7 +41,7 @@ def products(flops: float = 6e14) -> Activity:
     return Activity(1.0, flop=flops, bytes=5e11, rows=1e9, core=1.0)
 
 
-@given(clock=st.floats(0.3, 1.0), core=shares)
+@given(clock=st.floats(LOWEST, 1.0), core=shares)
 def test_a_slower_clock_never_speeds_work_up_and_draws_no_more(clock: float, core: float) -> None:
     curve = VoltageCurve(0.8, 0.8)
     whole = power_at(1.0, 100.0, 400.0, 100.0, core, curve)
@@ -62,8 +63,8 @@ def test_work_settles_at_its_limit(limit: float, core: float, slope: float, floo
     curve = VoltageCurve(slope, floor)
     clock = settled(limit, 100.0, 400.0, 100.0, core, curve)
     power = power_at(clock, 100.0, 400.0, 100.0, core, curve)
-    assert power <= limit * 1.001 or clock == pytest.approx(0.3)
-    if 0.31 < clock < 1.0:
+    assert power <= limit * 1.001 or clock == pytest.approx(LOWEST)
+    if LOWEST + 0.01 < clock < 1.0:
         assert power == pytest.approx(limit, rel=2e-3)
 
 
@@ -197,9 +198,50 @@ def test_an_accelerator_that_was_never_measured_has_constants_by_law() -> None:
         catalog.power_constants(_unrated())
 
 
-def _unrated():  # type: ignore[no-untyped-def]
-    from dataclasses import replace
+def rated() -> list[str]:
+    """Accelerators of the catalog whose limit is known."""
+    names = catalog.tables.rows("accelerators")
+    return [n for n in names if np.isfinite(catalog.accelerator(n).power)]
 
+
+@pytest.mark.parametrize("name", rated())
+def test_every_accelerator_draws_what_a_board_can(name: str) -> None:
+    """Awake well below its limit; streaming its memory about at it; large products up to it; more
+    rows, more clock or more bytes never draw less."""
+    device = catalog.accelerator(name)
+    own = catalog.power_constants(device)
+    limit, rate = float(np.asarray(own.limit)), float(np.asarray(device.bandwidth))
+    assert 0.1 < float(own.awake) / limit < 0.46
+    streaming = demand(Activity(1.0, bytes=0.92 * rate, rows=1e9), own).whole / limit
+    assert 0.45 < float(streaming) < (1.3 if own.status == "fitted" else 1.16)
+    decoding = [
+        float(demand(Activity(1.0, flop=b * rate, bytes=0.6 * rate, rows=b, thin=1.0), own).whole)
+        for b in (1.0, 8.0, 64.0)
+    ]
+    assert decoding == sorted(decoding)
+    assert 0.2 < decoding[0] / limit < 0.85
+    drawn = demand(Activity(1.0, flop=1e15, bytes=0.3 * rate, rows=1e9, core=0.9), own)
+    capped = [float(operating(drawn, own, cap * limit).power) for cap in (0.6, 0.8, 1.0)]
+    assert capped == sorted(capped)
+    assert capped[-1] <= limit
+    clocked = [float(operating(drawn, own, limit, clock=f).power) for f in (0.5, 0.75, 1.0)]
+    assert clocked == sorted(clocked)
+
+
+def test_memory_is_what_its_board_has() -> None:
+    kinds = {"H100-SXM5-80GB": "hbm", "A30-24GB": "hbm", "RTX-5090-32GB": "gddr", "L4-24GB": "gddr"}
+    kinds |= {"GB10-128GB": "lpddr", "Apple-M2Ultra-76c-192GB": "lpddr", "P100-PCIe-16GB": "hbm"}
+    assert {name: catalog.memory_kind(catalog.accelerator(name)) for name in kinds} == kinds
+
+
+def test_a_budgets_memory_says_what_its_bytes_take() -> None:
+    device = catalog.accelerator("H100-SXM5-80GB")
+    stated = [replace(device, name="b", memory_energy=pj * 1e-12) for pj in (20.0, 40.0)]
+    less, more = (catalog.power_constants(one).byte for one in stated)
+    assert more - less == pytest.approx(20e-12)
+
+
+def _unrated():  # type: ignore[no-untyped-def]
     return replace(catalog.accelerator("H100-SXM5-80GB"), name="unrated", power=np.nan)
 
 

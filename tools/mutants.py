@@ -4,9 +4,9 @@
 
 Draws so many places at random among the arithmetic of `predictor/`, changes one of them at a time
 in a copy of the project (another operator, another number, the other bound), and runs the tests
-that reached that line, quickest first. Which tests reach a line, and how long each takes, is
-recorded once (`--map FILE` keeps it). What no test notices is listed: a missing law, or a change
-that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
+that reached that line (of a constant: the lines that read it), those first that are of little else.
+Which tests reach a line, and how long each takes, is recorded once (`--map FILE` keeps it). What no
+test notices is listed: a missing law, or a change that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -194,25 +195,52 @@ def recorded(target: Path) -> None:
     target.write_text(json.dumps({"reached": reached, "times": times}), encoding="utf-8")
 
 
+def name_at(mutant: Mutant) -> str:
+    """The constant or field that a line gives a value on import; empty: none."""
+    for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            inside = node.lineno <= mutant.line <= (node.end_lineno or node.lineno)
+            if inside and isinstance(target, ast.Name):
+                return target.id
+    return ""
+
+
+@cache
+def readers(name: str) -> list[tuple[str, int]]:
+    """Lines of `predictor/` that read a name, or a field of that name."""
+    found = []
+    for path in sorted((ROOT / "predictor").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            own = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+            if own == name and isinstance(getattr(node, "ctx", None), ast.Load):
+                found.append((path.relative_to(ROOT).as_posix(), node.lineno))
+    return found
+
+
 def tests_of(
     mutant: Mutant,
     reached: dict[str, dict[str, list[str]]],
     nodes: dict[str, list[tuple[float, str]]],
+    wide: Mapping[str, int],
 ) -> list[str]:
-    """The tests that reach a mutant's line (of a constant: its file), those of its room before
-    others, quickest first; node ids."""
+    """The tests that reach a mutant's line (of a constant: those lines that read it), those of its
+    room before others, those first that reach the fewest lines besides; node ids."""
     lines = reached.get(mutant.file, {})
     contexts = lines.get(str(mutant.line), [])
-    if not contexts:  # run on import: whatever reaches the file, or is named for it
-        named = f".test_{Path(mutant.file).stem}."
-        contexts = sorted(
-            {one for who in lines.values() for one in who} | {one for one in nodes if named in one}
-        )
-    # Those of the mirrored folder know it best; of the others, the quickest first; a second case of
+    if not contexts:  # run on import
+        name = name_at(mutant)
+        own = {
+            one
+            for file, line in (readers(name) if name else [])
+            for one in reached.get(file, {}).get(str(line), [])
+        }
+        contexts = sorted(own or {one for who in lines.values() for one in who})
+    # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other.
     mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"
     found = sorted(
-        (not one[1].startswith(mirror), case, *one)
+        (not one[1].startswith(mirror), case, wide[context], *one)
         for context in contexts
         for case, one in enumerate(sorted(nodes.get(context, [])))
     )
@@ -287,6 +315,8 @@ def main() -> int:
         recorded(kept)
     content = json.loads(kept.read_text(encoding="utf-8"))
     nodes = by_context(content["times"])
+    lines = (who for file in content["reached"].values() for who in file.values())
+    wide = Counter(context for who in lines for context in who)
     files = sorted((ROOT / "predictor" / given.room).rglob("*.py"))
     every = [m for f in files if f.name != "__init__.py" for m in mutants_of(f)]
     reached = [m for m in every if str(m.line) in content["reached"].get(m.file, {})]
@@ -305,7 +335,7 @@ def main() -> int:
 
         def work(job: int) -> None:
             for mutant in todo[job :: given.jobs]:
-                tests = tests_of(mutant, content["reached"], nodes)
+                tests = tests_of(mutant, content["reached"], nodes, wide)
                 verdicts[str(mutant)] = bool(not tests or survives(mutant, tests, homes[job]))
                 print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
 

@@ -11,14 +11,16 @@ import pytest
 from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.systems import Cluster, Tier
-from predictor.memory.serving import ServingMemory, serving_memory
+from predictor.memory.serving import ServingMemory, serving_memory, tower_bytes
 from predictor.memory.training import allocation, memory, stage_parameters
+from predictor.models.encoder import tower_parameters
 from predictor.models.model import Model
+from predictor.models.tower import Tower
 from predictor.plans.pipeline import stages
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
-from predictor.work.serving import state_bytes
+from predictor.work.serving import adapter_bytes, state_bytes
 
 L, H, HEADS, KV, D, FFN, V = 6, 640, 12, 4, 48, 1792, 3072
 B, S, TP, DP = 3, 1280, 2, 4
@@ -403,3 +405,25 @@ def test_adapters_that_are_live_take_memory_and_leave_fewer_sequences() -> None:
     assert float(few.classes["adapters"]) == pytest.approx(4 * one)
     lost = float(bare.sequences - some.sequences)
     assert lost == pytest.approx(10 * one / float(bare.per_sequence), abs=1.0)
+
+
+def test_a_second_tower_is_divided_where_its_heads_are() -> None:
+    """16-bit weights of one layer of a tower of eight heads: on two ranks half each, on three,
+    which do not divide eight, all of them; without images none."""
+    eight = Tower("vision", layers=1, hidden=64, heads=8, ffn_hidden=256, patches=9, tokens=9,
+                  patch_width=12)  # fmt: skip
+    seeing = replace(DENSE, heads=24, kv_heads=24, tower=eight)
+    whole = 2 * tower_parameters(eight, H)
+    for tp, share in ((1.0, 1.0), (2.0, 0.5), (3.0, 1.0)):
+        told = float(np.asarray(tower_bytes(seeing, served(tp=tp, tiles=1.0))))
+        assert told == pytest.approx(share * whole)
+    assert float(np.asarray(tower_bytes(seeing, served(tiles=0.0)))) == 0.0
+
+
+def test_adapters_that_one_request_asks_for_are_there_once() -> None:
+    """Of five, as many as there are slots and requests that ask for one each; one at least."""
+    one = adapter_bytes(DENSE, served(adapters=1.0, adapter_rank=8.0))
+    for batch, slots, many in ((1.0, 0.0, 1), (3.0, 0.0, 3), (3.0, 2.0, 2), (40.0, 0.0, 5)):
+        made = served(batch=batch, serving=0.0, adapters=5.0, adapter_rank=8.0, adapter_slots=slots)
+        found = serving_memory(DENSE, NODE, made, RUN).classes
+        assert float(found["adapters"]) == pytest.approx(many * float(one))

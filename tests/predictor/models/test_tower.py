@@ -107,3 +107,13 @@ def test_what_is_around_the_layers_counts_as_its_arithmetic() -> None:
     layer = 1024 * 12 * 512**2
     projector = 256 * (4 * 512 * 1024 + 1024 * 1024)
     assert around_layers(one, 1024) == pytest.approx((1024 * 588 * 512 + projector) / layer)
+
+
+def test_a_patch_of_one_picture_has_three_colours() -> None:
+    """CLIP ViT-L/14 at 336 pixels (openai/clip-vit-large-patch14-336): 24 x 24 patches and a class
+    token, of 3 x 14 x 14 numbers each."""
+    vision = {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
+              "model_type": "clip_vision_model", "num_attention_heads": 16,
+              "num_hidden_layers": 24, "patch_size": 14}  # fmt: skip
+    found = tower(model_type="llava", text_config=LLAMA, vision_config=vision)
+    assert (found.patches, found.patch_width) == (24 * 24 + 1, 3 * 14 * 14)

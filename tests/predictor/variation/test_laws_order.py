@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from predictor.variation.order import maximum, normal_quantile
 from predictor.variation.profile import SPREADS, Profile, slowest
@@ -33,3 +34,10 @@ def test_a_table_of_the_slowest_has_no_steps_between_its_nodes() -> None:
     for number in (4.0, 64.0, 1024.0):
         fewer, more = (slowest(n, SPREADS[25] * 1.01, of) for n in (number * (1.0 - 1e-9), number))
         assert np.array(fewer) == pytest.approx(np.array(more), rel=1e-6)
+
+
+@pytest.mark.parametrize("tail", [1e-300, 1e-100, 1e-13, 1e-9, 1e-4, 0.02, 0.0799, 0.3, 0.9])
+def test_quantiles_are_those_of_another_library(tail: float) -> None:
+    """To rounding from a tail of 1e-4 on, far out to a billionth."""
+    within = 1e-13 if tail >= 1e-4 else 1e-9
+    assert float(normal_quantile(tail)) == pytest.approx(float(norm.isf(tail)), rel=within)

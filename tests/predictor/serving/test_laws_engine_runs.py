@@ -1,0 +1,74 @@
+"""Requests one by one, by hand: what prompts cost beside those that decode, and who is seen when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor.plans.serving import ServingPlan
+from predictor.serving.events import serve
+from predictor.serving.tables import PassTable
+from predictor.timing.engines import EngineParameters
+
+BARE = EngineParameters(
+    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
+    burst=1e5,
+)  # fmt: skip
+PLAN = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=1000.0)
+
+
+def table(
+    slack: float = 0.0, mixing: float = 1.0, most: float = 8.0, linear: float = 0.01, **plan: object
+) -> PassTable:
+    """A pass that decodes takes 1 s, a prompt 0.01 s per token, `linear` of it products, of which
+    `slack` seconds fit into what a pass leaves."""
+    return PassTable(
+        running=[1.0, most], contexts=[0.0, 1e6], decode=[[1.0, 1.0]] * 2, lengths=[10.0, 1e4],
+        prompt=[0.1, 100.0], alone=[0.1, 100.0], pool=1e9, plan=replace(PLAN, **plan),
+        own=replace(BARE, mixing=mixing), slack=[slack, slack], linear=linear,
+    )  # fmt: skip
+
+
+def ends(own: PassTable, came: list[float], given: float = 100.0) -> np.ndarray:
+    made = np.array([21.0] + [3.0] * (len(came) - 1))
+    return serve(own, np.full(len(came), given), made, np.array(came)).first
+
+
+@pytest.mark.parametrize(("slack", "mixing", "cost"), [(0.0, 1.0, 1.0), (0.25, 1.0, 0.75),
+                                                      (0.25, 2.0, 1.5), (2.0, 1.0, 0.0)])  # fmt: skip
+def test_a_prompt_beside_those_that_decode(slack: float, mixing: float, cost: float) -> None:
+    """It comes in the pass that ends at 4 s; its own takes 1 s, and of its 1 s of products what does
+    not fit, `mixing` times."""
+    assert ends(table(slack, mixing), [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + cost)
+
+
+def test_no_more_is_saved_than_there_are_products() -> None:
+    """Half of the second of a prompt's time is products."""
+    own = table(slack=2.0, linear=0.005)
+    assert ends(own, [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + 0.5)
+
+
+def test_who_waited_for_room_is_read_as_soon_as_there_is_room() -> None:
+    """The second of two that run ends at 6 s; the third has waited since 2.5 s."""
+    own = table(most=2.0, scheduling="overlapped")
+    found = serve(own, np.full(3, 100.0), np.array([21.0, 5.0, 3.0]), np.array([0.0, 0.0, 2.5]))
+    assert found.last[1] == pytest.approx(6.0)
+    assert found.first[2] == pytest.approx(6.0 + 2.0)
+
+
+def test_who_comes_before_a_pass_starts_is_in_the_one_after_the_next() -> None:
+    """Passes end at 2, 3, 4 s. One that came at 2.5 s is in none that was prepared by then; the one
+    from 3 to 4 s was, and the prompt is read from 4 to 6 s. One that came at 3.0 s too."""
+    own = table(scheduling="overlapped")
+    for came, first in ((2.5, 6.0), (2.999, 6.0), (3.001, 7.0)):
+        assert ends(own, [0.0, came])[1] == pytest.approx(first)
+
+
+def test_two_that_come_one_after_the_other() -> None:
+    """The first of two is read from 4 to 6 s, in a pass that started at 4; the second came at 5 s,
+    after that, so that the pass from 6 to 7 s goes without it: read from 7 to 9 s."""
+    found = ends(table(scheduling="overlapped"), [0.0, 2.5, 5.0])
+    assert found[1:] == pytest.approx([6.0, 9.0])
+    assert ends(table(), [0.0, 2.5, 5.0])[1:] == pytest.approx([5.0, 7.0])

@@ -6,7 +6,8 @@ Draws so many places at random among the arithmetic of `predictor/`, changes one
 in a copy of the project (another operator, another number, the other bound), and runs the tests
 that reached that line (of a constant: the lines that read it), those first that are of little else.
 Which tests reach a line, and how long each takes, is recorded once (`--map FILE` keeps it). What no
-test notices is listed: a missing law, or a change that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
+test notices is listed: a missing law, or a change
+that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
 """
 
 from __future__ import annotations

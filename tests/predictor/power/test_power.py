@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.power import (
+    CLOCKS,
     LOWEST,
     Activity,
     Chassis,
@@ -248,3 +249,18 @@ def _unrated():  # type: ignore[no-untyped-def]
 def test_work_that_is_not_stated_is_none() -> None:
     idle = Activity(time=2.0)
     assert [getattr(idle, one.name) for one in fields(Activity)] == [2.0, *[0.0] * 8]
+
+
+def test_a_board_of_twice_the_power_idles_and_waits_at_twice() -> None:
+    """What a board draws without work is a share of its limit."""
+    board = catalog.accelerator("H100-SXM5-80GB")
+    one, two = (catalog.power_constants(replace(board, power=watts)) for watts in (350.0, 700.0))
+    for name in ("limit", "off", "awake", "busy", "waiting", "padding"):
+        assert float(getattr(two, name)) == pytest.approx(2.0 * float(getattr(one, name)))
+        assert float(getattr(one, name)) <= 350.0
+
+
+def test_clocks_that_are_looked_at_go_from_the_highest_down() -> None:
+    assert CLOCKS[0] == 1.0
+    assert (np.diff(CLOCKS) < 0).all()
+    assert CLOCKS[-1] == LOWEST > 0.0

@@ -1,4 +1,4 @@
-"""Requests one by one, by hand: what prompts cost beside those that decode, and who is seen when."""
+"""Requests one by one, by hand: what prompts cost beside those that decode, who is seen when."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def ends(own: PassTable, came: list[float], given: float = 100.0) -> np.ndarray:
     return serve(own, np.full(len(came), given), made, np.array(came)).first
 
 
-@pytest.mark.parametrize(("slack", "mixing", "cost"), [(0.0, 1.0, 1.0), (0.25, 1.0, 0.75),
-                                                      (0.25, 2.0, 1.5), (2.0, 1.0, 0.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("slack", "mixing", "cost"), [(0.0, 1, 1.0), (0.25, 1, 0.75), (0.25, 2, 1.5), (2.0, 1, 0.0)]
+)
 def test_a_prompt_beside_those_that_decode(slack: float, mixing: float, cost: float) -> None:
-    """It comes in the pass that ends at 4 s; its own takes 1 s, and of its 1 s of products what does
-    not fit, `mixing` times."""
+    """It comes in the pass that ends at 4 s; its own takes 1 s, and of its 1 s of products what
+    does not fit, `mixing` times."""
     assert ends(table(slack, mixing), [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + cost)
 
 

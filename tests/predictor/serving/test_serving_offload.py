@@ -140,3 +140,16 @@ def test_hosts_are_completed_or_asked_for():
     assert float(hosts_memory(CLUSTER, 9.0)) == 2 * 8 * 128e9  # not in the catalog: the usual
     with pytest.raises(InputError, match="weights of mixtral-8x7b, 93 GB: 29 GB are missing"):
         request(host_memory_gb=64)
+
+
+def test_a_prompt_hides_the_stream_of_the_weights_as_far_as_it_computes():
+    """One alone: each of its passes takes as long as the stream, or as its arithmetic."""
+    stream = float(weight_bytes(MODEL, predict().plan)) / 25e9
+    short = predict(batch=1.0, serving=0.0, input_len=64.0)
+    assert float(short.latencies.ttft) == pytest.approx(stream, rel=1e-3)
+    whole = {"batch": 1.0, "serving": 0.0, "input_len": 32000.0, "chunk": 32000.0}
+    streamed, bare = predict(**whole), predict(**whole, offload="none")
+    assert float(bare.latencies.ttft) > stream
+    assert float(streamed.latencies.ttft) == pytest.approx(float(bare.latencies.ttft), rel=1e-3)
+    four = predict(**{**whole, "chunk": 8000.0})
+    assert float(four.latencies.ttft) == pytest.approx(4 * stream, rel=1e-3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.serving import complete_serving, predict_inference, serving_activity
+from predictor.serving.power import decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 
 CALIBRATION = load("default")
@@ -41,3 +43,28 @@ def test_only_experts_scaled_by_block_fill_time_that_nobody_foresaw_with_padding
     assert 0.3 < half < quarter < 1.0
     for other in (served("qwen3-235b-a22b", "bf16", 8), served("llama3-8b", "fp8_block", 1)):
         assert padded(other, 0.25 * float(other.output_tokens_per_s)) == 0.0
+
+
+def test_a_pass_that_decodes_reads_all_weights_once() -> None:
+    """In 16 bits; beside them 300 tokens of keys and values are little."""
+    found = served("llama3-8b", "bf16", 1)
+    weights = 2.0 * (found.model.parameters - found.model.embedding_parameters)
+    own = decode_work(found, 1.0)
+    assert weights < float(np.max(own.bytes)) < 1.03 * weights
+    assert float(np.max(own.flop)) == pytest.approx(weights, rel=0.03)
+
+
+def test_prompts_of_a_pass_share_its_weights() -> None:
+    """A prompt of 200 tokens multiplies 200 times what one token does; rows are those of all that
+    are read together, and what each reads is its part of a pass."""
+    found = served("llama3-8b", "bf16", 1)
+    together = float(np.max(found.work.together))
+    own, one = prompt_work(found), decode_work(found, 1.0)
+    assert float(np.max(own.flop)) == pytest.approx(200 * float(np.max(one.flop)), rel=0.15)
+    assert float(np.max(own.bytes)) * together > float(np.max(one.bytes))
+    activity = serving_activity(found).activity
+    assert float(np.max(activity["prefill"].rows)) == pytest.approx(200 * together)
+    sequences = float(np.max(found.latencies.requests_per_s))
+    assert float(np.max(activity["prefill"].flop)) == pytest.approx(
+        sequences * float(np.max(own.flop))
+    )

@@ -112,3 +112,12 @@ def test_one_plan_at_a_time() -> None:
     batch = replace(made, plan=replace(made.plan, micro_batch=np.array([1.0, 2.0])))
     with pytest.raises(InputError, match="one plan is explained at a time"):
         explain(batch, KNOWN)
+
+
+def test_shares_of_operators_are_their_times_over_the_step() -> None:
+    why = explained(**DENSE)
+    assert len(why.operators) > 3
+    for one in why.operators:
+        assert one.share == pytest.approx(one.time / why.step_time)
+        assert 0.0 < one.ideal <= one.time * 1.001
+    assert sum(one.share for one in why.operators) < 1.0

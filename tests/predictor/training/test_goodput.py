@@ -18,9 +18,17 @@ from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
-from predictor.timing.calibration import RunParameters
+from predictor.timing.calibration import Calibration, RunParameters
 from predictor.training.completion import complete_training
-from predictor.training.reliability import best_interval, checkpoint_bytes, goodput, useful_share
+from predictor.training.fleet import Reserve, served
+from predictor.training.prediction import predict
+from predictor.training.reliability import (
+    Reliability,
+    best_interval,
+    checkpoint_bytes,
+    goodput,
+    useful_share,
+)
 from predictor.training.whole_run import reliability_defaults, reliability_of
 
 Make = Callable[..., TrainingPlan]
@@ -184,3 +192,15 @@ def test_what_is_stated_holds_and_what_cannot_be_is_refused() -> None:
         request(tokens=1e12, mtbf_hours=-5)
     with pytest.raises(InputError, match="checkpoint_blocking: input should be less than"):
         request(tokens=1e12, checkpoint_blocking=2)
+
+
+@pytest.mark.parametrize(("spares", "chance"), [(0, 0.9), (1, 0.9**2 + 2 * 0.9 * 0.1)])
+def test_a_node_and_its_spares_by_hand(spares: int, chance: float) -> None:
+    """A node that works 9 h of 10 is away for a tenth; with a spare, one of two has to be there."""
+    fields = {"model": "gpt2-124m", "system": "dgx-h100", "gpus": 8, "tp": 1, "pp": 1,
+              "global_batch": 8, "seq_len": 128}  # fmt: skip
+    request = complete_training(parse(TrainingPlanSpec, fields, "test"), RunParameters())
+    found = predict(request.model, request.cluster, request.plan, Calibration("own"))
+    times = Reliability(mtbf=8 * 9 * HOUR, sigma=0.5, restart=60.0, storage=1e9)
+    run = served(found, times, Reserve(spares=spares, repair=HOUR))
+    assert run.enough == run.available == pytest.approx(chance)

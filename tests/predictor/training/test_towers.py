@@ -77,6 +77,17 @@ def test_layers_of_both_towers_are_dealt_and_no_worse_than_evenly() -> None:
     assert 0 < dealt.towers < 1
 
 
+def test_the_towers_share_is_what_images_add() -> None:
+    """Work of all stages with images less that without, over all of it; as many layers of text on
+    each stage either way."""
+    _, seen = step(images=8, pp=1, gpus=2)
+    asked = complete(PLAIN, pp=1, gpus=2)
+    text = predict(asked.model, asked.cluster, asked.plan, KNOWN)
+    passes = sum(float(np.max(getattr(text.passes, n))) for n in ("forward", "backward", "weights"))
+    work = seen.shares[0].time
+    assert seen.towers * work == pytest.approx(work - float(asked.plan.micro_batches) * passes)
+
+
 def test_frozen_towers_have_forward_passes_alone() -> None:
     trained, frozen = (step(images=8, pp=1, gpus=2, tower=t) for t in ("trained", "frozen"))
     text = predict(*(getattr(complete(PLAIN, pp=1, gpus=2), n) for n in ("model", "cluster", "plan")), KNOWN)  # fmt: skip  # noqa: E501

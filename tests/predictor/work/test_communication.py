@@ -264,3 +264,14 @@ def test_any_order_of_dimensions(order: str, strides: dict, plan: Make) -> None:
     found = groups(made)
     assert {name: float(found[name].stride) for name in strides} == strides
     assert float(found["dp"].size) == 16
+
+
+def test_sharded_weights_are_gathered_layer_by_layer_and_the_rest_at_once(plan: Make) -> None:
+    """32 layers and what is around them: 33 messages, all weights between them, each way."""
+    made = plan(tp=1.0, pp=1.0, dp=8.0, sharding="fsdp")
+    dense, none = Held(weights=3.3e9, trained=1.1e9), Held(weights=0.0, trained=0.0)
+    found = {one.name: one for one in gradient_collectives(made, dense, none, 32.0, 0.0)}
+    gathered, reduced = found["weights.gather"], found["gradients.scatter"]
+    assert float(gathered.count) == float(reduced.count) == 33.0 * made.exchanges
+    assert float(gathered.bytes) == pytest.approx(3.3e9 * made.gather_bytes / 33.0)
+    assert float(reduced.bytes) == pytest.approx(1.1e9 * made.reduce_bytes / 33.0)

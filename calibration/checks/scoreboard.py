@@ -328,8 +328,9 @@ def _memory_rows(point: Point, result: TrainingPrediction, at: int) -> list[Memo
     """What a point says of memory, if anything, beside what is predicted."""
     if not (np.isfinite(point.memory) or point.status in ("OOM", "Success")):
         return []
-    reserved, probability = (float(v[at]) for v in (result.memory.reserved, result.p_oom))
-    return [MemoryRow(reserved, point.memory, probability, point.status, point.source)]
+    held = result.memory.peak if point.of_device else result.memory.reserved
+    taken, probability = (float(v[at]) for v in (held, result.p_oom))
+    return [MemoryRow(taken, point.memory, probability, point.status, point.source)]
 
 
 def _run_rows(

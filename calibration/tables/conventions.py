@@ -54,6 +54,11 @@ def step_time(row: Mapping[str, Any], request: TrainingRequest) -> float | None:
     return flop / (float(value) * 1e12 * float(plan.gpus))
 
 
+OF_DEVICES = ("bigscience_bloom_prequel",)
+"""Sources whose memory is all that is taken of a device, driver and communicators included, where
+others state what the allocator holds: the chronicle read it off nvidia-smi (train/tr11-176B-ml/
+chronicles-prequel.md of bigscience-workshop/bigscience at 9e64ede, lines 86 and 962)."""
+
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", *METRICS)
 """Metrics that hardly depend on how many sequences a step has."""
 

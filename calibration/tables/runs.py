@@ -52,6 +52,10 @@ SQUAD = "lognormal:190:0.5"
 of 3 (Rajpurkar et al. 2016), 1.3 tokens to a word, the template (from memory). Attention of such
 documents is next to nothing of that of 4,096 tokens whatever they are exactly."""
 
+BF16_OPTIMIZER = {"gradient_bytes": 6.0, "reduce_bytes": 4.0, "optimizer_bytes": 12.0}
+"""DeepSpeed's, from its first weeks in February 2022 on (`megatron-deepspeed` in
+`data/defaults/frameworks.yaml`)."""
+
 NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("force-balanced", {"expert_load": 1.0}),
     ("forced-balanced", {"expert_load": 1.0}),
@@ -70,7 +74,7 @@ NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ac + cpu offload", {"offload_optimizer": 1.0}),
     ("liger kernels", {"fused": True, "logit_bytes": 0.5}),
     ("squad packed", {"documents": SQUAD}),
-    ("bf16 optimizer with fp32 grad accumulation", {"gradient_bytes": 6.0}),
+    ("bf16 optimizer with fp32 grad accumulation", BF16_OPTIMIZER),
     ("compile", {"fused": True}),
     ("without torch.compile", {"fused": False}),
 )
@@ -113,6 +117,7 @@ class Point:
     measured   step time [s], NaN where only memory is stated
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
+    of_device  that is all that is taken of the device, not what the allocator holds
     status     'Success', 'OOM' or ''
     told       whether the row says how many sequences of which length a step has; no fit learns
                from one that does not
@@ -126,6 +131,7 @@ class Point:
     memory: float
     status: str
     told: bool = True
+    of_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,7 @@ def point_of(
         memory=float(memory) * 2.0**30 if memory is not None and told else math.nan,
         status=str(cell(row, "status") or ""),
         told=told,
+        of_device=source in conventions.OF_DEVICES,
     )
 
 

@@ -32,6 +32,7 @@ class Kept:
     start      input of a layer
     ends       of embedding, output projection and extra predictions
     adapters   parameters, of which each has a weight gradient of its size
+    passing    gradients of activations that one of the module holds at a time (`_passing`)
     """
 
     whole: Units
@@ -41,6 +42,7 @@ class Kept:
     start: Numeric
     ends: Units
     adapters: Units
+    passing: Units
 
     def at(self, index: Index) -> Kept:
         """Those of plans, of which these are the distinct ones."""
@@ -63,7 +65,26 @@ def kept_by(operators: Iterable[Operator], model: Model, plan: TrainingPlan) -> 
         start=next((o.saved for o in layer if o.op == "norm"), 0.0),
         ends={module: sum((o.saved for o in every if o.module == module), 0.0) for module in ENDS},
         adapters=_units((o, o.count * o.m * o.n) for o in lora),
+        passing=_passing(layer, plan.recipe.activation),
     )
+
+
+def _passing(layer: Iterable[Operator], size: float) -> Units:
+    """Gradients of activations that stand at a time while a module's backward pass goes on, by
+    module [bytes]: of the widest product's output, from which that of its input is made, beside
+    that of the residual stream. Nothing else keeps them: they come and go layer by layer.
+
+    layer   forward operators of the layers
+    """
+    widest: Units = {}
+    stream: Numeric = 0.0
+    for one in layer:
+        if one.op == "norm":
+            stream = np.maximum(stream, size * one.m * one.n)
+        elif one.op == "gemm":
+            wide = size * one.m * one.batch * (one.n + one.k)
+            widest[one.module] = np.maximum(widest.get(one.module, 0.0), wide)
+    return {module: wide + stream for module, wide in widest.items()}
 
 
 def _units(found: Iterable[tuple[Operator, Numeric]]) -> Units:

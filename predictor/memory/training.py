@@ -26,7 +26,7 @@ CLASSES = (
     "embedding and head weights and optimizer",
     "activations",
     "embedding and head activations",
-    "recomputation workspace",
+    "backward workspace",
     "gathered layers",
     "context",
     "fragmentation",
@@ -298,6 +298,23 @@ def layer_activations(
     return whole, one
 
 
+def _behind(
+    saved: Kept, plan: TrainingPlan, held: dict[str, Array], one: Array, at: Stages
+) -> Array:
+    """What the backward pass of a layer holds beside what was kept for it [bytes], (3, *batch): the
+    gradients that pass through, and of layers recomputed whole all that one of them keeps.
+
+    held   executions of each module on a stage (`blocks.blocks`)
+    one    that a layer keeps without recomputation
+    """
+    passing = np.zeros(held["layer"].shape)
+    for module, value in saved.passing.items():
+        passing = np.maximum(passing, np.where(held[module] > 0, value, 0.0))
+    if plan.recompute == "full":
+        return passing + one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0)
+    return passing
+
+
 def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     """Layers whose sharded weights are gathered [bytes]: two (one in use, one prefetched; all of
     them where they are kept for the backward pass), and one layer's unreduced gradients (those of
@@ -342,17 +359,17 @@ def memory(
         layered = np.minimum(flying, RESIDENT / np.maximum(held["layer"], 1.0)) * kept
         away = plan.offload_activations * (flying * kept - layered)
     stored = plan.frozen_bytes if parameters.frozen else plan.weight_bytes
+    head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
+    behind = _behind(saved, plan, held, one, at)
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
         "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group, stored),
         "embedding and head weights and optimizer": state_bytes(plan, edges, group),
         "activations": flying * kept - away,
-        "embedding and head activations": at.embeds * ends["embedding"] * flying
-        + plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"]),
-        "recomputation workspace": one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0)
-        if plan.recompute == "full"
-        else zero,
+        "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
+        # The loss is through with the logits when the backward pass of the layers begins.
+        "backward workspace": np.maximum(behind - head, 0.0),
         "gathered layers": _gathered(model, plan, at),
         "context": beside(divided(plan), adds.context),
     }

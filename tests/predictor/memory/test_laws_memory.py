@@ -165,11 +165,39 @@ def test_full_recomputation_of_some_layers_and_of_groups() -> None:
     whole, one = L * kept(T), kept(T)
     half = classes(DENSE, plan(recompute="full", recompute_share=0.5))
     assert half["activations"] == pytest.approx(0.5 * whole + 0.5 * L * 2 * T * H)
-    assert half["recomputation workspace"] == pytest.approx(one)
     chunks = classes(DENSE, plan(recompute="full", recompute_chunk=3.0))
     assert chunks["activations"] == pytest.approx(2 * 2 * T * H)
-    assert chunks["recomputation workspace"] == pytest.approx(3 * one)
-    assert classes(DENSE, plan())["recomputation workspace"] == 0
+    for fields, again in (
+        ({}, 0.0),
+        ({"recompute": "full", "recompute_share": 0.5}, one),
+        ({"recompute": "full", "recompute_chunk": 3.0}, 3 * one),
+    ):
+        found = memory(DENSE, plan(pp=3.0, dp=1.0, **fields), BARE).classes
+        assert found["backward workspace"][:2] == pytest.approx(again + PASSING)
+
+
+PASSING = 2 * T * (2 * FFN / TP + H) + 2 * T * H
+"""Gradients of gate and value, from which that of their input is made, and of the residual stream:
+the widest that a dense layer's backward pass holds [bytes]."""
+
+
+def test_a_layer_and_the_loss_take_turns() -> None:
+    """Logits are gone when the first layer's backward pass begins: the larger of both counts."""
+    head, work = 2 * 2 * T * H + 8 * T * V / TP, kept(T) + PASSING
+    for logits in (8.0, 0.1):
+        made = plan(recompute="full", logit_bytes=logits)
+        found = classes(DENSE, made)
+        own = head + (logits - 8) * T * V / TP
+        assert found["embedding and head activations"] == pytest.approx(own)
+        assert found["backward workspace"] == pytest.approx(max(work - own, 0.0))
+    assert work > own
+
+
+def test_gradients_of_experts_are_those_of_their_tokens() -> None:
+    """Gate and value of the experts that a token goes to, and the input that is made from them."""
+    found = memory(replace(MIXED, dense_layers=0), plan(pp=2.0), BARE).classes
+    routed = 2 * T * TOP / TP * (2 * INNER + H)
+    assert found["backward workspace"][0] == pytest.approx(routed + 2 * T * H)
 
 
 def test_recomputation_by_operator_keeps_attention_and_every_other_product() -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from calibration.tables.runs import Point
 from calibration.tables.sweep import Sweep, read_sweep
 from predictor.arrays import Array
-from predictor.memory import CONTEXT, FRAGMENTATION, HELD, beside, divided, memory
+from predictor.memory import CONTEXT, FRAGMENTATION, HELD, SENT, beside, divided, memory
 from predictor.timing import RunParameters
 
 LEAST_ROWS = 30
@@ -69,11 +69,14 @@ class Tensors:
 
 def take_tensors(points: Sequence[Point], run: RunParameters) -> Tensors:
     """The tensors of every point's plan, with whatever its framework's allocation is taken out."""
+    sent = {key: value for key, value in run.factors.items() if key.startswith(SENT)}
     fixed, flying, present = [], [], []
     for point in points:
         model, plan = point.request.model, point.request.plan
         one, two = (
-            memory(model, plan, replace(run, fragmentation=0.0, context=0.0, factors=factors))
+            memory(
+                model, plan, replace(run, fragmentation=0.0, context=0.0, factors=sent | factors)
+            )
             for factors in ({}, {f"{HELD}/{plan.framework}": 2.0})
         )
         totals = [sum(found.classes.values()).reshape(3) for found in (one, two)]  # type: ignore[union-attr]

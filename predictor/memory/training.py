@@ -37,7 +37,7 @@ UNHELD = ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap", "p
 """Categories of a plan that change nothing of what a device holds, nor break a law: which
 communication hides."""
 
-HELD, FRAGMENTATION, CONTEXT = "held", "fragmentation", "context"
+HELD, SENT, FRAGMENTATION, CONTEXT = "held", "sent", "fragmentation", "context"
 """Keys 'held/FRAMEWORK' and so on of `RunParameters.factors`: see `Allocation`."""
 
 
@@ -48,11 +48,14 @@ class Allocation:
     held           bytes reserved per byte of activations of several micro-batches in flight: their
                    tensors come and go between longer-lived ones and leave holes, which those of
                    one micro-batch after the other do not
+    sent           copies of what a stage hands on, or got, that it keeps of every micro-batch in
+                   flight beside what its layers keep
     fragmentation  share of all tensors that the allocator loses
     context        bytes that framework and libraries take beside it on several devices (`beside`)
     """
 
     held: float
+    sent: float
     fragmentation: float
     context: float
 
@@ -83,7 +86,8 @@ def allocation(run: RunParameters, framework: str) -> Allocation:
     held, fragmentation, context = (
         run.factors.get(f"{key}/{framework}", 1.0) for key in (HELD, FRAGMENTATION, CONTEXT)
     )
-    return Allocation(held, fragmentation * run.fragmentation, context * run.context)
+    sent = run.factors.get(f"{SENT}/{framework}", 0.0)
+    return Allocation(held, sent, fragmentation * run.fragmentation, context * run.context)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -361,12 +365,13 @@ def memory(
     stored = plan.frozen_bytes if parameters.frozen else plan.weight_bytes
     head = plan.pipeline.copies * (held["head"] * ends["head"] + held["mtp"] * ends["mtp"])
     behind = _behind(saved, plan, held, one, at)
+    sent = np.where(np.asarray(plan.pp) > 1, adds.sent * flying * saved.start, 0.0)
     classes = {
         "layer weights and optimizer": state_bytes(plan, layers, group, stored)
         + state_bytes(plan, adapters, group),
         "expert weights and optimizer": state_bytes(plan, parameters.expert, expert_group, stored),
         "embedding and head weights and optimizer": state_bytes(plan, edges, group),
-        "activations": flying * kept - away,
+        "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
         "backward workspace": np.maximum(behind - head, 0.0),

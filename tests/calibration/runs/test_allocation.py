@@ -25,13 +25,30 @@ def point(**changed: object) -> Point:
 def test_held_acts_on_pipelines_in_flight_only() -> None:
     plan = point().request.plan
     model = point().request.model
-    held = replace(RUN, factors={"held/nanotron": 1.5})
+    none, held = (replace(RUN, factors=own) for own in ({}, {"held/nanotron": 1.5}))
     for pp, grows in ((1.0, False), (4.0, True)):
         own = replace(plan, pp=pp, tp=1.0, dp=plan.gpus / pp)
-        before, after = (memory(model, own, run).classes["activations"] for run in (RUN, held))
+        before, after = (memory(model, own, run).classes["activations"] for run in (none, held))
         stage = 0 if pp > 1 else 2
         assert after[stage] == pytest.approx(before[stage] * (1.5 if grows else 1.0))
         assert after[2] == pytest.approx(before[2])  # the last stage holds one micro-batch
+
+
+@pytest.mark.parametrize(("framework", "copies"), [("megatron-deepspeed", 2), ("megatron-lm", 0)])
+def test_pipelines_keep_what_they_hand_on(framework: str, copies: int) -> None:
+    """Of four stages the first has four micro-batches in flight, each with so many tensors of the
+    residual stream more; a stage by itself hands nothing on."""
+    model, plan = point().request.model, point().request.plan
+    for pp in (1.0, 4.0):
+        own = replace(plan, framework=framework, pp=pp, vpp=1.0, tp=1.0, dp=plan.gpus / pp, cp=1.0)
+        bare, found = (
+            memory(model, own, run).classes["activations"]
+            for run in (replace(RUN, factors={}), RUN)
+        )
+        one = 2.0 * float(own.tokens) * model.hidden
+        flying = np.array([4.0, 3.0, 1.0]) if pp > 1 else np.zeros(3)
+        there = memory(model, own, RUN).present
+        assert (found - bare)[there] == pytest.approx(copies * one * flying[there])
 
 
 def test_other_frameworks_keep_the_defaults() -> None:

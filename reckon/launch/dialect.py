@@ -29,7 +29,9 @@ from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.effects import by_effect
+from reckon.launch.shell import called
 from reckon.launch.table import Entry, Facts, Flags, same
+from reckon.launch.variables import settled
 
 Request = TrainingRequest | ServingRequest
 
@@ -170,11 +172,15 @@ SUFFIXES = (
 
 
 def text_of(given: str) -> tuple[str, Path]:
-    """The text of a launch line, from a file where it names one; and the folder it is from.
+    """The text of a launch line, from a file where it names one, also as a call of a script with
+    its settings and arguments (`TP=8 bash run.sh 7B`); and the folder it is from.
 
     Raises InputError for a file that is not there or is no text.
     """
-    one = given.strip()
+    one = re.sub(r"\\\s*\n", " ", given.strip())
+    if (call := called(one)) is not None:
+        text, folder = text_of(call.file)
+        return f"{call.before}{text}", folder
     if "\n" in one or len(one.split()) != 1 or one.startswith("-"):
         return given, Path()
     path = Path(one)
@@ -220,7 +226,8 @@ def read(
     if model is None and (other := dialect.foreign(flags, text)):
         raise InputError(f"--from-{dialect.name}: the line is of {other}, which is not read")
     known: set[str] = set()
-    notes = list(source.notes)
+    flags, open_notes = settled(flags, dialect.entries, beside or {}, SPELLED)
+    notes = [*source.notes, *open_notes]
     said: Facts = {}
     for entry in dialect.model:
         known |= set(entry.flags)
@@ -311,7 +318,8 @@ def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
     check_kind(dialect, isinstance(request, ServingRequest), "emit", "predict")
     facts = facts_of_request(request)
     flags: Flags = {}
-    hybrid = facts["model.mamba_layers"] and not dialect.serving
+    apart = facts["model.mamba_layers"] or facts["model.mixed_heads"]
+    hybrid = bool(apart) and not dialect.serving
     for entry in (*(() if hybrid else dialect.model), *dialect.entries):
         flags |= entry.write(facts, dialect.whole)
     text = dialect.render(flags, facts)

@@ -39,6 +39,8 @@ def dimensions(model: Model) -> dict[str, Any]:
         "mamba_layers": model.mamba_layers,
         "delta_layers": model.delta_layers,
         "index_topk": model.index_topk,
+        "mixed_heads": _mixed(model),
+        "layer_inputs": model.layer_inputs,
     }
     if model.is_latent:
         found["head_dim"] = model.qk_nope_head_dim
@@ -46,6 +48,16 @@ def dimensions(model: Model) -> dict[str, Any]:
     if not found["moe_layers"] or model.dense_layers:
         found["moe_every_n"] = 1
     return found
+
+
+def _mixed(model: Model) -> str:
+    """Kinds of attention of a model that has several; empty for one."""
+    kinds = model.attention_kinds
+    if len(kinds) == 1 and not model.head_gate:
+        return ""
+    told = (f"{n} of {m.heads}/{m.kv_heads} x {m.head_dim}" + " borrowing" * m.borrows
+            for n, m in kinds)  # fmt: skip
+    return ", ".join(told)
 
 
 def facts_of(model: Model) -> Facts:
@@ -176,7 +188,7 @@ def layer_pattern(flag: str, value: Any) -> Facts:
 
     Raises InputError for other patterns than leading dense layers or every n-th layer.
     """
-    text = str(value).replace(" ", "")
+    text = str(value).replace(" ", "").strip("'\"")
     if text.isdigit():
         return {"model.moe_every_n": whole_number(flag, text)}
     bits: list[int] = []
@@ -186,6 +198,8 @@ def layer_pattern(flag: str, value: Any) -> Facts:
         if not all(item in ("0", "1") for item in items) or (times and not times.isdigit()):
             raise InputError(f"{flag} {value}: write a number, or a list such as ([0]*3+[1]*58)")
         bits += [int(item) for item in items] * int(times or 1)
+    if bits and bits == [0, 1] * (len(bits) // 2):  # the last of every two, as Llama 4 has it
+        return {"model.dense_layers": 0, "model.moe_every_n": 2}
     dense = bits.index(1) if 1 in bits else len(bits)
     rest = bits[dense:]
     every = rest.index(1, 1) if 1 in rest[1:] else 1

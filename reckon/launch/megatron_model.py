@@ -172,6 +172,8 @@ def _window_means(flags: Flags, facts: Facts) -> Facts:
     found["model.windowed_share"] = 1.0
     if "--window-attn-skip-freq" in flags:
         every = whole_number("--window-attn-skip-freq", flags["--window-attn-skip-freq"])
+        if every < 1:
+            raise InputError(f"--window-attn-skip-freq {every}: must be at least 1")
         found["model.full_every"] = every
         layers = facts["model.layers"]
         found["model.windowed_share"] = 1.0 - layers // every / layers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import shlex
 from dataclasses import field
 from pathlib import Path
 
@@ -63,7 +64,47 @@ def read_script(text: str, folder: Path | None = None) -> Script:
     for statement in _statements(_tokens(text)):
         reader.statement(statement)
     script.variables = reader.values
+    script.files = {
+        reader.substitute(name).removeprefix("./"): reader.substitute(body)
+        for name, body in script.files.items()
+    }
     return script
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script as it is called: the file, and what sets its variables and arguments."""
+
+    file: str
+    before: str
+
+
+CALLERS = ("bash", "sh", "zsh", "sbatch", "srun", "source", ".", "exec", "env", "nohup")
+
+
+def called(line: str) -> Call | None:
+    """A call of a script that is there, with settings before its name or arguments behind; None
+    where a line is something else."""
+    try:
+        words = shlex.split(line) if "\n" not in line else []
+    except ValueError:
+        return None
+    own = 0
+    while own < len(words) and re.match(r"[A-Za-z_]\w*=", words[own]):
+        own += 1
+    at = own
+    while at < len(words) and words[at] in CALLERS:
+        at += 1
+    if at >= len(words) or len(words) < 2 or not words[at].endswith(SHELL):
+        return None
+    settings = [f"{name}={shlex.quote(value)}" for name, _, value in
+                (word.partition("=") for word in words[:own])]  # fmt: skip
+    arguments = " ".join(map(shlex.quote, words[at + 1 :]))
+    return Call(words[at], "; ".join([*settings, f"set -- {arguments}; "]))
+
+
+SHELL = (".sh", ".bash", ".slurm", ".sbatch")
+"""What files of shell scripts end with."""
 
 
 def _here_documents(text: str, script: Script) -> str:
@@ -229,6 +270,10 @@ class _Reader:
 
     def statement(self, parts: list[Word | _Array]) -> None:
         """Follow one statement."""
+        if [part.raw for part in parts[:2] if isinstance(part, Word)] == ["set", "--"]:
+            given = [part for part in parts[2:] if isinstance(part, Word)]
+            self._arguments([text for word in given for text in self.expand(word)])
+            return
         rest = self._behind_keywords(parts)
         if not rest or not self.active:
             return
@@ -249,8 +294,17 @@ class _Reader:
                 self.statement(statement)
             own = self.script.commands[before:]
             self.script.commands[before:] = [[*command[: inner - 1], *one] for one in own]
+        elif command == ["shift"]:
+            self._arguments(self.values.get("@", [])[1:])
         elif command:
             self.script.commands.append(command)
+
+    def _arguments(self, words: list[str]) -> None:
+        """Take in the arguments that the script is called with."""
+        for name in [name for name in self.values if name.isdigit()]:
+            del self.values[name]
+        self.values |= {str(place): [word] for place, word in enumerate(words, start=1)}
+        self.values |= {"@": words, "*": words, "#": [str(len(words))]}
 
     def _source(self, name: str) -> None:
         """Follow the statements of another file, where it is there."""
@@ -361,7 +415,7 @@ class _Reader:
             elif rest.startswith("${"):
                 end = _closing(text, i + 1)
                 found += self._braces(text[i:end])
-            elif match := re.match(r"\$(\w+|[@*])", rest):
+            elif match := re.match(r"\$(\w+|[@*#])", rest):
                 end = i + match.end()
                 found += self._value(match[1], match[0])
             else:
@@ -377,7 +431,7 @@ class _Reader:
         return " ".join(self.values[name]) if name in self.values else otherwise
 
     def _braces(self, text: str) -> str:
-        match = re.fullmatch(r"\$\{(\w+|[@*])(?:\[[^\]]*\])?(?::?([-=+])(.*))?\}", text, re.S)
+        match = re.fullmatch(r"\$\{(\w+|[@*#])(?:\[[^\]]*\])?(?::?([-=+])(.*))?\}", text, re.S)
         if not match:
             return text
         name, sign, other = match[1], match[2], match[3]

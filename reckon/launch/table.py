@@ -59,7 +59,7 @@ def number(flag: str, value: Any) -> int | float:
     if isinstance(value, bool) or not math.isfinite(found):
         if value is True:
             raise InputError(f"{flag}: its value is missing")
-        if text.startswith("$"):
+        if text.startswith(("$", "`")):
             raise InputError(f"{flag} {text}: the text does not set that variable; put it in")
         raise InputError(f"{flag} {text}: not a number")
     return int(found) if found == int(found) else found

@@ -205,7 +205,18 @@ def _render(flags: Flags, facts: Facts) -> str:
     )
 
 
-SHORT = {"--tensor-parallel-size": TP}
+DRAFT = "speculative_config.max_draft_len"
+SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--ep": "--ep-size", "--pp": "--pp-size"}
+OF_FILE = {
+    "tensor_parallel_size": TP,
+    "pipeline_parallel_size": "--pp-size",
+    "moe_expert_parallel_size": "--ep-size",
+    "max_batch_size": "--max-batch-size",
+    "max_num_tokens": "--max-num-tokens",
+    "speculative_config.num_nextn_predict_layers": DRAFT,
+}
+"""Options of the file that commands have flags for (tensorrt_llm/llmapi/llm_args.py), which count
+instead of those flags."""
 
 
 def _parse(text: str, folder: Path) -> Source:
@@ -221,7 +232,7 @@ def _parse(text: str, folder: Path) -> Source:
         mapping = read_mapping_text(named_text(config, folder, script, what))
         if mapping is None:
             raise InputError(f"{config} is not a YAML mapping")
-        found |= flatten(mapping)
+        found |= {OF_FILE.get(key, key): value for key, value in flatten(mapping).items()}
         if GRAPHS in mapping and mapping[GRAPHS] is None:
             found[GRAPHS] = None
     return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)

@@ -72,6 +72,8 @@ def _reductions_means(flags: Flags, facts: Facts) -> Facts:
     said = flags.get(COMPILATION)
     if said is None:
         return {}
+    if str(said).isdigit():  # a level of compilation alone, as early versions took it
+        return {}
     try:
         passes = json.loads(str(said)).get("pass_config", {})
         on = next(

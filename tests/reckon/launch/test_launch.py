@@ -65,6 +65,7 @@ SAYABLE = [
     and not m.is_hybrid
     and not m.only_served
     and not m.delta_layers
+    and len(m.attention_kinds) == 1
     and not m.sliding_pattern.startswith("chunked")
     and (m.gated or m.activation in ("gelu", "squared_relu"))
 ]

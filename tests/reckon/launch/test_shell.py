@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from predictor.errors import InputError
+from reckon.launch import read_launch
 from reckon.launch.shell import arithmetic, read_script
 
 
@@ -34,3 +38,56 @@ run $A "$C" $D ${{F:-default}} $(hostname) {tmp_path} $E
     assert arithmetic("8 * (3 - 1) / 4") == 4
     assert arithmetic("__import__('os')") is None
     assert arithmetic("1/0") is None
+
+
+CALLED = """#!/bin/bash
+SIZE=$1
+TP=${TP:-2}
+if [ $SIZE = 7B ]; then
+LAYERS=28
+elif [ $SIZE = 32B ]; then
+LAYERS=64
+fi
+shift
+pretrain_gpt.py --num-layers $LAYERS --hidden-size 5120 --num-attention-heads 40 \\
+  --vocab-size 1000 --seq-length $1 --tensor-model-parallel-size $TP --train-iters $ITERS
+"""
+
+
+def test_a_script_is_read_as_it_is_called(tmp_path: Path) -> None:
+    """Settings before its name, arguments behind it, as a shell takes them."""
+    path = tmp_path / "run.sh"
+    path.write_text(CALLED)
+    for call, tp in ((f"bash {path} 32B 4096", 2), (f"TP=8 {path} 32B 4096", 8)):
+        launch = read_launch("megatron", call)
+        assert launch.model is not None
+        assert (launch.model.layers, launch.fields["seq_len"], launch.fields["tp"]) == (
+            64,
+            4096,
+            tp,
+        )
+        assert any("--train-iters $ITERS" in note for note in launch.notes)
+    split = read_launch("megatron", f"sh {path} \\\n 7B \\\n 512")
+    assert split.model is not None
+    assert (split.model.layers, split.fields["seq_len"]) == (28, 512)
+
+
+def test_all_that_a_script_leaves_open_is_told_at_once_with_how_to_say_it(tmp_path: Path) -> None:
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve Qwen/Qwen3-8B --tensor-parallel-size $TP --max-num-seqs $SEQS\n")
+    with pytest.raises(InputError) as refused:
+        read_launch("vllm", str(path))
+    told = str(refused.value)
+    assert "--tensor-parallel-size $TP, --max-num-seqs $SEQS: the text does not set those" in told
+    assert told.endswith("'TP=... SEQS=... FILE'")
+    launch = read_launch("vllm", f"SEQS=64 {path}", beside={"tp": 4})
+    assert (launch.fields["max_batch"], launch.fields.get("tp")) == (64, None)
+    assert "--tensor-parallel-size $TP is not set in the text: given beside it" in launch.notes
+
+
+def test_a_here_document_is_found_under_the_name_that_a_variable_holds() -> None:
+    text = ('OPTIONS="extra.yml"\nTP=8\ncat > $OPTIONS << EOF\nkv_cache_config:\n  dtype: fp8\n'
+            "tensor_parallel_size: $TP\nEOF\n"
+            "trtllm-serve openai/gpt-oss-120b --extra_llm_api_options=$OPTIONS")  # fmt: skip
+    launch = read_launch("trtllm", text)
+    assert (launch.fields["kv_precision"], launch.fields["tp"]) == ("fp8", 8)

@@ -77,9 +77,10 @@ those that share it with other than seven more, those that share it with no othe
 XQA kernel first took groups of eight, then all groups); 'copied': no such kernel, the cache is
 copied to be longer and repeated for each head in memory (transformers)."""
 
-PIPELININGS = ("sequences", "turns")
+PIPELININGS = ("sequences", "turns", "rows")
 """What pipeline stages do at a time: each a part of the running sequences, or one after the other
-all of them (layers dealt out to devices: llama.cpp, device_map of transformers)."""
+all of them (layers dealt out to devices: llama.cpp, device_map of transformers); or one of them
+does all but the products, of whose rows each has a part (llama.cpp before 2024)."""
 
 SCHEDULINGS = ("serial", "overlapped")
 """Whether the host prepares the next pass after the one before it, or while that runs."""
@@ -245,7 +246,7 @@ class ServingPlan:
     @property
     def working(self) -> Numeric:
         """Pipeline stages that work at a time while sequences decode."""
-        return 1.0 if self.pipelining == "turns" else self.pp
+        return self.pp if self.pipelining == "sequences" else 1.0
 
     @property
     def micro_batches(self) -> Numeric:

@@ -290,7 +290,8 @@ _ENGINE = (
         "pipelining", WORD, "What pipeline stages do at a time.", ALL, choices=PIPELININGS,
         default=ENGINE,
         more="Each a part of the running sequences, or one after the other all of them (layers "
-        "dealt out to devices: llama.cpp, device_map of transformers).",
+        "dealt out to devices: llama.cpp, device_map of transformers); `rows`: one does all but "
+        "the products, of whose rows each has a part (llama.cpp before 2024, --split-mode row).",
     ),
     PlanField(
         "scheduling", WORD, "When the host prepares the next pass.", BOTH, choices=SCHEDULINGS,

@@ -1,4 +1,5 @@
-"""Norms over all heads, wide routers, products of one row, experts of which nothing was timed."""
+"""Norms over all heads, wide routers, products of one row or divided by rows, experts of which
+nothing was timed."""
 
 from dataclasses import replace
 
@@ -7,9 +8,11 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
+from predictor.catalog.software import Setting, engine_named
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
+from predictor.serving.kernels import COPIED, HANDED, in_rows
 from predictor.serving.passes import layers_of
 from predictor.timing import operator_times
 from predictor.timing.alternatives import SLACK
@@ -96,3 +99,24 @@ def test_experts_take_little_more_than_one_after_the_other(name: str, tokens: fl
     one, products, busy = experts_of("mixtral-8x7b", "bf16", tokens)
     apart = busy * timed(products, name).sum()
     assert timed([one], name)[0] <= SLACK * apart * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("parts", [1.0, 2.0, 8.0])
+def test_rows_of_a_product_run_side_by_side_and_are_handed_out(parts: float) -> None:
+    machine = replace(catalog.accelerator("A10G-24GB"), host_bandwidth=2e10)
+    one = gemm(name="mlp.down", layout="fwd", phase="forward", module="dense", dtype="fp16", m=3.0,
+               n=4096.0, k=11008.0, out_bytes=2.0)  # fmt: skip
+    found = float(in_rows(np.array(9e-3), one, plan(pp=parts, pipelining="rows"), machine))
+    sent = 4.0 * 3.0 * (11008.0 * (parts - 1) + 4096.0 * (1 - 1 / parts)) / 2e10
+    expected = 9e-3 / parts + (HANDED + 2 * COPIED * parts + sent if parts > 1 else 0.0)
+    assert found == pytest.approx(expected)
+
+
+def test_llama_cpp_divided_rows_before_it_dealt_out_layers() -> None:
+    at = Setting(catalog.accelerator("A10G-24GB"), catalog.model("llama2-7b"))
+    held = {
+        era: next(d.value for d in engine_named("llama.cpp").defaults(at, era)
+                  if d.field == "pipelining")
+        for era in ("2023-10", "2024-05")
+    }  # fmt: skip
+    assert held == {"2023-10": "rows", "2024-05": "turns"}

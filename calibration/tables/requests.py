@@ -213,8 +213,7 @@ def _point(
     fields = {
         **_release(row, framework),
         **({} if rate is None else FIXED),
-        **script_settings(row, framework, source),
-        **{name: value for name, value in fields.items() if value is not None},
+        **_with_script(fields, script_settings(row, framework, source)),
         **plan_columns(row),
     }
     request = _completed(fields, run, model)
@@ -244,6 +243,16 @@ def _point(
         if (told := re.search(r"(\d+) (?:requests|prompts)", notes))
         else REQUESTS,
     )
+
+
+def _with_script(stated: dict[str, Any], script: dict[str, Any]) -> dict[str, Any]:
+    """What a row states, and what it leaves to its source's script. A script may say to what
+    activations are narrowed for weights in mxfp4, which rows do not."""
+    narrowed = script.pop("activations", None) == "mxfp8"
+    fields = {**script, **{name: value for name, value in stated.items() if value is not None}}
+    if narrowed and fields.get("precision") == "w4a16_mxfp4":
+        fields["precision"] = "w4a8_mxfp4_mxfp8"
+    return fields
 
 
 def _laid_out(row: Mapping[Any, Any], source: str) -> bool:

@@ -35,6 +35,10 @@ NATIVE = 0.25
 ALLREDUCES = ("custom", "nccl")
 """Small all-reduces inside a node: one-kernel implementations of serving engines, or NCCL's."""
 
+SUMMED = ("card", "switch")
+"""Where an engine's own all-reduce adds up: on the cards, small ones alone; or in the switch
+(symmetric memory, multimem), larger ones too."""
+
 EXCHANGES = ("gather", "alltoall", "nvlink", "deepep")
 """How a mixture's tokens get from several attention replicas to their experts and back: all tokens
 to all ranks and sums back (all-gather and reduce-scatter), each copy to its rank by NCCL, or by
@@ -184,6 +188,7 @@ class ServingPlan:
     kv: str = "bf16"
     execution: str = "graph"
     allreduce: str = "custom"
+    summed: str = "card"
     exchange: str = "alltoall"
     admission: str = "mean"
     pool: str = "total"

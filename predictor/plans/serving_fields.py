@@ -54,6 +54,7 @@ from predictor.plans.serving import (
     SERVING_OFFLOADS,
     SHARED_EXPERTS,
     SPLITTINGS,
+    SUMMED,
     WEIGHTS,
 )
 from predictor.plans.words import CACHE_WORDS, WEIGHT_WORDS
@@ -222,6 +223,12 @@ _ENGINE = (
         "allreduce", WORD, "Small all-reduces inside a node.", ("communication",),
         choices=ALLREDUCES, default=ENGINE,
         more="One-kernel implementations of serving engines, or NCCL's.",
+    ),
+    PlanField(
+        "summed", WORD, "Where an engine's own all-reduce adds up.", ("communication",),
+        choices=SUMMED, default=ENGINE,
+        more="On the cards, up to 8 MB; or in the switch, up to 128 MB (vLLM from 0.11 on Hopper "
+        "and Blackwell).",
     ),
     PlanField(
         "exchange", WORD, "How a mixture's tokens travel among attention replicas.",

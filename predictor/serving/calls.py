@@ -19,6 +19,13 @@ CUSTOM_LIMIT = 8 * 2.0**20
 """Largest message that engines give to their one-kernel all-reduce [bytes] (vLLM's and
 TensorRT-LLM's custom all-reduce); larger ones go to NCCL."""
 
+SWITCH_LIMITS: dict[str, dict[int, float]] = {
+    "hopper": {2: 64.0, 4: 32.0, 8: 64.0},
+    "blackwell": {2: 8.0, 4: 32.0, 8: 128.0},
+}
+"""The same where they add up in the switch [MiB], by architecture and ranks (vLLM 0.33.0,
+distributed/device_communicators/all_reduce_utils.py); of others, that of Hopper."""
+
 THROUGHPUT, LOW_LATENCY = "alltoall.deepep_", "alltoall.deepep_ll_"
 """DeepEP's exchanges of tokens, by what they are made for."""
 
@@ -75,10 +82,22 @@ def _call(
         small, spread = _own_allreduce(
             one.bytes, near, plan.library, cluster, calibration, captured
         )
-        taken = (np.asarray(one.bytes) <= CUSTOM_LIMIT) & (np.asarray(group.size) <= inside)
+        largest = _largest(plan, cluster, group)
+        taken = (np.asarray(one.bytes) <= largest) & (np.asarray(group.size) <= inside)
         time = np.where(taken, np.minimum(small, time), time)
         sigma = np.where(taken, spread, sigma)
     return time, sigma
+
+
+def _largest(plan: ServingPlan, cluster: Cluster, group: Group) -> Numeric:
+    """Largest message that the engine's own all-reduce takes [bytes]."""
+    if plan.summed == "card":
+        return CUSTOM_LIMIT
+    family = cluster.accelerator.architecture.partition("-")[0]
+    limits = SWITCH_LIMITS.get(family, SWITCH_LIMITS["hopper"])
+    ranks = np.asarray(group.size)
+    most = np.select([ranks <= 2, ranks <= 4, ranks <= 8], [limits[2], limits[4], limits[8]], 0.0)
+    return np.maximum(most * 2.0**20, CUSTOM_LIMIT)
 
 
 def _own_allreduce(

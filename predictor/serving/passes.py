@@ -213,16 +213,16 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     ]
     times = beside_routed(operators, alone, base.plan, accelerator)
     for position, operator in enumerate(operators):
-        each = times[position]
+        each, launched = times[position], _launched(times[position], alone[position])
         if execute is not None:
-            each = in_order(each * execute)
+            each, launched = in_order(each * execute), launched[0]
             passes: Numeric = in_order(execute)
         else:
             passes = 1.0
         spent = each * operator.count
         name = term_of(operator)
         terms[name] = terms[name] + spent
-        kernels = kernels + operator.count * passes
+        kernels = kernels + operator.count * passes * launched
         sigma = timing.sigma[position]
         sigma = sigma.max(axis=0) if execute is not None else sigma
         family = timing.family[position]
@@ -243,6 +243,12 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
             )
     whole = {name: (time + zero, sigma + zero) for name, (time, sigma) in families.items()}
     return Pass(terms, np.asarray(kernels + zero), whole, tuple(lines))
+
+
+def _launched(each: Array, alone: Array) -> Array:
+    """Share of a kernel that starts after the one before it, 0..1: none of one that is part of
+    another, and of one that runs beside others what it adds to them."""
+    return np.asarray(np.where(alone > 0, np.minimum(each / np.maximum(alone, 1e-12), 1.0), 0.0))
 
 
 def _intensity(operator: Operator, accelerator: Accelerator) -> float:

@@ -12,6 +12,7 @@ from predictor.catalog.software import Setting, engine_named
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
+from predictor.serving.calls import communication
 from predictor.serving.kernels import COPIED, HANDED, in_rows
 from predictor.serving.passes import layers_of
 from predictor.timing import operator_times
@@ -120,3 +121,32 @@ def test_llama_cpp_divided_rows_before_it_dealt_out_layers() -> None:
         for era in ("2023-10", "2024-05")
     }  # fmt: skip
     assert held == {"2023-10": "rows", "2024-05": "turns"}
+
+
+@pytest.mark.parametrize("ranks", [2.0, 4.0, 8.0])
+def test_sums_in_the_switch_are_never_slower_than_the_library_s(ranks: float) -> None:
+    """Larger messages than other engines' own kernels take go through them, too."""
+    model, cluster = catalog.model("llama3-70b"), catalog.system("DGX-B200")
+    ways = ({"summed": "switch"}, {}, {"allreduce": "nccl"})
+    for tokens in (16.0, 512.0, 1024.0, 4096.0, 65536.0):
+        spent = [
+            float(communication(pass_collectives(model, at, tokens, 1.0), at, cluster, CALIBRATION,
+                                1.0).terms["tp_communication"])
+            for at in (plan(tp=ranks, library="vllm", **how) for how in ways)
+        ]  # fmt: skip
+        assert spent[0] <= spent[1] * (1 + 1e-9) <= spent[2] * (1 + 2e-9)
+        if tokens == 1024.0 and ranks == 8.0:
+            assert spent[0] < 0.8 * spent[1]  # 17 MB
+
+
+def test_kernels_that_are_part_of_others_do_not_start() -> None:
+    """Norms that an all-reduce does on the way, and shared experts beside the routed ones."""
+    model, cluster = catalog.model("deepseek-v3"), catalog.system("DGX-H200")
+    given = plan(tp=8.0, library="vllm", weights="fp8_block")
+    apart, joined, beside = (
+        float(layers_of(model, cluster, at, 8.0, CALIBRATION, False).kernels)
+        for at in (given, replace(given, reductions="joined"),
+                   replace(given, shared_experts="beside"))
+    )  # fmt: skip
+    assert apart - joined == 2 * model.layers
+    assert 0 < apart - beside <= 3 * model.moe_layers

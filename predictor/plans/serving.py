@@ -259,6 +259,11 @@ class ServingPlan:
         return np.maximum(np.minimum(self.working, self.sequences), 1.0)
 
     @property
+    def launching(self) -> float:
+        """Host time of a launch, a pass, a sequence or a request over that of Python."""
+        return NATIVE if self.execution == "native" else 1.0
+
+    @property
     def tokens_per_pass(self) -> Numeric:
         """Tokens that a pass adds to a sequence on average: the first one, and every guess up to
         the first wrong one (Leviathan et al. 2023, eq. 1)."""

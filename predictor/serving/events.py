@@ -20,7 +20,6 @@ import numpy as np
 
 from predictor.arrays import Array
 from predictor.errors import InputError
-from predictor.plans import NATIVE
 from predictor.records import dataclass
 from predictor.serving.latency import WAITING_SHARE
 from predictor.serving.tables import PassTable
@@ -403,8 +402,7 @@ class EngineRun:
 
     def served(self, every: int) -> Served:
         """What became of every so many-th request."""
-        native = NATIVE if self.table.plan.execution == "native" else 1.0
-        overhead = native * float(self.table.own.request)
+        overhead = self.table.plan.launching * float(self.table.own.request)
         start, head, tail, tokens = (
             np.array(values, float)[::every]
             for values in (self.came, self.first, self.last, self.wanted)

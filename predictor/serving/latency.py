@@ -10,6 +10,8 @@ Little 1961 for the balance of requests; Yu et al. 2022 (Orca) for passes that m
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from predictor.arrays import Array, Numeric
@@ -130,6 +132,19 @@ class Latencies:
     prompt: Array
     turn: Array
     queue: Array
+
+
+def software_of(plan: ServingPlan) -> dict[str, Any]:
+    """What passes of every kind have from a plan alone, by the name of its field in `Work`."""
+    return {
+        "chunk": plan.chunk,
+        "synchrony": plan.synchrony,
+        "per_pass": plan.tokens_per_pass,
+        "drafting": plan.drafted * plan.draft_cost,
+        "launching": plan.launching,
+        "overlapped": float(plan.scheduling == "overlapped"),
+        "shown": float(plan.sampling == "penalised"),
+    }
 
 
 def listed(plan: ServingPlan, context: Numeric) -> Numeric:

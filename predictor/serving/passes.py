@@ -15,7 +15,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
-from predictor.plans import NATIVE, ServingPlan, in_chunks, runnable
+from predictor.plans import ServingPlan, in_chunks, runnable
 from predictor.records import dataclass
 from predictor.serving.calls import communication
 from predictor.serving.kernels import as_run, beside_routed
@@ -97,7 +97,7 @@ def _kernels(
     """
     base = _base(plan, own, shared, weights, accelerator)
     operators = build(base.plan, base.own)
-    host = base.accelerator.dispatch * (NATIVE if plan.execution == "native" else 1.0)
+    host = base.accelerator.dispatch * plan.launching
     library = {"": plan.library}
     if plan.exchange == "deepep":
         library["moe_gemm"] = GROUPED

@@ -14,7 +14,7 @@ from predictor.arrays import Array, Numeric, in_order, shape_of, varying
 from predictor.hardware import Cluster
 from predictor.memory import ServingMemory, serving_memory
 from predictor.models import Model
-from predictor.plans import NATIVE, ServingPlan
+from predictor.plans import ServingPlan
 from predictor.records import dataclass
 from predictor.serving.apart import (
     apart,
@@ -32,6 +32,7 @@ from predictor.serving.latency import (
     latencies,
     listed,
     prompt_time,
+    software_of,
 )
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
@@ -354,12 +355,6 @@ def _work(
         started=np.where(static > 0, load.started, 0.0),
         new_tokens=np.broadcast_to(plan.new_tokens, shape),
         output_len=np.broadcast_to(plan.output_len, shape),
-        chunk=plan.chunk,
-        synchrony=plan.synchrony,
-        per_pass=plan.tokens_per_pass,
-        drafting=plan.drafted * plan.draft_cost,
-        launching=NATIVE if plan.execution == "native" else 1.0,
-        overlapped=float(plan.scheduling == "overlapped"),
         workers=np.broadcast_to(plan.prefill_workers / plan.dp, shape),
         shared=np.broadcast_to(plan.prefill_workers, shape),
         apart=float(plan.batching != "mixed"),
@@ -367,8 +362,8 @@ def _work(
         polling=plan.polling,
         linear=linear,
         slack=slack(products(decoding), load.sequences * linear / plan.new_tokens),
-        shown=float(plan.sampling == "penalised"),
         listed=listed(plan, np.asarray(plan.input_len) + 0.5 * np.asarray(plan.output_len)),
+        **software_of(plan),
     )
 
 

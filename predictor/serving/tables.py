@@ -13,9 +13,16 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import serving_memory
 from predictor.models import Model
-from predictor.plans import NATIVE, ServingPlan
+from predictor.plans import ServingPlan
 from predictor.records import dataclass
-from predictor.serving.latency import DeviceTime, Work, decode_time, listed, prompt_time
+from predictor.serving.latency import (
+    DeviceTime,
+    Work,
+    decode_time,
+    listed,
+    prompt_time,
+    software_of,
+)
 from predictor.serving.offload import with_decoding
 from predictor.serving.parts import Pass
 from predictor.serving.passes import adapted, body, decode_cores
@@ -77,8 +84,7 @@ class PassTable:
         """Host time of a pass that nothing hides [s]."""
         if self.plan.scheduling == "overlapped":
             return 0.0
-        native = NATIVE if self.plan.execution == "native" else 1.0
-        return native * float(self.own.step)
+        return self.plan.launching * float(self.own.step)
 
     def prompts(self, tokens: float, alone: bool) -> float:
         """What reading a prompt, or a part of one, costs [s]."""
@@ -202,11 +208,5 @@ def pass_work(found: Pass, sequences: Array, plan: ServingPlan) -> Work:
         static=0.0,
         new_tokens=plan.new_tokens,
         output_len=plan.output_len,
-        chunk=plan.chunk,
-        synchrony=plan.synchrony,
-        per_pass=plan.tokens_per_pass,
-        drafting=plan.drafted * plan.draft_cost,
-        launching=NATIVE if plan.execution == "native" else 1.0,
-        overlapped=float(plan.scheduling == "overlapped"),
-        shown=float(plan.sampling == "penalised"),
+        **software_of(plan),
     )

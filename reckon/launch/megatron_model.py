@@ -159,8 +159,8 @@ def _window_says(facts: Facts) -> Flags:
     if share < 1:
         layers = facts["model.layers"]
         full = round((1 - share) * layers)
-        every = next((n for n in range(2, layers + 1) if layers // n == full), 0)
-        found["--window-attn-skip-freq"] = every
+        every = next((n for n in range(2, layers + 1) if layers // n == full), None)
+        found |= {"--window-attn-skip-freq": every} if every else {}  # else it is told as unsaid
     return found
 
 

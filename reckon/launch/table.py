@@ -85,8 +85,31 @@ def truth(flag: str, value: Any) -> bool:
     raise InputError(f"{flag} {value}: neither true nor false")
 
 
+class _Alone:
+    """An entry that depends on no field but its own."""
+
+    __slots__ = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+
+class _OneField(_Alone):
+    """An entry of a single field."""
+
+    __slots__ = ()
+    field: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field."""
+        return (self.field,)
+
+
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(_OneField):
     """A flag whose value is a field.
 
     absent  what the line means where it has no such flag; None: nothing
@@ -102,16 +125,6 @@ class Number:
     def flags(self) -> tuple[str, ...]:
         """The flag, and its other names."""
         return (self.flag, *self.also)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The field."""
-        return (self.field,)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flag, unless its absence says the same."""
@@ -129,7 +142,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(_OneField):
     """A flag without a value, there where a field is `when`."""
 
     flag: str
@@ -140,16 +153,6 @@ class Switch:
     def flags(self) -> tuple[str, ...]:
         """The flag."""
         return (self.flag,)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The field."""
-        return (self.field,)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flag where the field is so; the contrary only where absence would say nothing."""
@@ -182,7 +185,7 @@ Row = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cases:
+class Cases(_Alone):
     """Combinations of flags that stand for values of one or several fields.
 
     rows   values of the fields (None: not said), and the flags; a tuple of values holds
@@ -196,11 +199,6 @@ class Cases:
     def flags(self) -> tuple[str, ...]:
         """Flags of all rows."""
         return tuple(dict.fromkeys(flag for _, given in self.rows for flag in given))
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def write(self, facts: Facts, whole: bool) -> Flags:
         """The flags of the first row with these values; none where there is no such row."""

@@ -459,6 +459,7 @@ BASE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size
         ("megatron", BASE + STAGES + " 4 --num-virtual-stages-per-pipeline-rank 4", "contradicts"),
         ("megatron", BASE + "--window-size 8,0 --window-attn-skip-freq 0", "at least 1"),
         ("megatron", BASE + "--moe-layer-freq [0,1,0,0,1] --num-experts 8", "neither leading"),
+        ("megatron", BASE + "--window-size 127,0 --window-attn-skip-freq 0", "at least 1"),
         ("megatron", "--num-layers 32 --hidden-size 4096", "without its heads"),
         ("megatron", "--num-layers 3 --hidden-size 64 --num-attention-heads 4", "--vocab-size"),
         ("megatron", "python train.py 'unclosed", "is not closed"),

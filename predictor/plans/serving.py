@@ -81,6 +81,10 @@ those that share it with other than seven more, those that share it with no othe
 XQA kernel first took groups of eight, then all groups); 'copied': no such kernel, the cache is
 copied to be longer and repeated for each head in memory (transformers)."""
 
+NARROW_EXPERTS = ("own", "triton")
+"""Which kernels experts in fp8 with one scale a matrix run in: those that the engine's library was
+timed with, or Triton's, which are as efficient as in 16 bits."""
+
 PIPELININGS = ("sequences", "turns", "rows")
 """What pipeline stages do at a time: each a part of the running sequences, or one after the other
 all of them (layers dealt out to devices: llama.cpp, device_map of transformers); or one of them
@@ -189,6 +193,7 @@ class ServingPlan:
     execution: str = "graph"
     allreduce: str = "custom"
     summed: str = "card"
+    narrow_experts: str = "own"
     exchange: str = "alltoall"
     admission: str = "mean"
     pool: str = "total"

@@ -43,6 +43,7 @@ from predictor.plans.serving import (
     KV_BYTES,
     LIBRARIES,
     MATVECS,
+    NARROW_EXPERTS,
     NARROWED,
     PIPELININGS,
     POOLS,
@@ -223,6 +224,12 @@ _ENGINE = (
         "allreduce", WORD, "Small all-reduces inside a node.", ("communication",),
         choices=ALLREDUCES, default=ENGINE,
         more="One-kernel implementations of serving engines, or NCCL's.",
+    ),
+    PlanField(
+        "narrow_experts", WORD, "Kernels of experts in fp8 with one scale a matrix.", BOTH,
+        choices=NARROW_EXPERTS, default=ENGINE,
+        more="Those that the engine's library was timed with, or Triton's, which are as efficient "
+        "as in 16 bits (vLLM before 0.17).",
     ),
     PlanField(
         "summed", WORD, "Where an engine's own all-reduce adds up.", ("communication",),

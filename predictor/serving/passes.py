@@ -108,6 +108,8 @@ def _kernels(
         )
 
     timing = _no_slower_alone(operators, timed)
+    if plan.narrow_experts == "triton":
+        timing = _as_wide(operators, timing, timed)
     found = _added(operators, timing, plan, base)
 
     def spread(value: Array) -> Array:
@@ -138,6 +140,21 @@ def _no_slower_alone(
     pairs = timed([_of_two(operators[i]) for i in lone])
     time = timing.time.copy()
     time[lone] = np.minimum(time[lone], pairs.time)
+    return replace(timing, time=time)
+
+
+def _as_wide(
+    operators: list[Operator], timing: Timing, timed: Callable[[list[Operator]], Timing]
+) -> Timing:
+    """Times of operators, with experts in fp8 as efficient as in 16 bits: half the bytes, twice the
+    rate."""
+    narrow = [i for i, one in enumerate(operators) if (one.op, one.dtype) == ("moe_gemm", "fp8")]
+    if not narrow:
+        return timing
+    wide = timed([replace(one, dtype="bf16", bytes=2.0 * one.bytes)
+                  for one in (operators[i] for i in narrow)])  # fmt: skip
+    time = timing.time.copy()
+    time[narrow] = np.minimum(time[narrow], 0.5 * wide.time)
     return replace(timing, time=time)
 
 

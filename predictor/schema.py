@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 KERNEL_SCHEMA_VERSION = 1
 
 KERNEL_NUMBERS = (
@@ -129,11 +131,24 @@ RUN_NUMBERS = (
 ENDLESS = ("request_rate",)
 """Those of which a number may be infinite: all requests at once."""
 
-TRAINING_KEY = "global_batch"
-INFERENCE_KEY = "input_len"
+TRAINING_KEYS = ("global_batch", "micro_batch", "seq_len")
+INFERENCE_KEYS = ("input_len", "output_len", "concurrency", "weights_precision")
+"""Columns that only tables of training runs, or of inference, have: one of them is enough."""
+
 KERNEL_KEY = "latency_us"
 RATIO_KEY = "ratio"
 """A column that only tables of one kind have, by which `validate` tells them apart."""
+
+
+def of_training(columns: Collection[str]) -> bool:
+    """Whether a table of these columns is of training runs."""
+    return not of_inference(columns) and any(one in columns for one in TRAINING_KEYS)
+
+
+def of_inference(columns: Collection[str]) -> bool:
+    """Whether a table of these columns is of inference."""
+    return any(one in columns for one in INFERENCE_KEYS)
+
 
 DISTURBED = "waited for processors"
 """What the notes of a measurement say that others disturbed: '...; waited for processors 62% of the

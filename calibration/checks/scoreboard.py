@@ -37,7 +37,14 @@ from calibration.tables.slow_links import STEP_KEY, TRANSFER_KEY, slow_step, slo
 from calibration.variation.ratios import Configuration, configurations
 from predictor.errors import InputError
 from predictor.plans import batches
-from predictor.schema import INFERENCE_KEY, KERNEL_KEY, RATIO_KEY, TRAINING_KEY
+from predictor.schema import (
+    INFERENCE_KEYS,
+    KERNEL_KEY,
+    RATIO_KEY,
+    TRAINING_KEYS,
+    of_inference,
+    of_training,
+)
 from predictor.timing import (
     Calibration,
     EngineParameters,
@@ -64,13 +71,13 @@ def kind_of_table(table: pd.DataFrame, where: str) -> str:
         return "slow transfers"
     if KERNEL_KEY in table:
         return "kernels"
-    if INFERENCE_KEY in table:
+    if of_inference(table.columns):
         return "inference"
-    if TRAINING_KEY in table:
+    if of_training(table.columns):
         return "training"
     raise InputError(
-        f"{where} is no table of points: none of the columns {TRAINING_KEY}, {INFERENCE_KEY}, "
-        f"{KERNEL_KEY} and {RATIO_KEY} is there"
+        f"{where} is no table of points: none of the columns {TRAINING_KEYS[0]}, "
+        f"{INFERENCE_KEYS[0]}, {KERNEL_KEY} and {RATIO_KEY} is there"
     )
 
 

@@ -43,7 +43,7 @@ from predictor import catalog
 from predictor.catalog import load, run_parameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.schema import TRAINING_KEY
+from predictor.schema import TRAINING_KEYS, of_training
 from predictor.timing import Calibration, RunParameters
 
 LEAST_SOURCES = 3
@@ -68,8 +68,8 @@ def read_points(
     found: list[Point] = []
     for path in paths:
         table = read_table(path)
-        if TRAINING_KEY not in table:
-            raise InputError(f"{path} is no table of training runs: no column {TRAINING_KEY!r}")
+        if not of_training(table.columns):
+            raise InputError(f"{path} is no table of training runs: no column {TRAINING_KEYS[0]!r}")
         rows = check_runs(table, str(path)).to_dict("records")
         known = {**(devices or {}), **device_systems(path.parent)}
         made = [point_of(row, run, known) for row in rows]

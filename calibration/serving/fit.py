@@ -29,7 +29,7 @@ from predictor.catalog import (
     load,
 )
 from predictor.errors import InputError
-from predictor.schema import INFERENCE_KEY
+from predictor.schema import INFERENCE_KEYS, of_inference
 from predictor.timing import (
     Calibration,
     RunParameters,
@@ -66,8 +66,10 @@ def read_inference(paths: Sequence[Path], run: RunParameters) -> list[InferenceP
     found: list[InferencePoint] = []
     for path in paths:
         table = read_table(path)
-        if INFERENCE_KEY not in table:
-            raise InputError(f"{path} is no table of inference runs: no column {INFERENCE_KEY!r}")
+        if not of_inference(table.columns):
+            raise InputError(
+                f"{path} is no table of inference runs: no column {INFERENCE_KEYS[0]!r}"
+            )
         table = check_runs(table, str(path))
         made = [inference_point(row, run) for row in table.to_dict("records")]
         found += [point for point in made if isinstance(point, InferencePoint)]

@@ -256,8 +256,9 @@ def _with_script(stated: dict[str, Any], script: dict[str, Any]) -> dict[str, An
 
 
 def _laid_out(row: Mapping[Any, Any], source: str) -> bool:
-    """Whether a row states its layout, or the rules of its source do."""
-    return cell(row, "tp") is not None or mlperf.is_mlperf(source)
+    """Whether a row, or the rules of its source, state its layout or how many devices it has."""
+    stated = cell(row, "tp") is not None or cell(row, "num_gpus") is not None
+    return stated or mlperf.is_mlperf(source)
 
 
 def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> dict[str, Any]:
@@ -338,6 +339,9 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
         tp = gpus  # experts divided among ranks that split the attention, unless dp is stated
     if tp is not None and gpus % (int(tp) * int(pp or 1)) == 0:
         dp = gpus // (int(tp) * int(pp or 1))
+    unsaid = tp is None and pp is None and dp is None
+    if gpus > 1 and unsaid and not mlperf.is_mlperf(str(row.get("source", ""))):
+        return {"gpus": gpus}  # one engine on all of them
     ep = cell(row, "ep") if model.is_moe else None
     return {"tp": tp, "pp": pp, "dp": 1 if dp is None else dp, "ep": ep}
 

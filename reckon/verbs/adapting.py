@@ -22,7 +22,7 @@ from calibration.tables.runs import Point, Skipped, point_of
 from predictor.catalog import load, own_prior
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.schema import INFERENCE_KEY
+from predictor.schema import of_inference
 from predictor.timing import Calibration, RunParameters
 from reckon.verbs.runs import read_runs
 
@@ -93,7 +93,7 @@ def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
     Raises InputError where no run can be used, and where runs contradict each other, by name.
     """
     known, table = load(calibration), rows_of(runs)
-    if INFERENCE_KEY in table:
+    if of_inference(table.columns):
         rows = check_runs(table, "the benchmarks").to_dict("records")
         made = [inference_point(row, known.run) for row in rows]
         points = [one for one in made if isinstance(one, InferencePoint)]

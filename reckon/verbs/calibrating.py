@@ -27,7 +27,7 @@ from predictor.catalog import engines_mapping, load
 from predictor.errors import InputError
 from predictor.files import write_text
 from predictor.records import dataclass
-from predictor.schema import INFERENCE_KEY
+from predictor.schema import of_inference
 from predictor.timing import Calibration
 
 
@@ -151,7 +151,7 @@ def _runs(calibration: Calibration, paths: list[Path], profiles: Sequence[str | 
 
     profiles   folders of profiles among them, whose devices runs may be of
     """
-    served = [path for path in paths if INFERENCE_KEY in read_table(path)]
+    served = [path for path in paths if of_inference(read_table(path).columns)]
     if served:
         if len(served) < len(paths):
             raise InputError("give --reference with runs of training, or of serving, not both")

@@ -80,6 +80,8 @@ def test_tables_are_told_apart(tmp_path: Path) -> None:
     assert kind_of_table(pd.DataFrame(columns=["latency_us"]), "t") == "kernels"
     assert kind_of_table(pd.DataFrame(columns=["input_len"]), "t") == "inference"
     assert kind_of_table(pd.DataFrame(columns=["global_batch"]), "t") == "training"
+    assert kind_of_table(pd.DataFrame(columns=["micro_batch", "num_gpus"]), "t") == "training"
+    assert kind_of_table(pd.DataFrame(columns=["output_len", "batch"]), "t") == "inference"
     with pytest.raises(InputError, match="no table of points"):
         kind_of_table(pd.DataFrame(columns=["x"]), "t")
 

@@ -130,3 +130,14 @@ def test_conversations_that_a_row_names_have_their_mean_lengths():
     told = inference_point({**ROW, **row, "notes": ""}, RunParameters())
     assert isinstance(told, Skipped)
     assert "lengths" in told.reason
+
+
+def test_devices_without_a_layout_are_a_layout_that_is_left_open():
+    found = point(tp=None, concurrency=None)
+    assert found.kind == "saturated"
+    plan = found.request.plan
+    assert float(plan.tp * plan.pp * plan.dp) == 8
+    bare = inference_point(
+        {**ROW, "tp": None, "concurrency": None, "num_gpus": None}, RunParameters()
+    )
+    assert isinstance(bare, Skipped)

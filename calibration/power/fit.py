@@ -144,7 +144,8 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
     if growth is not None:
         laws["leakage"] = growth
     for name, values in own.items():
-        values["sigma"] = sigmas["serving"] if "thin" in values else laws["sigma_relatives"]
+        errors = [np.log(value / row.power) for row, value, _ in by_model if row.name == name]
+        values["sigma"] = spread(np.array(errors)) if errors else laws["sigma_relatives"]
         own[name] = values
     return {
         "schema_version": 1,

@@ -37,9 +37,9 @@ STACKED = 1.2e12
 """Bandwidth from which memory that no table names is stacked (HBM), below which it is GDDR
 [bytes/s]."""
 
-HOT, COOL = 700.0, 2.5
-"""Limit for which the heat sink and the air of `laws.yaml` hold [W]; how much weaker the cooling of
-a small board may be at most."""
+HOT, COOL = 700.0, 10.0
+"""Limit for which the heat sink and the air of `laws.yaml` hold [W]; limits below that over this
+have the heat sink of that."""
 
 
 @lru_cache(maxsize=4)
@@ -128,6 +128,7 @@ def power_constants(
         reference=law["reference_c"],
         tracking=law["tracking"],
         slowdown=law["slowdown_c"],
+        beside=law["beside"],
         clock=accelerator.clock,
         sigma=law.get("sigma", law["sigma_relatives"]),
         curve=_curve(accelerator, law, fitted),

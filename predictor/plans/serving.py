@@ -125,6 +125,10 @@ BLOCK_TABLES = ("kept", "listed")
 """Whether the blocks of running sequences' caches are kept in arrays, to which passes add, or every
 pass lists them all anew on the host."""
 
+FRONT_ENDS = ("beside", "inside")
+"""Whether what answers clients runs beside the loop of passes or inside it: then the text of each
+sequence is made and handed over before the next pass."""
+
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
     "fp8_block": ("fp8", "int8_wo"),
@@ -215,6 +219,7 @@ class ServingPlan:
     sampling: str = "plain"
     sampler: str = "sorted"
     block_tables: str = "kept"
+    front_end: str = "beside"
     framework: str = "neutral"
     era: str = "neutral"
 

@@ -38,6 +38,7 @@ from predictor.plans.serving import (
     CASTS,
     EXCHANGES,
     EXECUTIONS,
+    FRONT_ENDS,
     FUSIONS,
     HEADWISE,
     KV_BYTES,
@@ -358,6 +359,12 @@ _ENGINE = (
         ("decode",), choices=BLOCK_TABLES, default=ENGINE,
         more="Listing them in every pass takes host time in proportion to what is cached (vLLM "
         "before 0.8).",
+    ),
+    PlanField(
+        "front_end", WORD, "Whether clients are answered beside the loop of passes or in it.",
+        ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
+        more="Inside, each pass waits until the text of every sequence is made and handed over "
+        "(vLLM before 0.6).",
     ),
     PlanField(
         "chunk", COUNT, "Most tokens of prompts that one pass takes.",

@@ -59,6 +59,7 @@ class PowerConstants:
     clock       highest clock [Hz]
     leakage     relative growth of the leaking power per kelvin
     resistance  from the chip to its coolant [K/W], by cooling
+    beside      share of what memory and links draw that warms the chip: they are beside it
     slowdown    temperature at which the clock is stepped down [°C]
     sigma       log-standard-deviation of a power of this accelerator
     status      'fitted' to measurements of it, or from its 'relatives'
@@ -80,6 +81,7 @@ class PowerConstants:
     reference: Numeric
     tracking: Numeric
     slowdown: Numeric
+    beside: Numeric = 1.0
     clock: Numeric = np.nan
     sigma: Numeric = 0.2
     curve: VoltageCurve = field(default_factory=VoltageCurve)

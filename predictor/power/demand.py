@@ -1,6 +1,6 @@
 """What work draws before anything limits it: from its arithmetic and its traffic.
 
-P = awake(T) + busy x occupancy + waiting x spinning + padding x padded
+P = awake(T) + busy x occupancy x (1 - halted) + waiting x spinning + padding x padded
 + (e_flop F + e_byte B + e_link N) / t: the
 constant + static + dynamic form of Kandiah et al. 2021 (AccelWattch) and Guerreiro et al. 2018.
 """
@@ -30,6 +30,7 @@ class Activity:
     spinning  share of the time in which it waits for others in a kernel, 0..1
     padded    share of the time in which its products are tiles of little but padding, 0..1
     core      share of the time that follows the processors' clock, 0..1
+    halted    share of the time in which no kernel runs: the host is at work, 0..1
     """
 
     time: Numeric
@@ -41,6 +42,7 @@ class Activity:
     spinning: Numeric = 0.0
     padded: Numeric = 0.0
     core: Numeric = 0.0
+    halted: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,11 +67,13 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operating:
-    """Work as it settles: clock over the reference, time over that at the reference, power [W]."""
+    """Work as it settles: clock over the reference, time over that at the reference, power [W], and
+    what of it memory and links draw [W]."""
 
     clock: Array
     slower: Array
     power: Array
+    beside: Array
 
 
 def leaking(constants: PowerConstants, temperature: Numeric) -> Array:
@@ -87,7 +91,8 @@ def occupancy(rows: Numeric, constants: PowerConstants) -> Array:
 def demand(activity: Activity, constants: PowerConstants) -> Drawn:
     """Power that work draws at the reference clock and temperature, by part [W]."""
     time = np.maximum(activity.time, 1e-15)
-    standing = constants.awake + constants.busy * occupancy(activity.rows, constants)
+    full = occupancy(activity.rows, constants) * (1.0 - np.asarray(activity.halted))
+    standing = constants.awake + constants.busy * full
     clocked = standing * (1.0 - np.asarray(constants.leaking))
     each = constants.flop * (1.0 + (constants.thin - 1.0) * np.asarray(activity.thin))
     core = (
@@ -133,10 +138,12 @@ def operating(
             least = power_at(LOWEST, fixed, core, other, drawn.share, constants.curve)
             power = np.where(lowest, least, power)
         whole = bool(np.all(found >= 1.0))
-        return Operating(found, found if whole else stretch(found, drawn.share), power)
+        slower = found if whole else stretch(found, drawn.share)
+        return Operating(found, slower, power, other if whole else other / slower)
     found = np.minimum(found, clock)
     power = power_at(found, fixed, core, other, drawn.share, constants.curve)
-    return Operating(found, stretch(found, drawn.share), power)
+    slower = stretch(found, drawn.share)
+    return Operating(found, slower, power, other / slower)
 
 
 def joined(first: Activity, second: Activity) -> Activity:
@@ -150,4 +157,5 @@ def joined(first: Activity, second: Activity) -> Activity:
         rows=np.maximum(first.rows, second.rows),
         spinning=np.maximum(first.spinning, second.spinning),
         padded=np.maximum(first.padded, second.padded),
+        halted=np.minimum(first.halted, second.halted),
     )

@@ -113,11 +113,13 @@ def settle(
         joules = sum((t * one.power for t, one in zip(times, states, strict=True)), np.zeros(()))
         mean = np.asarray(joules / np.maximum(longer, 1e-15))
         mean = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, every, warm.shape))
+        memory = sum((t * one.beside for t, one in zip(times, states, strict=True)), np.zeros(()))
+        warming = mean - (1.0 - constants.beside) * memory / np.maximum(longer, 1e-15)
         around = ambient(mean, chassis)
-        temperature = around + resistance * mean
+        temperature = around + resistance * warming
         hot = temperature > constants.slowdown + 0.05
         room = np.maximum((constants.slowdown - around) / resistance, 1.0)
-        limits = np.where(hot, np.minimum(limits, mean) * room / mean, limits)
+        limits = np.where(hot, np.minimum(limits, mean) * room / warming, limits)
         throttled = throttled | hot
         warm = np.minimum(temperature, constants.slowdown)
         if turn + 1 >= ROUNDS and not np.any(hot):

@@ -18,7 +18,7 @@ from predictor.plans import ServingPlan
 from predictor.power import Activity, Conditions, Powered, powered, relative_energy
 from predictor.records import dataclass
 from predictor.serving.apart import worker
-from predictor.serving.latency import Latencies, latencies, prompt_time
+from predictor.serving.latency import Latencies, decode_time, latencies, prompt_time
 from predictor.serving.prediction import InferencePrediction
 from predictor.work import (
     Operator,
@@ -139,7 +139,8 @@ def serving_activity(
     A static batch reads its prompts and decodes to its end; at a concurrency passes follow each
     other without a gap but the host's; at a rate of arrivals the rest of the time is idle.
     What measured passes take beyond their prediction, experts with scales by block spend on tiles
-    that are mostly padding (`_tiled`), all others waiting for the host.
+    that are mostly padding (`_tiled`), all others waiting for the host, which is also where clients
+    are answered in the loop of passes: then no kernel keeps the processors busy.
     """
     plan = found.plan
     own = found.latencies.requests_per_s
@@ -160,10 +161,13 @@ def serving_activity(
     waits = several + none
     unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
     rows = sequences * (1.0 + plan.drafted)
+    kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
+    padded = unforeseen * _tiled(found)
+    halted = np.clip(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0, 1.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     work = {
-        "prefill": (prompt, own, many, 0.0, first, 0.0),
-        "decode": (decode, steps, rows, 1.0, rest, unforeseen * _tiled(found)),
+        "prefill": (prompt, own, many, 0.0, first, 0.0, 0.0),
+        "decode": (decode, steps, rows, 1.0, rest, padded, halted),
     }
     activity = {
         name: Activity(
@@ -174,10 +178,11 @@ def serving_activity(
             rows=width,
             thin=thin,
             spinning=waits,
-            padded=np.asarray(padded) + none,
+            padded=np.asarray(tiles) + none,
             core=each.core,
+            halted=np.asarray(host) + none,
         )
-        for name, (each, rate, width, thin, time, padded) in work.items()
+        for name, (each, rate, width, thin, time, tiles, host) in work.items()
     }
     activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
     return ServingActivity(share, activity, np.asarray(own), np.asarray(steps))

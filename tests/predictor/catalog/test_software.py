@@ -50,6 +50,8 @@ def test_a_release_decides_the_era_and_no_era_means_the_newest():
     tables = [assumed(framework="vllm", version=v)[0].block_tables for v in ("0.6.1", "0.9.0")]
     assert tables == ["listed", "kept"]
     assert assumed(framework="sglang")[0].block_tables == "kept"
+    fronts = [assumed(framework="vllm", version=v)[0].front_end for v in ("0.5.4", "0.6.1")]
+    assert fronts == ["inside", "beside"]
 
 
 def test_every_fact_is_of_a_field_and_asks_what_can_be_asked():

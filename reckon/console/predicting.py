@@ -82,6 +82,7 @@ def train_command() -> click.Command:
             _line_option("torchtitan", "Or -nemo, -deepspeed."),
             _line_option("nemo", hidden=True, also=("megatron-bridge",)),
             _line_option("deepspeed", hidden=True),
+            _line_option("trainer", hidden=True, also=("axolotl", "llama-factory", "torchtune")),
         ],
         help="Step time, memory and bottlenecks of a training run. Comma lists give a row each; "
         "RUN.yaml has keys as the flags.",

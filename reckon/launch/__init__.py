@@ -23,11 +23,12 @@ from reckon.launch.nemo import NEMO
 from reckon.launch.sglang import SGLANG
 from reckon.launch.target import Target
 from reckon.launch.torchtitan import TORCHTITAN
+from reckon.launch.trainer import TRAINER
 from reckon.launch.trtllm import TRTLLM
 from reckon.launch.vllm import VLLM
 
 DIALECTS: dict[str, Dialect] = {
-    one.name: one for one in (MEGATRON, TORCHTITAN, NEMO, DEEPSPEED, VLLM, SGLANG, TRTLLM)
+    one.name: one for one in (MEGATRON, TORCHTITAN, NEMO, DEEPSPEED, TRAINER, VLLM, SGLANG, TRTLLM)
 }
 
 

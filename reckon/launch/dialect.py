@@ -62,6 +62,7 @@ class Dialect:
                when it is read
     laws       what the framework refuses of plans that its line can say
     foreign    what a line is of that is not predicted, of its flags and its text
+    written    whether plans are written as such lines; else they are read only
     """
 
     name: str
@@ -77,6 +78,7 @@ class Dialect:
     beside: tuple[str, ...] = ()
     laws: Callable[[Any], list[Rule]] = lambda plans: []
     foreign: Callable[[Flags, str], str | None] = lambda flags, text: None
+    written: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +332,9 @@ def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
 
 
 def check_kind(dialect: Dialect, serving: bool, flag: str, verb: str) -> None:
-    """Raise InputError for a dialect of the other kind of run."""
+    """Raise InputError for a dialect of the other kind of run, and for one that is only read."""
+    if not dialect.written:
+        raise InputError(f"--{flag} {dialect.name}: such files are read, not written")
     if serving != dialect.serving:
         kind = "infer" if dialect.serving else "train"
         raise InputError(f"--{flag} {dialect.name} is for {verb} {kind}")

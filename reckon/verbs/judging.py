@@ -144,7 +144,8 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
 
 
 SIGNS = {"megatron": ("pretrain_gpt", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
-         "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"), "vllm": ("vllm",),
+         "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"),
+         "trainer": ("base_model", "per_device_train_batch_size"), "vllm": ("vllm",),
          "sglang": ("sglang",), "trtllm": ("trtllm",)}  # fmt: skip
 """Words by which a line tells whose it is."""
 

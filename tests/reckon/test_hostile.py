@@ -64,9 +64,15 @@ MANIFEST = (
 )
 SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B-FP8 --tp 2 --dp-size 1"
 TRTLLM = "trtllm-serve Qwen/Qwen3-8B --tp_size 2 --max_batch_size 8"
+TRAINER = (
+    "base_model: Qwen/Qwen3-8B\nsequence_len: 4096\nmicro_batch_size: 1\nadapter: qlora\n"
+    "gradient_accumulation_steps: 4\nbf16: auto\nlora_r: 8\nfsdp: [full_shard, auto_wrap]\n"
+    "fsdp_config: {fsdp_offload_params: true}\ngradient_checkpointing: unsloth\n"
+)
 LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN,),
     "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST), "sglang": (SGLANG,), "trtllm": (TRTLLM,),
+    "trainer": (TRAINER,),
 }  # fmt: skip
 
 CONFIG: dict[str, Any] = {

@@ -31,7 +31,7 @@ from reckon.verbs.training import predict_train
 
 Cli = Callable[..., tuple[int, str, str]]
 
-TRAINING = [name for name, dialect in DIALECTS.items() if not dialect.serving]
+TRAINING = [name for name, dialect in DIALECTS.items() if not dialect.serving and dialect.written]
 SERVING = [name for name, dialect in DIALECTS.items() if dialect.serving]
 
 SPACE: dict[str, Any] = {"gpus": 16, "global_batch": 16, "seq_len": 8192, "tp": [1, 2, 4],

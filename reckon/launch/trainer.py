@@ -1,0 +1,357 @@
+"""Trainers of single files: HuggingFace's `Trainer` and TRL, axolotl, LLaMA-Factory, torchtune and
+litgpt, as their YAML or as a command of such arguments.
+
+Keys are those of `TrainingArguments`; other programs' are translated to them first (`SAME`, read in
+axolotl @ 067b021, LLaMA-Factory @ ff6d4d1, torchtune @ bd2a0fc, litgpt @ 2685705).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from predictor.errors import InputError
+from predictor.files import is_file
+from reckon.launch.dialect import Dialect, Source
+from reckon.launch.launcher import PROCESSES, WORLD, command
+from reckon.launch.repository import HINTS
+from reckon.launch.structured import flatten, read_mapping_text
+from reckon.launch.table import (
+    Cases,
+    Derived,
+    Entry,
+    Facts,
+    Flags,
+    Number,
+    clipping,
+    truth,
+    whole_number,
+)
+
+MODEL, PART, STEPS = (
+    "model_name_or_path",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+)
+TOTAL, LENGTH, RANK = "global_batch_size", "max_length", "lora_r"
+AGAIN, CLIP, ADAPTED, STORED = "gradient_checkpointing", "max_grad_norm", "use_peft", "quantization"
+TARGETS = "lora_target_modules"
+SHARDED, SHARDS, OPTIMIZER = "fsdp", "deepspeed", "optim"
+
+SAME = {
+    "base_model": MODEL, "model_name": MODEL, "checkpoint_dir": MODEL,
+    "checkpointer.checkpoint_dir": MODEL,
+    "micro_batch_size": PART, "batch_size": PART, "train.micro_batch_size": PART,
+    "train.global_batch_size": TOTAL,
+    "sequence_len": LENGTH, "cutoff_len": LENGTH, "max_seq_length": LENGTH,
+    "model_max_length": LENGTH, "block_size": LENGTH, "tokenizer.max_seq_len": LENGTH,
+    "train.max_seq_length": LENGTH,
+    "lora_rank": RANK, "model.lora_rank": RANK, "lora_target": TARGETS,
+    "model.lora_attn_modules": TARGETS, "torch_compile": "compile",
+    "enable_activation_checkpointing": AGAIN, "activation_checkpointing": AGAIN,
+    "enable_activation_offloading": "activation_offloading",
+    "fsdp_cpu_offload": "cpu_offload", "fsdp.cpu_offload": "cpu_offload",
+    "optimizer": OPTIMIZER, "optimizer._component_": OPTIMIZER, "optimizer.class_path": OPTIMIZER,
+    "clip_grad_norm": CLIP, "train.max_norm": CLIP,
+    "flash_attn": "attn_implementation", "dtype": "precision", "torch_dtype": "precision",
+    "tensor_parallel_dim": "tensor_parallel_size", "sequence_parallel_degree":
+    "context_parallel_size", "context_parallel_dim": "context_parallel_size",
+}  # fmt: skip
+"""Other programs' keys by their own names."""
+
+NOT_TRAINED = {"dpo": "preferences (DPO)", "ipo": "preferences", "kto": "preferences (KTO)",
+               "orpo": "preferences", "simpo": "preferences", "ppo": "reinforcement learning (PPO)",
+               "grpo": "reinforcement learning (GRPO)", "gdpo": "reinforcement learning",
+               "rm": "a reward model", "ebft": "reinforcement learning"}  # fmt: skip
+"""What `rl` and `stage` say of steps that are more than a pass forward and back."""
+
+
+def _nothing(facts: Facts) -> Flags:
+    """Such files are not written."""
+    return {}
+
+
+def _foreign(flags: Flags, text: str) -> str | None:
+    """What is trained otherwise: by preferences, rewards, or a teacher."""
+    said = str(flags.get("rl", flags.get("stage", ""))).lower()
+    if said in NOT_TRAINED:
+        return NOT_TRAINED[said]
+    parts = " ".join(str(value) for key, value in flags.items() if key.endswith("_component_"))
+    loss = re.search(r"(DPO|PPO|GRPO|KD|KnowledgeDistillation)\w*Loss|KDLoss", parts)
+    if loss or "teacher_model._component_" in flags:
+        return f"a loss of {loss[0] if loss else 'a teacher'}"
+    return None
+
+
+def _batch_means(flags: Flags, facts: Facts) -> Facts:
+    """The whole batch, where the file states it, or where accelerators are known."""
+    if TOTAL in flags:
+        return {"global_batch": whole_number(TOTAL, flags[TOTAL])}
+    if PART not in flags or "gpus" not in facts:
+        return {}
+    ranks = int(facts.get("tp", 1) * facts.get("cp", 1) * facts.get("pp", 1))
+    steps = str(flags.get(STEPS, 1))
+    each = whole_number(PART, flags[PART]) * (whole_number(STEPS, steps) if steps != "auto" else 1)
+    return {"global_batch": each * (int(facts["gpus"]) // ranks)}
+
+
+def _shard_means(flags: Flags, facts: Facts) -> Facts:
+    """By the words of FSDP, or the stage that the name of DeepSpeed's configuration tells."""
+    if SHARDS in flags and (match := re.search(r"z(?:ero)?[_-]?([0-3])", str(flags[SHARDS]), re.I)):
+        stage = int(match[1])
+        return {"sharding": f"zero{stage}" if stage else "none", "framework": "deepspeed"}
+    if SHARDS in flags:
+        raise InputError(f"{SHARDS} {flags[SHARDS]}: its stage is not in its name; give --sharding")
+    said = str(flags.get(SHARDED, "")).lower()
+    if not said:
+        return {"sharding": "none"}
+    for word, sharding in (("hybrid", "hsdp"), ("grad_op", "zero2"), ("no_shard", "none")):
+        if word in said:
+            return {"sharding": sharding}
+    return {"sharding": "fsdp"}
+
+
+def _optimizer_means(flags: Flags, facts: Facts) -> Facts:
+    """Moments of 8 bits; weights, gradients and moments in 16 bits where nothing is in more."""
+    if "8bit" in str(flags.get(OPTIMIZER, "")).lower():
+        return {"optimizer_bytes": 2}
+    return {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4} if "pure" in flags else {}
+
+
+def _narrow(targets: str) -> bool:
+    """Whether adapters stand beside the projections to queries, keys and values alone."""
+    words = set(re.findall(r"[a-z]+", targets.lower())) - {"proj", "output"}
+    return bool(words) and words <= {"q", "k", "v", "query", "key", "value", "qkv", "c", "attn"}
+
+
+def _adapter_means(flags: Flags, facts: Facts) -> Facts:
+    if not truth(ADAPTED, flags.get(ADAPTED, False)):
+        return {"trained": "all"}
+    found: Facts = {"trained": "lora_qkv" if _narrow(str(flags.get(TARGETS, ""))) else "lora"}
+    if RANK in flags:
+        found["lora_rank"] = whole_number(RANK, flags[RANK])
+    bits = {"4": "nf4", "8": "int8"}.get(str(flags.get(STORED, "")))
+    return {**found, "frozen_precision": bits} if bits else found
+
+
+ENTRIES: tuple[Entry, ...] = (
+    WORLD,
+    Number("tensor_parallel_size", "tp", absent=1),
+    Number("pipeline_parallel_size", "pp", absent=1),
+    Number("context_parallel_size", "cp", absent=1),
+    Number(PART, "micro_batch"),
+    Number(LENGTH, "seq_len"),
+    Derived((TOTAL, STEPS), _nothing, _batch_means),
+    Cases(
+        ("precision",),
+        (
+            (("fp16",), {"fp16": True}),
+            (("fp8",), {"bf16": True, "fp8": True}),
+            (("bf16",), {"bf16": True}),
+            (("fp32",), {"bf16": False, "fp16": False}),
+        ),
+    ),
+    Cases(
+        ("recompute",), ((("full",), {AGAIN: True}), (("none",), {AGAIN: False}), (("none",), {}))
+    ),
+    Cases(
+        ("attention",),
+        (
+            (
+                ("flash",),
+                {
+                    "attn_implementation": (
+                        "flash_attention_2",
+                        "flash_attention_3",
+                        "sdpa",
+                        "fa2",
+                        "flash",
+                        "auto",
+                        "kernels-community/flash-attn",
+                        "kernels-community/vllm-flash-attn3",
+                        "flex_attention",
+                        "xformers",
+                    )
+                },
+            ),
+            (("eager",), {"attn_implementation": ("eager", "disabled")}),
+            ((None,), {}),
+        ),
+    ),
+    Derived((SHARDED, SHARDS), _nothing, _shard_means, fields=("sharding",)),
+    Derived(
+        (ADAPTED, RANK, STORED, TARGETS),
+        _nothing,
+        _adapter_means,
+        fields=("trained", "lora_rank", "frozen_precision"),
+    ),
+    Derived((OPTIMIZER, "pure"), _nothing, _optimizer_means),
+    Derived(
+        ("cpu_offload",),
+        _nothing,
+        lambda flags, facts: (
+            {"offload_optimizer": 1.0, "offload_to": "cpu"}
+            if truth("cpu_offload", flags.get("cpu_offload", False))
+            else {}
+        ),
+    ),
+    Derived(
+        ("activation_offloading",),
+        _nothing,
+        lambda flags, facts: (
+            {"offload_activations": 1.0}
+            if str(flags.get("activation_offloading", False)).lower() not in ("false", "none")
+            else {}
+        ),
+    ),
+    Derived(
+        ("compile",),
+        _nothing,
+        lambda flags, facts: {"fused": True} if truth("", flags.get("compile", False)) else {},
+    ),
+    clipping(CLIP, absent=1.0),
+)
+
+IGNORED = (
+    "@", "learning_rate", "lr", "num_", "epochs", "output", "out_dir", "dataset", "data", "val_",
+    "eval", "warmup", "save", "logging", "log_", "wandb", "weight_decay", "seed", "special_tokens",
+    "chat_template", "tokenizer", "model_type", "hub", "resume", "report_to", "lora_alpha",
+    "lora_dropout", "template", "stage", "do_", "overwrite", "preprocessing", "ddp_timeout", "plot",
+    "trust", "loss", "metric", "profiler", "checkpointer", "shuffle", "device", "max_steps", "adam",
+    "train", "push", "run_name", "tf32", "early", "strict", "processor", "eot", "remove_unused",
+    "skip_prepare", "plugins", "group_by", "max_samples", "gradient_checkpointing_kwargs",
+    "dataloader", "debug", "use_tensorboard", "comet", "mlflow", "logger", "quantizer", "cosine",
+    "max_prompt", "beta", "resize", "finetuning_type", "adapter", "type_of_model", "is_",
+    "xformers", "s2_", "bf16", "fp16", "optimizer", "local_rank", "load_in", "lora_query",
+    "lora_key", "lora_value", "lora_projection", "lora_mlp", "lora_head", "lora_target_linear",
+    "quantize",
+    "model.apply_lora", "per_device_eval", "model_revision", "batch_size_val", "compute_env",
+    "machine_rank", "main_training", "rdzv", "same_network", "use_cpu", "downcast", "tpu_",
+    "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_",
+)  # fmt: skip
+"""Beginnings of keys that say nothing of speed or memory, or that were read under another name."""
+
+
+def _translated(flat: Flags, notes: list[str]) -> Flags:
+    """Under the names of `TrainingArguments`."""
+    found: Flags = {}
+    for key, value in flat.items():
+        name = SAME.get(key, key)
+        if name not in found or key == name:
+            found[name] = value
+    if MODEL in found:
+        where = str(found.pop(MODEL)).rstrip("/").removeprefix("checkpoints/")
+        found["@repository"] = where.rsplit("/", 1)[-1] if where.startswith(("/", ".")) else where
+    _kinds(found, notes)
+    if "devices" in found and str(found["devices"]).isdigit():
+        nodes = str(found.get("num_nodes", 1))
+        found[PROCESSES] = int(found["devices"]) * (int(nodes) if nodes.isdigit() else 1)
+    return found
+
+
+def _kinds(found: Flags, notes: list[str]) -> None:
+    """Adapters, data types, recomputation, sharding and attention, as each program says them."""
+    component = str(found.get("model._component_", "")).rsplit(".", 1)[-1]
+    adapter = str(found.get("adapter") or found.get("finetuning_type") or "").lower()
+    litgpt = "lora_query" in found
+    if "lora" in adapter or "lora" in component or (litgpt and RANK in found):
+        found[ADAPTED] = True
+    four = truth("", found.get("load_in_4bit", False)) or "qlora" in (adapter, component[:5])
+    eight = truth("", found.get("load_in_8bit", False))
+    bits = str(found.get("quantization_bit") or ("4" if four else "8" if eight else ""))
+    if bits or "nf4" in str(found.get("quantize", "")):
+        found[STORED] = bits or "4"
+    if truth("", found.get("sample_packing", False)) or truth("", found.get("packing", False)):
+        found.pop("sample_packing", None)  # sequences are full
+        found.pop("packing", None)
+    _targets(found, litgpt)
+    _types(found)
+    if adapter and "stage" in found and AGAIN not in found:  # LLaMA-Factory: unless told otherwise
+        found[AGAIN] = not truth("", found.get("disable_gradient_checkpointing", False))
+    if AGAIN in found and str(found[AGAIN]).lower() in ("unsloth", "offload", "offload_disk"):
+        notes.append(f"{AGAIN} {found[AGAIN]}: as whole layers that run again")
+        found[AGAIN] = True
+    if truth("", found.pop("flash_attention", None) or False):
+        found["attn_implementation"] = "flash_attention_2"
+    if found.pop("sdp_attention", None):
+        found["attn_implementation"] = "sdpa"
+    sharded = [key for key in found if key.startswith("fsdp_config.")]
+    offload = [key for key in sharded if key.endswith(("offload_params", "fsdp_offload"))]
+    if (sharded or "fsdp_version" in found) and SHARDED not in found:
+        found[SHARDED] = next((str(found[k]) for k in sharded if k.endswith("_strategy")), "full")
+    whole = str(found.get(SHARDED, "")) + str(found.get(SHARDS, ""))
+    if "offload" in whole or any(truth(key, found[key]) for key in offload):
+        found["cpu_offload"] = True
+    for key in [*sharded, "fsdp_version"]:
+        found.pop(key, None)
+
+
+def _targets(found: Flags, litgpt: bool) -> None:
+    """Where adapters stand, of programs that say it by switches."""
+    on = [name for name in ("projection", "mlp", "head") if truth("", found.get(f"lora_{name}", 0))]
+    if litgpt:
+        found[TARGETS] = ",".join(["q,k,v", *on])
+    if truth("", found.get("lora_target_linear", False)) or truth(
+        "", found.get("model.apply_lora_to_mlp", False)
+    ):
+        found[TARGETS] = "all-linear"
+
+
+def _types(found: Flags) -> None:
+    """The data type, and whether nothing is kept in a wider one."""
+    said = str(found.pop("precision", "") or "").lower()
+    for name, kind in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"), ("16-", "fp16"),
+                       ("float16", "fp16")):  # fmt: skip
+        if said.startswith(name):
+            found[kind] = True
+            if said in ("bf16", "bf16-true", "16-true") and "model.lora_rank" not in found:
+                found["pure"] = True
+            break
+    else:
+        if said.startswith(("32", "fp32", "float32")):
+            found |= {"bf16": False, "fp16": False}
+    if truth("", found.pop("pure_bf16", False)):
+        found |= {"bf16": True, "pure": True}
+    for kind in ("bf16", "fp16"):
+        if str(found.get(kind, "")).lower() in ("auto", "full"):
+            found[kind] = kind == "bf16"
+    if found.get("bf16") is True and found.get("fp16") is False:
+        del found["fp16"]
+    if found.get("fp16") is True:
+        found.pop("bf16", None)
+
+
+def _parse(text: str, folder: Path) -> Source:
+    mapping = read_mapping_text(text)
+    notes: list[str] = []
+    if mapping is not None:
+        flat = flatten(mapping)
+        return Source(_translated(flat, notes), notes)
+    script, launcher, said, notes = command(
+        text, (*(f"--{k}" for k in (PART, MODEL, STEPS)),), folder
+    )
+    flags = {name.lstrip("-").replace("-", "_"): value for name, value in said.items()}
+    words = [
+        word for words in script.commands for word in words if word.endswith((".yaml", ".yml"))
+    ]
+    for word in words:  # a file of arguments that the command names
+        path = next((p for p in (folder / word, Path(word)) if is_file(p)), None)
+        content = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
+        if content is not None and (PART in content or "base_model" in content):
+            flags = {**flatten(content), **flags}
+    return Source({**launcher, **_translated(flags, notes)}, notes)
+
+
+TRAINER = Dialect(
+    name="trainer",
+    framework="",
+    serving=False,
+    model=HINTS,
+    entries=ENTRIES,
+    ignored=IGNORED,
+    whole=True,
+    render=lambda flags, facts: "",
+    parse=_parse,
+    foreign=_foreign,
+    written=False,
+)

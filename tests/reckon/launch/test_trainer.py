@@ -1,0 +1,127 @@
+"""Files of axolotl, LLaMA-Factory, TRL, torchtune and litgpt: what each says, counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor.errors import InputError
+from reckon.launch import read_launch
+from reckon.verbs.plans import search
+
+AXOLOTL = """
+base_model: NousResearch/Meta-Llama-3.1-8B
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_bnb_8bit
+bf16: auto
+adapter: qlora
+load_in_4bit: true
+lora_r: 16
+lora_target_linear: true
+gradient_checkpointing: true
+attn_implementation: flash_attention_2
+fsdp: [full_shard, auto_wrap]
+fsdp_config: {fsdp_offload_params: true, fsdp_state_dict_type: FULL_STATE_DICT}
+"""
+
+FACTORY = """
+model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: examples/deepspeed/ds_z3_offload_config.json
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+bf16: true
+flash_attn: fa2
+"""
+
+TUNE = """
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 8192}
+model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'v_proj']
+  apply_lora_to_mlp: False
+  lora_rank: 64
+checkpointer: {checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}
+batch_size: 4
+gradient_accumulation_steps: 8
+clip_grad_norm: null
+compile: True
+enable_activation_checkpointing: True
+enable_activation_offloading: True
+dtype: bf16
+optimizer: {_component_: torch.optim.AdamW, fused: True}
+"""
+
+LITGPT = """
+checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3.1-8B
+precision: bf16-true
+devices: 4
+num_nodes: 2
+train: {global_batch_size: 64, micro_batch_size: 2, max_seq_length: 512}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "expected"),
+    [
+        (AXOLOTL, "llama3.1-8b", {
+            "seq_len": 4096, "micro_batch": 2, "global_batch": 64, "precision": "bf16",
+            "recompute": "full", "sharding": "fsdp", "trained": "lora", "lora_rank": 16,
+            "frozen_precision": "nf4", "optimizer_bytes": 2, "offload_optimizer": 1.0,
+            "attention": "flash", "pp": 1}),
+        (FACTORY, "qwen3-8b", {
+            "seq_len": 2048, "global_batch": 16, "sharding": "zero3", "framework": "deepspeed",
+            "recompute": "full", "trained": "all", "offload_optimizer": 1.0}),
+        (TUNE, "llama3.1-8b", {
+            "seq_len": 8192, "global_batch": 256, "trained": "lora_qkv", "lora_rank": 64,
+            "recompute": "full", "offload_activations": 1.0, "fused": True}),
+        (LITGPT, "llama3.1-8b", {
+            "global_batch": 64, "micro_batch": 2, "seq_len": 512, "weight_bytes": 2,
+            "optimizer_bytes": 4, "recompute": "none", "trained": "all"}),
+    ],
+    ids=["axolotl", "llama-factory", "torchtune", "litgpt"],
+)  # fmt: skip
+def test_what_a_file_says(text: str, model: str, expected: dict[str, object]) -> None:
+    launch = read_launch("trainer", text, beside={"gpus": 8})
+    assert launch.model is not None
+    assert launch.model.name == model
+    assert {name: launch.fields.get(name) for name in expected} == expected
+    assert launch.unknown == []
+
+
+def test_a_command_that_names_a_file(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(FACTORY)
+    (tmp_path / "run.sh").write_text(
+        "accelerate launch --num_processes 4 train.py sft.yaml --per_device_train_batch_size 8\n"
+    )
+    launch = read_launch("trainer", str(tmp_path / "run.sh"))
+    assert {k: launch.fields[k] for k in ("gpus", "micro_batch", "global_batch")} == {
+        "gpus": 4, "micro_batch": 8, "global_batch": 64,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (AXOLOTL + "rl: grpo\n", r"the line is of reinforcement learning \(GRPO\)"),
+        (TUNE + "loss: {_component_: torchtune.rlhf.loss.DPOLoss}\n", "a loss of DPOLoss"),
+        (AXOLOTL + "deepspeed: ours.json\n", "its stage is not in its name; give --sharding"),
+        ("base_model: x\nsequence_len: long\n", "long: not a number"),
+    ],
+)
+def test_what_is_not_read_is_told_by_name(text: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        read_launch("trainer", text, beside={"gpus": 8})
+
+
+def test_such_files_are_not_written() -> None:
+    with pytest.raises(InputError, match="such files are read, not written"):
+        search("llama3-8b", "dgx-h100", {"gpus": 8, "global_batch": 8, "seq_len": 4096},
+               "none", target="trainer")  # fmt: skip

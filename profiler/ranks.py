@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -82,6 +83,8 @@ def _measure(member: Member, end: float, trace: str | None) -> RankResults:
     def share(part: float) -> suite.Allowance:
         return suite.Allowance(part * (member.agree(end - time.time())))
 
+    # PyTorch's own sharding calls what PyTorch has since named otherwise.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
     rows = _kernels(member, share(0.4))
     rows += collectives.sweep(member, share(0.35))
     rows += collectives.overlap(member, share(0.1))

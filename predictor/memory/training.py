@@ -315,7 +315,7 @@ def _behind(
     for module, value in saved.passing.items():
         passing = np.maximum(passing, np.where(held[module] > 0, value, 0.0))
     if plan.recompute == "full":
-        return passing + one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0)
+        return np.asarray(passing + one * np.clip(plan.recompute_chunk, 1.0, at.layers + 1.0))
     return passing
 
 

@@ -129,7 +129,7 @@ _PARALLEL = (
     ),
     PlanField(
         "etp", COUNT, "Ranks that split each expert.", ALL,
-        default="tp where ep x tp divides a stage's ranks, else 1",
+        default="tp where ep is stated and ep x tp divides a stage's ranks, else 1",
         reason="Megatron Core's default",
     ),
     PlanField(

@@ -254,7 +254,8 @@ def _together(values: Mapping[str, Any]) -> Default:
         return Default("synchrony", SYNCHRONY, SPREAD_RULE)
     if values.get("batching") == "apart":
         return Default("synchrony", 1.0, "answers of one length end together: all send together")
-    room = np.clip(values["chunk"] / values["input_len"], 1.0, clients)
+    fresh = max(float(values["input_len"]) * (1.0 - float(values.get("cached", 0.0))), 1.0)
+    room = np.clip(values["chunk"] / fresh, 1.0, clients)
     share = max(SYNCHRONY, round(float((room - 1.0) / (clients - 1.0)), 3))
     return Default("synchrony", share, "of one length: those that one pass reads stay together")
 

@@ -139,7 +139,8 @@ class EngineRun:
 
     came, first, last   times of arrival, first and last token [s]
     waiting    requests without room yet
-    reading    those whose prompts are being read: request, tokens that are left
+    reading    those whose prompts are being read: request, tokens that are left, and those that
+               its next part attends to beside itself
     live       those that decode; `order` has them oldest first, with some that are gone
     ending     heap: pass in which a running request ends, request
     done       tokens that a request has; `started`: pass in which its running began
@@ -159,7 +160,7 @@ class EngineRun:
     __slots__ = (
         "ahead", "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded",
         "done", "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live",
-        "looked", "mixing", "most", "now", "open", "order", "polling", "pool", "preempted",
+        "looked", "most", "now", "open", "order", "polling", "pool", "preempted",
         "reading", "reserved", "seen", "stalls", "started", "step", "table", "until", "waiting",
         "wanted", "watched", "whole",
     )  # fmt: skip
@@ -175,7 +176,7 @@ class EngineRun:
         plan = table.plan
         self.table, self.pool, self.most = table, table.pool, int(table.running[-1])
         self.chunk, self.fresh = float(plan.chunk), 1.0 - float(plan.cached)
-        self.whole, self.mixing = plan.admission == "whole", float(table.own.mixing)
+        self.whole = plan.admission == "whole"
         self.apart, self.holds = plan.batching != "mixed", plan.batching == "waiting"
         self.polling, self.looked, self.crowded = int(plan.polling), 0, False
         self.ahead, self.seen = plan.scheduling == "overlapped", 0.0
@@ -243,7 +244,8 @@ class EngineRun:
             if full or self.blocked(one):
                 return
             waiting.popleft()
-            reading.append([one, self.new_tokens(one) + done])
+            fresh = self.new_tokens(one)
+            reading.append([one, fresh + done, length - fresh])
             self.reserved += length + self.wanted[one]
             self.cached += length + done
 
@@ -272,23 +274,28 @@ class EngineRun:
         prompts have passes of their own."""
         table, reading, self.seen = self.table, self.reading, self.now
         many = 0 if self.apart else len(self.live)
-        budget, work = self.chunk, 0.0
+        budget, cores, work = self.chunk, 0.0, 0.0
         read: list[int] = []
         while reading and budget > 0:
             head = reading[0]
             piece = min(head[1], budget)
-            work += table.prompts(piece, False)
-            if not many and not read:
-                work = max(work, table.prompts(piece, True))
+            begin, end = head[2], head[2] + piece
+            if many:
+                cores += table.cores(end) - table.cores(begin)
+            else:
+                work += table.prompts(end, False) - table.prompts(begin, False)
+                if not read:
+                    work = max(work, table.prompts(piece, True))
             budget -= piece
             head[1] -= piece
+            head[2] = end
             if head[1] <= 0:
                 read.append(int(reading.popleft()[0]))
             elif piece == 0:
                 break
         if many:
-            work = self.mixing * max(work - table.sharing(many, self.chunk - budget), 0.0)
-            spent = table.decoding(many, self.cached / many) + work
+            spent = table.decoding(many, self.cached / many)
+            spent += table.added(many, self.chunk - budget, cores)
             self.now += spent
             self.step += 1
             self.cached += many

@@ -79,10 +79,8 @@ class Work:
     apart       1 where prompts have passes of their own, 0 where they ride along with decoding
     hold        1 where they do not begin before enough of them wait
     polling     passes between two looks for new requests
-    linear      of a prompt's time on the device, that of products [s]
-    slack       time on the device by which a pass that decodes keeps the matrix units waiting for
-                weights [s]: products of prompts fit in
-    single      passes over one prompt by itself, where prompts have passes of their own
+    single      passes over one prompt: by itself, where prompts have passes of their own, else
+                beside as many sequences as decode at a time
     listed      blocks of a sequence's cache that the host lists in every pass, on average
     streamed    1 where clients are answered in the loop of passes
     shown       1 where the host's work per sequence is not hidden even if it prepares passes ahead
@@ -111,8 +109,6 @@ class Work:
     apart: Numeric = 0.0
     hold: Numeric = 0.0
     polling: Numeric = 1.0
-    linear: Numeric = 0.0
-    slack: Numeric = 0.0
     started: Numeric = 0.0
     single: DeviceTime = NOTHING
     streamed: Numeric = 0.0
@@ -213,10 +209,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     the others after it, c to a pass: (1 + (G - 1) (1 + (G - 1 + c) / 2)) / G prompts have been
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
     way (not where all send together) + those prompts + the pass that answers + queue; the rest =
-    (n - 1) passes + (R - G) prompts, less what both share where they have passes in common
-    (`riding`); fewer passes where each adds several tokens. An engine that looks for requests every
-    N passes lets them wait for (N - 1) / 2 more. What does not run waits: queue = (C - R) / R of a
-    running request's life.
+    (n - 1) passes + what (R - G) prompts add to them (`riding`); fewer passes where each adds
+    several tokens. An engine that looks for requests every N passes lets them wait for (N - 1) / 2
+    more. What does not run waits: queue = (C - R) / R of a running request's life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
@@ -232,9 +227,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
-    beside = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
+    delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
-    under_way = _residual(work, after, step, step + beside)
+    under_way = _residual(work, after, step + delay)
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
     ttft = np.where(static, batch * (1.0 + work.fill), first)
     # In passes of their own, with what passes over few prompts take beyond their share.
@@ -309,10 +304,10 @@ def _reading(
     prompt, alone   of one among others, and by itself, where nothing decodes meanwhile
     step            a pass that decodes
     """
-    beside = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
+    among = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
     opening, later = _opening(work), _later(work)
-    idle = np.where(beside, _in_burst(work, own, prompt, step), prompt)
-    mine = np.where(beside, own_prompt(work, own, prompt), prompt)
+    idle = np.where(among, _in_burst(work, own, prompt, step), prompt)
+    mine = np.where(among, own_prompt(work, own, prompt), prompt)
     mine = later * idle + (1.0 - later) * mine
     each = alone / np.maximum(prompt, 1e-12)
     rest = _first(work, burst, mine, each * mine)
@@ -337,21 +332,70 @@ def riding(
     """Time by which the prompts of `many` others delay a request's decoding of `after` passes [s].
 
     Prompts in passes of their own: that of all of them, and what passes over few of them take
-    beyond their share of a full one (`_own_passes`). Those that ride along are read in passes
-    that decode in any case: the host prepares one pass instead of two, and products of prompts and
-    of decoding read the same weights, so that they take no longer together than the matrix units
-    need for both (Agrawal et al. 2024, Sarathi-Serve, section 4.1).
+    beyond their share of a full one (`_own_passes`). Those that ride along are read in passes that
+    decode in any case, and make these longer (`beside`); the first of its pass by more than those
+    that share it (`_first_ones`), which add their share of a full one. One that takes several
+    passes has them to itself.
     """
-    whole = np.asarray(many * prompt)
-    alone = whole + _own_passes(work, own, many, prompt, after)
-    each = np.maximum(work.new_tokens / work.chunk, 1.0)
-    passes = np.minimum(many * each, np.maximum(after, 1.0))
-    products = own.prefill * np.asarray(many * work.linear) / np.maximum(passes, 1e-9)
-    shared = passes * (
-        np.minimum(own.decode * np.asarray(work.slack), products) + _hidden(work, own)
-    )
-    mixed = own.mixing * np.maximum(whole - shared, 0.0)
+    alone = np.asarray(many * prompt) + _own_passes(work, own, many, prompt, after)
+    first, share = beside(work, own), own.mixing * prompt
+    each = np.asarray(many) / np.maximum(after, 1e-9)
+    ones = np.where(_passes(work) > 1, each, _first_ones(work, own, each, first, share))
+    ones = np.minimum(after * ones, many)
+    mixed = ones * first + np.maximum(many - ones, 0.0) * share
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
+
+
+def _random(work: Work) -> Array:
+    """Whether requests arrive at random, whatever passes do."""
+    return np.asarray((np.asarray(work.synchrony) <= 0) & np.isfinite(work.clients))
+
+
+def _first_ones(
+    work: Work, own: EngineParameters, each: Array, first: Array, share: Array
+) -> Array:
+    """Of passes that decode, those in which prompts ride along, of which there are `each` for every
+    pass.
+
+    first, share   what the first of a pass adds to it, and every other one [s]
+
+    A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Prompts that
+    arrive at random gather during passes that others make longer: a pass of s without any is
+    followed by one in a = 1 - exp(-r s), one of l with some in b = 1 - exp(-r l) of all cases, so
+    that a / (1 - b + a) of the passes have some.
+    """
+    ones = -np.expm1(-each)
+    random = _random(work)
+    if not np.any(random):
+        return np.asarray(ones)
+    step, found = decode_time(work, own), ones
+    for _ in range(GATHERED):
+        rate = each / (step + found * first + np.maximum(each - found, 0.0) * share)
+        more = np.maximum(each / np.maximum(found, 1e-12) - 1.0, 0.0)
+        long = step + first + more * share
+        none, some = -np.expm1(-rate * step), -np.expm1(-rate * long)
+        found = np.clip(none / (1.0 - some + none), 1e-12, np.maximum(each, 1e-12))
+    return np.asarray(np.where(random, found, ones))
+
+
+def _passes(work: Work) -> Array:
+    """Passes over a single prompt."""
+    return np.asarray(np.maximum(np.asarray(work.single.passes), 1.0))
+
+
+def beside(work: Work, own: EngineParameters) -> Array:
+    """What one prompt that rides along adds to the passes that decode in any case [s]."""
+    step = decode_time(work, own) / (1.0 + np.asarray(work.drafting))
+    added = mixed_time(work, own) - _passes(work) * step
+    return np.asarray(own.mixing * np.maximum(added, 0.0) * (1.0 + work.fill))
+
+
+def mixed_time(work: Work, own: EngineParameters) -> Array:
+    """Wall time of the passes over one prompt that decode beside it [s]."""
+    each = np.asarray(own.sequence + LISTING * np.asarray(work.listed)) * work.sequences
+    shown = np.where(np.asarray(work.overlapped) > 0, work.shown, 1.0)
+    rest = _passes(work) * shown * work.launching * each
+    return np.asarray(prompt_time(work, own, single=True) + rest)
 
 
 GATHERED = 6
@@ -372,7 +416,7 @@ def _own_passes(
     step, each = decode_time(work, own), np.asarray(many) / np.maximum(after, 1e-9)
     extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
     follow = -np.expm1(-each)
-    random = (np.asarray(work.synchrony) <= 0) & np.isfinite(work.clients)
+    random = _random(work)
     if np.any(random):
         passes = follow
         for _ in range(GATHERED):
@@ -385,30 +429,19 @@ def _own_passes(
     return np.asarray(after * follow * extra)
 
 
-def _hidden(work: Work, own: EngineParameters) -> Array:
-    """Host time that a pass needs only once, whatever it holds [s]."""
-    host = work.launching * np.asarray(own.step)
-    return np.asarray(np.where(np.asarray(work.overlapped) > 0, 0.0, host))
-
-
 def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
-    """What a prompt adds to the passes in which it is read while others decode [s]."""
-    passes = np.maximum(work.new_tokens / work.chunk, 1.0)
-    products = own.prefill * np.asarray(work.linear) / passes
-    shared = passes * (
-        np.minimum(own.decode * np.asarray(work.slack), products) + _hidden(work, own)
-    )
+    """What a prompt adds to the pass in which its first token comes, while others decode [s]: what
+    it takes by itself, and the passes before that one."""
     alone = np.maximum(prompt, prompt_time(work, own, single=True))
-    mixed = own.mixing * np.maximum(prompt - shared, 0.0)
+    mixed = beside(work, own) + (_passes(work) - 1.0) * decode_time(work, own)
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
 
 
 def _full(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:
-    """Time of one prompt in a pass that is full of them and decodes beside [s]."""
-    many = np.maximum(work.chunk / work.new_tokens, 1.0)
-    products = own.prefill * many * np.asarray(work.linear)
-    shared = np.minimum(own.decode * np.asarray(work.slack), products) + _hidden(work, own)
-    return np.asarray((step + own.mixing * np.maximum(many * prompt - shared, 0.0)) / many)
+    """Time of one prompt in a pass that is full of them and decodes in `step` beside [s]."""
+    each = np.asarray(work.new_tokens / work.chunk)
+    rest = np.maximum(1.0 - each, 0.0) * own.mixing * prompt
+    return np.asarray(each * (step + beside(work, own) / _passes(work)) + rest)
 
 
 WAITING_SHARE = 0.3
@@ -416,11 +449,11 @@ WAITING_SHARE = 0.3
 them (TGI's waiting_served_ratio)."""
 
 
-def _residual(work: Work, after: Numeric, step: Array, usual: Array) -> Array:
+def _residual(work: Work, after: Numeric, usual: Array) -> Array:
     """Time for which a request waits beside the prompts that come with it, on average [s]: for the
     pass under way and those before the engine looks for it, and for the one that answers.
 
-    step, usual   a pass that decodes, and one with the prompts that it has on average
+    usual   a pass that decodes, with the prompts of others that it has on average
 
     Where all send together, nothing is under way when they do. Engines that prepare passes while
     those before them run have the next one ready when a request comes, too. One that holds prompts
@@ -434,8 +467,8 @@ def _residual(work: Work, after: Numeric, step: Array, usual: Array) -> Array:
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
     before, later = 0.5 + np.asarray(work.overlapped), _later(work)
     waits = (1.0 - later) * before + 0.5 * (every - 1.0)
-    waits = waits * usual + (1.0 - 0.5 * later) * answers * step
-    return np.asarray(np.where(others > 0, waits, 0.0))
+    waits = waits + (1.0 - 0.5 * later) * answers
+    return np.asarray(np.where(others > 0, waits * usual, 0.0))
 
 
 def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:

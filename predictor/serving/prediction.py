@@ -203,8 +203,8 @@ def predict_inference(
     passing = plan.output_len / plan.tokens_per_pass / running * together
     prompts = riding_along(prompts, decoding, plan, passing)
     work = _work(plan, load, together, passes, prompts, decoding)
-    if plan.batching != "mixed" and np.any(static < 1):
-        work = replace(work, single=_single(model, cluster, plan, calibration))
+    if np.any(static < 1):
+        work = replace(work, single=_one(model, cluster, plan, sequences, calibration))
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     raw = latencies(work, own)
@@ -244,12 +244,55 @@ def _read(
     return prompt_pass(model, machines, worker(reader), prompts, calibration)
 
 
-def _single(
-    model: Model, cluster: Cluster, plan: ServingPlan, calibration: Calibration
+def mixed_pass(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    fresh: Numeric,
+    sequences: Numeric,
+    calibration: Calibration,
+) -> tuple[Pass, Array]:
+    """Passes over `fresh` new tokens of prompts, without their attention, each of which decodes
+    `sequences` sequences of half their answer, and how many these are: products over the tokens of
+    both (Agrawal et al. 2024, Sarathi-Serve, section 4.1)."""
+    count = np.maximum(np.ceil(np.asarray(fresh) / plan.chunk), 1.0)
+    rows = plan.rows(sequences) * (1.0 + plan.drafted)
+    layers = body(
+        model,
+        cluster,
+        plan,
+        fresh / count + rows,
+        1.0 + rows,
+        calibration,
+        captured=0.0,
+        sustained=True,
+    )
+    shape = np.broadcast_shapes(plan.shape, np.shape(count))
+    middle = np.broadcast_to(plan.input_len + 0.5 * plan.output_len, shape)[None]
+    ones = np.ones((1, *shape))
+    cores = decode_cores(model, cluster, plan, sequences, middle, ones, calibration)
+    return layers.plus(cores).times(count), np.asarray(count)
+
+
+def _one(
+    model: Model, cluster: Cluster, plan: ServingPlan, sequences: Array, calibration: Calibration
 ) -> DeviceTime:
-    """The passes over one prompt by itself."""
-    one, passes = _read(model, cluster, plan, np.ones(plan.shape), calibration)
-    return replace(_device(one), passes=passes)
+    """The passes over one prompt: by itself, where prompts have passes of their own, else beside
+    `sequences` sequences that are decoded in these, too."""
+    if plan.batching != "mixed":
+        alone, passes = _read(model, cluster, plan, np.ones(plan.shape), calibration)
+        return replace(_device(alone), passes=passes)
+    fresh = np.broadcast_to(plan.new_tokens, plan.shape)
+    found, count = mixed_pass(model, cluster, plan, fresh, sequences, calibration)
+    past, one = plan.input_len - plan.new_tokens, np.ones(plan.shape)
+    cores = prefill_cores(
+        model, cluster, plan, one, plan.new_tokens, past, calibration, sustained=True
+    )
+    found = found.plus(cores)
+    if np.any(plan.tiles):
+        images = plan.tiles * plan.new_tokens / plan.input_len
+        found = found.plus(encoding(model, cluster, plan, images, calibration))
+    return replace(_device(found), passes=count)
 
 
 def _handed_over(
@@ -335,7 +378,6 @@ def _work(
     """
     shape, static, m = plan.shape, load.static, load.batches
     following = np.minimum(passes, plan.window)
-    linear = products(prompts) / together
     return Work(
         prompts=DeviceTime(prompts.compute, prompts.communication, prompts.kernels, passes),
         together=together,
@@ -360,22 +402,9 @@ def _work(
         apart=float(plan.batching != "mixed"),
         hold=float(plan.batching == "waiting"),
         polling=plan.polling,
-        linear=linear,
-        slack=slack(products(decoding), load.sequences * linear / plan.new_tokens),
         listed=listed(plan, np.asarray(plan.input_len) + 0.5 * np.asarray(plan.output_len)),
         **software_of(plan),
     )
-
-
-def products(one: Pass) -> Array:
-    """Time of the products of a pass with weights [s]."""
-    return np.asarray(one.terms["linear"] + one.terms["experts"])
-
-
-def slack(reading: Numeric, multiplying: Numeric) -> Array:
-    """Time by which products read weights for longer than their rows are multiplied for, at the
-    rate of many rows [s]."""
-    return np.asarray(np.maximum(np.asarray(reading) - multiplying, 0.0))
 
 
 def _breakdown(

@@ -20,13 +20,14 @@ from predictor.serving.latency import (
     Work,
     decode_time,
     listed,
+    mixed_time,
     prompt_time,
     software_of,
 )
 from predictor.serving.offload import with_decoding
 from predictor.serving.parts import Pass
-from predictor.serving.passes import adapted, body, decode_cores
-from predictor.serving.prediction import products, prompt_pass, slack
+from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
+from predictor.serving.prediction import mixed_pass, prompt_pass
 from predictor.timing import Calibration, EngineParameters
 
 ENTRIES = 9
@@ -39,10 +40,11 @@ class PassTable:
 
     running, contexts   nodes of `decode`: sequences, mean cached tokens of each
     decode              (running, contexts): wall time of decoding one token of each
-    slack               (running): time by which its products wait for weights, and the host's
-    linear              of a prompt's time, that of products, per token
     lengths             nodes of prompts: new tokens
     prompt, alone       what one more prompt of that length costs; a pass over it alone
+    core                attention within a prompt of that length
+    tokens, beside      nodes of new tokens in a pass that decodes, too; (running, tokens): what
+                        these add to it without the attention among them
     pool                cached tokens that there is room for
     """
 
@@ -52,48 +54,54 @@ class PassTable:
     lengths: list[float]
     prompt: list[float]
     alone: list[float]
+    core: list[float]
+    tokens: list[float]
+    beside: list[list[float]]
     pool: float
     plan: ServingPlan
     own: EngineParameters
-    slack: list[float]
-    linear: float
 
     def decoding(self, sequences: int, context: float) -> float:
         """Wall time of decoding one token of each, between the nodes linear [s]."""
-        row, right = between(self.running, float(sequences))
-        column, up = between(self.contexts, context)
-        low = self.decode[row]
-        last = column + 1 if up else column
-        below = low[column] + up * (low[last] - low[column])
-        if not right:
-            return below
-        high = self.decode[row + 1]
-        above = high[column] + up * (high[last] - high[column])
-        return below + right * (above - below)
+        return _over(self.decode, self.running, self.contexts, float(sequences), context)
 
-    def sharing(self, sequences: int, tokens: float) -> float:
-        """What a pass over so many new tokens of prompts saves that decodes, too [s]
-        (`latency.riding`)."""
-        row, right = between(self.running, float(sequences))
-        last = row + 1 if right else row
-        slack = self.slack[row] + right * (self.slack[last] - self.slack[row])
-        return min(slack, self.linear * tokens) + self.host
+    def added(self, sequences: int, tokens: float, cores: float) -> float:
+        """What so many new tokens of prompts, whose attention takes `cores`, add to a pass that
+        decodes [s] (`latency.beside`)."""
+        most = _over(self.beside, self.running, self.tokens, float(sequences), tokens)
+        return float(self.own.mixing) * max(most + cores, 0.0)
 
-    @property
-    def host(self) -> float:
-        """Host time of a pass that nothing hides [s]."""
-        if self.plan.scheduling == "overlapped":
-            return 0.0
-        return self.plan.launching * float(self.own.step)
+    def cores(self, length: float) -> float:
+        """Time of the attention within a prompt of so many tokens [s]."""
+        if length < self.lengths[0]:
+            return self.core[0] * length / self.lengths[0]
+        return _along(self.core, self.lengths, length)
 
     def prompts(self, tokens: float, alone: bool) -> float:
         """What reading a prompt, or a part of one, costs [s]."""
         table = self.alone if alone else self.prompt
-        at, right = between(self.lengths, tokens)
         if tokens < self.lengths[0] and not alone:
             return table[0] * tokens / self.lengths[0]
-        last = at + 1 if right else at
-        return table[at] + right * (table[last] - table[at])
+        return _along(table, self.lengths, tokens)
+
+
+def _along(values: list[float], nodes: list[float], at: float) -> float:
+    """Value between nodes, linear."""
+    row, right = between(nodes, at)
+    if not right:
+        return values[row]
+    return values[row] + right * (values[row + 1] - values[row])
+
+
+def _over(
+    values: list[list[float]], rows: list[float], columns: list[float], row: float, column: float
+) -> float:
+    """Value between the nodes of a table, linear in both."""
+    at, right = between(rows, row)
+    below = _along(values[at], columns, column)
+    if not right:
+        return below
+    return below + right * (_along(values[at + 1], columns, column) - below)
 
 
 def between(nodes: list[float], value: float) -> tuple[int, float]:
@@ -114,21 +122,75 @@ def _prompts(
     calibration: Calibration,
     lengths: Array,
     most: float,
-) -> tuple[list[list[float]], float]:
-    """Seconds of a prompt of each length, as many together as a pass takes and one alone; and
-    seconds of products that a token of the longest takes."""
+) -> list[list[float]]:
+    """Seconds of a prompt of each length, as many together as a pass takes and one alone; and of
+    the attention within it."""
     own = calibration.serving.of(plan.framework, plan.era)
     each = replace(plan, input_len=lengths, cached=0.0, batch=np.full(len(lengths), most))
     each = replace(each, tiles=plan.tiles * lengths / plan.input_len)  # as parts of prompts have
     together = np.clip(np.floor(plan.chunk / lengths), 1.0, most)
-    costs, linear = [], 0.0
+    costs = []
     for many in (together, np.ones_like(lengths)):
         found, passes = prompt_pass(model, cluster, each, many, calibration)
-        linear = linear or float((products(found) / (many * lengths))[-1])
         work = DeviceTime(found.compute, found.communication, found.kernels, passes)
         whole = prompt_time(replace(pass_work(found, many, plan), prompts=work), own)
         costs.append((whole / many / np.minimum(plan.working, many)).tolist())
-    return costs, linear
+    cores = prefill_cores(
+        model, cluster, each, np.ones_like(lengths), lengths, 0.0, calibration, sustained=True
+    )
+    return [*costs, (own.prefill * cores.compute / plan.working).tolist()]
+
+
+def _decode(
+    model: Model,
+    cluster: Cluster,
+    wide: ServingPlan,
+    sequences: Array,
+    layers: Pass,
+    calibration: Calibration,
+    contexts: Array,
+) -> Array:
+    """Wall time of decoding one token of each, (running, contexts) [s]; plans, sequences and layers
+    as `_beside` takes them. A pass that adds several tokens counts as so many passes."""
+    own = calibration.serving.of(wide.framework, wide.era)
+    found = np.empty((len(sequences), len(contexts)))
+    for column, context in enumerate(contexts):
+        keys, ones = np.full((1, len(sequences)), context), np.ones((1, len(sequences)))
+        cores = decode_cores(model, cluster, wide, sequences, keys, ones, calibration)
+        both = with_decoding(layers.plus(cores), model, wide, sequences, context)
+        one = replace(pass_work(both, sequences, wide), listed=listed(wide, context))
+        found[:, column] = decode_time(one, own) / wide.tokens_per_pass
+    return found
+
+
+def _beside(
+    model: Model,
+    cluster: Cluster,
+    wide: ServingPlan,
+    sequences: Array,
+    layers: Pass,
+    calibration: Calibration,
+    tokens: Array,
+) -> Array:
+    """What new tokens of prompts add to a pass that decodes, without the attention among them,
+    (running, tokens) [s].
+
+    wide, sequences, layers   plans of as many as run; of a stage's micro-batch; their layers in a
+                              pass that decodes
+    """
+    own, shape = calibration.serving.of(wide.framework, wide.era), (1, len(sequences))
+    middle = np.full(shape, float(wide.input_len + 0.5 * wide.output_len))
+    cores = decode_cores(model, cluster, wide, sequences, middle, np.ones(shape), calibration)
+    step = decode_time(replace(pass_work(layers.plus(cores), sequences, wide), drafting=0.0), own)
+    added = np.empty((len(sequences), len(tokens)))
+    for column, fresh in enumerate(tokens):
+        found, count = mixed_pass(
+            model, cluster, wide, np.full(len(sequences), fresh), sequences, calibration
+        )
+        one = DeviceTime(found.compute, found.communication, found.kernels, count)
+        whole = mixed_time(replace(pass_work(found, sequences, wide), single=one), own)
+        added[:, column] = whole - count * step
+    return added
 
 
 def pass_table(
@@ -166,30 +228,24 @@ def pass_table(
     layers = body(
         model, cluster, wide, tokens, tokens, calibration, captured=captured, sustained=False
     )
-    wide_products = products(layers)
-    decode = np.empty((len(running), ENTRIES))
-    for column, context in enumerate(contexts):
-        keys, ones = np.full((1, len(running)), context), np.ones((1, len(running)))
-        cores = decode_cores(model, cluster, wide, sequences, keys, ones, calibration)
-        # A pass that adds several tokens counts as so many passes.
-        both = with_decoding(layers.plus(cores), model, wide, sequences, context)
-        one = replace(pass_work(both, sequences, plan), listed=listed(plan, context))
-        passes = decode_time(one, own)
-        decode[:, column] = passes / plan.tokens_per_pass
+    decode = _decode(model, cluster, wide, sequences, layers, calibration, contexts)
     lengths = np.unique(np.round(np.geomspace(16.0, max(given, 32.0), ENTRIES)))
-    costs, linear = _prompts(model, cluster, plan, calibration, lengths, most)
+    prompt, alone, core = _prompts(model, cluster, plan, calibration, lengths, most)
+    fresh = np.unique(np.round(np.geomspace(1.0, max(float(plan.chunk), 2.0), ENTRIES)))
+    beside = _beside(model, cluster, wide, sequences, layers, calibration, fresh)
     return PassTable(
         running=running.tolist(),
         contexts=contexts.tolist(),
         decode=decode.tolist(),
         lengths=lengths.tolist(),
-        prompt=costs[0],
-        alone=costs[1],
+        prompt=prompt,
+        alone=alone,
+        core=core,
+        tokens=fresh.tolist(),
+        beside=(beside / split[:, None]).tolist(),
         pool=pool,
         plan=plan,
         own=own,
-        slack=(own.decode * slack(wide_products, sequences * linear)).tolist(),
-        linear=float(own.prefill) * linear,
     )
 
 

@@ -145,14 +145,14 @@ def complete_training(
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
     _precision(filler, model, cluster.accelerator)
-    habits = habits_of(_shown(filler, run, model), model)
+    habits = habits_of(_shown(filler, run, model), model, cluster.accelerator.vendor)
     stated_recompute(values, habits)
     filler.run(recipe(values, model, cluster.accelerator, habits))
     filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
-    draft = Draft(model, cluster, values, habits.split)
+    draft = Draft(model, cluster, values, habits.split, published=not strict)
     _full_layers(filler, model)
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
@@ -367,7 +367,7 @@ def _replicated(draft: Draft, habits: Habits) -> list[Default]:
 
 def _planned(plan: TrainingPlan, model: Model) -> list[Default]:
     near = "most ranks of the scale-up domain that share out the experts"
-    split = "tp where ep x tp divides a stage's ranks, else 1"
+    split = "tp where ep is stated and that divides a stage's ranks, else 1"
     return [
         Default("ep", int(plan.ep), near, when=model.is_moe),
         Default("etp", int(plan.etp), split, when=model.is_moe),

@@ -45,9 +45,29 @@ class Habits:
         return [Default(field, value, rule) for field, value in found if value not in KINDS]
 
 
-def habits_of(filler: Filler, model: Model) -> Habits:
-    """What the framework of a request does, as far as model and plan are known."""
-    framework = spelled(filler.fill("framework", "neutral", "no framework was named"))
+NATIVE = {"Google": "maxtext", "AWS": "neuronx-distributed"}
+"""What trains on accelerators that others hardly run on, by their maker: JAX on TPUs, NeuronX on
+Trainium."""
+
+
+def _named(filler: Filler, vendor: str) -> str:
+    """The framework that is named, else what the accelerator's maker trains with, if it has its
+    own."""
+    values = filler.values
+    if vendor in NATIVE and values.get("framework") in (None, UNNAMED):
+        values.pop("framework", None)
+        return str(
+            filler.fill("framework", NATIVE[vendor], f"what trains on {vendor}'s accelerators")
+        )
+    return spelled(filler.fill("framework", UNNAMED, "no framework was named"))
+
+
+def habits_of(filler: Filler, model: Model, vendor: str) -> Habits:
+    """What the framework of a request does, as far as model and plan are known.
+
+    vendor   of the accelerator
+    """
+    framework = _named(filler, vendor)
     filler.values["framework"] = framework
     settings, label = framework_settings(framework, filler.values.get("era"), model, filler.values)
     filler.values.setdefault("era", "neutral")
@@ -70,7 +90,7 @@ def recipe(
 ) -> Iterator[Default]:
     """What the framework's published recipe for this model, accelerator and precision sets, where
     the plan can be of that recipe. Recomputation that has to fit (`FIT`) is left open."""
-    if values["framework"] == "neutral":
+    if values["framework"] == UNNAMED:
         return
     task = "lora" if str(values.get("trained", "")).startswith("lora") else "pretrain"
     facts = recipe_facts(
@@ -110,6 +130,9 @@ def _of_recipe(
         return values.get("sharding") != "fsdp"
     return True
 
+
+UNNAMED = "neutral"
+"""A framework that nobody named."""
 
 WITHOUT_PP, WHOLE, INTERLEAVED, BUSIEST = "without_pp", "whole", "interleaved", "busiest"
 """Habits of dropping gathered weights where there is no pipeline, of taking all of a rank's

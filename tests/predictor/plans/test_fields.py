@@ -82,7 +82,7 @@ DENSE = {"gpus": 16, "tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096, "tok
          "recompute": "selective"}  # fmt: skip
 SERVED = {"gpus": 8, "tp": 8, "concurrency": 16, "input_len": 512, "output_len": 64}
 REQUESTS = [
-    (0, "llama3-8b", {**DENSE, "sharding": "hsdp", "recompute": "full"}),
+    (0, "llama3-8b", {**DENSE, "sharding": "hsdp", "recompute": "full", "era": "2022-01"}),
     (0, "mixtral-8x7b", DENSE),
     (1, "llama3-8b", SERVED),
     (1, "mixtral-8x7b", {**SERVED, "offload": "weights"}),
@@ -112,7 +112,7 @@ def test_what_is_filled_in_is_the_default_of_the_table(
 
 BASE = {"gpus": 32, "tp": 2, "pp": 2, "cp": 2, "vpp": 2, "global_batch": 128, "seq_len": 8192,
         "micro_batch": 1, "recompute": "selective", "sharding": "fsdp"}  # fmt: skip
-EXPERTS = {**BASE, "ep": 4, "dispatch": "once"}
+EXPERTS = {**BASE, "ep": 4, "dispatch": "once", "grad_overlap": False, "param_overlap": False}
 ROUTED = {**EXPERTS, "expert_loads": "zipf:1"}
 PACKED = {**BASE, "documents": "wlb"}
 FULL = {**BASE, "recompute": "full"}

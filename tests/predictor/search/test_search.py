@@ -52,7 +52,11 @@ def search(fields: dict[str, Any], model: Any = LLAMA, **options: Any) -> Search
 def exhaustive(capacity: float) -> list[tuple[float, float, dict[str, Any]]]:
     """Every combination of `FEW`, one plan after the other through the single-run predictor."""
     given_ = read_given({**SMALL, **FEW})
-    start, _ = template(LLAMA, DGX, given_, {}, KERNELS.run)
+    starts = {
+        (name, pp): template(LLAMA, DGX, given_, {"sharding": name}, KERNELS.run, pp)[0]
+        for name in FEW["sharding"]
+        for pp in FEW["pp"]
+    }
     found = []
     names = list(FEW)
     for values in itertools.product(*(np.atleast_1d(FEW[name]) for name in names)):
@@ -63,10 +67,16 @@ def exhaustive(capacity: float) -> list[tuple[float, float, dict[str, Any]]]:
         if own["recompute"] == "none" and own["recompute_share"] != 1.0:
             continue
         ranks = own["tp"] * own["pp"] * own["cp"]
-        if 16 % ranks:
+        alone = own["tp"] * own["pp"] == 16 and own["sharding"] == "fsdp"
+        if 16 % ranks or alone:  # nobody to share with
             continue
         plan = replace(
-            start, **own, dp=16 / ranks, global_batch=32.0, seq_len=8192.0, vocab_multiple=128.0
+            starts[own["sharding"], own["pp"]],
+            **own,
+            dp=16 / ranks,
+            global_batch=32.0,
+            seq_len=8192.0,
+            vocab_multiple=128.0,
         )
         try:
             check(plan, LLAMA)

@@ -38,7 +38,8 @@ def table(pool=1e9, most=64.0, chunk=1000.0, admission="mean", each=0.0):
     costs = [0.1, 100.0]
     return PassTable(
         running=[1.0, most], contexts=[0.0, 1e6], decode=rows, lengths=[10.0, 1e4], prompt=costs,
-        alone=costs, pool=pool, plan=own, own=BARE, slack=[0.0, 0.0], linear=0.0,
+        alone=costs, core=[0.0, 0.0], tokens=[10.0, 1e4], beside=[costs, costs], pool=pool,
+        plan=own, own=BARE,
     )  # fmt: skip
 
 
@@ -85,6 +86,19 @@ def test_prompts_longer_than_a_chunk_take_several_passes():
     found = serve(table(chunk=100.0), np.array([1000.0]), np.array([1.0]), clients=1)
     assert found.ttft[0] == pytest.approx(10.0)
     assert found.last[0] == found.first[0]
+
+
+@pytest.mark.parametrize("chunk", [100.0, 250.0, 1000.0])
+def test_parts_of_a_prompt_attend_to_those_before_them(chunk: float):
+    """However a prompt of 1,000 tokens is cut, beside passes that decode its attention adds up: 5 s
+    for 500 tokens, 20 s for all; with 0.01 s a token for the rest, and passes of 1 s."""
+    lengths, core = [10.0, 500.0, 1000.0], [0.0, 5.0, 20.0]
+    added = [0.01 * tokens for tokens in lengths]
+    own = replace(table(chunk=chunk), lengths=lengths, prompt=added, alone=added, core=core,
+                  tokens=lengths, beside=[added, added])  # fmt: skip
+    found = serve(own, np.array([10.0, 1000.0]), np.array([100.0, 1.0]), np.array([0.0, 0.5]))
+    begun = 0.1 + 1.0
+    assert found.first[1] == pytest.approx(begun + 20.0 + 10.0 + 1000.0 / chunk)
 
 
 def test_whole_admission_never_preempts_and_mean_admission_recovers():

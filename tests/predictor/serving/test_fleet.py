@@ -29,10 +29,11 @@ PLAN = ServingPlan(batch=64.0, input_len=100.0, output_len=10.0, chunk=1000.0)
 def table(pool: float = 1e9, plan: ServingPlan = PLAN, slack: float = 0.0) -> PassTable:
     """A pass that decodes takes 1 s; a prompt 0.01 s per token, by itself or not, all of it
     products; these fit into `slack` of a pass."""
+    costs = [0.1, 100.0]
     return PassTable(
         running=[1.0, 64.0], contexts=[0.0, 1e6], decode=[[1.0, 1.0]] * 2, lengths=[10.0, 1e4],
-        prompt=[0.1, 100.0], alone=[0.1, 100.0], pool=pool, plan=plan, own=BARE,
-        slack=[slack, slack], linear=0.01,
+        prompt=costs, alone=costs, core=[0.0, 0.0], tokens=[10.0, 1e4],
+        beside=[[cost - slack for cost in costs]] * 2, pool=pool, plan=plan, own=BARE,
     )  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def test_a_router_that_looks_sends_to_the_idle():
     made = spread_lengths(20.0, 600, 0.0, 2, "exponential")
     work = sessions(np.full(600, 100.0), made, arrivals(0.7 * 4 / 20.0, 600))
     plan = replace(PLAN, max_batch=1.0, batch=1.0)
-    narrow = replace(table(plan=plan), running=[1.0], decode=[[1.0, 1.0]], slack=[0.0])
+    narrow = replace(table(plan=plan), running=[1.0], decode=[[1.0, 1.0]], beside=[[0.1, 100.0]])
     waits = {
         router: serve_fleet(
             narrow, work, FleetSettings(replicas=4, router=router)

@@ -44,6 +44,8 @@ def work(**fields):
         "output_len": 11.0,
         "chunk": 8192.0,
         "synchrony": 0.0,
+        # Beside a pass that decodes, a prompt adds what it takes alone.
+        "single": DeviceTime(2.1, 0.0, 10.0),
     }
     return Work(**{**base, **fields})
 
@@ -61,9 +63,9 @@ def test_a_single_request_is_its_prompt_and_its_passes():
 
 def test_prompts_of_others_fall_into_the_decoding():
     # Four run: half a pass is left, with its share of three prompts of 2 s in 10 passes; the next
-    # has the own prompt.
+    # has its share, too, and the own prompt.
     found = latencies(work(running=4.0, clients=4.0), BARE)
-    assert found.ttft == pytest.approx(0.5 * (0.1 + 0.6) + 0.1 + 2.0)
+    assert found.ttft == pytest.approx(1.5 * (0.1 + 0.6) + 2.0)
     assert found.tpot == pytest.approx((10 * 0.1 + 3 * 2.0) / 10)
     assert found.requests_per_s == pytest.approx(4 / found.e2e)  # Little
 
@@ -76,7 +78,8 @@ def test_synchronous_clients_wait_for_each_other():
     later = (1 + rest * (1 + rest)) / (1 + rest)
     opening = (1 + 3 * (1 + 3)) / 4
     each = 2.0 + 0.5 * 0.1 / 8.192  # and half of them decode in a pass of 8,192 tokens
-    assert found.ttft == pytest.approx(0.9 * (0.05 + each * later) + 0.1 * each * opening)
+    answer = 0.1 + 0.9 * (3 - rest) * 2.0 / 10  # the pass that answers, with others' prompts
+    assert found.ttft == pytest.approx(0.9 * (0.5 * answer + each * later) + 0.1 * each * opening)
 
 
 def test_one_request_in_ten_meets_all_clients_where_lengths_vary():
@@ -85,7 +88,7 @@ def test_one_request_in_ten_meets_all_clients_where_lengths_vary():
     found = latencies(work(running=4.0, clients=4.0, synchrony=0.1), BARE)
     opening = (2.0 + 0.05 / 8.192) * (1 + 3 * (1 + 3)) / 4
     # Nine tenths of the three others' prompts, 2 s each, are in the passes that one waits for.
-    late = 0.5 * (0.1 * 3 * 2.0) / 10
+    late = 1.5 * (0.1 * 3 * 2.0) / 10
     assert found.ttft == pytest.approx(0.9 * (apart.ttft - late) + 0.1 * opening)
 
 
@@ -113,9 +116,10 @@ def test_a_burst_is_read_pass_by_pass():
 
 def test_passes_have_room_for_so_many_prompts():
     # Ten passes of 500 tokens take five prompts; of 20 clients, 15 are read one after the other.
-    found = latencies(work(running=20.0, clients=20.0, chunk=500.0), BARE)
+    one = DeviceTime(2.2, 0.0, 10.0, 2.0)
+    found = latencies(work(running=20.0, clients=20.0, chunk=500.0, single=one), BARE)
     assert found.tpot == pytest.approx((1.0 + 5 * 2.0) / 10)
-    assert found.ttft == pytest.approx(0.5 * (0.1 + 5 * 2.0 / 10) + 0.1 + 8 * 2.0)
+    assert found.ttft == pytest.approx(1.5 * (0.1 + 5 * 2.0 / 10) + 8 * (2.0 + 0.1))
 
 
 def test_layers_dealt_out_to_devices_take_turns():

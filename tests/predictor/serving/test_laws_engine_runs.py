@@ -20,14 +20,16 @@ PLAN = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=1000.0)
 
 
 def table(
-    slack: float = 0.0, mixing: float = 1.0, most: float = 8.0, linear: float = 0.01, **plan: object
+    slack: float = 0.0, mixing: float = 1.0, most: float = 8.0, core: float = 0.0, **plan: object
 ) -> PassTable:
-    """A pass that decodes takes 1 s, a prompt 0.01 s per token, `linear` of it products, of which
-    `slack` seconds fit into what a pass leaves."""
+    """A pass that decodes takes 1 s; of a prompt's 0.01 s per token, `core` is attention; `slack`
+    seconds of the rest fit into what a pass leaves."""
+    costs, nodes = [0.1, 100.0], [10.0, 1e4]
+    rest = [cost - core * tokens - slack for cost, tokens in zip(costs, nodes, strict=True)]
     return PassTable(
-        running=[1.0, most], contexts=[0.0, 1e6], decode=[[1.0, 1.0]] * 2, lengths=[10.0, 1e4],
-        prompt=[0.1, 100.0], alone=[0.1, 100.0], pool=1e9, plan=replace(PLAN, **plan),
-        own=replace(BARE, mixing=mixing), slack=[slack, slack], linear=linear,
+        running=[1.0, most], contexts=[0.0, 1e6], decode=[[1.0, 1.0]] * 2, lengths=nodes,
+        prompt=costs, alone=costs, core=[core * tokens for tokens in nodes], tokens=nodes,
+        beside=[rest, rest], pool=1e9, plan=replace(PLAN, **plan), own=replace(BARE, mixing=mixing),
     )  # fmt: skip
 
 
@@ -40,15 +42,11 @@ def ends(own: PassTable, came: list[float], given: float = 100.0) -> np.ndarray:
     ("slack", "mixing", "cost"), [(0.0, 1, 1.0), (0.25, 1, 0.75), (0.25, 2, 1.5), (2.0, 1, 0.0)]
 )
 def test_a_prompt_beside_those_that_decode(slack: float, mixing: float, cost: float) -> None:
-    """It comes in the pass that ends at 4 s; its own takes 1 s, and of its 1 s of products what
-    does not fit, `mixing` times."""
-    assert ends(table(slack, mixing), [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + cost)
-
-
-def test_no_more_is_saved_than_there_are_products() -> None:
-    """Half of the second of a prompt's time is products."""
-    own = table(slack=2.0, linear=0.005)
-    assert ends(own, [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + 0.5)
+    """It comes in the pass that ends at 4 s; its own takes 1 s, and of its 1 s what does not fit,
+    `mixing` times."""
+    for core in (0.0, 0.005):
+        own = table(slack, mixing, core=core)
+        assert ends(own, [0.0, 3.5])[1] == pytest.approx(4.0 + 1.0 + cost)
 
 
 def test_who_waited_for_room_is_read_as_soon_as_there_is_room() -> None:

@@ -29,7 +29,14 @@ from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
 from predictor.serving.events import serve
 from predictor.serving.kernels import headwise_time, matvec_time
-from predictor.serving.latency import DeviceTime, Work, decode_time, latencies, prompt_time
+from predictor.serving.latency import (
+    NOTHING,
+    DeviceTime,
+    Work,
+    decode_time,
+    latencies,
+    prompt_time,
+)
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.passes import body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass, spread_of
@@ -62,7 +69,7 @@ def work(**fields: object) -> Work:
         "prompts": DeviceTime(2.0, 0.5, 100.0, 3.0), "together": 2.0,
         "decoding": DeviceTime(0.1, 0.02, 40.0), "captured": 1.0, "sequences": 6.0, "fill": 0.0,
         "running": 6.0, "clients": 6.0, "static": 0.0, "new_tokens": 1000.0, "output_len": 11.0,
-        "chunk": 8192.0, "synchrony": 0.0,
+        "chunk": 8192.0, "synchrony": 0.0, "single": DeviceTime(1.1, 0.3, 50.0),
     }  # fmt: skip
     return Work(**{**base, **fields})  # type: ignore[arg-type]
 
@@ -125,26 +132,32 @@ def test_a_static_batch_by_hand(fill: float) -> None:
 
 
 def test_a_concurrency_by_hand() -> None:
-    """Six run: a request waits for half a pass under way, with its share of prompts, for its own
-    prompt in a pass that decodes, and for five of others while it decodes, by the share that mixing
-    leaves; the host prepares one pass for each of those and for the decoding that it rides along
-    with."""
+    """Six run: a request waits for half a pass under way and the one that answers, with their
+    shares of prompts, and for what its own adds to that one. Five of others come while it decodes:
+    some of them in passes that another one is in, to which they add what they take in a full one.
+    """
     own = replace(OWN, launch=0.0, gap=0.0)
     step, prompt = float(decode_time(work(), own)), float(prompt_time(work(), own)) / 2
-    found = latencies(work(), own)
-    # Two at a time: a mean prompt of them is not read sooner than one alone.
-    beside = 0.4 * (prompt - own.step)
-    others = 5 * beside
-    first = 0.5 + 0.5 * (step + others / 10) + step + beside
+    closed = {"synchrony": 1e-12}  # the next prompt of a client comes where a pass ends
+    found = latencies(work(**closed), own)
+    alone = 1.2 * 1.1 + 1.3 * 0.3 + own.step + 6 * own.sequence
+    beside = 0.4 * (alone - step)
+
+    def five(passes: float) -> float:
+        single = passes * (1 - np.exp(-5 / passes))
+        return float(single * beside + (5 - single) * 0.4 * prompt)
+
+    others = five(10.0)
+    first = 0.5 + 1.5 * (step + others / 10) + beside
     rest = 10 * step + others
     assert float(found.ttft) == pytest.approx(first)
     assert float(found.e2e) == pytest.approx(first + rest)
     assert float(found.tpot) == pytest.approx(rest / 10)
     assert float(found.requests_per_s * found.e2e) == pytest.approx(6)
-    twice = latencies(work(per_pass=2.0), own)
-    assert float(twice.e2e - twice.ttft) == pytest.approx(5 * step + others)
-    alone = latencies(work(apart=1.0), own)
-    assert float(alone.e2e - alone.ttft) == pytest.approx(10 * step + 5 * prompt)
+    twice = latencies(work(per_pass=2.0, **closed), own)
+    assert float(twice.e2e - twice.ttft) == pytest.approx(5 * step + five(5.0))
+    apart = latencies(work(apart=1.0, single=NOTHING, **closed), own)
+    assert float(apart.e2e - apart.ttft) == pytest.approx(10 * step + 5 * prompt)
 
 
 def served(
@@ -154,10 +167,11 @@ def served(
     plan = ServingPlan(batch=most, input_len=100.0, output_len=10.0, chunk=1000.0,
                        admission=admission, **fields)  # fmt: skip
     rows = [[1.0, 1.0], [1.0, 1.0]]
+    costs, nodes = [0.1, 100.0], [10.0, 1e4]
     return PassTable(
-        running=[1.0, most], contexts=[0.0, 1e6], decode=rows, lengths=[10.0, 1e4],
-        prompt=[0.1, 100.0], alone=[0.1, 100.0], pool=pool, plan=plan, own=BARE, slack=[0.0, 0.0],
-        linear=0.0,
+        running=[1.0, most], contexts=[0.0, 1e6], decode=rows, lengths=nodes, prompt=costs,
+        alone=costs, core=[0.0, 0.0], tokens=nodes, beside=[costs, costs], pool=pool, plan=plan,
+        own=BARE,
     )  # fmt: skip
 
 
@@ -253,10 +267,12 @@ def test_a_plane_is_looked_up_exactly() -> None:
     plan = ServingPlan(batch=1.0, input_len=1.0, output_len=1.0)
     running, contexts, lengths = [1.0, 4.0, 8.0], [1.0, 11.0, 21.0], [10.0, 20.0, 40.0]
     rows = [[2 * r + 3 * c for c in contexts] for r in running]
+    beside = [[11 * r + 13 * v - 200 for v in lengths] for r in running]
     made = PassTable(
         running=running, contexts=contexts, decode=rows, lengths=lengths,
-        prompt=[5 * v for v in lengths], alone=[7 * v for v in lengths], pool=1e9, plan=plan,
-        own=BARE, slack=[0.0] * len(running), linear=0.0,
+        prompt=[5 * v for v in lengths], alone=[7 * v for v in lengths],
+        core=[17 * v for v in lengths], tokens=lengths, beside=beside, pool=1e9, plan=plan,
+        own=BARE,
     )  # fmt: skip
     for r in (1, 2, 4, 7, 8):
         for c in (1.0, 5.0, 11.0, 20.0, 21.0):
@@ -264,6 +280,8 @@ def test_a_plane_is_looked_up_exactly() -> None:
     for tokens in (10.0, 15.0, 30.0, 40.0):
         assert made.prompts(tokens, False) == pytest.approx(5 * tokens)
         assert made.prompts(tokens, True) == pytest.approx(7 * tokens)
+        assert made.cores(tokens) == pytest.approx(17 * tokens)
+        assert made.added(2, tokens, 80.0) == pytest.approx(max(13 * tokens - 98, 0))
     # A part of a prompt costs its share; a pass over it alone at least that of the shortest.
     assert made.prompts(2.0, False) == pytest.approx(10)
     assert made.prompts(2.0, True) == pytest.approx(70)

@@ -11,9 +11,11 @@ from predictor.memory.serving import weight_bytes
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan, runnable
 from predictor.serving.kernels import beside_routed, matvec_time
+from predictor.serving.latency import beside, prompt_time
 from predictor.serving.parts import TERMS
 from predictor.serving.passes import body, decode_cores, prefill_cores, steps
 from predictor.serving.prediction import predict_inference
+from predictor.timing.engines import EngineParameters
 from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
@@ -405,3 +407,19 @@ def test_checkpoints_may_be_narrow_in_the_feed_forward_blocks_alone():
     inner, h = 126 * 3 * 16384 * 53248, 16384
     wide = 126 * (2 * h + 2 * 1024) * h + 2 * 128256 * h
     assert float(weight_bytes(model, own)) == pytest.approx(inner + 2 * wide, rel=1e-3)
+
+
+def test_a_prompt_that_rides_along_adds_less_than_it_takes_alone():
+    """It shares weights and launches with the tokens that decode, and each of its passes."""
+    model, cluster = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    for given, chunk in ((512.0, 8192.0), (6000.0, 2000.0)):
+        plan = ServingPlan(
+            batch=8.0, serving=1.0, input_len=given, output_len=100.0, chunk=chunk, batching="mixed"
+        )
+        work = predict_inference(model, cluster, plan, CALIBRATION).work
+        apart = replace(plan, batching="apart")
+        alone = predict_inference(model, cluster, apart, CALIBRATION).work
+        assert float(work.single.passes) == np.ceil(given / chunk)
+        own = replace(EngineParameters(), mixing=1.0)
+        added = float(beside(work, own))
+        assert 0.0 < added < float(prompt_time(alone, own, single=True))

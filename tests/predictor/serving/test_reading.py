@@ -95,6 +95,9 @@ DECODING = PassTable(
     lengths=[1.0, 1e4],
     prompt=[0.0] * 2,
     alone=[0.0] * 2,
+    core=[0.0] * 2,
+    tokens=[1.0, 1e4],
+    beside=[[0.0, 0.0]] * 2,
     pool=1e9,
     plan=PLAN,
     own=EngineParameters(
@@ -109,8 +112,6 @@ DECODING = PassTable(
         mixing=1,
         burst=1e5,
     ),
-    slack=[0.0, 0.0],
-    linear=0.0,
 )
 
 

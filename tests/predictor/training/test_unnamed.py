@@ -1,0 +1,71 @@
+"""What is assumed of a framework that nobody named, and of mixtures whose experts nobody laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from predictor.catalog.forms import parse
+from predictor.catalog.specs import TrainingPlanSpec
+from predictor.timing.calibration import RunParameters
+from predictor.training.completion import TrainingRequest, complete_training
+
+BASE: dict[str, Any] = {"model": "llama3-8b", "gpus": 64, "global_batch": 256, "seq_len": 8192}
+
+
+def complete(strict: bool = True, **changes: Any) -> TrainingRequest:
+    fields = {"accelerator": "H100-SXM5-80GB", **BASE, **changes}
+    spec = parse(TrainingPlanSpec, fields, "test")
+    return complete_training(spec, RunParameters(), strict=strict)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "framework"),
+    [
+        ("TPUv5p", "maxtext"),
+        ("Trainium2-96GB", "neuronx-distributed"),
+        ("H100-SXM5-80GB", "neutral"),
+        ("MI300X-192GB", "neutral"),
+    ],
+)
+def test_accelerators_with_a_framework_of_their_own_are_trained_with_it(
+    accelerator: str, framework: str
+) -> None:
+    found = complete(accelerator=accelerator)
+    assert found.plan.framework == framework
+    assert "framework" in {one.field for one in found.assumed}
+    assert complete(accelerator=accelerator, framework="nemo").plan.framework == "nemo"
+
+
+def test_who_shards_weights_trains_with_pytorchs_fsdp() -> None:
+    """Peak states of 16 bytes a parameter either way: fp32 weights and moments, fp32 gradients."""
+    for framework in ("neutral", "torchtitan", "fms-fsdp"):
+        plan = complete(framework=framework, sharding="fsdp").plan
+        assert (plan.weight_bytes, plan.optimizer_bytes, plan.gradient_bytes) == (4, 8, 4)
+        assert plan.stops_early
+    assert complete(sharding="zero1").plan.weight_bytes == 2
+    dated = {era: complete(sharding="fsdp", era=era).plan.attention for era in ("2025", "2026-05")}
+    assert dated == {"2025": "flash2", "2026-05": "flash"}
+
+
+def test_whole_experts_fill_a_scale_up_domain_where_nothing_is_said_of_them() -> None:
+    """Experts split as the layers are and divided over a node's ranks would leave the node."""
+    mixture = {"model": "mixtral-8x7b", "pp": 2}
+    unsaid = complete(**mixture, tp=4).plan
+    assert (unsaid.ep, unsaid.etp) == (8, 1)
+    assert complete(**mixture, tp=4, ep=4).plan.etp == 4  # Megatron Core's default
+    assert complete(**mixture, tp=4, etp=2).plan.etp == 2
+
+
+def test_a_published_plan_is_believed_to_have_fitted() -> None:
+    """Somebody ran it: a peak of a few per cent beyond the memory is the estimate's."""
+    stated = {"model": "llama3-70b", "pp": 4, "micro_batch": 1, "global_batch": 64}
+    kinds = {
+        (tp, strict): complete(strict, **stated, tp=tp).plan.recompute
+        for tp in (2, 4, 8)
+        for strict in (True, False)
+    }
+    assert kinds[8, True] == kinds[8, False] == "none"
+    assert (kinds[4, True], kinds[4, False]) == ("full", "none")
+    assert kinds[2, True] == kinds[2, False] == "full"  # far beyond it

@@ -225,8 +225,9 @@ def tests_of(
     nodes: dict[str, list[tuple[float, str]]],
     wide: Mapping[str, int],
 ) -> list[str]:
-    """The tests that reach a mutant's line (of a constant: those lines that read it), those of its
-    room before others, those first that reach the fewest lines besides; node ids."""
+    """The tests that reach a mutant's line (of a constant: those lines that read it, and those of
+    the file named for it), those of its room before others, those first that reach the fewest lines
+    besides; node ids."""
     lines = reached.get(mutant.file, {})
     contexts = lines.get(str(mutant.line), [])
     if not contexts:  # run on import
@@ -236,6 +237,9 @@ def tests_of(
             for file, line in (readers(name) if name else [])
             for one in reached.get(file, {}).get(str(line), [])
         }
+        # Tests that look at tables alone reach no line; they are in the file named for this one.
+        named = f".test_{Path(mutant.file).stem}."
+        own |= {one for one in nodes if named in one}
         contexts = sorted(own or {one for who in lines.values() for one in who})
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other.

@@ -27,6 +27,17 @@ def test_a_recipe_keeps_what_its_core_computes(name: str) -> None:
     assert recipe.peak == PEAK.get(recipe.linear, recipe.linear)
 
 
+def test_packed_weights_have_the_bits_of_their_names() -> None:
+    """exllamav2's bits are per weight with everything; ggml's mixtures hold more than their name
+    says, by less than a bit."""
+    for name, size in PACKED.items():
+        if name.startswith("exl2_"):
+            assert size == float(name.removeprefix("exl2_")) / 8
+        else:
+            bits = int(name[1])
+            assert bits < 8 * size < bits + 1
+
+
 def test_elements_are_their_bits_and_their_share_of_a_scale() -> None:
     """Of 8 bits for 32 elements (OCP MX), of 8 for 16 (NVFP4), of 16 for 128."""
     for name, bits in BITS.items():

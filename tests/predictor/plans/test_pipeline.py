@@ -152,6 +152,7 @@ def test_layers_that_cannot_be_stated(plan: Make) -> None:
     for changes, message in (
         ({"pp": 1.0, "first_layers": 8.0}, "with pp of at least 2"),
         ({"pp": 2.0, "first_layers": 8.0, "last_layers": 8.0}, "do not leave a layer"),
+        ({"pp": 2.0, "first_layers": 15.0, "last_layers": 16.0}, "do not leave a layer"),
         ({"pp": 4.0, "first_layers": 30.0}, "30 and last_layers unstated do not leave a layer"),
         ({"pp": 4.0, "last_layers": 6.0, "split": "cost"}, "6 cannot be with split cost"),
         ({"pp": 4.0, "last_layers": 2.5}, "last_layers 2.5 must be a whole number"),

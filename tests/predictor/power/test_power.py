@@ -16,6 +16,7 @@ from predictor.power import (
     LOWEST,
     Activity,
     Chassis,
+    Conditions,
     NodeConstants,
     Phase,
     VoltageCurve,
@@ -27,6 +28,7 @@ from predictor.power import (
     operating,
     peak_power,
     power_at,
+    powered,
     sampled_peak,
     settle,
     settled,
@@ -273,3 +275,12 @@ def test_clocks_that_are_looked_at_go_from_the_highest_down() -> None:
     assert CLOCKS[0] == 1.0
     assert (np.diff(CLOCKS) < 0).all()
     assert CLOCKS[-1] == LOWEST > 0.0
+
+
+def test_what_a_limit_holds_is_all_of_a_phase_or_none() -> None:
+    """Products under a limit far below what they draw, and under one far above."""
+    pieces, liquid = {"forward": np.ones(())}, Chassis("liquid", 30.0, 1, 0.045)
+    for limit, share in ((300.0, 1.0), (5000.0, 0.0)):
+        found = powered({"forward": products()}, pieces, H100, liquid, Conditions(limit=limit))
+        assert float(found.held["forward"]) == share
+        assert (float(found.longer["forward"]) > 1.0) == bool(share)

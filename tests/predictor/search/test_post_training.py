@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from predictor import catalog
@@ -62,6 +63,24 @@ def test_more_engines_end_sooner_and_long_tails_later(found: list[Iteration]) ->
     own = next(one for one in found if one.way == SHARED)
     assert even.rollout < own.rollout
     assert even.tail < 0.1 * even.rollout < own.tail
+
+
+def test_weights_are_sent_once_in_16_bits(found: list[Iteration]) -> None:
+    """8.03e9 of them, over one adapter of 50 GB/s of an engine of one accelerator."""
+    for one in found:
+        assert one.weights == pytest.approx(2.0 * MODEL.parameters / 50e9)
+
+
+def test_the_last_answer_ends_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten answers the last ends at 30 s; nine tenths have ended by 9 + 0.1 x 21 s."""
+
+    class Ends:
+        last = np.array([30.0, *range(1, 10)])
+
+    monkeypatch.setattr("predictor.search.post_training.one_by_one", lambda *_, **__: Ends)
+    one = next(one for one in ways() if one.way == SHARED)
+    assert one.rollout == 30.0
+    assert one.tail == pytest.approx(30.0 - (9.0 + 0.1 * 21.0))
 
 
 def test_what_does_not_divide_is_refused() -> None:

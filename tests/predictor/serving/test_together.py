@@ -58,3 +58,15 @@ def test_others_are_spread(fields):
 
 def test_a_stated_share_holds():
     assert float(completed(framework="sglang", synchrony=0.4).plan.synchrony) == 0.4
+
+
+def test_those_that_one_pass_reads_stay_together():
+    """Of 32 clients a pass of 8,192 tokens reads eight prompts of 1,024 beside those that decode:
+    each of them has 7 of 31 others with it. Prompts that come first keep all together; lengths that
+    vary, none beyond what is usual."""
+    own = {"framework": "vllm", "input_len": 1024, "chunk": 8192, "batching": "mixed"}
+    assert float(completed(**own).plan.synchrony) == pytest.approx(7 / 31, abs=5e-4)
+    assert float(completed(**own, concurrency=8).plan.synchrony) == 1.0
+    assert float(completed(**{**own, "batching": "apart"}).plan.synchrony) == 1.0
+    loose = float(completed(**{**own, "variation": 0.1}).plan.synchrony)
+    assert loose < 7 / 31

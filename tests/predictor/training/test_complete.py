@@ -306,3 +306,16 @@ def test_automodels_pipelines_of_lora_were_not_compiled() -> None:
     }
     old, new = complete(**own, era="2025-12").plan, complete(**own, era="2026-06").plan
     assert (old.fused, new.fused) == (False, True)
+
+
+@pytest.mark.parametrize("field", ["offload_activations", "offload_optimizer"])
+def test_memory_of_a_host_is_assumed_as_soon_as_anything_lies_there(field: str) -> None:
+    for system, unknown in (("HGX-H20", True), ("dgx-h100", False)):  # of which 2 TB are known
+        nothing, some, stated = (
+            complete(system=system, tp=8, **more)
+            for more in ({}, {field: 0.5}, {field: 0.5, "host_memory_gb": 1024})
+        )
+        told = [
+            "host_memory_gb" in {a.field for a in one.assumed} for one in (nothing, some, stated)
+        ]
+        assert told == [False, unknown, False]

@@ -27,11 +27,13 @@ WIDTHS = (256, 1024, 512, 1536, 768, 384, 2048, 3072)
 """Hidden sizes of the ladder, in the order of the rounds (GPUs add larger ones)."""
 
 GPU_WIDTHS = (1024, 4096, 2048, 8192, 5120, 12288)
+"""The same of a GPU: hidden sizes from GPT-2 to GPT-3."""
 
 TOKENS = ((256, 4), (512, 1), (1024, 2), (128, 2))
 """(sequence length, sequences) of a round's micro-batches."""
 
 GPU_TOKENS = ((2048, 2), (4096, 1), (1024, 8))
+"""The same of a GPU."""
 
 DECODE_BATCHES = (1, 4, 16, 64)
 """Sequences that a decoding pass adds a token to."""

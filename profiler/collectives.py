@@ -34,12 +34,14 @@ OVERLAP_WIDTH = 512
 """Messages [bytes] that are reduced beside products of square matrices this wide."""
 
 WARM_UP = 2
+"""Calls that are not timed: the first opens connections."""
 
 STRETCHES = (16e-3, 2e-3, 64e-3)
 """Seconds of work between two meetings of the ranks, of which `NEEDED` are timed in any case."""
 
 NEEDED, TIMES = 2, 24
 WORK_WIDTH = 256
+"""Meetings that are timed at least and at most; width of the products between them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

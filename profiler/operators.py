@@ -31,9 +31,11 @@ NARROW = ("fp8", "int8")
 """Types of products only; everything around them stays in 16 bits."""
 
 ROTARY_HEAD = 64
+"""Size of a head that is rotated: the pairs of one do not touch those of another."""
 
 
 POOL = 2**22
+"""Random numbers that operands are filled from, over and over: more than any cache of a core."""
 
 
 @lru_cache(maxsize=8)

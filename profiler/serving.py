@@ -19,11 +19,13 @@ from profiler.timing import Sample, calmest, summary, timed, waited_share
 WARM_UP = 1
 PASSES = 9
 LEAST_PASSES = 2
+"""Passes that are not timed, that are where there is time, and at least."""
 
 SHAPES = ((1, 384), (4, 192), (8, 96))
 """(sequences, tokens of a prompt); each then decodes some tokens."""
 
 DECODED = 12
+"""Tokens that are decoded behind each prompt."""
 
 
 def empty_cache(

@@ -23,6 +23,7 @@ from profiler.timing import Sample, calmest, summary, timed, waited_share
 WARM_UP_STEPS = 1
 LEAST_STEPS = 2
 MOST_STEPS = 15
+"""Steps that are not timed, that are at least, and at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from profiler.device import Device
 WARM_UP = 2
 LEAST_SAMPLES = 5
 MOST_SAMPLES = 60
+"""Calls that are not timed; samples at least, and at most."""
 LEAST_REPEATS = 3
 """Calls of a sample on a GPU, whose events are not free."""
 

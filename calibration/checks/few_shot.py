@@ -32,6 +32,7 @@ from predictor.timing import Prior, learn
 
 KNOWN = (0, 1, 3, 5, 10)
 SEEDS = 5
+"""Own runs that are known, and draws of each number of them."""
 LEAST_SOURCE, LEAST_GROUP = 13, 7
 """Rows of a source, and of a group, from which on they are drawn from."""
 

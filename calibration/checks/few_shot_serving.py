@@ -38,6 +38,7 @@ from predictor.errors import InputError
 from predictor.timing import Calibration, Process
 
 KNOWN, SEEDS = 5, 5
+"""Figures that are known, and draws of them."""
 PLACE = Path("data/own/serving.json")
 
 LEAST, MOST, OF_SOURCE = 10, 36, 3

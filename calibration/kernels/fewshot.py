@@ -23,6 +23,7 @@ CONFIDENCE = 2.0
 """A richer correction must lower the error on points left out by this many standard errors."""
 
 DRAWS, SHOTS = 20, 60
+"""Draws, and points of each: what an hour of a profile gives a kind of kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ LEVEL = 0.8
 """Of the intervals: sigma is this quantile of what is missed by, over the normal one's."""
 
 NORMAL = 1.2816
+"""Standard deviations inside which a normal distribution lies with the chance `LEVEL`."""
 
 LEAST_OWN = 100
 """Rows at locked clocks from which an accelerator has a voltage curve of its own."""

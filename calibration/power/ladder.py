@@ -28,6 +28,7 @@ REACHED = 0.975
 2,195 of 2,250 TFLOP/s)."""
 
 FULL = 1e9
+"""Rows that keep every processor busy, however large the accelerator."""
 
 PRODUCTS = ("prec-", "tensor-only-", "locked-clocks", "sgemm", "gemm", "cap-", "limit-")
 """Beginnings of workloads that run large products of one data type back to back."""

@@ -63,6 +63,7 @@ WIDTH = (0.3, 0.05, 0.3, 0.2, 0.02, 0.2, 0.1, 0.05)
 """Bounds and priors' standard deviations of those."""
 
 SOFT = 0.05
+"""Misses, in logarithms, beyond which a row counts less than squarely."""
 
 UNLIMITED = 1e6
 """More than any accelerator draws [W]."""

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 VOCAB = 50304.0
+"""GPT-2's 50,257 words, filled up to a multiple of 128."""
 LICENCE = "facts from the paper's repository"
 
 UNTIMED_BACKWARD = "GH200-96GB"

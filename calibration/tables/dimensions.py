@@ -18,6 +18,7 @@ FURTHER = ("kv_heads", "tied_embeddings", "head_dim", "dense_layers")
 """Dimensions that follow from others where a row does not state them; the last two are columns of
 tables of one's own only."""
 GPT3_VOCAB = 51200
+"""GPT-2's words as Megatron-LM pads them for eight ranks (Narayanan et al. 2021, section 5)."""
 
 GPT_LIKE = ("gpt", "bloom", "opt", "mpt", "mt-nlg", "megatron", "nemotron", "falcon")
 

@@ -90,6 +90,7 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
 
 
 NODE_FALLBACK = 8
+"""Accelerators of a node where nothing says how many: what boards of all vendors carry."""
 
 PCIE_RATE = 32e9
 """A PCIe 4 x16 link, one direction [bytes/s] (PCI Express 4.0 base specification)."""

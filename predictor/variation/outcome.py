@@ -20,6 +20,7 @@ LONGEST = 100.0
 """Steps that the longest stall takes: the longest of 116,000 of MLPerf's logs took 107."""
 
 LEVELS = (0.5, 0.95, 0.99)
+"""Quantiles that are told."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

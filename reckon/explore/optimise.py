@@ -37,6 +37,7 @@ from reckon.explore.grid import Grid
 OBJECTIVES = ("tokens_per_s", "tokens_per_usd", "tokens_per_joule")
 WHOLE = ("technology.stacks", "technology.domain", "technology.dies")
 GENERATIONS, POPULATION, SEED = 40, 12, 0
+"""Of the search by differential evolution (Storn and Price 1997): candidates of a dimension."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -45,6 +45,7 @@ PARALLELISM = {"tensor": "--tensor-parallel-size", "pipeline": "--pipeline-paral
 """Keys of `parallelism` (KServe's LLMInferenceService), and vLLM's flags."""
 
 DEEPEST = 24
+"""Levels of a file that are looked through: those of Kubernetes have a dozen."""
 
 
 def read_lines(text: str, folder: Path | None = None) -> Script:

@@ -29,6 +29,7 @@ PATIENCE = 5.0
 """Predicted (or usual) steps without a new one from which on a job stalls; a minute at least."""
 
 LEAST_WAIT = 60.0
+"""That minute [s]."""
 
 
 class Tail:

@@ -23,6 +23,7 @@ WHOLE = 64 << 20
 """Bytes up to which a file of JSON is read whole."""
 
 PIECE = 1 << 16
+"""Letters of a line that are read at a time."""
 
 
 def lines(stream: IO[str]) -> Iterator[str]:

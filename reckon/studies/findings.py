@@ -23,6 +23,7 @@ YES, SIGN, NO = "reproduced", "sign", "no"
 
 DENSE = ("gpt3-175b", "llama3-70b")
 SCALE_OUT = 1.02
+"""Ratio of throughputs from which one layout counts as faster than another."""
 
 
 @dataclass(frozen=True, slots=True)

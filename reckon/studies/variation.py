@@ -30,6 +30,7 @@ from predictor.variation import LEVELS, faults, kept_of, profile, shared
 from reckon.views.page import Figure, Result, Series
 
 BINS = 60
+"""Bars of a distribution of steps."""
 
 
 def _requests(

@@ -24,6 +24,7 @@ HOST_LOAD = 0.6
 
 MEGAJOULE = 1e6
 YEAR = 8766.0
+"""Hours of a year."""
 
 
 def interval(value: float, sigma: float) -> dict[str, float]:

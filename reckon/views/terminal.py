@@ -15,6 +15,7 @@ from reckon.verbs.results import Interval, Prediction
 from reckon.verbs.training import Sweep
 
 BAR = 40
+"""Letters of the longest bar."""
 
 WIDE = 100
 """Letters of a line of what was assumed, at most."""

@@ -17,6 +17,7 @@ from reckon.views.page import marked
 from reckon.views.pictures import COLOURS, GREY, Chart
 
 BINS = 40
+"""Bars of a distribution of steps."""
 MOST = 65536
 """Accelerators of the curve, at most."""
 

@@ -1,4 +1,4 @@
-"""What is assumed of a framework that nobody named, and of mixtures whose experts nobody laid out."""
+"""What is assumed of a framework that nobody named, and of experts that nobody laid out."""
 
 from __future__ import annotations
 

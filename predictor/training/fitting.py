@@ -60,6 +60,13 @@ CONTEXT_SINCE = "2023-07"
 """Month before which no framework divided sequences among ranks (Ring Attention and Megatron Core's
 context parallelism came in late 2023)."""
 
+WIDER, AVOIDED, AGAIN, PARTLY = 0.08, 10.0, 0.33, 0.03
+"""Share of a step that is lost where a replica takes twice as many ranks (collectives, bubbles: a
+tenth or less inside a node and with `ROUNDS`), that no layout is worth which is narrow or whose
+pipeline starves, that a forward pass costs again, a third of the two passes, and that parts of it
+do. NVIDIA's dense recipes buy memory with ranks, not with recomputation (NeMo launcher 23.03 to
+24.12, NeMo 2, Megatron-Bridge 0.2 to 0.6)."""
+
 BELIEVED = 1.1
 """Peak over capacity up to which a published plan of stated layout and micro-batch is believed to
 have fitted without recomputation: peaks are off by a tenth to a seventh, and of the sources since
@@ -218,7 +225,8 @@ def first_fit(
     options: list[Recomputation],
     run: RunParameters,
 ) -> tuple[Layout, Recomputation]:
-    """The first layout, and for it the first recomputation, whose peak memory fits.
+    """Of the layouts and recomputations whose peak memory fits, those that cost least (`_price`);
+    of equals the first.
 
     Where nothing fits: the last layout with the last option (the user sees by how much).
     """
@@ -233,13 +241,30 @@ def first_fit(
         batch = stack(plans) if len(plans) > 1 else plans[0]
         peaks = memory(draft.model, batch, run).peak.reshape(len(candidates), len(several))
         fits.append(np.asarray(peaks <= capacity))
-        if fits[-1][0].any():  # nothing comes before the first layout
+        if fits[-1][0].any() and several[0] == options[0]:  # nothing comes before it
             break
     table = np.concatenate(fits, axis=1)  # (layouts, options)
     if not table.any():
         return candidates[-1], options[-1]
-    layout = int(np.argmax(table.any(axis=1)))
-    return candidates[layout], options[int(np.argmax(table[layout]))]
+    own = np.array([_price(draft, layout) for layout in candidates])
+    again = np.array([_repeated(option) for option in options[: table.shape[1]]])
+    price = np.where(table, own[:, None] + again, np.inf)
+    layout, option = np.unravel_index(int(np.argmin(price)), price.shape)
+    return candidates[layout], options[option]
+
+
+def _price(draft: Draft, layout: Layout) -> float:
+    """Share of a step that a layout costs, about; splitting its layers costs a mixture twice, whose
+    experts are given as much less each."""
+    tp, pp, _ = layout
+    avoided = "tp" not in draft.values and _avoided(draft.model, draft.values, tp, pp)
+    doublings = math.log2(tp * pp) + (math.log2(tp) if draft.model.is_moe else 0.0)
+    return WIDER * doublings + AVOIDED * avoided
+
+
+def _repeated(again: Recomputation) -> float:
+    """The same of a recomputation."""
+    return AGAIN * again.share if again.kind == "full" else PARTLY * (again.kind != "none")
 
 
 def chunks(model: Model, values: Mapping[str, Any]) -> int:
@@ -287,10 +312,14 @@ def _layouts(model: Model, per_node: int, values: Mapping[str, Any]) -> list[tup
     before = 1 if model.is_moe else -1
 
     def key(pair: tuple[int, int]) -> tuple[bool, int, int]:
-        narrow = pair[0] * NARROWEST > model.hidden
-        return narrow or _starved(values, *pair), pair[0] * pair[1], before * pair[0]
+        return _avoided(model, values, *pair), pair[0] * pair[1], before * pair[0]
 
     return sorted(pairs, key=key)
+
+
+def _avoided(model: Model, values: Mapping[str, Any], tp: int, pp: int) -> bool:
+    """Whether ranks are narrow, or a pipeline starves."""
+    return tp * NARROWEST > model.hidden or _starved(values, tp, pp)
 
 
 def _starved(values: Mapping[str, Any], tp: int, pp: int) -> bool:

@@ -69,3 +69,23 @@ def test_a_published_plan_is_believed_to_have_fitted() -> None:
     assert kinds[8, True] == kinds[8, False] == "none"
     assert (kinds[4, True], kinds[4, False]) == ("full", "none")
     assert kinds[2, True] == kinds[2, False] == "full"  # far beyond it
+
+
+def test_memory_is_bought_with_ranks_before_whole_layers_run_again() -> None:
+    """As in NVIDIA's dense recipes: twice as many stages rather than a third more arithmetic."""
+    large = complete(
+        model="llama3.1-405b", accelerator="B200-SXM-180GB", gpus=512, global_batch=4096
+    )
+    assert (large.plan.recompute, large.plan.tp) == ("none", 8)
+    assert large.plan.pp > 2
+    # What is stated leaves nothing to buy with.
+    small = {"model": "llama3.1-405b", "accelerator": "B200-SXM-180GB", "gpus": 512}
+    assert complete(**small, global_batch=4096, tp=8, pp=2).plan.recompute == "full"
+
+
+def test_mixtures_take_more_stages_before_their_layers_are_split() -> None:
+    found = complete(
+        model="deepseek-v3", accelerator="GB200-186GB", gpus=512, global_batch=8192, seq_len=4096
+    )
+    assert found.plan.tp == 1
+    assert found.plan.pp > 1

@@ -54,7 +54,7 @@ PASSES = ("forward", "backward")
 TOWERS = ("trained", "frozen")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
 FRAMEWORK = "as the framework does"
-FITS = "the smallest tp x pp that fits, tp inside the node and no narrower than 2,048"
+FITS = "what fits and costs least, tp inside the node and no narrower than 2,048"
 
 _PARALLEL = (
     PlanField(

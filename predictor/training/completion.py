@@ -322,7 +322,7 @@ def _at_once(
 
 
 def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Default]:
-    fits = "the smallest tp x pp that fits, tp inside the node and no narrower than 2,048"
+    fits = "what fits and costs least, tp inside the node and no narrower than 2,048"
     first = "none, selective or full: first that fits"
     usual = f"default of {habits.label}" if habits.recompute != FIT else first
     modules = "attention core, or the latents' up-projections"

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from reckon.launch.structured import scalar
+
 RESOLVERS: dict[str, Callable[..., float]] = {
     "multiply": lambda *numbers: math.prod(numbers),
     "add": lambda *numbers: sum(numbers),
@@ -24,6 +26,9 @@ RESOLVERS: dict[str, Callable[..., float]] = {
 """Arithmetic of NeMo's configurations (nemo/core/config/templates)."""
 
 INNERMOST = re.compile(r"\$\{([^${}]*)\}")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+"""Name of a variable of the environment; behind its colon stands what counts where none sets it
+(AMD-AGI/Primus @ fd1eeab, examples/*/configs)."""
 DEEPEST, FOLLOWED = 12, 4
 """Interpolations within each other, and behind each other, that are followed."""
 
@@ -68,6 +73,8 @@ def _text(text: str, root: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
 def _value(inner: str, root: Mapping[Any, Any], path: tuple[str, ...]) -> Any:
     """What an interpolation without others in it stands for; None where that is not known."""
     name, colon, rest = inner.partition(":")
+    if colon and VARIABLE.fullmatch(name):
+        return scalar(rest)
     if colon:
         if name not in RESOLVERS:
             return None

@@ -138,6 +138,7 @@ SHARDING = Cases(
         (("none",), {**FSDP, STRATEGY: "no_shard"}),
         (("none",), FSDP),
         (("fsdp",), {"--use-torch-fsdp2": True}),
+        (("fsdp",), {"--use-torch-fsdp2": True, "--use-distributed-optimizer": False}),
     ),
 )
 

@@ -331,3 +331,35 @@ def test_what_may_matter_most_comes_first() -> None:
     line = told(["--port", "--x", "--enable-lora", "--y"], 2)
     assert line.startswith("--enable-lora (each adapter")
     assert line.endswith("and 2 more")
+
+
+PRIMUS = """
+exp_name: ${PRIMUS_EXP_NAME:llama3_70B-pretrain}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: llama3_70B.yaml
+    overrides:
+      micro_batch_size: 3
+      global_batch_size: 24
+      seq_length: ${PRIMUS_SEQ_LENGTH:8192}
+      tensor_model_parallel_size: ${PRIMUS_TP:1}
+      use_torch_fsdp2: true
+      use_distributed_optimizer: false
+      recompute_granularity: full
+      recompute_method: block
+      recompute_num_layers: 80
+      fp8: hybrid
+"""
+
+
+def test_a_configuration_of_primus_names_its_model_and_its_settings() -> None:
+    launch = read_launch("megatron", PRIMUS)
+    assert launch.model is not None
+    assert launch.model.name == "llama3-70b"
+    expected = {"seq_len": 8192, "tp": 1, "micro_batch": 3, "global_batch": 24, "precision": "fp8",
+                "sharding": "fsdp", "recompute": "full", "recompute_share": 1.0}  # fmt: skip
+    assert {name: launch.fields.get(name) for name in expected} == expected
+    plain = read_launch("megatron", PRIMUS.replace("fp8: hybrid", "fp8: null"))
+    assert plain.fields["precision"] == "bf16"

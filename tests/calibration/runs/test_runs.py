@@ -17,7 +17,13 @@ from calibration.runs.fit import (
     left_out,
     read_points,
 )
-from calibration.runs.levels import families, fit_levels, own_levels, robust_mean
+from calibration.runs.levels import (
+    anchored_mean,
+    families,
+    fit_levels,
+    own_levels,
+    robust_mean,
+)
 from predictor.catalog.artifacts import load
 from predictor.catalog.filling import frameworks
 from predictor.errors import InputError
@@ -129,11 +135,20 @@ def test_few_sources_keep_the_documented_defaults(runs: Runs) -> None:
 
 def test_a_mean_is_not_moved_far_by_one_outlier() -> None:
     values = np.array([0.1, 0.12, 0.08, 0.11, 0.9])
-    mean, weight = robust_mean(values, np.ones(5))
     # The outlier pulls by LEVEL_REACH only: 0.41 - 4 m + 0.05 = 0.
-    assert mean == pytest.approx(0.115, abs=1e-6)
-    assert 4 < weight < 5
-    assert robust_mean(np.array([0.3]), np.ones(1)) == (pytest.approx(0.3), pytest.approx(1.0))
+    assert robust_mean(values, np.ones(5)) == pytest.approx(0.115, abs=1e-6)
+    assert robust_mean(np.array([0.3]), np.ones(1)) == pytest.approx(0.3)
+
+
+def test_one_source_far_from_the_level_above_is_believed_little() -> None:
+    """Within the reach it is a mean with the level above; beyond, it pulls by the reach only,
+    0.3 (m - 0.1) = 0.05; many sources that agree have their way."""
+    one = np.ones(1)
+    assert anchored_mean(np.array([0.12]), one, 0.1, 0.3) == pytest.approx(0.1 + 0.02 / 1.3)
+    for far in (0.6, 0.9):
+        assert anchored_mean(np.array([far]), one, 0.1, 0.3) == pytest.approx(0.1 + 0.05 / 0.3)
+    assert anchored_mean(np.full(30, 0.9), np.ones(30), 0.1, 0.3) == pytest.approx(0.9, abs=0.01)
+    assert anchored_mean(np.empty(0), np.empty(0), 0.1, 0.3) == 0.1
 
 
 def test_fitted_runs_know_their_points_and_cover_their_level(table: Path) -> None:

@@ -23,6 +23,7 @@ from calibration.tables.cells import cell, check_runs
 from calibration.tables.runs import Point, amended, point_of
 from predictor.catalog import load
 from predictor.errors import InputError
+from predictor.plans import TrainingPlan
 from predictor.timing import Calibration
 
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "dp")
@@ -47,6 +48,9 @@ HIDDEN: Mapping[str, tuple[str, ...]] = {
 """What is hidden -> columns that are emptied together. The first one has to be stated; data
 parallelism goes with what it follows from."""
 
+FIELDS = {"dp_sharding": "sharding", "published": "era"}
+"""Columns that are called otherwise than the field of a plan that they state."""
+
 Row = Mapping[Any, Any]
 
 
@@ -56,6 +60,7 @@ class Cost:
 
     failed   rows that cannot be predicted without it
     moved    mean absolute log of what the prediction changes by
+    otherwise  share of rows that state it otherwise than it is filled in
     """
 
     field: str
@@ -65,6 +70,10 @@ class Cost:
     stated: float
     hidden: float
     moved: float
+    otherwise: float
+
+
+Plans = Mapping[str, TrainingPlan]
 
 
 def hide(row: Row, columns: Sequence[str]) -> dict[Any, Any]:
@@ -100,11 +109,12 @@ def cost(
     field: str,
     rows: Sequence[Row],
     stated: Mapping[str, tuple[float, float]],
+    plans: Plans,
     calibration: Calibration,
 ) -> Cost | None:
     """What hiding a field costs; None where no row states it.
 
-    stated   of the rows as they are (`errors`)
+    stated, plans   of the rows as they are (`errors`, and as they are completed)
     """
     columns = HIDDEN[field]
     own = [row for row in rows if row["point_id"] in stated]
@@ -120,6 +130,18 @@ def cost(
     before = np.array([stated[row["point_id"]] for row in both])
     after = np.array([found[f"{row['point_id']}?"] for row in both])
 
+    filled = {point.point_id: point.request.plan for point in points}
+    names = [FIELDS.get(name, name) for name in columns]
+    differs = np.array(
+        [
+            any(
+                not np.array_equal(getattr(plans[i], name), getattr(filled[f"{i}?"], name))
+                for name in names
+            )
+            for i in (str(row["point_id"]) for row in both)
+        ]
+    )
+
     def mean(values: Any) -> float:
         return float(np.mean([values[source == name].mean() for name in np.unique(source)]))
 
@@ -131,6 +153,7 @@ def cost(
         stated=mean(np.abs(np.expm1(before[:, 0]))),
         hidden=mean(np.abs(np.expm1(after[:, 0]))),
         moved=mean(np.abs(after[:, 1] - before[:, 1])),
+        otherwise=mean(differs),
     )
 
 
@@ -139,8 +162,10 @@ def costs(rows: Sequence[Row], calibration: Calibration) -> list[Cost]:
 
     rows   of tables of training runs
     """
-    stated = errors(_points(rows, calibration), calibration)
-    found = [cost(field, rows, stated, calibration) for field in HIDDEN]
+    points = _points(rows, calibration)
+    stated = errors(points, calibration)
+    plans = {point.point_id: point.request.plan for point in points}
+    found = [cost(field, rows, stated, plans, calibration) for field in HIDDEN]
     return sorted((one for one in found if one), key=lambda one: one.stated - one.hidden)
 
 
@@ -162,11 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except InputError as error:
         parser.error(str(error))
     kept = [row for row in rows if not given.only or row["source"] in given.only]
-    print(f"{'hidden':24} rows sources failed stated hidden moved")
+    print(f"{'hidden':24} rows sources failed stated hidden moved otherwise")
     for one in costs(sampled(kept, given.rows), known):
         print(
             f"{one.field:24} {one.rows:4} {one.sources:7} {one.failed:6} {one.stated:6.1%} "
-            f"{one.hidden:6.1%} {one.moved:5.2f}"
+            f"{one.hidden:6.1%} {one.moved:5.2f} {one.otherwise:9.0%}"
         )
 
 

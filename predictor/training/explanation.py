@@ -129,7 +129,13 @@ class Explanation:
                 for r in self.remedies
             ],
             "worth_stating": [
-                {"field": d.field, "assumed": _plain(d.value), "other": d.other, "change": d.change}
+                {
+                    "field": d.field,
+                    "assumed": _plain(d.value),
+                    "other": d.other,
+                    "change": d.change,
+                    "expected": d.weight,
+                }
                 for d in self.doubts
             ],
             "pedigree": [
@@ -232,10 +238,13 @@ class _Case:
         return float(assemble(found or self.found, run or self.run, using or self.using).step_time)
 
     def anew(self, plan: TrainingPlan) -> float:
-        """Step time of another plan [s]."""
-        request = self.request
+        """Step time of another plan [s], in its framework's surroundings."""
+        request, using = self.request, self.using
+        if plan.framework != request.plan.framework:
+            host = request.cluster.accelerator.is_host
+            using = environment({} if host else self.run.factors, plan.framework, plan.era)
         found, _ = parts(request.model, request.cluster, plan, self.calibration)
-        return self.time(found)
+        return self.time(found, using=using)
 
 
 def _remedies(case: _Case, step: Step) -> list[Remedy]:

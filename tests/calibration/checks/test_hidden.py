@@ -62,4 +62,16 @@ def test_what_no_row_states_costs_nothing(
 ) -> None:
     empty = [{**row, "vpp": None} for row in rows]
     stated = {row["point_id"]: (0.1, 1.0) for row in empty}
-    assert cost("vpp", empty, stated, calibration) is None
+    assert cost("vpp", empty, stated, {}, calibration) is None
+
+
+def test_how_often_rows_state_otherwise(
+    rows: list[dict[str, Any]], calibration: Calibration
+) -> None:
+    """Nobody runs the framework that is filled in; fields that are filled in as they were stated
+    move nothing."""
+    found = {one.field: one for one in costs(rows, calibration)}
+    assert found["framework"].otherwise == 1.0
+    for one in found.values():
+        assert 0.0 <= one.otherwise <= 1.0
+        assert one.otherwise > 0.0 or one.moved == pytest.approx(0.0, abs=1e-9)

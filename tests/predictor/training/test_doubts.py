@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 import reckon
 from predictor.plans import feasible
-from predictor.training.doubts import MATTERS, OTHERS
+from predictor.training.doubts import LAYOUT, MATTERS, OTHERS, OTHERWISE, USUAL, others
 
 PLAN = {"gpus": 128, "tp": 4, "pp": 4, "global_batch": 128, "seq_len": 4096}
 
@@ -27,8 +28,8 @@ def test_what_would_change_the_step_is_what_changes_it_when_stated() -> None:
         again = reckon.predict_train(
             "llama3-70b", "dgx-h100", {**PLAN, one.field: one.other}, "kernels-only"
         )
-        if one.field == "attention":
-            continue  # what fits decides of recomputation, too
+        if one.field in ("attention", "framework", *LAYOUT):
+            continue  # what is completed from them changes, too
         assert again.step_time.value / base - 1 == pytest.approx(one.change, rel=1e-6), one.field
 
 
@@ -41,8 +42,13 @@ def test_what_is_stated_is_not_doubted() -> None:
 
 def test_the_most_important_comes_first_and_trifles_not_at_all() -> None:
     found = explained().doubts
-    sizes = [abs(one.change) for one in found]
-    assert min(sizes) >= MATTERS
+    assert min(abs(one.change) for one in found) >= MATTERS
+    weights = [one.weight for one in found]
+    assert weights == sorted(weights, reverse=True)
+    # Expected: how often others do otherwise, times no more than the largest change.
+    for one in found:
+        most = OTHERWISE.get(one.field, USUAL) * abs(math.log1p(one.change))
+        assert 0.0 < one.weight <= most * (1 + 1e-12)
     assert len({one.field for one in found}) == len(found)
     assert {one.field for one in found} <= set(OTHERS)
 
@@ -53,3 +59,29 @@ def test_no_other_value_breaks_a_law() -> None:
     )
     assert "vpp" not in {one.field for one in found.explain().doubts}
     assert bool(feasible(found.request.plan, found.request.model).all())
+
+
+def test_another_layout_has_as_many_accelerators() -> None:
+    plan = {"gpus": 64, "global_batch": 256, "seq_len": 4096}
+    request = reckon.predict_train("llama3-70b", "dgx-h100", plan, "kernels-only").request
+    seen = 0
+    for field in LAYOUT:
+        for other, changed in others(request, field):
+            assert other in (getattr(request.plan, field) * 0.5, getattr(request.plan, field) * 2)
+            assert float(changed.gpus) == 64
+            seen += 1
+    assert seen > 2
+
+
+def test_an_unnamed_framework_is_doubted_with_its_habits() -> None:
+    """As if it had been named, with all that it does where a plan says nothing: torchtitan and
+    MaxText shard weights, and recompute what Megatron keeps."""
+    why = reckon.predict_train("llama3-70b", "dgx-h100", PLAN, "default").explain()
+    assert "framework" in {one.field for one in why.doubts}
+    named = {**PLAN, "framework": "megatron-lm"}
+    other = reckon.predict_train("llama3-70b", "dgx-h100", named, "default").explain()
+    assert "framework" not in {one.field for one in other.doubts}
+    request = reckon.predict_train("llama3-70b", "dgx-h100", {**PLAN, "pp": 1, "tp": 8}).request
+    changed = dict(others(request, "framework"))
+    assert changed["torchtitan"].sharding == "fsdp"
+    assert {name: plan.framework for name, plan in changed.items()} == {n: n for n in changed}

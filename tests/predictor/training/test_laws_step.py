@@ -241,11 +241,13 @@ def test_shares_are_of_the_whole_step() -> None:
         operators=(named,),
         remedies=(remedy,),
         grounds=(ground,),
-        doubts=(Doubt("vpp", 1.0, 2, -0.1),),
+        doubts=(Doubt("vpp", 1.0, 2, -0.1, 0.02),),
         taxes=Taxes(8.0, {"launch": 2.0}, 2.0),
     )
     told = own.to_dict()
-    assert told["worth_stating"] == [{"field": "vpp", "assumed": 1, "other": 2, "change": -0.1}]
+    assert told["worth_stating"] == [
+        {"field": "vpp", "assumed": 1, "other": 2, "change": -0.1, "expected": 0.02}
+    ]
     assert {name: one["share"] for name, one in told["terms"].items()} == {
         "forward": 0.25,
         "backward": 0.75,

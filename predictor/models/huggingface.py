@@ -164,6 +164,52 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     ),
     "dots1": (STANDARD, _LLAMA),
     "bailing_moe_v2": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
+    "exaone_moe": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
+    "glm": (STANDARD, {"qkv_bias": True}),
+    "phimoe": (EXPERTS_ONLY, {"norm": "layernorm"}),
+    "stablelm": (STANDARD, {"norm": "layernorm"}),
+    "granitemoeshared": (
+        {**EXPERTS_ONLY, "shared_expert_ffn_hidden": "shared_intermediate_size"},
+        _LLAMA,
+    ),
+    "flex_olmo": (EXPERTS_ONLY, _LLAMA),
+    "vaultgemma": (STANDARD, {"activation": "geglu"}),
+    **dict.fromkeys(
+        (
+            "ministral",
+            "internlm3",
+            "cwm",
+            "helium",
+            "solar_open",
+            "hyperclovax",
+            "youtu",
+            "minicpm3",
+        ),
+        (STANDARD, _LLAMA),
+    ),
+    **dict.fromkeys(
+        ("arcee", "nanochat"), (STANDARD, {"gated": False, "activation": "squared_relu"})
+    ),
+    "persimmon": (STANDARD, {**_GPT, "activation": "squared_relu"}),
+    "gpt_bigcode": (GPT2, {**_GPT, "positions": "learned"}),
+    "gpt_neo": (
+        {**STANDARD, "layers": "num_layers", "heads": "num_heads"},
+        {**_GPT, "positions": "learned"},
+    ),
+    "codegen": (GPT2, {**_GPT, "parallel": "shared_norm"}),
+    "dbrx": (
+        {
+            "layers": "n_layers",
+            "hidden": "d_model",
+            "heads": "n_heads",
+            "kv_heads": "kv_n_heads",
+            "max_context": "max_seq_len",
+            "top_k": "moe_top_k",
+            "expert_ffn_hidden": "ffn_hidden_size",
+            "ffn_hidden": "ffn_hidden_size",
+        },
+        {"norm": "layernorm"},
+    ),
     "llama4_text": (LLAMA4, {"shared_experts": 1}),
     "apertus": (STANDARD, {"gated": False, "activation": "gelu"}),  # xIELU: a pointwise function
     "granitemoehybrid": (GRANITE_HYBRID, {"positions": "none"}),
@@ -174,7 +220,36 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 }
 """By `model_type`: which keys hold the dimensions, and what the architecture implies."""
 
+ENCODERS = (
+    "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
+    "roformer", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod", "bert-generation",
+    "roberta-prelayernorm", "bert", "roberta", "deberta", "deberta-v2", "modernbert", "distilbert",
+    "albert", "longformer", "nomic_bert",
+)  # fmt: skip
+BOTH = (
+    "t5", "mt5", "bart", "whisper", "blenderbot", "blenderbot-small", "bigbird_pegasus", "marian",
+    "mbart", "pegasus", "plbart", "prophetnet", "mvp", "m2m_100", "umt5", "led", "nllb-moe",
+    "switch_transformers", "t5gemma", "t5gemma2",
+)  # fmt: skip
+
 NOT_READ = {
+    **dict.fromkeys(ENCODERS, "an encoder only"),
+    **dict.fromkeys(BOTH, "an encoder and a decoder"),
+    **dict.fromkeys(("falcon_mamba", "xlstm"), "no attention at all"),
+    **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
+    **dict.fromkeys(("diffllama",), "differential attention"),
+    "bailing_hybrid": "lightning attention",
+    "recurrent_gemma": "recurrent blocks",
+    "olmo_hybrid": "delta rules that its configuration states in its own way",
+    "bamba": "state-space layers that its configuration states in its own way",
+    "longcat_flash": "two attention blocks in a layer, and experts that do nothing",
+    "mllama_text_model": "layers that attend to images",
+    "jetmoe": "mixtures of attention heads",
+    "bitnet": "weights of three values",
+    "blt": "bytes in patches",
+    "deepseek_ref": "compressed attention and hyper-connections",
+    "kimi_k3": "linear attention of Kimi's kind",
+    "minimax_m3_vl_text": "attention over chosen blocks of keys",
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",
@@ -185,12 +260,6 @@ NOT_READ = {
     "nemotron-nas": "blocks of a width of their own in each layer",
     "lfm2": "short convolutions",
     "lfm2_moe": "short convolutions",
-    "t5": "an encoder and a decoder",
-    "mt5": "an encoder and a decoder",
-    "bart": "an encoder and a decoder",
-    "whisper": "an encoder and a decoder",
-    "bert": "an encoder only",
-    "roberta": "an encoder only",
     "mamba": "no attention at all",
     "mamba2": "no attention at all",
     "jamba": "state-space layers of Mamba 1",
@@ -299,6 +368,7 @@ def _experts(content: Mapping[str, Any], found: dict[str, Any]) -> None:
     if experts:
         found["num_experts"] = experts
         found.setdefault("expert_ffn_hidden", found.get("ffn_hidden", 0))
+        found.setdefault("ffn_hidden", found["expert_ffn_hidden"])
         if found.get("shared_expert_ffn_hidden"):
             found.setdefault("shared_experts", 1)
     else:
@@ -364,6 +434,8 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found |= _windows(kind, content)
     if kind == "gpt_neox" and content.get("use_parallel_residual", True):
         found["parallel"] = "own_norms"
+    if kind == "gpt_bigcode" and content.get("multi_query", True):
+        found["kv_heads"] = 1
     if kind == "falcon":
         _falcon(content, found)
     if content.get("attention_bias") and kind == "llama":
@@ -385,6 +457,11 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
+    if kind == "dbrx":  # whose dimensions lie in parts
+        parts = [content.get(name) for name in ("attn_config", "ffn_config")]
+        content = {
+            k: v for part in (*parts, content) if isinstance(part, Mapping) for k, v in part.items()
+        }
     found = _dimensions(kind, content, where)
     _blocks(kind, content, found, where)
     tied = content.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)

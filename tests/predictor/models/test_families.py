@@ -97,3 +97,53 @@ def test_names_of_what_is_not_read_are_refused_by_what_is_missing() -> None:
         for name in names:
             with pytest.raises(InputError, match="is not predicted: it has"):
                 catalog.model(f"org/{name}-Instruct-FP8")
+
+
+def config(kind: str, layers: int, hidden: int, heads: int, **more: object) -> dict[str, object]:
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    return {"model_type": kind, **sizes, **more}
+
+
+STATED = [
+    # Phi-3.5-MoE, Solar Open 100B, CWM, MiniCPM3-4B, Youtu-LLM-2B, InternLM3-8B, Persimmon-8B: the
+    # defaults of their classes in transformers 5.23.0; DBRX, K-EXAONE: published configurations.
+    (config("phimoe", 32, 4096, 32, num_key_value_heads=8, intermediate_size=6400,
+            vocab_size=32064, num_local_experts=16, num_experts_per_tok=2), 41.9, 6.6),
+    (config("solar_open", 48, 4096, 64, num_key_value_heads=8, head_dim=128, vocab_size=196608,
+            moe_intermediate_size=1280, n_routed_experts=128, n_shared_experts=1,
+            num_experts_per_tok=8), 102.6, 12.0),
+    (config("cwm", 64, 6144, 48, num_key_value_heads=8, head_dim=128, intermediate_size=21504,
+            vocab_size=128256), 32.6, 32.6),
+    (config("minicpm3", 62, 2560, 40, intermediate_size=6400, vocab_size=73448,
+            q_lora_rank=768, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32,
+            v_head_dim=64, tie_word_embeddings=True), 4.07, 4.07),
+    (config("internlm3", 48, 4096, 32, num_key_value_heads=2, head_dim=128,
+            intermediate_size=10240, vocab_size=128512), 8.8, 8.8),
+    (config("persimmon", 36, 4096, 64, intermediate_size=16384, vocab_size=262144), 9.4, 9.4),
+    ({"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
+      "attn_config": {"kv_n_heads": 8},
+      "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
+     132.0, 36.0),
+    (config("exaone_moe", 48, 6144, 64, num_key_value_heads=8, head_dim=128,
+            intermediate_size=18432, moe_intermediate_size=2048, num_experts=128,
+            num_experts_per_tok=8, num_shared_experts=1, first_k_dense_replace=1,
+            vocab_size=153600), 236.0, 23.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("own", "total", "active"), STATED, ids=lambda v: str(v)[:40])
+def test_counts_of_families_are_those_stated(
+    own: dict[str, object], total: float, active: float
+) -> None:
+    model = catalog.model(own)
+    assert model.parameters / 1e9 == pytest.approx(total, rel=0.015)
+    touched = model.active_parameters - model.embedding_parameters
+    assert any(
+        n / 1e9 == pytest.approx(active, rel=0.03) for n in (touched, model.active_parameters)
+    )
+
+
+@pytest.mark.parametrize("kind", ["xlm-roberta", "pegasus", "deepseek_ref", "zamba2", "kimi_k3"])
+def test_further_types_are_refused_by_what_they_have(kind: str) -> None:
+    with pytest.raises(InputError, match="is not predicted: it has"):
+        catalog.model(config(kind, 4, 64, 4, vocab_size=100))

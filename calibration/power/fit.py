@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.power.ladder import RUNGS, fit_ladder
+from calibration.power.ladder import FILLED, RUNGS, fit_ladder
 from calibration.power.leakage import fit_leakage
 from calibration.power.serving import Served, fit, held_out, served_rows
 from calibration.power.sweeps import (
@@ -122,7 +122,7 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
     marks += [
         mark
         for mark, workload in zip(row_marks(kernels), kernels["workload"], strict=True)
-        if workload in RUNGS
+        if workload in (*RUNGS, *FILLED)
     ]
     sweep, _ = sweep_of(limits)
     trained = ~np.isin(np.array(sweep.sources), LOW_RELEVANCE)

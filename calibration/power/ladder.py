@@ -36,6 +36,12 @@ PRODUCTS = ("prec-", "tensor-only-", "locked-clocks", "sgemm", "gemm", "cap-", "
 RUNGS = ("idle", "unit-dram", "prec-bf16")
 """Rungs of a ladder to which an accelerator's constants are fitted."""
 
+FILLING = ("fma", "int32", "sfu", "four-way")
+"""Units whose kernels fill the processors with threads and use no matrix unit."""
+
+FILLED = ("unit-fma", "unit-int32", "unit-sfu")
+"""Rungs that tell what full processors draw, where a ladder has them."""
+
 UNLISTED = {"fp64": "fp64 is not predicted", "int8": "int8 products ran outside matrix units"}
 
 
@@ -44,9 +50,13 @@ def activity_of(row: Mapping[Any, Any], device: Accelerator) -> Activity | str:
     name, dtype = str(row["workload"]), str(row["precision"])
     if name == "idle":
         return Activity(1.0)
-    if name in ("unit-dram", "dram-only"):
+    kind, _, parts = name.partition("-")
+    units = parts.removesuffix("-only").split("+") if kind == "unit" else [name[: -len("-only")]]
+    if "dram" in units:
         rate = STREAMING * float(np.asarray(device.bandwidth))
         return Activity(1.0, bytes=rate, rows=FULL)
+    if set(units) <= set(FILLING):
+        return Activity(1.0, rows=FULL, core=1.0)
     if not name.startswith(PRODUCTS) or "wmma" in name:
         return "a unit that language models load with others only"
     if dtype in UNLISTED:
@@ -73,12 +83,13 @@ def at_limit(
 
 
 def fit_ladder(table: pd.DataFrame, name: str, law: Mapping[str, float]) -> dict[str, float]:
-    """Shares and energies of an accelerator from its ladder: awake from the idle rung, bytes from
-    the streaming one, FLOPs from 16-bit products; nothing where rungs are missing.
+    """Shares and energies of an accelerator from its ladder: awake from the idle rung, full
+    processors from those of single units, bytes from the streaming one, FLOPs from 16-bit products;
+    nothing where rungs are missing.
 
     law   what the ladder does not tell
 
-    The rungs are three equations for three numbers; every other row of the table checks them.
+    The rungs are as many equations as numbers; every other row of the table checks them.
     """
     device = device_of(name)
     own = table[table["accelerator"] == name]
@@ -86,7 +97,8 @@ def fit_ladder(table: pd.DataFrame, name: str, law: Mapping[str, float]) -> dict
     if not set(RUNGS) <= set(power):
         return {}
     limit = float(np.asarray(device.power))
-    busy = law["busy_share"] * limit
+    filled = [power[name] for name in FILLED if name in power]
+    busy = float(np.mean(filled)) - power["idle"] if filled else law["busy_share"] * limit
     rate = REACHED * float(np.asarray(device.peak["bf16"]))
     streamed = STREAMING * float(np.asarray(device.bandwidth))
     byte = max(power["unit-dram"] - power["idle"] - busy, 0.0) / streamed
@@ -94,6 +106,7 @@ def fit_ladder(table: pd.DataFrame, name: str, law: Mapping[str, float]) -> dict
     usual = float(np.asarray(power_constants(device, law, {}).flop)) / law["flop_scale"]
     return {
         "awake_share": power["idle"] / limit,
+        "busy_share": busy / limit,
         "byte_pj": byte * 1e12,
         "flop_scale": products / rate / usual,
     }

@@ -19,7 +19,7 @@ from calibration.tables.requests import InferencePoint
 from calibration.tables.runs import Skipped
 from predictor import arrays
 from predictor.arrays import Array
-from predictor.catalog import accelerator, power_constants, power_laws
+from predictor.catalog import accelerator, is_older, power_constants, power_laws
 from predictor.errors import InputError
 from predictor.plans import batches
 from predictor.power import Activity, demand, operating
@@ -182,7 +182,7 @@ def fit_laws(
 
     def errors(logs: Array) -> Array:
         told = dict(zip(LAWS, np.exp(logs).tolist(), strict=True))
-        values = {**start, **told, "stream_most": np.inf}
+        values = {**start, **told, "stream_most": np.inf, "byte_older": 1.0}
         parts = []
         for batch, power in groups.values():
             own = powers(batch, {}, values)
@@ -215,7 +215,8 @@ def grouped(rows: list[Served]) -> dict[str, tuple[Batch, Array]]:
 def fit(
     rows: list[Served], start: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Shared constants, and those of accelerators with at least `LEAST_OWN` rows."""
+    """Shared constants, how much more a byte takes beside older chips that have their own, and
+    constants of accelerators with at least `LEAST_OWN` rows."""
     groups = grouped(rows)
     steady = grouped([row for row in rows if row.point.source in LAW_SOURCES])
     shared = fit_laws(steady, start)
@@ -224,7 +225,9 @@ def fit(
         for name, group in groups.items()
         if len(group[1]) >= LEAST_OWN
     }
-    return shared, own
+    older = [one["byte_pj"] for name, one in own.items() if is_older(accelerator(name))]
+    ratio = np.exp(np.mean(np.log(older))) / shared["byte_pj"] if older else 1.0
+    return {**shared, "byte_older": float(ratio)}, own
 
 
 def without(rows: list[Served], by: str, key: str) -> list[Served]:

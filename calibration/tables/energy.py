@@ -24,6 +24,10 @@ TASKS = {
     "llm-code": 150.0,
     "mllm-chat": 600.0,
     "offline batch": 256.0,
+    "chat": 100.0,
+    "chat-concise": 100.0,
+    "instruct": 60.0,
+    "instruct-concise": 60.0,
 }
 """Mean prompt of a task [tokens], which the tables leave out. Where prompts are read between passes
 that decode, the mean time between tokens exceeds the median one by them: lm-arena-chat (each turn
@@ -53,13 +57,39 @@ SPELLED = (
 
 PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "mxfp4": "mxfp4", "fp16": "fp16"}
 
+TUNED = (
+    (
+        r"(vicuna|koala|alpaca|baize|billa|xgen|h2ogpt|gpt4all|camel|manticore|llama)\S*?-v?2?-?7b.*",
+        "llama1-7b",
+    ),
+    (r"(vicuna|koala|alpaca|camel|gpt4all|manticore|llama)\S*?-13b.*", "llama1-13b"),
+    (r"(dolly-v2|oasst-sft-1-pythia)-12b", "pythia-12b"),
+    (r"redpajama-incite-7b.*", "pythia-6.9b"),
+    (r"phoenix-inst-chat-7b", "bloom-7b1"),
+)
+"""Checkpoints of 2023, tuned from others, and the catalog's dimensions of those."""
+
 ACCELERATORS = {"B200": "B200-SXM-180GB", "A100-80GB": "A100-SXM4-80GB"}
 
-ERAS = {"mlenergy_v3": "2025-10", "mlenergy_v2": "2024-08", "nlr_offline": "2025-06"}
+UNSTATED = {
+    "A100 (variant not stated)": "A100-SXM4-40GB",
+    "V100 (variant not stated)": "V100-SXM2-32GB",
+}
+"""What the first sweep of ML.ENERGY leaves open: A100 as in its second one; 26 GB of weights of 13B
+models do not fit a V100 of 16."""
+
+FRAMEWORKS = {"mlenergy_v1": "huggingface"}
+"""Engines of the sources; vLLM but for these."""
+
+ERAS = {
+    "mlenergy_v1": "2023-07",
+    "mlenergy_v3": "2025-10",
+    "mlenergy_v2": "2024-08",
+    "nlr_offline": "2025-06",
+}
 """Months of the engines that the sources ran."""
 
 REFUSED = {
-    "mlenergy_v1": "the variant of the accelerator is not stated",
     "tokenpowerbench": "runs of seconds, accelerators that idle included",
     "chuyishang": "the requests at a time are not stated",
 }
@@ -72,6 +102,9 @@ def catalog_name(checkpoint: str) -> str:
     Raises InputError where there is none.
     """
     name = checkpoint.rpartition("/")[2].lower()
+    for pattern, like in TUNED:
+        if re.fullmatch(pattern, name):
+            return like
     for _ in range(3):
         name = re.sub(DROPPED, "", name)
     for pattern, put in SPELLED:
@@ -108,7 +141,9 @@ def energy_point(
     stated = {
         "point_id": point_id,
         "source": source,
-        "accelerator": ACCELERATORS.get(str(row["accelerator"]), row["accelerator"]),
+        "accelerator": {**ACCELERATORS, **UNSTATED}.get(
+            str(row["accelerator"]), row["accelerator"]
+        ),
         "gpus_per_node": 8,
         "num_gpus": gpus,
         "model": name,
@@ -118,10 +153,10 @@ def energy_point(
         "dp": dp,
         "weights_precision": PRECISIONS.get(str(cell(row, "precision")), "bf16"),
         "batch": cell(row, "max_num_seqs") or batch,
-        "concurrency": max(round(float(batch)), 1),
+        "concurrency": None if source in FRAMEWORKS else max(round(float(batch)), 1),
         "input_len": given,
         "output_len": max(round(float(made)), 1),
-        "framework": "vllm",
+        "framework": FRAMEWORKS.get(source, "vllm"),
         "published": ERAS.get(source, "2025-06"),
         "metric": "output_tokens_per_s",
         "value": cell(row, "output_tok_s") or 1.0,

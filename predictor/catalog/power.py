@@ -105,10 +105,11 @@ def power_constants(
             f"power of {accelerator.name} is not known; state tdp_w of the accelerator"
         )
     fitted = measured.get(accelerator.name, {}) if own is None else own
-    law = {**(known if laws is None else laws), **fitted}
+    near = {} if fitted or own is not None else _relative(accelerator, measured)
+    law = {**(known if laws is None else laws), **near, **fitted}
     kind = memory_kind(accelerator)
     standing = law[f"{kind}_w_per_gb"] * np.asarray(accelerator.memory) / 1e9
-    still = kind != "hbm" and "awake_share" not in fitted
+    still = kind != "hbm" and "awake_share" not in {**near, **fitted}
     awake = law["still" if still else "awake_share"] * np.asarray(limit) + standing
     busy = law["busy_share"] * np.asarray(limit)
     return PowerConstants(
@@ -121,7 +122,7 @@ def power_constants(
         rows=law["rows"],
         flop=law["flop_scale"] * _product_energy(accelerator),
         thin=law["thin"],
-        byte=_byte_energy(accelerator, law, fitted, awake + busy),
+        byte=_byte_energy(accelerator, law, fitted, near, awake + busy),
         link=PJ * law["link_pj"],
         leaking=law["leaking"],
         leakage=law["leakage"],
@@ -131,10 +132,26 @@ def power_constants(
         beside=law["beside"],
         clock=accelerator.clock,
         sigma=law.get("sigma", law["sigma_relatives"]),
-        curve=_curve(accelerator, law, fitted),
+        curve=_curve(accelerator, law, {**near, **fitted}),
         resistance=_resistances(law, limit),
         status="fitted" if fitted else "relatives",
     )
+
+
+def _relative(
+    accelerator: Accelerator, measured: Mapping[str, Mapping[str, float]]
+) -> Mapping[str, float]:
+    """Constants of a measured accelerator of the same architecture, the one of the limit nearest to
+    its own: shares and energies are of the chip. How sure they are stays that of relatives."""
+    rows = tables.rows("accelerators")
+    same = [
+        (abs(float(rows[name]["tdp_w"]) - float(np.mean(np.asarray(accelerator.power)))), name)
+        for name in measured
+        if name in rows and rows[name]["architecture"] == accelerator.architecture
+    ]
+    if not same:
+        return {}
+    return {k: v for k, v in measured[min(same)[1]].items() if k != "sigma"}
 
 
 def _curve(
@@ -146,8 +163,17 @@ def _curve(
     return VoltageCurve(*values)
 
 
+def is_older(accelerator: Accelerator) -> bool:
+    """Whether its memory is stacked beside a chip of before 2022, of 7 nm or more."""
+    return memory_kind(accelerator) == "hbm" and bool(np.all(np.asarray(accelerator.year) < 2022))
+
+
 def _byte_energy(
-    accelerator: Accelerator, law: Mapping[str, float], own: Mapping[str, float], standing: Numeric
+    accelerator: Accelerator,
+    law: Mapping[str, float],
+    own: Mapping[str, float],
+    near: Mapping[str, float],
+    standing: Numeric,
 ) -> Numeric:
     """Of a byte of memory traffic [J]: its own, its budget's with the way to the processors, or by
     law; but no more than lets the board stream its memory within `stream_most` of its limit.
@@ -158,7 +184,8 @@ def _byte_energy(
     if name in own:
         return PJ * law[name]
     stated = np.asarray(accelerator.memory_energy, float)
-    usual = np.where(np.isfinite(stated), stated + PJ * law["path_pj"], PJ * law[name])
+    older = law["byte_older"] if is_older(accelerator) and "thin" not in near else 1.0
+    usual = np.where(np.isfinite(stated), stated + PJ * law["path_pj"], PJ * older * law[name])
     room = law["stream_most"] * np.asarray(accelerator.power) - standing
     rate = STREAMING * np.asarray(accelerator.bandwidth)
     return np.asarray(np.minimum(usual, np.maximum(room, 0.0) / rate))

@@ -68,9 +68,14 @@ def test_rows_of_served_energy_are_points_or_say_why_not() -> None:
     assert isinstance(point, InferencePoint)
     assert point.point_id == "mlenergy_v3:3"
     assert point.value == 500.0
-    refused = energy_point({**row, "source": "mlenergy_v1"}, 3, run)
+    refused = energy_point({**row, "source": "tokenpowerbench"}, 3, run)
     assert isinstance(refused, Skipped)
-    assert "variant" in refused.reason
+    assert "seconds" in refused.reason
+    early = {**row, "source": "mlenergy_v1", "accelerator": "V100 (variant not stated)"}
+    first = energy_point({**early, "model": "lmsys/vicuna-13B", "task": "chat"}, 3, run)
+    assert isinstance(first, InferencePoint)
+    assert first.request.plan.framework == "huggingface"
+    assert first.request.cluster.accelerator.name == "V100-SXM2-32GB"
 
 
 def test_the_highest_limit_is_the_reference_and_lower_ones_cost_time() -> None:
@@ -133,6 +138,9 @@ def test_a_ladder_of_three_rungs_gives_them_back() -> None:
     found = fit_ladder(rows, "B300-SXM6", stated_laws())
     assert found["awake_share"] == pytest.approx(183 / 1100)
     assert 40 < found["byte_pj"] < 90
+    full = rows.iloc[0].to_dict() | {"workload": "unit-fma", "avg_power_w": 403.0}
+    told = fit_ladder(pd.concat([rows, pd.DataFrame([full])]), "B300-SXM6", stated_laws())
+    assert told["busy_share"] == pytest.approx(220 / 1100)
     points, _ = power_points(rows, "kernels", load("default"))
     assert [round(p.predicted / p.published, 1) for p in points] == [1.0, 1.0, 1.0]
 

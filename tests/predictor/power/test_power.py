@@ -246,11 +246,28 @@ def test_memory_is_what_its_board_has() -> None:
     assert {name: catalog.memory_kind(catalog.accelerator(name)) for name in kinds} == kinds
 
 
+def test_chips_of_a_measured_architecture_draw_as_its_measured_one() -> None:
+    names = ("H100-SXM5-80GB", "H200-SXM-141GB", "MI300X-192GB")
+    measured, near, far = (catalog.power_constants(catalog.accelerator(name)) for name in names)
+    assert near.awake / near.limit == pytest.approx(measured.awake / measured.limit)
+    assert far.awake / far.limit != pytest.approx(measured.awake / measured.limit)
+    assert (measured.status, near.status) == ("fitted", "relatives")
+    assert near.sigma > measured.sigma
+
+
+def test_a_byte_takes_more_beside_older_chips() -> None:
+    older, newer = (catalog.accelerator(n) for n in ("V100-SXM2-32GB", "MI300X-192GB"))
+    wide = {**catalog.power_laws(), "stream_most": np.inf}
+    energies = [catalog.power_constants(one, wide, {}).byte for one in (older, newer)]
+    assert energies[0] / energies[1] == pytest.approx(wide["byte_older"])
+    assert 1.3 < wide["byte_older"] < 2.5
+
+
 def test_a_budgets_memory_says_what_its_bytes_take() -> None:
     device = catalog.accelerator("H100-SXM5-80GB")
-    stated = [replace(device, name="b", memory_energy=pj * 1e-12) for pj in (20.0, 40.0)]
+    stated = [replace(device, name="b", memory_energy=pj * 1e-12) for pj in (5.0, 20.0)]
     less, more = (catalog.power_constants(one).byte for one in stated)
-    assert more - less == pytest.approx(20e-12)
+    assert more - less == pytest.approx(15e-12)
 
 
 def _unrated():  # type: ignore[no-untyped-def]

@@ -89,3 +89,12 @@ def test_mixtures_take_more_stages_before_their_layers_are_split() -> None:
     )
     assert found.plan.tp == 1
     assert found.plan.pp > 1
+
+
+def test_kempnerforge_compiles_all_but_mixtures() -> None:
+    dense, mixture = (
+        complete(framework="kempnerforge", model=model).plan
+        for model in ("llama3-8b", "mixtral-8x7b")
+    )
+    assert (dense.recompute, dense.fused) == ("full", True)
+    assert (mixture.recompute, mixture.fused) == ("full", False)

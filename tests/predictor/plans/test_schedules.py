@@ -255,3 +255,22 @@ def test_pipelines_that_never_fill(p: int, less: int, first: float, last: float)
     assert closed("1f1b", of, m) == pytest.approx(played("1f1b", of, m), rel=near)
     equal = passes([1.0] * p)
     assert closed("1f1b", equal, m) == pytest.approx(played("1f1b", equal, m), rel=1e-9)
+
+
+@settings(max_examples=300)
+@given(
+    p=st.integers(1, 9),
+    m=st.integers(1, 24),
+    sizes=st.tuples(*[st.floats(0.1, 5.0)] * 3),
+    back=st.tuples(*[st.floats(0.1, 5.0)] * 3),
+)
+def test_one_forward_one_backward_is_its_timeline_whatever_its_stages(
+    p: int, m: int, sizes: tuple[float, ...], back: tuple[float, ...]
+) -> None:
+    """Without links exactly, with few micro-batches too: forward and backward passes of each kind
+    of stage are anything."""
+    count = np.array([float(p > 1), max(p - 2.0, 0.0), 1.0])
+    there = np.where(count > 0, 1.0, 0.0)
+    f, b = np.array(sizes) * there, np.array(back) * there
+    of = Passes(f, b, np.zeros(3), count)
+    assert closed("1f1b", of, m) == pytest.approx(played("1f1b", of, m), rel=1e-9)

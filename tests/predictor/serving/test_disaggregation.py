@@ -21,15 +21,12 @@ from predictor.serving.rates import predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.tables import pass_table
 from predictor.timing.calibration import RunParameters
-from predictor.timing.engines import EngineParameters, ServingParameters
+from predictor.timing.engines import ServingParameters
 from predictor.work.serving import kv_token_bytes
+from tests.predictor.serving.bare import BARE
 
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
 CALIBRATION = replace(load("default"), serving=ServingParameters())
-BARE = EngineParameters(
-    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
-    burst=1e5,
-)  # fmt: skip
 
 
 def plan(**fields):

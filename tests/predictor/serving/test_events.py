@@ -14,14 +14,11 @@ from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
 from predictor.serving.tables import PassTable, pass_table
-from predictor.timing.engines import EngineParameters, ServingParameters
+from predictor.timing.engines import ServingParameters
+from tests.predictor.serving.bare import BARE
 
 CALIBRATION = replace(load("default"), serving=ServingParameters())
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
-BARE = EngineParameters(
-    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
-    burst=1e5,
-)  # fmt: skip
 
 
 def plan(**fields):

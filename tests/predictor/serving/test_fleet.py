@@ -17,12 +17,8 @@ from predictor.serving.fleet import CHOICES, FleetSettings, serve_fleet
 from predictor.serving.prefixes import CacheTier, Prefixes
 from predictor.serving.tables import PassTable
 from predictor.serving.workload import of_trace, sessions, with_adapters
-from predictor.timing import EngineParameters
+from tests.predictor.serving.bare import BARE
 
-BARE = EngineParameters(
-    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
-    burst=1e5,
-)  # fmt: skip
 PLAN = ServingPlan(batch=64.0, input_len=100.0, output_len=10.0, chunk=1000.0)
 
 

@@ -20,13 +20,10 @@ from predictor.serving.latency import DeviceTime, Work, latencies
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
+from tests.predictor.serving.bare import BARE, bare
 
 CALIBRATION = replace(load("default"), serving=ServingParameters())
 MODEL, CLUSTER = catalog.model("llama3-8b"), catalog.system("dgx-h100")
-BARE = EngineParameters(
-    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
-    burst=1e5,
-)  # fmt: skip
 
 
 def work(**fields):
@@ -104,10 +101,7 @@ def test_passes_that_are_prepared_ahead_take_requests_up_one_later():
 def test_a_burst_is_read_pass_by_pass():
     # Nine prompts of 1,000 tokens, two to a pass: 1, then 3, 5, 7 and 9 have been read; no burst
     # is too large here.
-    wide = EngineParameters(
-        decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0,
-        mixing=1, burst=1e12,
-    )  # fmt: skip
+    wide = bare(burst=1e12)
     found = latencies(work(running=9.0, clients=9.0, synchrony=1.0, chunk=2048.0), wide)
     assert found.ttft == pytest.approx(
         0.9 * 0.05 + (2.0 + 0.05 / 2.048) * (1 + 2 * (3 + 5 + 7 + 9)) / 9
@@ -152,10 +146,7 @@ def test_a_static_batch_that_does_not_fit_comes_in_waves():
 
 
 def test_launching_bounds_what_is_not_captured():
-    slow = EngineParameters(
-        decode=1, prefill=1, communication=1, gap=0, launch=0.5, step=0, sequence=0, request=0,
-        mixing=1, burst=1e5,
-    )  # fmt: skip
+    slow = bare(launch=0.5)
     found = latencies(work(captured=0.0), slow)
     assert found.tpot == pytest.approx(10 * 0.5)
     assert found.ttft == pytest.approx(10 * 0.5)
@@ -352,14 +343,8 @@ def test_hybrids_decode_by_updating_states():
 
 
 def test_the_host_works_before_the_device_or_beside_it():
-    own = EngineParameters(
-        decode=1, prefill=1, communication=1, gap=0, launch=0, step=0.03, sequence=0, request=0,
-        mixing=1, burst=1e5,
-    )  # fmt: skip
-    slow = EngineParameters(
-        decode=1, prefill=1, communication=1, gap=0, launch=0, step=0.3, sequence=0, request=0,
-        mixing=1, burst=1e5,
-    )  # fmt: skip
+    own = bare(step=0.03)
+    slow = bare(step=0.3)
     assert latencies(work(), own).step == pytest.approx(0.13)
     assert latencies(work(overlapped=1.0), own).step == pytest.approx(0.1)
     assert latencies(work(overlapped=1.0), slow).step == pytest.approx(0.3)
@@ -368,10 +353,7 @@ def test_the_host_works_before_the_device_or_beside_it():
 
 
 def test_a_static_batch_sends_no_request():
-    own = EngineParameters(
-        decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0.5,
-        mixing=1, burst=1e5,
-    )  # fmt: skip
+    own = bare(request=0.5)
     assert latencies(work(static=1.0), own).ttft == pytest.approx(2.0)
     assert latencies(work(), own).ttft == pytest.approx(2.5)
 

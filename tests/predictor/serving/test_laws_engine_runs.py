@@ -10,12 +10,8 @@ import pytest
 from predictor.plans.serving import ServingPlan
 from predictor.serving.events import serve
 from predictor.serving.tables import PassTable
-from predictor.timing.engines import EngineParameters
+from tests.predictor.serving.bare import BARE
 
-BARE = EngineParameters(
-    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
-    burst=1e5,
-)  # fmt: skip
 PLAN = ServingPlan(batch=8.0, input_len=100.0, output_len=10.0, chunk=1000.0)
 
 

@@ -46,6 +46,7 @@ from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.work.primitives import Operator
 from predictor.work.serving import layer_operators
+from tests.predictor.serving.bare import bare
 
 SMALL = Model(
     name="small", layers=4, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn_hidden=1024,
@@ -53,10 +54,7 @@ SMALL = Model(
 )  # fmt: skip
 CLUSTER = catalog.system("dgx-h100")
 PLAIN = replace(load("none"), serving=ServingParameters())
-BARE = EngineParameters(
-    decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0, mixing=1,
-    burst=1e12,
-)  # fmt: skip
+BARE = bare(burst=1e12)
 OWN = EngineParameters(
     decode=1.1, prefill=1.2, communication=1.3, gap=1e-3, launch=2e-3, step=0.05, sequence=0.01,
     request=0.5, mixing=0.4, burst=1e12,

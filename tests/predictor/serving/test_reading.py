@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictor.catalog.engines import EngineParameters
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson
 from predictor.serving.reading import ReadTable, erlang, queue
 from predictor.serving.tables import PassTable
+from tests.predictor.serving.bare import bare
 
 LINEAR = 0.02 + 0.08 * np.arange(1.0, 9.0)
 """Passes over prompts that fill the device by themselves."""
@@ -100,18 +100,7 @@ DECODING = PassTable(
     beside=[[0.0, 0.0]] * 2,
     pool=1e9,
     plan=PLAN,
-    own=EngineParameters(
-        decode=1,
-        prefill=1,
-        communication=1,
-        gap=0,
-        launch=0,
-        step=0,
-        sequence=0,
-        request=0,
-        mixing=1,
-        burst=1e5,
-    ),
+    own=bare(),
 )
 
 

@@ -18,26 +18,12 @@ from predictor.serving.offload import attention_time, default_link, hosts_memory
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.serving.tables import pass_table
 from predictor.timing.calibration import RunParameters
-from predictor.timing.engines import EngineParameters, ServingParameters
+from predictor.timing.engines import ServingParameters
+from tests.predictor.serving.bare import bare
 
 MODEL = catalog.model("mixtral-8x7b")
 CLUSTER = alone(catalog.accelerator("A100-PCIe-40GB"))
-BARE = ServingParameters(
-    {
-        "neutral": EngineParameters(
-            decode=1,
-            prefill=1,
-            communication=1,
-            gap=0,
-            launch=0,
-            step=0,
-            sequence=0,
-            request=0,
-            mixing=1,
-            burst=1e5,
-        )
-    }
-)
+BARE = ServingParameters({"neutral": bare()})
 CALIBRATION = replace(load("default"), serving=BARE)
 
 

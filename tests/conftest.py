@@ -40,11 +40,6 @@ def dgx_a100() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def dgx_h100() -> Cluster:
-    return catalog.system("dgx-h100")
-
-
-@pytest.fixture(scope="session")
 def gpt3() -> Model:
     return catalog.model("gpt3-175b")
 

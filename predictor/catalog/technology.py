@@ -198,8 +198,6 @@ KEYS = (
 )
 """Keys of a machine's budget in a file."""
 
-_WORDS = ("node", "processor", "memory", "scale_up", "scale_out")
-
 
 def budget(content: Mapping[str, Any], known: Mapping[str, float] | None = None) -> Budget:
     """A budget from its file form.

@@ -22,10 +22,3 @@ def in_chunks(travel: Numeric, work: Numeric, chunks: Numeric) -> Array:
     """
     longer = np.maximum(np.asarray(travel), work)
     return np.asarray(travel + work + (np.asarray(chunks) - 1.0) * longer)
-
-
-def best_chunks(travel: float, work: float, overhead: float) -> float:
-    """Parts with which all of it takes the least, if it divides but for an overhead per part:
-    sqrt of the shorter of the two over the overhead (the derivative of `in_chunks` is zero there).
-    """
-    return max(float(np.sqrt(min(travel, work) / overhead)), 1.0) if overhead > 0 else np.inf

@@ -22,7 +22,6 @@ from predictor.power.phases import (
     energy,
     mean_power,
     peak_power,
-    sampled_peak,
 )
 from predictor.power.site import (
     KWH,
@@ -31,7 +30,6 @@ from predictor.power.site import (
     Tariff,
     fan_power,
     node_power,
-    site_energy,
 )
 from predictor.power.work import Powered, powered
 
@@ -75,11 +73,9 @@ __all__ = [
     "power_at",
     "powered",
     "relative_energy",
-    "sampled_peak",
     "sensible",
     "settle",
     "settled",
-    "site_energy",
     "stretch",
     "switching",
     "worth",

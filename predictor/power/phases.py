@@ -47,17 +47,3 @@ def peak_power(phases: list[Phase], window: float) -> Array:
         share = np.clip(lasts / window, 0.0, 1.0)
         best = np.maximum(best, share * phase.power + (1.0 - share) * average)
     return np.asarray(best)
-
-
-def sampled_peak(time: Array, power: Array, window: float) -> float:
-    """Highest average over a sliding window of a power that is constant between instants [W].
-
-    time    ends of the stretches, (K,) [s], the first starts at 0; power of each, (K,) [W]
-    """
-    ends = np.concatenate([[0.0], time])
-    joules = np.concatenate([[0.0], np.cumsum(np.diff(ends) * power)])
-    if ends[-1] <= window:
-        return float(joules[-1] / max(ends[-1], 1e-15))
-    starts = np.unique(np.clip(np.concatenate([ends, ends - window]), 0.0, ends[-1] - window))
-    taken = np.interp(starts + window, ends, joules) - np.interp(starts, ends, joules)
-    return float(np.max(taken) / window)

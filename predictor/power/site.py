@@ -102,8 +102,3 @@ class Tariff:
     price: float | None = None
     carbon: float | None = None
     pue: float = 1.15
-
-
-def site_energy(joules: Numeric, tariff: Tariff) -> Array:
-    """Energy at the meter of the site [kWh] for energy at the machines [J]."""
-    return np.asarray(np.asarray(joules) * tariff.pue / KWH)

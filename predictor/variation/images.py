@@ -80,9 +80,3 @@ def busiest_replica(one: Tiles, samples: int, replicas: int) -> float:
     below = np.minimum(np.cumsum(sums(one, samples)), 1.0)
     largest = float(np.sum(1.0 - below**replicas))  # sum of P(X > x) over x = 0, 1, ...
     return max(largest / (samples * one.mean), 1.0)
-
-
-def waste(one: Tiles, samples: int, replicas: int) -> float:
-    """Share of the replicas' time in which they wait for the one with most (OmniBal's DistRatio:
-    Yao et al. 2024, arXiv 2407.20761, eq. 1)."""
-    return 1.0 - 1.0 / busiest_replica(one, samples, replicas)

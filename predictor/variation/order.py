@@ -155,12 +155,6 @@ def normal_maximum(n: Numeric) -> tuple[Array, Array]:
     return np.interp(at, log, mean), np.interp(at, log, spread)
 
 
-def blom(n: Numeric) -> Array:
-    """Mean of the maximum of n standard normals, within 1 % from 8 on: Blom 1958."""
-    count = np.asarray(n, float)
-    return normal_quantile(1.0 - (count - 0.375) / (count + 0.25))
-
-
 def pearson(tail: Numeric, skew: Numeric) -> Array:
     """Value that a shifted gamma of mean 0, standard deviation 1 and the given skewness (Pearson
     III) exceeds with probability `tail`: Wilson and Hilferty 1931, as modified by Kirby 1972 for a

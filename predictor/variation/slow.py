@@ -38,18 +38,6 @@ def line_time(forward: Array, backward: Array, m: Numeric, vpp: Numeric = 1.0) -
     return np.asarray((m * t + (before + idle) / vpp).max(axis=0))
 
 
-def with_slow_stage(
-    forward: Array, backward: Array, m: Numeric, factor: Numeric, vpp: Numeric = 1.0
-) -> Array:
-    """Time of the pipeline with each of its stages in turn `factor` times as slow [s], (stages,).
-
-    forward, backward   of every stage of one plan, (stages,) [s]
-    """
-    p = len(forward)
-    slow = np.where(np.eye(p, dtype=bool), factor, 1.0)
-    return line_time(forward[:, None] * slow, backward[:, None] * slow, m, vpp)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
     """Loss of a step by where slow units sit, over the step without them.
@@ -64,11 +52,6 @@ class Placement:
     packed: float
     random: float
     spread: float
-
-    @property
-    def improvement(self) -> float:
-        """Step at random over the step where they are packed where it hurts least."""
-        return (1.0 + self.random) / (1.0 + self.packed)
 
 
 def placed(by_stage: Array, units: float, ranks: float) -> Placement:

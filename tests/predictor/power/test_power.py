@@ -29,7 +29,6 @@ from predictor.power import (
     peak_power,
     power_at,
     powered,
-    sampled_peak,
     settle,
     settled,
     stretch,
@@ -172,13 +171,6 @@ def test_peaks_lie_between_mean_and_highest_and_fall_with_the_window() -> None:
     assert energy(phases) == pytest.approx(mean)
     instant, second = peak_power(phases, 0.1), peak_power(phases, 1.0)
     assert mean < second < instant <= 700.0
-
-
-def test_a_sliding_window_finds_the_highest_stretch() -> None:
-    ends, power = np.array([1.0, 1.5, 3.0]), np.array([100.0, 700.0, 100.0])
-    assert sampled_peak(ends, power, 0.5) == pytest.approx(700.0)
-    assert sampled_peak(ends, power, 1.0) == pytest.approx(400.0)
-    assert sampled_peak(ends, power, 10.0) == pytest.approx((100 + 350 + 150) / 3.0)
 
 
 def test_a_node_is_the_sum_of_its_parts_and_fans_are_cubic() -> None:

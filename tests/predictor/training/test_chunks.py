@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.plans.chunks import best_chunks, in_chunks
+from predictor.plans.chunks import in_chunks
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.prediction import predict_inference
@@ -53,7 +53,7 @@ def test_limits_by_hand() -> None:
     assert in_chunks(3.0, 2.0, 1.0) == 5.0
     # Without an overhead many parts take as long as the longer of both.
     assert in_chunks(3.0 / 1e6, 2.0 / 1e6, 1e6) == pytest.approx(3.0, rel=1e-5)
-    n = best_chunks(3.0, 2.0, 0.02)
+    n = (2.0 / 0.02) ** 0.5  # the shorter over the overhead, where the derivative is zero
     times = [float(in_chunks(3.0 / k + 0.02, 2.0 / k + 0.02, k)) for k in (n / 2, n, 2 * n)]
     assert times[1] == min(times)
 

@@ -67,14 +67,14 @@ def power_fit() -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=4)
-def _memories(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+def _memories(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
     table = tables.read_mapping(folder / "power" / "memories.yaml")
-    return table["architectures"], table["accelerators"]
+    return table["architectures"], table["accelerators"], table["dies"]
 
 
 def memory_kind(accelerator: Accelerator) -> str:
     """'hbm', 'gddr' or 'lpddr': as `memories.yaml` names it, else by its bandwidth."""
-    families, names = _memories(tables.data_dir())
+    families, names, _ = _memories(tables.data_dir())
     kind = names.get(accelerator.name) or families.get(accelerator.architecture)
     if kind is not None and not np.any(np.isfinite(accelerator.memory_energy)):
         return kind
@@ -227,6 +227,8 @@ def chassis(cluster: Cluster, cooling: str | None = None, inlet: float | None = 
         inlet=law[f"inlet_{name}_c"] if inlet is None else inlet,
         rows=rows if name == "air" else 1,
         flow=law["air_flow"] * limit / HOT,
+        coupling=law["die_coupling"],
+        dies=_memories(tables.data_dir())[2].get(cluster.accelerator.name, 0),
     )
 
 

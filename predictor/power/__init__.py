@@ -13,7 +13,16 @@ from predictor.power.demand import (
     occupancy,
     operating,
 )
-from predictor.power.heat import AIR, COOLINGS, Chassis, Settled, ambient, die_gap, settle
+from predictor.power.heat import (
+    AIR,
+    COOLINGS,
+    Chassis,
+    Settled,
+    ambient,
+    die_gap,
+    package_gap,
+    settle,
+)
 from predictor.power.pace import CLOCKS, Pace, pace, sensible, worth
 from predictor.power.phases import (
     AVERAGED,
@@ -69,6 +78,7 @@ __all__ = [
     "occupancy",
     "operating",
     "pace",
+    "package_gap",
     "peak_power",
     "power_at",
     "powered",

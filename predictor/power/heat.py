@@ -34,7 +34,9 @@ class Chassis:
     inlet     of the air or the coolant [°C]
     rows      accelerators that the same air passes one after the other (1: side by side)
     flow      of air past one accelerator [m³/s]
-    coupling  from one die of a package to the other [W/K]; 0: one die
+    coupling  from one die of a package to the other [W/K]
+    dies      of an accelerator that stand in the air of another one of their package, or are that
+              other; 0: none
     """
 
     cooling: str
@@ -42,6 +44,7 @@ class Chassis:
     rows: int
     flow: float
     coupling: float = 0.0
+    dies: int = 0
 
 
 def ambient(power: Array, chassis: Chassis) -> Array:
@@ -66,11 +69,23 @@ def die_gap(difference: Numeric, resistance: Numeric, coupling: Numeric) -> Arra
     return np.asarray(np.asarray(difference) / (1.0 + 2.0 * np.asarray(coupling) * resistance))
 
 
+def package_gap(power: Array, resistance: Numeric, chassis: Chassis) -> Array:
+    """Rear die of a package over its front one [K]: the air that reaches it has passed the other.
+
+    power   of accelerators [W], of `Chassis.dies` dies of a package of two
+    """
+    if not chassis.dies or chassis.cooling != "air":
+        return np.zeros_like(power)
+    each = np.asarray(power) / chassis.dies
+    warmed = each / (AIR * chassis.flow * 2.0 / chassis.dies)
+    return die_gap(warmed, np.asarray(resistance) * chassis.dies, chassis.coupling)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
     """Positions of a node at rest; arrays (rows, *plans).
 
-    temperature   [°C]
+    temperature   [°C], mean of a package's dies; `gap` [K] between them
     states        how each phase of the work settles
     mean          power [W]
     longer        time of all phases over that at the reference clock
@@ -82,6 +97,7 @@ class Settled:
     mean: Array
     longer: Array
     throttled: Mask
+    gap: Array
 
 
 def settle(
@@ -117,8 +133,9 @@ def settle(
         warming = mean - (1.0 - constants.beside) * memory / np.maximum(longer, 1e-15)
         around = ambient(mean, chassis)
         temperature = around + resistance * warming
-        hot = temperature > constants.slowdown + 0.05
-        room = np.maximum((constants.slowdown - around) / resistance, 1.0)
+        gap = package_gap(mean, resistance, chassis)
+        hot = temperature + 0.5 * gap > constants.slowdown + 0.05
+        room = np.maximum((constants.slowdown - 0.5 * gap - around) / resistance, 1.0)
         limits = np.where(hot, np.minimum(limits, mean) * room / warming, limits)
         throttled = throttled | hot
         warm = np.minimum(temperature, constants.slowdown)
@@ -130,6 +147,7 @@ def settle(
         mean=mean,
         longer=np.broadcast_to(longer, mean.shape),
         throttled=np.asarray(throttled),
+        gap=np.asarray(gap),
     )
 
 

@@ -22,7 +22,7 @@ class Powered:
     phases       in their time under the conditions, mean over the positions
     longer       time of each phase under the conditions over that by itself
     held         share of each phase's time in which a limit holds the clock
-    temperature  of each position [°C], front first
+    temperature  of each position [°C], front first; `gap` of its package's dies [K]
     clock        lowest of each position in any phase, over the highest
     throttled    where heat holds a position's clock
     mean         power of an accelerator [W]; instant and averaged peaks [W]
@@ -43,6 +43,7 @@ class Powered:
     energy: Array
     waited: Array
     sigma: float
+    gap: Array
 
     @property
     def time(self) -> Array:
@@ -107,6 +108,7 @@ def powered(
         energy=energy(phases),
         waited=np.asarray(1.0 - mine / np.maximum(whole, 1e-15)),
         sigma=float(np.max(np.asarray(constants.sigma))),
+        gap=state.gap,
     )
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 
 from predictor import catalog
+from predictor.hardware import Cluster
+from predictor.power import package_gap
 from predictor.records import dataclass
 from predictor.timing import Calibration, collective_time
 from predictor.work import Group
@@ -78,7 +80,13 @@ def positions(ask: Ask) -> Found:
 
 def dies(ask: Ask) -> Found:
     """Dies of an MI250 package differ by 3 to 12 K."""
-    return NO, "", "which die stands where in the air is not in the catalog: no prediction"
+    device = catalog.accelerator("MI250-128GB")
+    cooled = catalog.chassis(Cluster(device.name, device, 4, ()))
+    limit = np.asarray(device.power, float)
+    resistance = catalog.power_constants(device).resistance["air"]
+    gap = float(package_gap(limit, resistance, cooled))
+    good = 3.0 <= gap <= 12.0
+    return (YES if good else SIGN if gap > 0 else NO), f"{gap:.1f} K at its limit, in air", ""
 
 
 def _layouts(own: pd.DataFrame) -> pd.Series:

@@ -141,6 +141,7 @@ class PowerResult:
                 f"{name}s_per_s_per_mj": rate / (energy / MEGAJOULE) for name, rate in per_s.items()
             },
             "temperature_c": self._rows(under.temperature),
+            "die_gap_k": self._rows(under.gap),
             "clock": self._rows(under.clock),
             "throttled": [bool(one) for one in self._rows(under.throttled)],
             "slowest_position_share": self._at(under.waited),

@@ -193,12 +193,12 @@ def test_uneven_work_costs_and_evening_it_out_gains() -> None:
         assert own["step_s"].idxmin() not in (own.index[0], own.index[-1])
 
 
-REPRODUCED = ("c1", "c2", "c4", "c6", "c9")
-SIGNS = ("c5", "c10", "c11", "c12", "c13")
+REPRODUCED = ("c1", "c2", "c3", "c4", "c6", "c9", "c13")
+SIGNS = ("c5", "c10", "c11", "c12")
 
 
 def test_findings_of_charllm_as_signs_and_ratios() -> None:
-    """Ten of thirteen at least in sign, five of them with the ratio that was asked for before;
+    """Eleven of thirteen at least in sign, seven of them with the ratio that was asked for before;
     every row is predicted or refused for its batch, no finding is left unjudged."""
     found = tables("power")
     told = found["Findings"].set_index("id")

@@ -26,6 +26,7 @@ from predictor.power import (
     mean_power,
     node_power,
     operating,
+    package_gap,
     peak_power,
     power_at,
     powered,
@@ -159,6 +160,19 @@ def test_a_chip_is_held_at_its_slowdown_temperature() -> None:
 def test_coupled_dies_differ_less_than_each_alone() -> None:
     assert die_gap(20.0, 0.1, 0.0) == 20.0
     assert die_gap(20.0, 0.1, 5.0) == pytest.approx(10.0)
+
+
+def test_the_rear_die_of_a_package_is_hotter_in_air() -> None:
+    """A package is a package, counted as one accelerator of two dies or as two of one."""
+    whole = Chassis("air", inlet=25.0, rows=1, flow=0.036, coupling=2.0, dies=2)
+    die = replace(whole, flow=0.018, dies=1)
+    gap = package_gap(np.array(560.0), 0.069, whole)
+    assert gap == pytest.approx(package_gap(np.array(280.0), 0.138, die))
+    assert gap < 280.0 / (1160.0 * 0.036)
+    assert package_gap(np.array(560.0), 0.069, replace(whole, cooling="liquid")) == 0.0
+    assert package_gap(np.array(560.0), 0.069, replace(whole, dies=0)) == 0.0
+    settled_ = settle([demand(products(), H100)], [np.ones(())], H100, 700.0, replace(AIR, dies=2))
+    assert (settled_.gap > 0.0).all()
 
 
 def test_peaks_lie_between_mean_and_highest_and_fall_with_the_window() -> None:

@@ -27,9 +27,9 @@ from predictor.records import dataclass
 from predictor.serving import ServingRequest, complete_serving
 from predictor.timing import RunParameters
 from predictor.training import TrainingRequest, complete_training
+from reckon.launch.calls import called
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.effects import by_effect
-from reckon.launch.shell import called
 from reckon.launch.table import Entry, Facts, Flags, same
 from reckon.launch.variables import settled
 

@@ -6,16 +6,15 @@ simple tests; what is not (loops, command substitution, functions) is noted.
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
-import shlex
 from dataclasses import field
 from pathlib import Path
 
 from predictor.errors import InputError
 from predictor.files import is_file
 from predictor.records import dataclass
+from reckon.launch.arithmetic import arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,7 @@ class Script:
     batch     words of `#SBATCH` lines
     notes     what was not followed
     variables  their words when the script ends
+    texts     of here-documents, and whether variables are put in
     """
 
     commands: list[list[str]] = field(default_factory=list)
@@ -46,6 +46,12 @@ class Script:
     batch: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     variables: dict[str, list[str]] = field(default_factory=dict)
+    texts: list[tuple[str, bool]] = field(default_factory=list)
+
+
+MARK = "@here-document"
+"""Command that stands where a here-document is written to a file: its number, 1 to write or 2 to
+add, the file."""
 
 
 def read_script(text: str, folder: Path | None = None) -> Script:
@@ -64,65 +70,27 @@ def read_script(text: str, folder: Path | None = None) -> Script:
     for statement in _statements(_tokens(text)):
         reader.statement(statement)
     script.variables = reader.values
-    script.files = {
-        reader.substitute(name).removeprefix("./"): reader.substitute(body)
-        for name, body in script.files.items()
-    }
     return script
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A script as it is called: the file, and what sets its variables and arguments."""
-
-    file: str
-    before: str
-
-
-CALLERS = ("bash", "sh", "zsh", "sbatch", "srun", "source", ".", "exec", "env", "nohup")
-
-
-def called(line: str) -> Call | None:
-    """A call of a script that is there, with settings before its name or arguments behind; None
-    where a line is something else."""
-    try:
-        words = shlex.split(line) if "\n" not in line else []
-    except ValueError:
-        return None
-    own = 0
-    while own < len(words) and re.match(r"[A-Za-z_]\w*=", words[own]):
-        own += 1
-    at = own
-    while at < len(words) and words[at] in CALLERS:
-        at += 1
-    if at >= len(words) or len(words) < 2 or not words[at].endswith(SHELL):
-        return None
-    settings = [f"{name}={shlex.quote(value)}" for name, _, value in
-                (word.partition("=") for word in words[:own])]  # fmt: skip
-    arguments = " ".join(map(shlex.quote, words[at + 1 :]))
-    return Call(words[at], "; ".join([*settings, f"set -- {arguments}; "]))
-
-
-SHELL = (".sh", ".bash", ".slurm", ".sbatch")
-"""What files of shell scripts end with."""
-
-
 def _here_documents(text: str, script: Script) -> str:
-    """Take `cat > FILE <<EOF` apart: the texts by file, the rest of the script."""
+    """Take `cat > FILE <<EOF` apart: the rest of the script, with a mark where a text is written;
+    the texts by their marks, for now."""
     kept: list[str] = []
     lines = iter(text.splitlines())
     for line in lines:
-        start = re.search(r"<<-?\s*['\"]?(\w+)['\"]?", line)
+        start = re.search(r"<<-?\s*(['\"]?)(\w+)['\"]?", line)
         if not start or line.lstrip().startswith("#"):
             kept.append(line)
             continue
         body: list[str] = []
         for inner in lines:
-            if inner.strip() == start[1]:
+            if inner.strip() == start[2]:
                 break
             body.append(inner)
-        if target := re.search(r">\s*([^\s<>]+)", line.replace(start[0], " ")):
-            script.files[target[1].strip("'\"").removeprefix("./")] = "\n".join(body) + "\n"
+        if target := re.search(r"(>>?)\s*([^\s<>]+)", line.replace(start[0], " ")):
+            script.texts.append(("\n".join(body) + "\n", not start[1]))
+            kept.append(f"{MARK} {len(script.texts) - 1} {len(target[1])} {target[2]}")
     return "\n".join(kept)
 
 
@@ -294,10 +262,21 @@ class _Reader:
                 self.statement(statement)
             own = self.script.commands[before:]
             self.script.commands[before:] = [[*command[: inner - 1], *one] for one in own]
+        elif len(command) == 4 and command[0] == MARK:
+            self._write(command[1], command[2] == "2", command[3])
         elif command == ["shift"]:
             self._arguments(self.values.get("@", [])[1:])
         elif command:
             self.script.commands.append(command)
+
+    def _write(self, number: str, more: bool, name: str) -> None:
+        """Take in a text that the script writes to a file."""
+        if not number.isdecimal() or int(number) >= len(self.script.texts):
+            return
+        text, open_ = self.script.texts[int(number)]
+        name, files = name.removeprefix("./"), self.script.files
+        before = files.get(name, "") if more else ""
+        files[name] = before + (self.substitute(text) if open_ else text)
 
     def _arguments(self, words: list[str]) -> None:
         """Take in the arguments that the script is called with."""
@@ -456,27 +435,8 @@ def _split(text: str) -> list[str]:
     return text.split() if text.startswith("-") else [text]
 
 
-OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-              ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv,
-              ast.Mod: operator.mod}  # fmt: skip
-
-
-def arithmetic(text: str) -> int | None:
-    """Whole-number arithmetic with + - * / %; None where it is something else."""
-
-    def value(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
-        if isinstance(node, ast.BinOp) and type(node.op) in OPERATIONS:
-            return int(OPERATIONS[type(node.op)](value(node.left), value(node.right)))
-        raise ValueError
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-        return None
+BARE = re.compile(r"\$\{?\w+\}?")
+"""A word that is a variable nobody set, which a shell leaves out."""
 
 
 def options(words: list[str]) -> dict[str, str | bool]:
@@ -490,7 +450,7 @@ def options(words: list[str]) -> dict[str, str | bool]:
         if re.match(r"--?[A-Za-z]", word):
             name, separator, value = word.partition("=")
             found[name] = value if separator else True
-        elif name is not None:
+        elif name is not None and not (BARE.fullmatch(word) and found[name] is not True):
             before = found[name]
             found[name] = word if before is True else f"{before} {word}"
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from predictor.errors import InputError
-from reckon.launch.table import Entry, Flags
+from reckon.launch.table import Entry, Flags, Switch
 
 OPEN = re.compile(r"\$(?:\{?([A-Za-z_]\w*|\d+)\}?|[({])|`")
 """A variable, or a command whose outcome nobody knows."""
@@ -47,6 +47,8 @@ def settled(
                 notes.append(f"{flag} {flags[flag]} is not set in the text: {told}")
                 left.pop(flag, None)
                 flags = {name: value for name, value in flags.items() if name != flag}
+            elif isinstance(entry, Switch):  # what stands behind a switch is no value of it
+                flags = {**flags, flag: True}
             else:
                 left[flag] = flags[flag]
     if left:

@@ -8,7 +8,8 @@ import pytest
 
 from predictor.errors import InputError
 from reckon.launch import read_launch
-from reckon.launch.shell import arithmetic, read_script
+from reckon.launch.arithmetic import arithmetic
+from reckon.launch.shell import read_script
 
 
 def test_the_shell_is_read_not_run(tmp_path: Path) -> None:
@@ -91,3 +92,26 @@ def test_a_here_document_is_found_under_the_name_that_a_variable_holds() -> None
             "trtllm-serve openai/gpt-oss-120b --extra_llm_api_options=$OPTIONS")  # fmt: skip
     launch = read_launch("trtllm", text)
     assert (launch.fields["kv_precision"], launch.fields["tp"]) == ("fp8", 8)
+
+
+def test_texts_are_added_to_a_file_where_the_script_gets_there() -> None:
+    head = "DP={}\nF=extra.yml\ncat > $F << EOF\nkv_cache_config:\n  dtype: fp8\nEOF\n"
+    more = 'if [[ "$DP" == "true" ]]; then\n cat << EOF >> $F\nenable_attention_dp: $DP\nEOF\nfi\n'
+    line = "trtllm-serve deepseek-ai/DeepSeek-R1 --tp_size 8 --extra_llm_api_options=$F"
+    texts = [head.format(on) + more + line for on in ("true", "false")]
+    found = [read_launch("trtllm", text).fields for text in texts]
+    assert [(f["tp"], f["dp"], f["kv_precision"]) for f in found] == [(1, 8, "fp8"), (8, 1, "fp8")]
+    assert read_script("@here-document 7 1 x").files == {}
+
+
+def test_words_that_nobody_set_are_no_values() -> None:
+    base = "pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4"
+    rest = "--vocab-size 100 --seq-length 512 ${more} --sequence-parallel $other"
+    launch = read_launch("megatron", f"{base} {rest}")
+    assert (launch.fields["seq_len"], launch.fields["sequence_parallel"]) == (512, True)
+
+
+def test_arithmetic_chooses() -> None:
+    assert arithmetic("64 < 4 ? 64 : 64 / 4") == 16
+    assert arithmetic("3 > 2 ? 5 : 7") == 5
+    assert arithmetic("1 < 2 < 3") is None

@@ -307,3 +307,11 @@ def test_what_a_limit_holds_is_all_of_a_phase_or_none() -> None:
         found = powered({"forward": products()}, pieces, H100, liquid, Conditions(limit=limit))
         assert float(found.held["forward"]) == share
         assert (float(found.longer["forward"]) > 1.0) == bool(share)
+
+
+def test_memory_on_the_board_draws_by_its_size_and_stacked_memory_does_not() -> None:
+    for name, each in (("L40S-48GB", catalog.power_laws()["gddr_w_per_gb"]), ("H100-SXM5-80GB", 0)):
+        board = catalog.accelerator(name)
+        more = replace(board, memory=board.memory + 10e9)
+        awake, with_more = (float(catalog.power_constants(b, own={}).awake) for b in (board, more))
+        assert with_more - awake == pytest.approx(10.0 * each)

@@ -178,3 +178,13 @@ def test_lengths_and_arrivals_have_their_means():
     assert spread_lengths(500.0, 20000, 0.3).mean() == pytest.approx(500.0, rel=0.01)
     assert np.all(spread_lengths(500.0, 10, 0.0) == 500.0)
     assert 20000 / poisson(3.0, 20000)[-1] == pytest.approx(3.0, rel=0.05)
+
+
+def test_replicas_share_a_rate():
+    """What arrives at two replicas arrives at each half as often; both serve all that comes."""
+    for replicas in (1.0, 2.0):
+        found = predict_rate(MODEL, CLUSTER, plan(tp=4.0, dp=replicas), 2.0, CALIBRATION)
+        assert not found.saturated
+        assert float(found.prediction.latencies.requests_per_s) == pytest.approx(2.0 / replicas)
+        tokens = float(found.prediction.output_tokens_per_s)
+        assert tokens == pytest.approx(2.0 * 200.0, rel=1e-3)

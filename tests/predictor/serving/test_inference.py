@@ -430,3 +430,14 @@ def test_an_engine_that_looks_for_requests_seldom_lets_them_wait():
     waits = 0.9 * 15 * np.array([float(often.step), float(often.tpot)])
     assert waits[0] <= float(seldom.ttft - often.ttft) <= waits[1] * (1 + 1e-6)
     assert float(seldom.tpot) == float(often.tpot)
+
+
+def test_an_engine_that_holds_prompts_begins_as_soon_as_enough_wait():
+    """Of as many as run, three tenths have come after three of the ten passes that each takes:
+    later than an engine that looks at every pass, sooner than one that looks every forty."""
+    many = {"running": 100.0, "sequences": 100.0, "clients": 100.0, "apart": 1.0}
+    held, rare, each = (
+        float(np.max(latencies(work(**many, **own), BARE).ttft))
+        for own in ({"polling": 40.0, "hold": 1.0}, {"polling": 40.0}, {"polling": 1.0})
+    )
+    assert each < held < rare

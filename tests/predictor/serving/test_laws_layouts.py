@@ -1,0 +1,40 @@
+"""Layouts that a serving request may have where it leaves them open."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from predictor import catalog
+from predictor.errors import InputError
+from predictor.serving.fitting import Draft, layouts
+
+LLAMA, DGX = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+
+
+def possible(**values: int) -> list[tuple[int, int]]:
+    return layouts(Draft(LLAMA, DGX, values))
+
+
+def test_layouts_fill_what_there_is() -> None:
+    """32 heads, eight accelerators a node: of sixteen on two replicas each has eight."""
+    assert all(tp * pp * 2 == 16 for tp, pp in possible(gpus=16, dp=2))
+    assert (8, 1) in possible(gpus=16, dp=2)
+    assert all(tp * pp == 16 for tp, pp in possible(gpus=16))
+    assert all(16 % (tp * pp) == 0 for tp, pp in possible(gpus=16, pp=2))
+    assert possible(gpus=16, tp=4, pp=2) == [(4, 2)]
+
+
+def test_fewest_accelerators_come_first_and_no_rank_leaves_its_node() -> None:
+    found = possible()
+    assert [math.prod(pair) for pair in found] == sorted(math.prod(pair) for pair in found)
+    assert found[0] == (1, 1)
+    assert max(tp for tp, _ in found) == 8
+    assert {pp for tp, pp in found if tp < 8} == {1}, "stages come behind a whole node"
+
+
+def test_what_divides_nothing_is_refused() -> None:
+    for values in ({"gpus": 6, "tp": 4}, {"gpus": 16, "dp": 3}, {"gpus": 12, "dp": 5}):
+        with pytest.raises(InputError, match="no tp and pp divide"):
+            possible(**values)

@@ -120,7 +120,7 @@ def test_layers_that_take_turns_are_pipeline_stages():
     ("fields", "reason"),
     [
         ({"input_len": np.nan}, "lengths"),
-        ({"batch": np.nan, "tp": np.nan}, "neither layout nor batch"),
+        ({"batch": np.nan, "tp": np.nan, "num_gpus": np.nan}, "neither layout nor batch"),
         ({"accelerator": np.nan}, "accelerator is not stated"),
         ({"accelerator": "H1000"}, "unknown accelerator"),
         ({"model": "glm-50"}, "not in the catalog"),

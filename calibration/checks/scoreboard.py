@@ -6,6 +6,7 @@ and inside it are kept apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
 from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of
-from calibration.serving.spreads import class_of, fit_spreads, operator_sigma
+from calibration.serving.spreads import QUEUED_CLASS, class_of, fit_spreads, operator_sigma
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
@@ -45,6 +46,7 @@ from predictor.schema import (
     of_inference,
     of_training,
 )
+from predictor.serving import LATER
 from predictor.timing import (
     Calibration,
     EngineParameters,
@@ -252,20 +254,21 @@ def _served_row(
 ) -> Scored:
     """A run of inference with its interval; `sigma` is the operators' part of its spread."""
     metric, kind = class_of(point).split(".")
-    reach = float(np.exp(calibration.interval_q * np.hypot(sigma, parameters.spread(metric, kind))))
+    reach = calibration.interval_q * float(np.hypot(sigma, parameters.spread(metric, kind)))
+    above = LATER if class_of(point) == QUEUED_CLASS and parameters.own is None else 1.0
     return Scored(
         point_id=point.point_id,
         source=point.source,
         metric=point.metric,
         published=point.value,
         predicted=float(value),
-        low=float(value) / reach,
-        high=float(value) * reach,
+        low=float(value) * math.exp(-reach),
+        high=float(value) * math.exp(above * reach),
         in_sample=point.point_id in parameters.points,
         model=point.request.model.name,
         accelerator=point.request.cluster.accelerator.name,
         sigma_operators=float(sigma),
-        kind=kind,
+        kind=point.kind,
         tp=int(point.request.plan.tp),
         flagged=point.flagged,
     )

@@ -12,6 +12,7 @@ from calibration.spread import Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
 from predictor.serving import (
+    LATER,
     latencies,
     spreads,
 )
@@ -31,8 +32,10 @@ CLASSES = {
 
 
 def class_of(point: InferencePoint) -> str:
-    """Name of a point's spread in `ServingParameters.sigma`."""
-    return f"{CLASSES[point.metric]}.{point.kind}"
+    """Name of a point's spread in `ServingParameters.sigma`: first tokens of open loops queue as
+    those of closed ones do."""
+    metric = CLASSES[point.metric]
+    return QUEUED_CLASS if (metric, point.kind) == ("ttft", "open") else f"{metric}.{point.kind}"
 
 
 def operator_sigma(found: Timed, own: EngineParameters) -> Array:
@@ -57,6 +60,14 @@ def operator_sigma(found: Timed, own: EngineParameters) -> Array:
 QUEUED_CLASS = "ttft.serving"
 """First tokens under load, which queues spread several times as wide as anything else."""
 
+
+def as_below(label: str, errors: Array | float) -> Array:
+    """Log errors (predicted / published) of a class, those of points above their predictions over
+    how much wider the interval is there."""
+    wider = LATER if label == QUEUED_CLASS else 1.0
+    return np.where(np.asarray(errors) < 0, np.asarray(errors) / wider, errors)
+
+
 LEAST = 20
 """Points of one class from which its own spread is taken; fewer share that of all."""
 
@@ -70,16 +81,17 @@ def fit_spreads(
 ) -> dict[str, float]:
     """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
     the points of a source left out, as a mean over sources (`spread.carried_sigma`). First tokens
-    under load are a class for themselves; doubtful rows say nothing of others.
+    under load are a class for themselves, whose spread above the prediction is `LATER` times that
+    below; doubtful rows say nothing of others.
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
     """
-    residuals = [
-        Residual(float(e), float(s), point.source)
-        for point, e, s in zip(points, errors, operators, strict=True)
-    ]
     labels = [class_of(point) for point in points]
+    residuals = [
+        Residual(float(as_below(label, e)), float(s), point.source)
+        for point, label, e, s in zip(points, labels, errors, operators, strict=True)
+    ]
     groups: dict[str, list[Residual]] = {}
     counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
     for point, label, one in zip(points, labels, residuals, strict=True):

@@ -28,6 +28,7 @@ from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
 from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
 from predictor.serving.prediction import (
     BREAKDOWN,
+    LATER,
     InferencePrediction,
     decode_pass,
     predict_inference,
@@ -44,6 +45,7 @@ from predictor.serving.taxes import decoding_taxes
 __all__ = [
     "BREAKDOWN",
     "EXACT_STEPS",
+    "LATER",
     "STEPS_LISTED",
     "VARIATION",
     "Apart",

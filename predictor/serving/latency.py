@@ -227,6 +227,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
+    # Of prompts that come together, those read before wait for the others with their next tokens.
+    joined = opening * (work.running - 1.0) + (1.0 - opening) * (_together(work, own) - 1.0)
+    share = np.where(np.asarray(work.apart) > 0, prompt, own.mixing * prompt)
+    behind = np.where(np.isfinite(work.clients) & (work.running > 1), 0.5 * joined * share, 0.0)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
     under_way = _residual(work, after, step + delay)
@@ -236,10 +240,13 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
     ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
     ahead = np.where(apart | static | (work.running <= 1), 0.0, ahead)
-    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
+    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed + behind)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
-    # Workers that are always busy decide how often a request gets its turn.
-    busy = np.maximum(np.where(apart, work.running * prompt, 0.0) - ttft - decoding, 0.0)
+    # Workers that are always busy, or passes that are full of prompts, decide how often a request
+    # gets its turn.
+    least = np.where(np.asarray(work.apart) > 0, 0.0, ahead)
+    least = work.running * np.where(apart, prompt, least)
+    busy = np.maximum(least - ttft - decoding, 0.0)
     ttft = ttft + busy
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
@@ -287,10 +294,16 @@ def _later(work: Work) -> Array:
     return np.asarray((work.synchrony - opening) / (1.0 - opening))
 
 
-def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
+def _together(work: Work, own: EngineParameters) -> Array:
     """Prompts that arrive together in the waves after the first."""
     together = _later(work) * np.maximum(work.running - 1.0, 0.0)
-    burst = 1.0 + together / (1.0 + together * work.new_tokens / own.burst)
+    return np.asarray(1.0 + together / (1.0 + together * work.new_tokens / own.burst))
+
+
+def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
+    """Prompts that are read one after the other before one of them on average decodes: that arrive
+    together, or for which passes that decode have no room."""
+    burst = _together(work, own)
     room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
     return np.where(np.asarray(work.workers) > 0, burst, np.maximum(burst, work.running - room))
 

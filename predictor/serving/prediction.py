@@ -53,6 +53,14 @@ ROUNDS = 4
 METRICS = ("ttft", "tpot", "e2e", "throughput")
 """What has an interval."""
 
+LATER = 2.5
+"""By how many times its spread a first token under load may come later than predicted, where it
+comes earlier by one: what nobody states (clients that send together or wait for one another, calls
+that are made for the first time, fewer requests let in than were sent) only ever adds to it. Nine
+tenths of the rows of six published sources left out lie above 0.65 times their predictions; below
+1.4 (NIM, InferenceMAX, gap analysis), 4.7 (TensorRT-LLM's own) and 20 times (InferenceX's
+experimental folder)."""
+
 BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
 """Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
 read. Others: waiting for the prompts of other requests, and for a pipeline to fill."""
@@ -100,8 +108,10 @@ class InferencePrediction:
 
     def interval(self, metric: str, value: Array) -> tuple[Array, Array]:
         """Bounds of the calibration's interval around a metric's value."""
-        reach = np.exp(self.calibration.interval_q * self.sigma[metric])
-        return np.asarray(value / reach), np.asarray(value * reach)
+        reach = self.calibration.interval_q * self.sigma[metric]
+        loaded = (np.asarray(self.work.static) <= 0) & (self.calibration.serving.own is None)
+        above = np.where(loaded, LATER, 1.0) if metric == "ttft" else 1.0
+        return np.asarray(value * np.exp(-reach)), np.asarray(value * np.exp(above * reach))
 
 
 def prompt_pass(

@@ -24,13 +24,15 @@ from calibration.serving.engines import (
     weights,
 )
 from calibration.serving.fit import fit, main
-from calibration.serving.spreads import class_of, fit_spreads
+from calibration.serving.spreads import QUEUED_CLASS, as_below, class_of, fit_spreads
 from calibration.serving.timed import published, timed, values
 from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Skipped
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.engines import read_parameters
+from predictor.plans.serving import ServingPlan
+from predictor.serving.prediction import LATER, predict_inference
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters
 from reckon import validate
@@ -420,3 +422,23 @@ def test_first_tokens_that_fall_as_clients_are_added_contradict_one_another(firs
         p.point_id: bool(one) for p, one in zip(found.points, contradictory(found), strict=True)
     }
     assert told == {row.point_id: odd and row.metric == "ttft_s" for row in rows}
+
+
+def test_first_tokens_under_load_are_more_often_late_than_early():
+    """Rows that lie `LATER` times as far above their prediction as others below are as far off."""
+    assert as_below(QUEUED_CLASS, np.array([0.2, -0.2 * LATER])).tolist() == pytest.approx(
+        [0.2, -0.2]
+    )
+    assert as_below("tpot.serving", np.array([0.2, -0.2])).tolist() == [0.2, -0.2]
+
+
+def test_the_interval_of_a_first_token_under_load_reaches_further_up():
+    plan = ServingPlan(batch=8.0, serving=1.0, input_len=1000.0, output_len=100.0)
+    model, cluster = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    calibration = load("default")
+    for static, wider in ((0.0, LATER), (1.0, 1.0)):
+        own = replace(plan, serving=1.0 - static)
+        found = predict_inference(model, cluster, own, calibration)
+        for metric, above in (("ttft", wider), ("tpot", 1.0)):
+            low, high = (float(v) for v in found.interval(metric, np.asarray(1.0)))
+            assert np.log(high) == pytest.approx(-above * np.log(low))

@@ -113,7 +113,22 @@ def test_passes_have_room_for_so_many_prompts():
     one = DeviceTime(2.2, 0.0, 10.0, 2.0)
     found = latencies(work(running=20.0, clients=20.0, chunk=500.0, single=one), BARE)
     assert found.tpot == pytest.approx((1.0 + 5 * 2.0) / 10)
-    assert found.ttft == pytest.approx(1.5 * (0.1 + 5 * 2.0 / 10) + 8 * (2.0 + 0.1))
+    # Every pass has half a prompt in it: a turn of all of them takes 40 passes of 1.1 s.
+    assert found.e2e == pytest.approx(20 * 2 * (0.1 + 1.0))
+    assert found.ttft == pytest.approx(found.e2e - 10 * found.tpot)
+
+
+def test_prompts_that_come_together_are_waited_for_before_or_after_the_first_token():
+    """Whoever is read first waits for the others with its next tokens: twelve prompts of 2 s, in
+    passes of their own, are in everybody's time, whenever the first token comes."""
+    plain = EngineParameters(
+        decode=1, prefill=1, communication=1, gap=0, launch=0, step=0, sequence=0, request=0,
+        mixing=1, burst=1e12,
+    )  # fmt: skip
+    twelve = {"running": 12.0, "clients": 12.0, "apart": 1.0, "single": DeviceTime(2.0, 0.0, 10.0)}
+    for synchrony in (1e-9, 1.0):
+        found = latencies(work(synchrony=synchrony, **twelve), plain)
+        assert found.e2e == pytest.approx(12 * 2.0 + 10 * 0.1, rel=0.06)
 
 
 def test_layers_dealt_out_to_devices_take_turns():

@@ -22,8 +22,9 @@ from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.doubts import Mixture, mixture
 from predictor.serving.events import Served, serve
 from predictor.serving.fleet import FleetServed, FleetSettings, serve_fleet
-from predictor.serving.latency import DeviceTime, Latencies, Work, latencies
+from predictor.serving.latency import Latencies, latencies
 from predictor.serving.parts import Line, Pass
+from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
 from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
 from predictor.serving.prediction import (

@@ -20,7 +20,7 @@ from predictor.plans import SERVING_NUMBERS, ServingPlan
 from predictor.records import dataclass
 from predictor.serving.apart import transfer_time
 from predictor.serving.capacities import LOADS, Capacity, Promise, poisson_quantile
-from predictor.serving.latency import decode_time
+from predictor.serving.pass_times import decode_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import decode_pass
 from predictor.serving.reading import PromptWaits, Queue, read_table

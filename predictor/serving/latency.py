@@ -10,110 +10,12 @@ Little 1961 for the balance of requests; Yu et al. 2022 (Orca) for passes that m
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.plans import ServingPlan
 from predictor.records import dataclass
+from predictor.serving.pass_times import LISTING, Work, decode_time, prompt_time
 from predictor.timing import EngineParameters
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceTime:
-    """Passes of one kind on the device: kernels of the model and collectives [s], launches, and
-    how many passes those are."""
-
-    compute: Numeric
-    communication: Numeric
-    kernels: Numeric
-    passes: Numeric = 1.0
-
-
-BLOCK = 16.0
-"""Tokens of a block of the cache (vLLM's default)."""
-
-ANSWERING = 0.35e-3
-"""Host time in which a sequence's new token is made text, packed and handed to its client, in the
-loop of passes [s]: 0.30 to 0.43 ms on 16 of 18 pairs of model and ranks of vLLM 0.5 on A100, of one
-to eight ranks (`mlenergy_v2`, 2B to 123B), beyond what the rest of the host's work takes."""
-
-LISTING = 0.25e-6
-"""Host time of a block in a table that is listed anew in every pass [s]: taken from the manager's
-list, sliced, padded, made an array, and marked as used, some 50 ns each in CPython (vllm/core and
-vllm/worker/model_runner.py of 0.2 to 0.7, from memory). What passes of vLLM on H100 and A100 take
-longer the more is cached, at any number of ranks, is 0.2 to 0.33 us a block
-(`argonne_llm_inference_bench`)."""
-
-NOTHING = DeviceTime(0.0, 0.0, 0.0, 0.0)
-"""No pass."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """What an engine has to do for its requests; per attention replica.
-
-    prompts     passes over `together` prompts, added up
-    decoding    one pass that decodes `sequences` sequences, averaged over the growing context
-    captured    1 where that pass is a captured graph, else 0
-    fill        how much longer the prompts of all micro-batches take than those of one that goes
-                through all stages by itself, as parts follow each other through them
-    running     sequences that are decoded at a time, of all micro-batches
-    clients     requests that wait or run; inf: there is always another one
-    static      1 for a batch that starts together and is not refilled, else 0
-    started     of such a batch, sequences whose prompts are read before any other ends, where the
-                cache holds more prompts than it holds of what they become: at least `running`
-    new_tokens  of a prompt, beyond what is cached
-    output_len  tokens
-    chunk       most tokens of prompts in one pass
-    synchrony   share of the clients that send together; 0: requests arrive at random
-    per_pass    tokens that a pass adds to a sequence, on average
-    launching   host time of a launch, a pass, a sequence, a request over that of Python
-    drafting    time of guessing tokens ahead, over that of a pass
-    workers     engines that read the prompts of this replica and nothing else, below 1 where
-                replicas share them; 0: it reads them
-    shared      the same of all replicas together
-    transfer    time for which a cache from there is waited for, after the first token [s]
-    overlapped  1 where the host prepares a pass while the one before it runs, else 0
-    apart       1 where prompts have passes of their own, 0 where they ride along with decoding
-    hold        1 where they do not begin before enough of them wait
-    polling     passes between two looks for new requests
-    single      passes over one prompt: by itself, where prompts have passes of their own, else
-                beside as many sequences as decode at a time
-    listed      blocks of a sequence's cache that the host lists in every pass, on average
-    streamed    1 where clients are answered in the loop of passes
-    shown       1 where the host's work per sequence is not hidden even if it prepares passes ahead
-    """
-
-    prompts: DeviceTime
-    together: Numeric
-    decoding: DeviceTime
-    captured: Numeric
-    sequences: Numeric
-    fill: Numeric
-    running: Numeric
-    clients: Numeric
-    static: Numeric
-    new_tokens: Numeric
-    output_len: Numeric
-    chunk: Numeric
-    synchrony: Numeric
-    per_pass: Numeric = 1.0
-    drafting: Numeric = 0.0
-    overlapped: Numeric = 0.0
-    workers: Numeric = 0.0
-    shared: Numeric = 0.0
-    transfer: Numeric = 0.0
-    launching: Numeric = 1.0
-    apart: Numeric = 0.0
-    hold: Numeric = 0.0
-    polling: Numeric = 1.0
-    started: Numeric = 0.0
-    single: DeviceTime = NOTHING
-    streamed: Numeric = 0.0
-    shown: Numeric = 0.0
-    listed: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,66 +37,6 @@ class Latencies:
     prompt: Array
     turn: Array
     queue: Array
-
-
-def software_of(plan: ServingPlan) -> dict[str, Any]:
-    """What passes of every kind have from a plan alone, by the name of its field in `Work`."""
-    return {
-        "chunk": plan.chunk,
-        "synchrony": plan.synchrony,
-        "per_pass": plan.tokens_per_pass,
-        "drafting": plan.drafted * plan.draft_cost,
-        "launching": plan.launching,
-        "overlapped": float(plan.scheduling == "overlapped"),
-        "streamed": float(plan.front_end == "inside"),
-        "shown": float(plan.sampling == "penalised"),
-    }
-
-
-def listed(plan: ServingPlan, context: Numeric) -> Numeric:
-    """Blocks of a sequence with so many cached tokens that the host lists in every pass."""
-    return np.asarray(context) / BLOCK if plan.block_tables == "listed" else 0.0
-
-
-def host_bound(device: Numeric, kernels: Numeric, launch: Numeric) -> Array:
-    """Time by which launching kernels one by one exceeds running them [s]."""
-    return np.asarray(np.maximum(launch * kernels - device, 0.0))
-
-
-def with_host(device: Numeric, host: Numeric, overlapped: Numeric) -> Array:
-    """Wall time of a pass [s]: the host's work before the device's, or beside it."""
-    beside = np.maximum(device, host)
-    return np.asarray(np.where(np.asarray(overlapped) > 0, beside, device + np.asarray(host)))
-
-
-def decode_time(work: Work, own: EngineParameters) -> Array:
-    """Wall time of a pass that decodes [s]: the device's, gaps of a captured graph or launches one
-    by one, and the host's work per pass and per sequence."""
-    device = own.decode * work.decoding.compute + own.communication * work.decoding.communication
-    gaps = own.gap * work.decoding.kernels
-    launch = own.launch * np.asarray(work.launching)
-    waiting = host_bound(device + gaps, work.decoding.kernels, launch)
-    between = gaps + np.where(np.asarray(work.captured) > 0, 0.0, waiting)
-    guessing = 1.0 + np.asarray(work.drafting)
-    # A static batch has no clients.
-    answering = ANSWERING * work.streamed * (1.0 - np.asarray(work.static))
-    each = np.asarray(own.sequence + LISTING * np.asarray(work.listed) + answering)
-    host = work.launching * (own.step + each * np.asarray(work.sequences))
-    shown = np.asarray(work.launching * each * np.asarray(work.sequences) * work.shown)
-    whole = with_host(guessing * (device + between), host - shown, work.overlapped)
-    return np.asarray(whole + shown)
-
-
-def prompt_time(work: Work, own: EngineParameters, single: bool = False) -> Array:
-    """Wall time of the passes over `together` prompts, or over a single one [s]."""
-    passes = work.single if single else work.prompts
-    device = own.prefill * passes.compute + own.communication * passes.communication
-    waiting = host_bound(device, passes.kernels, own.launch * np.asarray(work.launching))
-    return with_host(
-        device + waiting,
-        work.launching * own.step * np.asarray(passes.passes),
-        work.overlapped,
-    )
 
 
 def latencies(work: Work, own: EngineParameters) -> Latencies:
@@ -227,10 +69,6 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
-    # Of prompts that come together, those read before wait for the others with their next tokens.
-    joined = opening * (work.running - 1.0) + (1.0 - opening) * (_together(work, own) - 1.0)
-    share = np.where(np.asarray(work.apart) > 0, prompt, own.mixing * prompt)
-    behind = np.where(np.isfinite(work.clients) & (work.running > 1), 0.5 * joined * share, 0.0)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
     under_way = _residual(work, after, step + delay)
@@ -240,13 +78,11 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
     ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
     ahead = np.where(apart | static | (work.running <= 1), 0.0, ahead)
-    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed + behind)
+    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed + _behind(work, own, prompt))
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
-    # Workers that are always busy, or passes that are full of prompts, decide how often a request
-    # gets its turn.
-    least = np.where(np.asarray(work.apart) > 0, 0.0, ahead)
-    least = work.running * np.where(apart, prompt, least)
-    busy = np.maximum(least - ttft - decoding, 0.0)
+    # Workers that are always busy, or full passes, decide how often a request gets its turn.
+    full = np.where(apart, prompt, np.where(np.asarray(work.apart) > 0, 0.0, ahead))
+    busy = np.maximum(work.running * full - ttft - decoding, 0.0)
     ttft = ttft + busy
     life = ttft + decoding
     waiting = np.where(np.isfinite(work.clients), work.clients, work.running) - work.running
@@ -492,8 +328,26 @@ def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:
     alone    time of one alone: an idle engine reads the first at once, and the rest after it, pass
              by pass
     """
+    ahead = _ahead(work, burst)
+    return np.asarray(np.maximum(ahead * prompt - np.maximum(prompt - alone, 0.0), alone))
+
+
+def _ahead(work: Work, burst: Array) -> Array:
+    """Prompts of a burst that have been read when a mean one of them has."""
     rest = burst - 1.0
     per_pass = np.maximum(np.floor(work.chunk / work.new_tokens), 1.0)
     filling = np.minimum(per_pass, rest)
-    ahead = (1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst
-    return np.asarray(np.maximum(ahead * prompt - np.maximum(prompt - alone, 0.0), alone))
+    return np.asarray((1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst)
+
+
+def _behind(work: Work, own: EngineParameters, prompt: Array) -> Array:
+    """Time for which prompts that come together are read after a mean one of them, whose next
+    tokens wait for them [s]; an engine that is always full begins no wave."""
+
+    def after(burst: Array) -> Array:
+        return np.asarray(burst - _ahead(work, burst))
+
+    opening, every = _opening(work), np.maximum(np.asarray(work.running, float), 1.0)
+    prompts = opening * after(every) + (1.0 - opening) * after(_together(work, own))
+    share = np.where(np.asarray(work.apart) > 0, prompt, own.mixing * prompt)
+    return np.asarray(np.where(np.isfinite(work.clients), prompts * share, 0.0))

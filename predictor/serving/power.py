@@ -18,7 +18,8 @@ from predictor.plans import ServingPlan
 from predictor.power import Activity, Conditions, Powered, powered, relative_energy
 from predictor.records import dataclass
 from predictor.serving.apart import worker
-from predictor.serving.latency import Latencies, decode_time, latencies, prompt_time
+from predictor.serving.latency import Latencies, latencies
+from predictor.serving.pass_times import decode_time, prompt_time
 from predictor.serving.prediction import InferencePrediction
 from predictor.work import (
     Operator,

@@ -25,18 +25,11 @@ from predictor.serving.apart import (
     worker,
 )
 from predictor.serving.encoding import encoding
-from predictor.serving.latency import (
-    DeviceTime,
-    Latencies,
-    Work,
-    latencies,
-    listed,
-    prompt_time,
-    software_of,
-)
+from predictor.serving.latency import Latencies, latencies
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
+from predictor.serving.pass_times import DeviceTime, Work, listed, prompt_time, software_of
 from predictor.serving.passes import (
     STEPS_LISTED,
     adapted,

@@ -32,7 +32,7 @@ from predictor.serving.apart import (
     worker,
 )
 from predictor.serving.clients import VARIATION
-from predictor.serving.latency import DeviceTime, prompt_time
+from predictor.serving.pass_times import DeviceTime, prompt_time
 from predictor.serving.passes import adapted
 from predictor.serving.prediction import prompt_pass
 from predictor.serving.tables import between, pass_work

@@ -15,17 +15,17 @@ from predictor.memory import serving_memory
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.records import dataclass
-from predictor.serving.latency import (
+from predictor.serving.latency import mixed_time
+from predictor.serving.offload import with_decoding
+from predictor.serving.parts import Pass
+from predictor.serving.pass_times import (
     DeviceTime,
     Work,
     decode_time,
     listed,
-    mixed_time,
     prompt_time,
     software_of,
 )
-from predictor.serving.offload import with_decoding
-from predictor.serving.parts import Pass
 from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
 from predictor.serving.prediction import mixed_pass, prompt_pass
 from predictor.timing import Calibration, EngineParameters

@@ -15,7 +15,8 @@ from predictor.serving.apart import link_rate, sending_time, transfer_time, work
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
-from predictor.serving.latency import DeviceTime, Work, latencies
+from predictor.serving.latency import latencies
+from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.serving.rates import predict_rate
 from predictor.serving.reading import read_table

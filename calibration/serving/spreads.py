@@ -82,7 +82,8 @@ def fit_spreads(
     """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
     the points of a source left out, as a mean over sources (`spread.carried_sigma`). First tokens
     under load are a class for themselves, whose spread above the prediction is `LATER` times that
-    below; doubtful rows say nothing of others.
+    below, and of which doubtful sources say what clients may meet; else doubtful rows say nothing
+    of others.
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
@@ -95,7 +96,7 @@ def fit_spreads(
     groups: dict[str, list[Residual]] = {}
     counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
     for point, label, one in zip(points, labels, residuals, strict=True):
-        if point.flagged or point.tentative:
+        if point.flagged or (point.tentative and label != QUEUED_CLASS):
             continue
         names = [label] if label == QUEUED_CLASS else [label, label.partition(".")[0], "all"]
         for name in names:

@@ -144,8 +144,8 @@ def test_groups_of_several_sizes_alone_and_together() -> None:
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_under_torchrun(tmp_path: Path) -> None:
-    """Two processes of torchrun measure together; the first writes. Gloo's own threads abort about
-    one job in twenty on a busy machine (exit code -6 of a rank): such a job is started again."""
+    """Two processes of torchrun measure together; the first writes. Gloo's own threads abort now
+    and then (a rank's exit code -6, seen once in some twenty jobs): that job is started again."""
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     for _ in range(2):

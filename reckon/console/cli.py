@@ -181,7 +181,13 @@ def entry() -> None:
     """The console script."""
     # What is imported stays: looking for cycles in it takes a tenth of a short command.
     gc.set_threshold(50_000)
-    sys.exit(main())
+    status = main()
+    if "torch.distributed" in sys.modules and "WORLD_SIZE" in os.environ:
+        # Threads of PyTorch's communication that outlive their group abort a rank as it ends.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

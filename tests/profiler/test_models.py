@@ -144,20 +144,16 @@ def test_groups_of_several_sizes_alone_and_together() -> None:
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")
 def test_under_torchrun(tmp_path: Path) -> None:
-    """Two processes of torchrun measure together; the first writes. Gloo's own threads abort now
-    and then (a rank's exit code -6, seen once in some twenty jobs): that job is started again."""
+    """Two processes of torchrun measure together; the first writes."""
     root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+               "--master-port", str(ranks._free_port()), "-m", "reckon", "profile", "--device",
+               "cpu", "--threads", "1", "--budget", "5s", "--out", str(tmp_path)]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    for _ in range(2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-                   "--master-port", str(ranks._free_port()), "-m", "reckon", "profile", "--device",
-                   "cpu", "--threads", "1", "--budget", "5s", "--out", str(tmp_path)]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, timeout=120
-        )
-        if "Signal 6 (SIGABRT)" not in done.stderr:
-            break
-    assert done.returncode == 0, done.stderr[:4000] + done.stderr[-2000:]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[:2000] + done.stderr[-2000:]
     table = pd.read_parquet(tmp_path / "kernels.parquet")
     assert set(collectives.OPS) <= set(table["op"])
     assert set(table["ranks_per_host"]) == {2}

@@ -56,7 +56,7 @@ from predictor.training.habits import (
     habits_of,
     recipe,
     stated_recompute,
-    whole_share,
+    whole_micro_batch,
 )
 from predictor.training.regions import Regions, take_regions
 from predictor.training.reliability import Reliability
@@ -270,7 +270,7 @@ def _shape(values: Mapping[str, Any], model: Model, at_once: bool) -> list[Defau
             "forward and backward chunks that run together",
             when=model.is_moe and schedule in ("dualpipe", "dualpipev"),
         ),
-        Default("micro_batch", whole_share(values), "a rank's sequences at once", when=at_once),
+        Default("micro_batch", *whole_micro_batch(values), when=at_once),
     ]
 
 

@@ -17,7 +17,7 @@ from predictor.catalog import (
 )
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans import FIT
+from predictor.plans import FIT, SCHEDULES
 from predictor.records import dataclass
 
 
@@ -148,6 +148,19 @@ def whole_share(values: Mapping[str, Any]) -> int:
     ranks = math.prod(int(values.get(name) or 1) for name in ("tp", "pp", "cp"))
     replicas = int(values.get("dp") or max(int(values.get("gpus") or ranks) // ranks, 1))
     return max(int(values["global_batch"]) // replicas, 1)
+
+
+def whole_micro_batch(values: Mapping[str, Any]) -> tuple[int, str]:
+    """Sequences at once of who accumulates no gradients, with the rule: all of a rank's, and in
+    a pipeline as many for each stage as fill it (MaxText's num_pipeline_microbatches is the number
+    of stages where nothing else is said, and the schedule may need more)."""
+    share, stages = whole_share(values), int(values.get("pp") or 1)
+    if stages == 1:
+        return share, "a rank's sequences at once"
+    least = SCHEDULES[values.get("schedule", "1f1b")].least
+    most = max(int(share / (stages * max(least, 1.0))), 1)
+    whole = next(many for many in range(most, 0, -1) if share % many == 0)
+    return whole, "a rank's sequences in a micro-batch for each stage"
 
 
 def stated_recompute(values: dict[str, Any], habits: Habits) -> None:

@@ -98,3 +98,16 @@ def test_kempnerforge_compiles_all_but_mixtures() -> None:
     )
     assert (dense.recompute, dense.fused) == ("full", True)
     assert (mixture.recompute, mixture.fused) == ("full", False)
+
+
+@pytest.mark.parametrize(
+    ("layout", "whole"),
+    [({}, 16), ({"pp": 4}, 16), ({"pp": 4, "schedule": "zb-v"}, 8)],
+    ids=["no pipeline", "a micro-batch a stage", "two a stage"],
+)
+def test_who_accumulates_nothing_fills_a_pipeline_with_what_a_rank_has(
+    layout: dict[str, Any], whole: int
+) -> None:
+    """64 ranks, tp 4: 16 replicas of 16 sequences, or 4 of 64 through four stages."""
+    plan = complete(accelerator="TPUv5p", tp=4, **layout).plan
+    assert plan.micro_batch == whole

@@ -29,7 +29,7 @@ from predictor.timing import (
     learn,
     shared,
 )
-from predictor.training import SLOPES, TrainingRequest, others, predict
+from predictor.training import SLOPES, TrainingRequest, check_prior, others, predict
 
 UNKNOWN = ("recompute", "vpp", "cuda_graphs")
 """Settings that runs are asked about where they do not state them."""
@@ -77,6 +77,7 @@ def adapt_runs(calibration: Calibration, points: Sequence[Point]) -> Adapted:
     kept = {point.point_id for point in runs.points}
     left_out = {p.point_id: "cannot be predicted" for p in steps if p.point_id not in kept}
     prior = own_prior() if calibration.own is None else calibration.own.prior
+    check_prior(prior)
     runs, habits, told = _settings(calibration, runs, prior)
     own = block(runs, calibration.run)
     learned = _with_known(calibration.own, prior, own)
@@ -218,7 +219,6 @@ def _with(request: TrainingRequest, field: str) -> Iterator[tuple[Any, TrainingP
 TOLD = {
     "contention": "communication that is hidden slows what it hides behind {factor:.2f} x as much",
     "attention": "attention takes {factor:.2f} x the time",
-    "stream": "kernels that stream memory take {factor:.2f} x the time",
     "between": "your network between nodes gives {inverse:.0%} of the catalog's",
     "recompute": "recomputation takes {factor:.2f} x the time",
     "bubble": "pipeline bubbles take {factor:.2f} x the time",

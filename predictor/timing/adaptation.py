@@ -55,7 +55,7 @@ class Prior:
     known           share of the kernels' own spread
     host            of the log of the host's cost
     freedom         degrees of freedom
-    most            size of a correction that is hardly exceeded
+    most            size of a correction that is hardly exceeded, but for the host's cost
     source          where all this comes from
     """
 
@@ -199,8 +199,9 @@ class Learned:
         """Log of the factor on the times of other runs, and the standard deviation of the normal
         distribution that holds four fifths of cases as near, (N,)."""
         across = shared(others, self.traits, self.prior)
-        host = others.host[:, self.parts[:, 1]]
-        means = across @ self.pull.T + host  # (N, M)
+        most = self.prior.most
+        host = others.host[:, self.parts[:, 1]]  # as far as it is: no slope is continued
+        means = most * np.tanh(across @ self.pull.T / most) + host  # (N, M)
         left = np.empty((len(across), len(self.inverse)))
         variance = open_variance(others, self.prior)
         for place, own in enumerate(self.inverse):
@@ -209,8 +210,7 @@ class Learned:
         spread = left[:, self.parts[:, 0]] * self.stretch
         mean = means @ self.weight
         total = (spread + (means - mean[:, None]) ** 2) @ self.weight
-        capped = self.prior.most * np.tanh(mean / self.prior.most)
-        return capped, np.sqrt(total) * narrower(self.prior.freedom + self.runs)
+        return mean, np.sqrt(total) * narrower(self.prior.freedom + self.runs)
 
 
 @cache

@@ -28,6 +28,7 @@ from predictor.training.own import (
     WORDS,
     Described,
     as_measured,
+    check_prior,
     describe,
     traits,
 )
@@ -104,6 +105,7 @@ __all__ = [
     "alone",
     "as_measured",
     "assemble",
+    "check_prior",
     "checked_by_lots",
     "complete_training",
     "dealt_step",

@@ -299,3 +299,34 @@ def test_larger_runs_are_those_of_four_times_the_accelerators_at_least() -> None
     assert 0.2 < before < 0.4
     assert after < before
     assert scaled([one], {"s": np.array([8.0] * 5 + [31.0] * 5)}) == {}
+
+
+def waiting(count: int, cost: float) -> Block:
+    """Runs that wait for their host alone, whose host costs so many times as much, and no noise."""
+    own = synthetic(count, 0.0, 6)
+    bound = replace(own.traits, host=np.tile(HOSTS, (count, 1)))
+    return Block("host", bound, np.full(count, np.log(cost)))
+
+
+def test_a_slow_host_is_carried_as_far_as_it_is_and_a_level_is_not() -> None:
+    """Three runs of a host six times as slow tell of three others, within its grid's half octaves;
+    three off alike by as much for no reason do not beyond `most`."""
+    one = waiting(6, 6.0)
+    known, others = one.take(np.arange(3)), one.traits.take(np.arange(3, 6))
+    found, _ = learn(START, known.traits, known.residual).correction(others)
+    assert np.exp(found) == pytest.approx(6.0, rel=2.0**0.25 - 1.0)
+    off = synthetic(6, np.log(6.0), 6).take(np.arange(3))
+    found, _ = learn(replace(START, level=2.0), off.traits, off.residual).correction(
+        synthetic(6, 0.0, 6).traits
+    )
+    assert np.all(found <= START.most)
+
+
+def test_runs_learned_by_other_traits_are_refused_in_one_line() -> None:
+    known = adapt_runs(BASE, points(1.2)[:2]).calibration
+    assert known.own is not None
+    slopes = {"stream": 0.3, **known.own.prior.slopes}
+    old = replace(known, own=replace(known.own, prior=replace(known.own.prior, slopes=slopes)))
+    for ask in (lambda: time_of(points(1.0)[3], old), lambda: adapt_runs(old, points(1.2)[2:3])):
+        with pytest.raises(InputError, match="learn from them again"):
+            ask()

@@ -25,7 +25,13 @@ from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out
 from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of
-from calibration.serving.spreads import QUEUED_CLASS, class_of, fit_spreads, operator_sigma
+from calibration.serving.spreads import (
+    QUEUED_CLASS,
+    class_of,
+    fit_spreads,
+    operator_sigma,
+    used_share,
+)
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
 from calibration.spread import Residual, with_spread
@@ -46,7 +52,6 @@ from predictor.schema import (
     of_inference,
     of_training,
 )
-from predictor.serving import LATER
 from predictor.timing import (
     Calibration,
     EngineParameters,
@@ -216,9 +221,10 @@ def _score_served(
     opened, arrived, more = open_loops.predicted(
         [point for point in served if point.rate is not None], calibration
     )
+    used = open_loops.used_shares(opened, calibration)
     rows += [
-        _served_row(point, value, 0.0, parameters, calibration)
-        for point, value in zip(opened, arrived, strict=True)
+        _served_row(point, value, 0.0, reading, parameters, calibration)
+        for point, value, reading in zip(opened, arrived, used, strict=True)
     ]
     skipped += [Skipped(one.point_id, one.source, reason) for one, reason in [*refused, *more]]
     return inference
@@ -237,10 +243,11 @@ def served_rows(
     own         parameters of the engines, for the operators' part of the spread
     parameters  spreads of runs, and the points that they were fitted on
     """
+    operators, used = operator_sigma(found, own), used_share(found, own)
     return [
-        _served_row(point, value, sigma, parameters, calibration)
-        for point, value, sigma in zip(
-            found.points, predicted, operator_sigma(found, own), strict=True
+        _served_row(point, value, sigma, reading, parameters, calibration)
+        for point, value, sigma, reading in zip(
+            found.points, predicted, operators, used, strict=True
         )
     ]
 
@@ -249,21 +256,28 @@ def _served_row(
     point: InferencePoint,
     value: float,
     sigma: float,
+    used: float,
     parameters: ServingParameters,
     calibration: Calibration,
 ) -> Scored:
-    """A run of inference with its interval; `sigma` is the operators' part of its spread."""
+    """A run of inference with its interval.
+
+    sigma   the operators' part of its spread
+    used    share of the time in which prompts are read
+    """
     metric, kind = class_of(point).split(".")
-    reach = calibration.interval_q * float(np.hypot(sigma, parameters.spread(metric, kind)))
-    above = LATER if class_of(point) == QUEUED_CLASS and parameters.own is None else 1.0
+    below = above = parameters.spread(metric, kind)
+    if class_of(point) == QUEUED_CLASS:
+        below, above = (float(parameters.first_token(used, late)) for late in (False, True))
+    low, high = (calibration.interval_q * math.hypot(sigma, one) for one in (below, above))
     return Scored(
         point_id=point.point_id,
         source=point.source,
         metric=point.metric,
         published=point.value,
         predicted=float(value),
-        low=float(value) * math.exp(-reach),
-        high=float(value) * math.exp(above * reach),
+        low=float(value) * math.exp(-low),
+        high=float(value) * math.exp(high),
         in_sample=point.point_id in parameters.points,
         model=point.request.model.name,
         accelerator=point.request.cluster.accelerator.name,
@@ -284,7 +298,7 @@ def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Score
     predicted = held_out(found, keys)
     errors = np.log(predicted / published(found))
     own = parameters_of(found, fit_engines(found))
-    operators = operator_sigma(found, own)
+    operators, used = operator_sigma(found, own), used_share(found, own)
     groups = np.array(keys)
     rows = []
     for group in np.unique(groups):
@@ -293,6 +307,7 @@ def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Score
             [point for point, kept in zip(found.points, rest, strict=True) if kept],
             errors[rest],
             operators[rest],
+            used[rest],
             calibration.interval_q,
             calibration.interval_level,
         )

@@ -18,7 +18,7 @@ import numpy as np
 
 from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of, telling
-from calibration.serving.spreads import fit_spreads, operator_sigma
+from calibration.serving.spreads import fit_spreads, operator_sigma, used_share
 from calibration.serving.timed import published, select, timed
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
@@ -46,12 +46,12 @@ def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingPa
     fitted = replace(calibration, serving=ServingParameters(engines_))
     opened, arrived, _ = open_loops.predicted([p for p in points if p.rate is not None], fitted)
     missed = np.log(arrived / np.array([point.value for point in opened]))
+    own = parameters_of(found, engines_)
     sigma = fit_spreads(
         [*found.points, *opened],
         np.concatenate([errors, missed]),
-        np.concatenate(
-            [operator_sigma(found, parameters_of(found, engines_)), np.zeros(len(opened))]
-        ),
+        np.concatenate([operator_sigma(found, own), np.zeros(len(opened))]),
+        np.concatenate([used_share(found, own), open_loops.used_shares(opened, fitted)]),
         calibration.interval_q,
         calibration.interval_level,
     )

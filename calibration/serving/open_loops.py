@@ -15,7 +15,7 @@ import numpy as np
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array, identity
 from predictor.errors import InputError
-from predictor.serving import Client, Served, one_by_one
+from predictor.serving import Client, Served, one_by_one, predict_inference
 from predictor.timing import Calibration
 
 
@@ -35,6 +35,21 @@ def _served(point: InferencePoint, calibration: Calibration) -> Served:
         rate=None if endless else rate,
         clients=count if endless else 0,
     )
+
+
+def used_shares(points: Sequence[InferencePoint], calibration: Calibration) -> Array:
+    """Share of the time in which prompts are read, at the rates at which points' requests come."""
+    known: dict[object, float] = {}
+    found = []
+    for point in points:
+        request, rate = point.request, np.inf if point.rate is None else point.rate
+        key = (request.model, identity(request.cluster), identity(request.plan))
+        if key not in known:
+            full = replace(request.plan, batch=np.inf, serving=1.0, synchrony=0.0)
+            one = predict_inference(request.model, request.cluster, full, calibration)
+            known[key] = float(one.latencies.prompt) / float(full.dp)
+        found.append(min(rate * known[key], 1.0))
+    return np.array(found)
 
 
 def _value(point: InferencePoint, served: Served) -> float:

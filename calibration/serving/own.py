@@ -20,14 +20,16 @@ from scipy.optimize import least_squares
 from calibration.robust import cauchy, with_priors
 from calibration.serving.engines import KNEE, parameters_of, telling
 from calibration.serving.process import benchmarks_of
-from calibration.serving.spreads import class_of
+from calibration.serving.spreads import QUEUED_CLASS, class_of, used_share
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
 from predictor.catalog import own_process
 from predictor.errors import InputError
 from predictor.timing import (
+    EARLY_SPREADS,
     ENGINE_FIELDS,
+    LATE_SPREADS,
     NOISE,
     QUEUED,
     Calibration,
@@ -94,7 +96,7 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         known = calibration.serving.of(plan.framework, plan.era)
         engines[name] = _moved(known, shift)
     own = benchmarks_of(found.points, left, own_process())
-    sigma = _sigma(calibration.serving, found, left)
+    sigma = _sigma(calibration.serving, found, left, used_share(found, base))
     names = tuple(point.point_id for point in found.points)
     serving = replace(
         calibration.serving,
@@ -183,15 +185,26 @@ def fit_shift(found: Timed, base: EngineParameters) -> tuple[Array, Array]:
     return best.x * width, np.sqrt(np.diag(doubt)) * width
 
 
-def _sigma(known: ServingParameters, found: Timed, left: Array) -> dict[str, float]:
+LOADED = (*EARLY_SPREADS, *LATE_SPREADS)
+"""Spreads of first tokens under load, in whose place that of one's own figures comes."""
+
+
+def _sigma(known: ServingParameters, found: Timed, left: Array, used: Array) -> dict[str, float]:
     """Spreads by class: of those that one's own figures are of, what is left of them and what of
-    the old spread they do not settle."""
+    the old spread they do not settle.
+
+    used   share of the time in which prompts are read, of each figure
+    """
     sigma = dict(known.sigma)
     labels = [class_of(point) for point in found.points]
     for label in set(labels):
         own = left[[one == label for one in labels]]
         metric, _, kind = label.partition(".")
         old = known.spread(metric, kind)
+        if label == QUEUED_CLASS:
+            told = used[[one == label for one in labels]]
+            old = float(np.mean([known.first_token(told, late) for late in (False, True)]))
+            sigma = {name: s for name, s in sigma.items() if name not in LOADED}
         sure = old**2 / (old**2 + WITHIN**2 + NOISE**2 / len(own))
         rest = max(float(np.sqrt(np.mean(own**2))), NOISE)
         sigma[label] = round(min(math.hypot(rest, old * math.sqrt(1.0 - sure)), old), 4)

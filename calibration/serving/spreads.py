@@ -7,15 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calibration.serving.late import fit_first_tokens
 from calibration.serving.timed import Timed
 from calibration.spread import Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
-from predictor.serving import (
-    LATER,
-    latencies,
-    spreads,
-)
+from predictor.serving import latencies, reading_share, spreads
 from predictor.timing import (
     EngineParameters,
     ServingParameters,
@@ -61,11 +58,9 @@ QUEUED_CLASS = "ttft.serving"
 """First tokens under load, which queues spread several times as wide as anything else."""
 
 
-def as_below(label: str, errors: Array | float) -> Array:
-    """Log errors (predicted / published) of a class, those of points above their predictions over
-    how much wider the interval is there."""
-    wider = LATER if label == QUEUED_CLASS else 1.0
-    return np.where(np.asarray(errors) < 0, np.asarray(errors) / wider, errors)
+def used_share(found: Timed, own: EngineParameters) -> Array:
+    """Share of the time in which prompts are read, of each point."""
+    return reading_share(latencies(found.work, own))
 
 
 LEAST = 20
@@ -77,33 +72,53 @@ FEWEST = 5
 
 
 def fit_spreads(
-    points: Sequence[InferencePoint], errors: Array, operators: Array, q: float, level: float
+    points: Sequence[InferencePoint],
+    errors: Array,
+    operators: Array,
+    used: Array,
+    q: float,
+    level: float,
 ) -> dict[str, float]:
     """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
-    the points of a source left out, as a mean over sources (`spread.carried_sigma`). First tokens
-    under load are a class for themselves, whose spread above the prediction is `LATER` times that
-    below, and of which doubtful sources say what clients may meet; else doubtful rows say nothing
-    of others.
+    the points of a source left out, as a mean over sources (`spread.carried_sigma`); doubtful rows
+    say nothing of others. First tokens under load are a class for themselves, of which doubtful
+    sources say what clients may meet (`late.fit_first_tokens`).
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
+    used        share of the time in which prompts are read
     """
     labels = [class_of(point) for point in points]
     residuals = [
-        Residual(float(as_below(label, e)), float(s), point.source)
-        for point, label, e, s in zip(points, labels, errors, operators, strict=True)
+        Residual(float(e), float(s), point.source)
+        for point, e, s in zip(points, errors, operators, strict=True)
     ]
     groups: dict[str, list[Residual]] = {}
     counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
     for point, label, one in zip(points, labels, residuals, strict=True):
-        if point.flagged or (point.tentative and label != QUEUED_CLASS):
+        if point.flagged or point.tentative or label == QUEUED_CLASS:
             continue
-        names = [label] if label == QUEUED_CLASS else [label, label.partition(".")[0], "all"]
-        for name in names:
+        for name in (label, label.partition(".")[0], "all"):
             if name == "all" or counts[label, one.source] >= FEWEST:
                 groups.setdefault(name, []).append(one)
-    return {
+    found = {
         name: round(carried_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())
         if len(own) >= LEAST
     }
+    queued = [
+        at
+        for at, (point, label) in enumerate(zip(points, labels, strict=True))
+        if label == QUEUED_CLASS and not point.flagged
+    ]
+    if len(queued) < LEAST:
+        return found
+    return found | fit_first_tokens(
+        errors=np.asarray(errors)[queued],
+        operators=operators[queued],
+        used=used[queued],
+        sources=[points[at].source for at in queued],
+        doubtful=np.array([points[at].tentative for at in queued], bool),
+        q=q,
+        level=level,
+    )

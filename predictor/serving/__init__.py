@@ -29,11 +29,12 @@ from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
 from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
 from predictor.serving.prediction import (
     BREAKDOWN,
-    LATER,
+    LATE,
     InferencePrediction,
     decode_pass,
     predict_inference,
     prompt_pass,
+    reading_share,
     spread_of,
     spreads,
 )
@@ -46,7 +47,7 @@ from predictor.serving.taxes import decoding_taxes
 __all__ = [
     "BREAKDOWN",
     "EXACT_STEPS",
-    "LATER",
+    "LATE",
     "STEPS_LISTED",
     "VARIATION",
     "Apart",
@@ -86,6 +87,7 @@ __all__ = [
     "prompt_pass",
     "read_apart",
     "read_table",
+    "reading_share",
     "sending_time",
     "serve",
     "serve_apart",

@@ -21,7 +21,7 @@ from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
 from predictor.records import dataclass
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.passes import EXACT_STEPS
-from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.serving.prediction import LATE, InferencePrediction, predict_inference
 from predictor.timing import Calibration
 
 USUAL = ("vllm", "sglang", "tensorrt-llm")
@@ -109,13 +109,19 @@ def mixture(spec: ServingPlanSpec, calibration: Calibration, **loaded: Any) -> M
     values = {}
     for metric in METRICS:
         centre = np.array([float(getattr(one.latencies, metric)) for one in found])
-        spread = np.array([float(one.sigma[metric]) for one in found])
+        spread = np.array([_width(one, metric) for one in found])
         low, middle, high = quantiles(
             np.log(centre), spread, (0.5 - level / 2, 0.5, 0.5 + level / 2)
         )
         values[metric] = (middle, low, high)
     told = tuple(f"{name} {version}".strip() for name, version in releases)
     return Mixture(told, values, _doubts(requests, found[0], calibration))
+
+
+def _width(one: InferencePrediction, metric: str) -> float:
+    """Log-standard-deviation of a prediction, the mean of its two sides where these differ."""
+    sides = (metric, LATE) if metric == "ttft" else (metric,)
+    return float(np.mean([float(one.sigma[side]) for side in sides]))
 
 
 def _predicted(

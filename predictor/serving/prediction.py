@@ -46,13 +46,10 @@ ROUNDS = 4
 METRICS = ("ttft", "tpot", "e2e", "throughput")
 """What has an interval."""
 
-LATER = 2.5
-"""By how many times its spread a first token under load may come later than predicted, where it
-comes earlier by one: what nobody states (clients that send together or wait for one another, calls
-that are made for the first time, fewer requests let in than were sent) only ever adds to it. Nine
-tenths of the rows of six published sources left out lie above 0.65 times their predictions; below
-1.4 (NIM, InferenceMAX, gap analysis), 4.7 (TensorRT-LLM's own) and 20 times (InferenceX's
-experimental folder)."""
+LATE = "ttft.late"
+"""Name of the spread of first tokens that come later than predicted, beside that of `METRICS`: what
+nobody states (clients that send together or wait for one another, calls that are made for the first
+time, fewer requests let in than were sent) only ever adds to them."""
 
 BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
 """Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
@@ -64,7 +61,8 @@ class InferencePrediction:
     """What is predicted for a plan or a batch of plans; arrays of the plans' shape.
 
     latencies   of a request [s], requests per second of a replica
-    sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput'
+    sigma       log-standard-deviation by metric: 'ttft', 'tpot', 'e2e', 'throughput', and of first
+                tokens that come late (`LATE`)
     breakdown   seconds of the end-to-end latency by term of `BREAKDOWN`
     prompts, decoding   passes on the device from which the latencies are made
     reader      memory of an engine that reads prompts apart, where there is one
@@ -101,10 +99,9 @@ class InferencePrediction:
 
     def interval(self, metric: str, value: Array) -> tuple[Array, Array]:
         """Bounds of the calibration's interval around a metric's value."""
-        reach = self.calibration.interval_q * self.sigma[metric]
-        loaded = (np.asarray(self.work.static) <= 0) & (self.calibration.serving.own is None)
-        above = np.where(loaded, LATER, 1.0) if metric == "ttft" else 1.0
-        return np.asarray(value * np.exp(-reach)), np.asarray(value * np.exp(above * reach))
+        q = self.calibration.interval_q
+        below, above = self.sigma[metric], self.sigma[LATE if metric == "ttft" else metric]
+        return np.asarray(value * np.exp(-q * below)), np.asarray(value * np.exp(q * above))
 
 
 def prompt_pass(
@@ -459,8 +456,9 @@ def spreads(
     own.
 
     prompts, decoding   `spread_of` the passes [s]
-    metric              'ttft', 'tpot', 'e2e' or 'throughput'
+    metric              'ttft', 'tpot', 'e2e', 'throughput', or `LATE`
     """
+    late, metric = metric == LATE, metric.partition(".")[0]
     first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
     each = np.minimum(own.decode * decoding / found.step, 1.0)
     share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
@@ -473,7 +471,15 @@ def spreads(
     run = np.array([parameters.spread(metric, kind) for kind in kinds])
     kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
     kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
-    return np.asarray(np.hypot(operators, run[kind]))
+    spread = run[kind]
+    if metric == "ttft":
+        spread = np.where(static, spread, parameters.first_token(reading_share(found), late))
+    return np.asarray(np.hypot(operators, spread))
+
+
+def reading_share(found: Latencies) -> Array:
+    """Share of the time in which an engine reads prompts, 0..1."""
+    return np.asarray(np.clip(found.requests_per_s * found.prompt, 0.0, 1.0))
 
 
 def _sigmas(
@@ -486,4 +492,5 @@ def _sigmas(
 ) -> dict[str, Array]:
     """Log-standard-deviations by metric."""
     told = spread_of(prompts), spread_of(decoding)
-    return {metric: spreads(*told, work, found, own, metric, parameters) for metric in METRICS}
+    names = (*METRICS, LATE)
+    return {name: spreads(*told, work, found, own, name, parameters) for name in names}

@@ -35,7 +35,13 @@ from predictor.timing.collectives import (
     traffic,
     volume,
 )
-from predictor.timing.engines import ENGINE_FIELDS, EngineParameters, ServingParameters
+from predictor.timing.engines import (
+    EARLY_SPREADS,
+    ENGINE_FIELDS,
+    LATE_SPREADS,
+    EngineParameters,
+    ServingParameters,
+)
 from predictor.timing.features import ideal
 from predictor.timing.kernels import BOUNDS, Timing, blend, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
@@ -63,8 +69,10 @@ __all__ = [
     "BULK",
     "CLOCK",
     "DEFAULTS",
+    "EARLY_SPREADS",
     "ENGINE_FIELDS",
     "HOSTS",
+    "LATE_SPREADS",
     "LAUNCH",
     "LOCALITY",
     "NOISE",

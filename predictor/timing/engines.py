@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, fields
 
-from predictor.arrays import Numeric
+import numpy as np
+
+from predictor.arrays import Array, Numeric
 from predictor.records import dataclass
 from predictor.timing.benchmarks import Benchmarks
 
 UNFITTED_SIGMA = 0.3
 """Spread of runs where nothing is fitted: engines of one time differ by a third and more."""
+
+EARLY_SPREADS = ("ttft.serving", "ttft.serving.used")
+LATE_SPREADS = ("ttft.late", "ttft.late.used")
+"""Names of the spreads of first tokens under load, without load and by the share of the time in
+which prompts are read: of those that come sooner than predicted, and later."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,3 +95,13 @@ class ServingParameters:
             if name in self.sigma:
                 return self.sigma[name]
         return UNFITTED_SIGMA
+
+    def first_token(self, used: Numeric, late: bool) -> Array:
+        """Log-standard-deviation of a first token under load that comes sooner than predicted, or
+        `late`: (a² + (b u)²)^½, u = `used` the share of the time in which prompts are read, since
+        what waits for prompts is known less than what reads one. That of the class alone where
+        benchmarks of one's own say how far they lie off, or nothing is fitted."""
+        names = LATE_SPREADS if late else EARLY_SPREADS
+        still = self.sigma.get(names[0], self.spread("ttft", "serving"))
+        loaded = self.sigma.get(names[1], 0.0)
+        return np.asarray(np.hypot(still, loaded * np.clip(used, 0.0, 1.0)))

@@ -17,6 +17,7 @@ from predictor.serving.capacities import (
     capacity,
     waiting_quantile,
 )
+from predictor.serving.checked import served_instead, unchecked
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.doubts import Mixture, mixture
@@ -38,7 +39,7 @@ from predictor.serving.prediction import (
     spread_of,
     spreads,
 )
-from predictor.serving.rates import predict_rate
+from predictor.serving.rates import AtRate, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.simulation import one_by_one, with_fleet
 from predictor.serving.tables import pass_table
@@ -52,6 +53,7 @@ __all__ = [
     "VARIATION",
     "Apart",
     "Around",
+    "AtRate",
     "Capacity",
     "Client",
     "DeviceTime",
@@ -92,11 +94,13 @@ __all__ = [
     "serve",
     "serve_apart",
     "serve_fleet",
+    "served_instead",
     "serving_activity",
     "serving_power",
     "spread_lengths",
     "spread_of",
     "spreads",
+    "unchecked",
     "waiting_quantile",
     "with_fleet",
     "worker",

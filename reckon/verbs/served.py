@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """Requests that were served one by one, of those that count, in place of closed forms, and in
+    what the load is outside the bounds of these."""
+
+    requests: int
+    because: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingResult:
     """The prediction for one request; `index` is its place in the batch it was computed in.
@@ -39,6 +48,7 @@ class ServingResult:
     fleet       what became of the fleet that served them, where there is one
     mixture     predictions of all releases that the engine may be, where that was asked for
     powered     what serving draws, where that is known
+    instead     why requests one by one say how late a rate is served; None: closed forms do
     """
 
     request: ServingRequest
@@ -50,6 +60,7 @@ class ServingResult:
     fleet: FleetServed | None = None
     mixture: Mixture | None = None
     powered: Drawn[Any] | None = None
+    instead: Instead | None = None
 
     def _at(self, values: Any) -> float:
         array = np.asarray(values, float)
@@ -238,6 +249,20 @@ class ServingResult:
             "replica_hours": self.fleet.seconds / 3600.0,
         }
 
+    def _rate(self) -> dict[str, Any] | None:
+        """The most that can be served, and who says how late a rate is."""
+        if self.most is None:
+            return None
+        found: dict[str, Any] = {"most_requests_per_s": self.most, "saturated": self.saturated}
+        if self.instead is None:
+            return {**found, "answered_by": "closed forms"}
+        return {
+            **found,
+            "answered_by": "requests one by one",
+            "requests": self.instead.requests,
+            "because": list(self.instead.because),
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """The whole result as `--json` writes it; every key carries its unit."""
         calibration = self.batch.calibration
@@ -257,9 +282,7 @@ class ServingResult:
             "output_tokens_per_s_per_gpu": self.output_tokens_per_s.value / self.gpus,
             "total_tokens_per_s": self._at(self.batch.total_tokens_per_s),
             "requests_per_s": self.requests_per_s,
-            "rate": None
-            if self.most is None
-            else {"most_requests_per_s": self.most, "saturated": self.saturated},
+            "rate": self._rate(),
             "simulated": None
             if self.served is None
             else {

@@ -17,6 +17,7 @@ from predictor.plans import ServingPlan, batches
 from predictor.serving import (
     EXACT_STEPS,
     STEPS_LISTED,
+    AtRate,
     FleetServed,
     InferencePrediction,
     Served,
@@ -27,12 +28,14 @@ from predictor.serving import (
     one_by_one,
     predict_inference,
     predict_rate,
+    served_instead,
     serving_power,
+    unchecked,
     with_fleet,
 )
 from predictor.timing import Calibration
 from reckon.verbs.powering import powered
-from reckon.verbs.served import ServingResult
+from reckon.verbs.served import Instead, ServingResult
 from reckon.verbs.training import (
     DEFAULT_CALIBRATION,
     Ref,
@@ -88,10 +91,10 @@ def _in_doubt(
 
 
 def predicted(request: ServingRequest, calibration: Calibration) -> ServingResult:
-    """Predict one request: by closed forms, of one of its replicas, and request by request where
-    that is asked for."""
+    """Predict one request: by closed forms, of one of its replicas, or request by request where
+    these are not checked; and request by request where that is asked for."""
     model, cluster, plan = request.model, request.cluster, request.plan
-    most, saturated = None, False
+    most, saturated, instead = None, False, None
     replicas = request.around.fleet.replicas  # closed forms are of one of them
     if request.rate is not None:
         found = predict_rate(
@@ -102,13 +105,48 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
             calibration,
             variation=request.variation,
         )
+        found, instead = _where_unchecked(request, found, calibration)
         batch, most, saturated = found.prediction, found.most_requests_per_s, found.saturated
     else:
         one = replace(plan, batch=plan.batch / replicas) if replicas > 1 else plan
         batch = predict_inference(model, cluster, one, calibration, EXACT_STEPS)
     served, fleet = _served(request, calibration) if request.simulate else (None, None)
     batch, under = powered(batch, request.conditions, serving_power, limited)
-    return ServingResult(request, batch, None, served, most, saturated, fleet, powered=under)
+    return ServingResult(
+        request=request,
+        batch=batch,
+        served=served,
+        most=most,
+        saturated=saturated,
+        fleet=fleet,
+        powered=under,
+        instead=instead,
+    )
+
+
+def _where_unchecked(
+    request: ServingRequest, closed: AtRate, calibration: Calibration
+) -> tuple[AtRate, Instead | None]:
+    """What is said of a rate, and why requests one by one say it where closed forms are not
+    checked. Those answer still for what no engine serves to its end: more than it carries, more
+    than there is room for, and what is around an engine, which is served one by one beside it."""
+    fits = float(closed.prediction.memory.shortfall) <= 0
+    if request.rate is None or closed.saturated or not (fits and request.around.plain):
+        return closed, None
+    client, plan = request.around.client, request.plan
+    why = unchecked(plan, client, request.rate, closed.most_requests_per_s)
+    if not why:
+        return closed, None
+    found, served = served_instead(
+        model=request.model,
+        cluster=request.cluster,
+        plan=plan,
+        calibration=calibration,
+        client=client,
+        rate=request.rate,
+        closed=closed,
+    )
+    return found, Instead(len(served.arrival), why)
 
 
 def _served(request: ServingRequest, calibration: Calibration) -> tuple[Served, FleetServed | None]:

@@ -143,6 +143,11 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         ],
     ]
     print(grid(["", "", ""], rows, left=3))
+    if result.instead is not None:
+        print(
+            f"latencies are means of {result.instead.requests:,} requests served one by one, since "
+            f"the closed forms are not checked there: {'; '.join(result.instead.because)}\n"
+        )
     if result.mixture is not None:
         _show_mixture(result.mixture)
     if result.served is not None:

@@ -448,7 +448,8 @@ def test_the_interval_of_a_first_token_under_load_grows_with_what_waits():
         for metric in ("tpot", "e2e"):
             low, high = (float(v) for v in found.interval(metric, np.asarray(1.0)))
             assert low * high == pytest.approx(1.0)
-    assert widths[0][0] < widths[1][0] and widths[0][1] < widths[1][1]
+    assert widths[0][0] < widths[1][0]
+    assert widths[0][1] < widths[1][1]
     still = predict_inference(model, cluster, replace(plan, serving=0.0), calibration)
     low, high = (float(v) for v in still.interval("ttft", np.asarray(1.0)))
     assert low * high == pytest.approx(1.0)
@@ -458,7 +459,7 @@ def test_spreads_of_first_tokens_are_those_that_errors_were_drawn_from():
     """Errors of sixteen sources with spreads of 0.1 and 0.3 without load, and more with it; those
     of one that doubts itself count less than any other's."""
     rng = np.random.default_rng(3)
-    count, used = 4000, rng.uniform(0.0, 1.0, 4000)
+    count, used = 16_000, rng.uniform(0.0, 1.0, 16_000)
     draw = rng.standard_normal(count)
     run = np.where(draw < 0, np.hypot(0.1, 0.3 * used), np.hypot(0.3, 0.9 * used))
     sources = [f"s{i % 16}" for i in range(count)]

@@ -1,0 +1,101 @@
+"""Where latencies at a rate of arrivals are closed forms, and where requests are served one by one.
+
+The closed forms (`rates`) take arrivals at random, lengths close to their mean, and passes that mix
+prompts with decoding or give them their own; `calibration.checks.closed_forms` holds them against
+the event engine (`events`) over the grid that is named here. Outside it the event engine, which is
+the reference, answers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from predictor.hardware import Cluster
+from predictor.models import Model
+from predictor.plans import ServingPlan
+from predictor.serving.clients import VARIATION, Client
+from predictor.serving.events import Served
+from predictor.serving.prediction import InferencePrediction
+from predictor.serving.rates import AtRate
+from predictor.serving.simulation import one_by_one
+from predictor.timing import Calibration
+
+MOST_LOAD = 0.8
+"""Share of the largest rate up to which the closed forms are checked."""
+
+LENGTHS = {"input_len": (128.0, 4000.0), "output_len": (50.0, 1000.0)}
+"""Tokens of prompts and answers for which they are."""
+
+LIVES = 3.0
+"""Lives of a request for which the engine fills before any is counted, and as many that count."""
+
+FEWEST, MOST = 1200, 20_000
+"""Requests that count at least, and that are served in all at most: percentiles of 1,200 are known
+to a few parts in a hundred; 20,000 take a tenth of a second."""
+
+
+def unchecked(plan: ServingPlan, client: Client, rate: float, most: float) -> tuple[str, ...]:
+    """In what a load is outside the bounds of the closed forms, in words; none: it is inside.
+
+    rate, most   of all replicas, and the largest that can be served [1/s]
+    """
+    found = []
+    if rate > MOST_LOAD * most:
+        found.append(f"{rate / most:.0%} of the largest rate (up to {MOST_LOAD:.0%} is checked)")
+    if client.burstiness != 1.0:
+        found.append(f"burstiness {client.burstiness:g} (1 is checked)")
+    if client.lengths != "uniform" or client.variation > VARIATION:
+        spread = f"{client.lengths} lengths with a variation of {client.variation:g}"
+        found.append(f"{spread} (uniform ones within {VARIATION:g} are checked)")
+    for name, (low, high) in LENGTHS.items():
+        value = float(getattr(plan, name))
+        if not low <= value <= high:
+            found.append(f"{name} {value:g} ({low:g} to {high:g} are checked)")
+    if plan.batching == "waiting":
+        found.append("prompts held until enough of them wait")
+    if float(plan.polling) > 1:
+        found.append(f"requests looked for every {float(plan.polling):g} passes")
+    return tuple(found)
+
+
+def counts(plan: ServingPlan, running: float) -> tuple[int, int]:
+    """Requests of a replica to serve in all, and those of them that come before the engine is as
+    full as it stays, where so many run at a time."""
+    lives = math.ceil(LIVES * running)
+    warm = min(max(FEWEST // 4, lives), MOST // 2)
+    return min(warm + max(FEWEST, lives), MOST), warm
+
+
+def served_instead(
+    model: Model,
+    cluster: Cluster,
+    plan: ServingPlan,
+    calibration: Calibration,
+    client: Client,
+    rate: float,
+    closed: AtRate,
+) -> tuple[AtRate, Served]:
+    """The prediction at a rate as requests one by one have it, and these without the first ones.
+
+    closed   what the closed forms say of that rate
+
+    Raises InputError where the cache holds no request.
+    """
+    one = closed.prediction
+    running = float(one.latencies.e2e) * rate / float(plan.dp)
+    requests, warm = counts(plan, running)
+    served = one_by_one(model, cluster, plan, calibration, requests, client, rate).after(warm)
+    return replace(closed, prediction=as_served(one, served)), served
+
+
+def as_served(closed: InferencePrediction, served: Served) -> InferencePrediction:
+    """A prediction with the mean latencies of requests that were served one by one; what they take
+    longer, or less, is part of what others add."""
+    old = closed.latencies
+    first, each, whole = (float(v.mean()) for v in (served.ttft, served.tpot, served.e2e))
+    found = replace(old, ttft=np.asarray(first), tpot=np.asarray(each), e2e=np.asarray(whole))
+    others = np.asarray(closed.breakdown["others"] + (whole - old.e2e))
+    return replace(closed, latencies=found, breakdown={**closed.breakdown, "others": others})

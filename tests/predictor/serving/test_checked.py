@@ -1,0 +1,95 @@
+"""Which loads closed forms answer, and what requests one by one say of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog import load
+from predictor.plans import ServingPlan
+from predictor.serving import Client, predict_rate, served_instead, unchecked
+from predictor.serving.checked import FEWEST, LENGTHS, MOST, MOST_LOAD, counts
+from reckon import predict_infer
+
+PLAN = ServingPlan(
+    batch=np.inf, serving=1.0, input_len=1000.0, output_len=200.0, max_batch=512.0,
+    framework="vllm", batching="mixed", scheduling="overlapped",
+)  # fmt: skip
+ASKED = {"gpus": 1, "tp": 1, "framework": "vllm", "input_len": 1000, "output_len": 200}
+MODEL, SYSTEM = "llama3-8b", "dgx-h100"
+
+
+def test_loads_inside_the_grid_are_left_to_the_closed_forms():
+    for given in LENGTHS["input_len"]:
+        for made in LENGTHS["output_len"]:
+            plan = replace(PLAN, input_len=given, output_len=made)
+            assert unchecked(plan, Client(), MOST_LOAD, 1.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("plan", "client", "rate", "word"),
+    [
+        (PLAN, Client(), 0.81, "largest rate"),
+        (PLAN, Client(burstiness=0.5), 0.5, "burstiness"),
+        (PLAN, Client(variation=0.5), 0.5, "lengths"),
+        (PLAN, Client(lengths="exponential"), 0.5, "lengths"),
+        (replace(PLAN, input_len=8000.0), Client(), 0.5, "input_len"),
+        (replace(PLAN, output_len=20.0), Client(), 0.5, "output_len"),
+        (replace(PLAN, batching="waiting"), Client(), 0.5, "held"),
+        (replace(PLAN, polling=10.0), Client(), 0.5, "passes"),
+    ],
+)
+def test_each_bound_that_a_load_leaves_is_told(plan, client, rate, word):
+    (told,) = unchecked(plan, client, rate, 1.0)
+    assert word in told
+
+
+def test_enough_requests_are_served_for_the_engine_to_fill():
+    """As many before any counts as run at three times, and at least so many that count."""
+    for running in (1.0, 300.0, 2000.0):
+        requests, warm = counts(PLAN, running)
+        assert warm >= 3.0 * running
+        assert requests - warm >= FEWEST
+    requests, warm = counts(PLAN, 1e6)
+    assert requests == MOST
+    assert warm == MOST // 2
+
+
+def test_where_closed_forms_hold_both_say_the_same():
+    """At half the load, within the bounds that the grid of loads is held to: 5 % of the time per
+    token, 15 % of the first token."""
+    model, cluster, known = catalog.model(MODEL), catalog.system(SYSTEM), load("default")
+    closed = predict_rate(model, cluster, PLAN, 1.0, known)
+    rate = 0.5 * closed.most_requests_per_s
+    closed = predict_rate(model, cluster, PLAN, rate, known)
+    found, served = served_instead(model, cluster, PLAN, known, Client(), rate, closed)
+    one, other = found.prediction.latencies, closed.prediction.latencies
+    assert float(one.tpot) == pytest.approx(float(other.tpot), rel=0.05)
+    assert float(one.ttft) == pytest.approx(float(other.ttft), rel=0.15)
+    assert float(one.ttft) == pytest.approx(float(served.ttft.mean()))
+    assert sum(float(v) for v in found.prediction.breakdown.values()) == pytest.approx(
+        float(one.e2e), rel=1e-9
+    )
+
+
+def test_bursts_are_served_later_than_random_arrivals_and_the_result_says_who_answers():
+    calm = predict_infer(MODEL, SYSTEM, {**ASKED, "rate": 8.0})
+    bursts = predict_infer(MODEL, SYSTEM, {**ASKED, "rate": 8.0, "burstiness": 0.2})
+    assert calm.instead is None
+    assert calm.to_dict()["rate"]["answered_by"] == "closed forms"
+    told = bursts.to_dict()["rate"]
+    assert told["answered_by"] == "requests one by one"
+    assert told["requests"] >= FEWEST
+    assert "burstiness" in told["because"][0]
+    assert bursts.ttft.value > 1.1 * calm.ttft.value
+    assert bursts.ttft.low < bursts.ttft.value < bursts.ttft.high
+    assert sum(bursts.breakdown.values()) == pytest.approx(bursts.e2e.value, rel=1e-9)
+
+
+def test_a_rate_beyond_the_most_is_told_by_closed_forms():
+    far = predict_infer(MODEL, SYSTEM, {**ASKED, "rate": 1e4, "burstiness": 0.2})
+    assert far.saturated
+    assert far.instead is None

@@ -30,18 +30,15 @@ from predictor.serving.passes import EXACT_STEPS, STEPS_LISTED
 from predictor.serving.power import ServingActivity, limited, serving_activity, serving_power
 from predictor.serving.prediction import (
     BREAKDOWN,
-    LATE,
     InferencePrediction,
     decode_pass,
     predict_inference,
     prompt_pass,
-    reading_share,
-    spread_of,
-    spreads,
 )
 from predictor.serving.rates import AtRate, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.simulation import one_by_one, with_fleet
+from predictor.serving.spreads import LATE, reading_share, spread_of, spreads
 from predictor.serving.tables import pass_table
 from predictor.serving.taxes import decoding_taxes
 

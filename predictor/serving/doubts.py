@@ -21,7 +21,8 @@ from predictor.plans import SERVING_CATEGORIES, SERVING_NUMBERS, ServingPlan
 from predictor.records import dataclass
 from predictor.serving.completion import ServingRequest, complete_serving
 from predictor.serving.passes import EXACT_STEPS
-from predictor.serving.prediction import LATE, InferencePrediction, predict_inference
+from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.serving.spreads import LATE
 from predictor.timing import Calibration
 
 USUAL = ("vllm", "sglang", "tensorrt-llm")

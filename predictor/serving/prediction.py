@@ -38,18 +38,11 @@ from predictor.serving.passes import (
     prefill_cores,
     steps,
 )
-from predictor.timing import Calibration, EngineParameters, ServingParameters
+from predictor.serving.spreads import LATE, sigmas
+from predictor.timing import Calibration, EngineParameters
 
 ROUNDS = 4
 """Of the fixed point between how many requests decode and how long they do."""
-
-METRICS = ("ttft", "tpot", "e2e", "throughput")
-"""What has an interval."""
-
-LATE = "ttft.late"
-"""Name of the spread of first tokens that come later than predicted, beside that of `METRICS`: what
-nobody states (clients that send together or wait for one another, calls that are made for the first
-time, fewer requests let in than were sent) only ever adds to them."""
 
 BREAKDOWN = (*TERMS, "host", "queue", "transfer", "others")
 """Terms of a latency's breakdown; they add up to it. Transfer: of a cache from where the prompt was
@@ -208,7 +201,7 @@ def predict_inference(
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     raw = latencies(work, own)
-    sigma = _sigmas(prompts, decoding, work, raw, own, calibration.serving)
+    sigma = sigmas(prompts, decoding, work, raw, own, calibration.serving)
     terms = _breakdown(prompts, decoding, work, raw, own)
     found, terms = as_benchmarked(raw, terms, (model, cluster, plan), calibration.serving)
     return InferencePrediction(
@@ -326,7 +319,8 @@ class _Load:
     running    that are in the engine, as the memory and its limits allow
     static     1 where they come as one batch, else 0
     started    of a batch, whose prompts are read before any other ends
-    batches    micro-batches that they are cut into, each of so many `sequences`
+    batches    micro-batches that they are cut into
+    sequences  of each that decode at a time
     """
 
     clients: Array
@@ -356,8 +350,19 @@ def _load(plan: ServingPlan, memory: ServingMemory) -> _Load:
         static=static,
         started=started,
         batches=batches,
-        sequences=running / batches,
+        sequences=np.minimum(running / batches, np.where(static > 0, np.inf, _decoding(plan))),
     )
+
+
+def _decoding(plan: ServingPlan) -> Array:
+    """Sequences that decode at a time at most: where prompts ride along, no more of these begin in
+    a pass than it has room for, and each leaves after as many passes as it takes; the others that
+    are let in wait for theirs."""
+    if plan.batching != "mixed" or apart(plan).any():
+        return np.full(plan.shape, np.inf)
+    passes = np.maximum(plan.output_len - 1.0, 1.0) / plan.tokens_per_pass
+    most = passes * plan.chunk / plan.new_tokens
+    return np.asarray(np.broadcast_to(np.maximum(most, 1.0), plan.shape))
 
 
 def _device(one: Pass) -> DeviceTime:
@@ -434,63 +439,3 @@ def _breakdown(
     parts["transfer"] = np.asarray(moved + np.zeros_like(found.e2e))
     parts["others"] = np.asarray(found.e2e - single - found.queue - moved)
     return parts
-
-
-def spread_of(work: Pass) -> Array:
-    """Spread of a pass's kernels and collectives [s]: the root of the sum over families of
-    (time x sigma)²."""
-    families = work.families.values()
-    return np.asarray(np.sqrt(sum(((time * sigma) ** 2 for time, sigma in families), 0.0)))
-
-
-def spreads(
-    prompts: Numeric,
-    decoding: Numeric,
-    work: Work,
-    found: Latencies,
-    own: EngineParameters,
-    metric: str,
-    parameters: ServingParameters,
-) -> Array:
-    """Log-standard-deviation of a metric: the operators' by their share of the time, and the run's
-    own.
-
-    prompts, decoding   `spread_of` the passes [s]
-    metric              'ttft', 'tpot', 'e2e', 'throughput', or `LATE`
-    """
-    late, metric = metric == LATE, metric.partition(".")[0]
-    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
-    each = np.minimum(own.decode * decoding / found.step, 1.0)
-    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
-    operators = {"ttft": first, "tpot": each}.get(
-        metric, np.hypot((1 - share) * first, share * each)
-    )
-    static = np.asarray(work.static) > 0
-    ending = np.asarray(work.output_len) > 1
-    kinds = ("static", "serving", "saturated", "prefill")
-    run = np.array([parameters.spread(metric, kind) for kind in kinds])
-    kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
-    kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
-    spread = run[kind]
-    if metric == "ttft":
-        spread = np.where(static, spread, parameters.first_token(reading_share(found), late))
-    return np.asarray(np.hypot(operators, spread))
-
-
-def reading_share(found: Latencies) -> Array:
-    """Share of the time in which an engine reads prompts, 0..1."""
-    return np.asarray(np.clip(found.requests_per_s * found.prompt, 0.0, 1.0))
-
-
-def _sigmas(
-    prompts: Pass,
-    decoding: Pass,
-    work: Work,
-    found: Latencies,
-    own: EngineParameters,
-    parameters: ServingParameters,
-) -> dict[str, Array]:
-    """Log-standard-deviations by metric."""
-    told = spread_of(prompts), spread_of(decoding)
-    names = (*METRICS, LATE)
-    return {name: spreads(*told, work, found, own, name, parameters) for name in names}

@@ -33,7 +33,8 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.engines import read_parameters
 from predictor.plans.serving import ServingPlan
-from predictor.serving.prediction import predict_inference, reading_share
+from predictor.serving.prediction import predict_inference
+from predictor.serving.spreads import reading_share
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters
 from reckon import validate

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor import catalog
+from predictor.catalog.artifacts import load
 from predictor.plans.serving import ServingPlan
 from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import (
@@ -15,7 +17,10 @@ from predictor.serving.capacities import (
     poisson_quantile,
     waiting_quantile,
 )
+from predictor.serving.events import serve
+from predictor.serving.prediction import predict_inference
 from predictor.serving.reading import PromptWaits, ReadTable, queue
+from predictor.serving.tables import pass_table
 from tests.predictor.serving.test_laws_serving import served
 
 
@@ -96,3 +101,28 @@ def test_passes_of_workers_take_new_tokens_up_to_a_chunk() -> None:
     found = serve_apart(reading, replace(served(), plan=own), np.full(3, 100.0), np.full(3, 10.0),
                         np.zeros(3))  # fmt: skip
     assert found.first.tolist() == pytest.approx([3.0, 3.0, 5.0])
+
+
+def test_no_more_requests_decode_than_passes_have_room_to_read():
+    """Answers of 129 tokens behind prompts of 2,048, four to a pass of 8,192: after 128 passes a
+    request leaves, so that 512 of the 2,048 that are let in decode; requests served one by one
+    carry as many, within a tenth. Prompts in passes of their own, and static batches, hold none
+    back."""
+    model, cluster, known = catalog.model("llama3-70b"), catalog.system("dgx-h200"), load("default")
+    plan = ServingPlan(
+        batch=np.inf, serving=1.0, input_len=2048.0, output_len=129.0, max_batch=2048.0, tp=8.0,
+        chunk=8192.0, batching="mixed", scheduling="overlapped", weights="fp8", kv="fp8",
+        admission="whole",
+    )  # fmt: skip
+    found = predict_inference(model, cluster, plan, known)
+    assert float(found.work.running) == 2048.0
+    assert float(found.work.sequences) == pytest.approx(512.0)
+    table = pass_table(model, cluster, plan, known, (2048.0, 129.0))
+    count = 6000
+    served = serve(table, np.full(count, 2048.0), np.full(count, 129.0), clients=3000)
+    ends = np.sort(served.last)
+    most = (count // 2) / float(ends[3 * count // 4] - ends[count // 4])
+    assert float(found.latencies.requests_per_s) == pytest.approx(most, rel=0.1)
+    for other in (replace(plan, batching="apart"), replace(plan, batch=256.0, serving=0.0)):
+        free = predict_inference(model, cluster, other, known)
+        assert float(free.work.sequences) == pytest.approx(float(free.work.running))

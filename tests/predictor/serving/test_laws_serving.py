@@ -33,8 +33,9 @@ from predictor.serving.latency import latencies
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.pass_times import NOTHING, DeviceTime, Work, decode_time, prompt_time
 from predictor.serving.passes import body, prefill_cores
-from predictor.serving.prediction import predict_inference, prompt_pass, spread_of
+from predictor.serving.prediction import predict_inference, prompt_pass
 from predictor.serving.reading import ReadTable, read_table
+from predictor.serving.spreads import spread_of
 from predictor.serving.tables import PassTable, between, pass_table
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters

@@ -1,0 +1,79 @@
+"""How far predictions of serving lie off: the spread of what operators take, and that of runs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.arrays import Array, Numeric
+from predictor.serving.latency import Latencies
+from predictor.serving.parts import Pass
+from predictor.serving.pass_times import Work, prompt_time
+from predictor.timing import EngineParameters, ServingParameters
+
+METRICS = ("ttft", "tpot", "e2e", "throughput")
+"""What has an interval."""
+
+LATE = "ttft.late"
+"""Name of the spread of first tokens that come later than predicted, beside that of `METRICS`: what
+nobody states (clients that send together or wait for one another, calls that are made for the first
+time, fewer requests let in than were sent) only ever adds to them."""
+
+
+def spread_of(work: Pass) -> Array:
+    """Spread of a pass's kernels and collectives [s]: the root of the sum over families of
+    (time x sigma)²."""
+    families = work.families.values()
+    return np.asarray(np.sqrt(sum(((time * sigma) ** 2 for time, sigma in families), 0.0)))
+
+
+def spreads(
+    prompts: Numeric,
+    decoding: Numeric,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    metric: str,
+    parameters: ServingParameters,
+) -> Array:
+    """Log-standard-deviation of a metric: the operators' by their share of the time, and the run's
+    own.
+
+    prompts, decoding   `spread_of` the passes [s]
+    metric              'ttft', 'tpot', 'e2e', 'throughput', or `LATE`
+    """
+    late, metric = metric == LATE, metric.partition(".")[0]
+    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
+    each = np.minimum(own.decode * decoding / found.step, 1.0)
+    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
+    operators = {"ttft": first, "tpot": each}.get(
+        metric, np.hypot((1 - share) * first, share * each)
+    )
+    static = np.asarray(work.static) > 0
+    ending = np.asarray(work.output_len) > 1
+    kinds = ("static", "serving", "saturated", "prefill")
+    run = np.array([parameters.spread(metric, kind) for kind in kinds])
+    kind = np.where(static, np.where(ending | (metric != "ttft"), 0, 3), 1)
+    kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
+    spread = run[kind]
+    if metric == "ttft":
+        spread = np.where(static, spread, parameters.first_token(reading_share(found), late))
+    return np.asarray(np.hypot(operators, spread))
+
+
+def reading_share(found: Latencies) -> Array:
+    """Share of the time in which an engine reads prompts, 0..1."""
+    return np.asarray(np.clip(found.requests_per_s * found.prompt, 0.0, 1.0))
+
+
+def sigmas(
+    prompts: Pass,
+    decoding: Pass,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    parameters: ServingParameters,
+) -> dict[str, Array]:
+    """Log-standard-deviations by metric."""
+    told = spread_of(prompts), spread_of(decoding)
+    names = (*METRICS, LATE)
+    return {name: spreads(*told, work, found, own, name, parameters) for name in names}

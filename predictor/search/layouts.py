@@ -68,6 +68,9 @@ TOGETHER = 2048
 """Plans that are put together at once where there are enough: what is in hand of them stays in a
 core's own cache."""
 
+TABLED = 128
+"""Blocks whose layers lie in one table at a time: what one lacks takes room in all."""
+
 FIRST, LEADING = 512, 32
 """Most promising plans of a block, and most promising blocks: timed before anything is dropped by
 the bound."""
@@ -125,21 +128,34 @@ Piece = tuple[int, Index]
 class _Timed:
     """What has been timed before plans are put together.
 
-    times, starts   layers of all groups in one row, and where those of each begin
+    times    layers of all groups in one row, those that any plan that is left has
+    places   of a group's layers in it, by group
     """
 
     layers: Mapping[int, Layers]
     frames: Mapping[int, Surroundings]
     times: LayerTimes
-    starts: Mapping[int, int]
+    places: Mapping[int, Index]
+
+    @property
+    def count(self) -> int:
+        """Layers of all groups."""
+        return self.times.launches["layer"].shape[0]
 
 
-def laid_out(layers: Mapping[int, Layers]) -> tuple[LayerTimes, dict[int, int]]:
-    """Layers of all groups in one row, and where those of each begin."""
-    every = list(layers.values())
-    sizes = [one.parts.base.shape[0] for one in every]
-    starts = dict(zip(layers, np.cumsum([0, *sizes]).tolist(), strict=False))
-    return join([one.parts.times for one in every], sizes), starts
+def laid_out(
+    layers: Mapping[int, Layers], needed: Mapping[int, Index]
+) -> tuple[LayerTimes, dict[int, Index]]:
+    """Those layers of groups that are needed in one row, and the places of each group's in it.
+    What one group lacks takes room in all, so that rows which nobody needs would cost much."""
+    start, pieces, places = 0, [], {}
+    for group, rows in needed.items():
+        times, size = layers[group].parts.times, layers[group].parts.base.shape[0]
+        pieces.append(times if rows.size == size else take(times, rows))
+        places[group] = np.zeros(size, dtype=np.intp)
+        places[group][rows] = start + np.arange(rows.size)
+        start += rows.size
+    return join(pieces, [rows.size for rows in needed.values()]), places
 
 
 class _Search:
@@ -194,34 +210,62 @@ class _Search:
             bounds.append(self._bound(block, rows, layers) if rows.size else np.empty(0))
         frames = surroundings(self.model, self.cluster, self.calibration, self.blocks, self.rows)
         state = Contenders(self.keep, self.power, self.blocks, each)
-        timed = _Timed(layers, frames, *laid_out(layers))
         order = sorted(
             (number for number, rows in enumerate(self.rows) if rows.size),
             key=lambda number: float(bounds[number].min()),
         )
-        rest: dict[int, Index] = {}
+        rest = {number: np.arange(self.rows[number].size) for number in order}
         leading: list[Piece] = []
         for number in order[:LEADING]:
             ascending = np.argsort(bounds[number], kind="stable")
             rest[number] = ascending[FIRST:]
             leading.append((number, ascending[:FIRST]))
-        self._evaluate(leading, timed, state)
-        waiting: dict[Any, list[Piece]] = {}
-        for done, number in enumerate(order):
-            self.progress(NARROWED + BOUNDED + (1 - NARROWED - BOUNDED) * done / len(order))
-            left = rest.get(number, np.arange(self.rows[number].size))
-            if prune:
-                rows = self.rows[number][left]
-                gpus = asked(self.blocks[number], rows)
-                columns = bounds[number][left], self.peak[number][left], gpus
-                left = left[state.matters(number, rows, *columns)]
-            queue = waiting.setdefault(self.blocks[number].pool, [])
-            queue += [(number, part) for part in chunks(left)]
-            if sum(len(part) for _, part in queue) >= TOGETHER:
-                self._evaluate(queue, timed, state)
-                queue.clear()
-        self._evaluate([piece for queue in waiting.values() for piece in queue], timed, state)
+        self._evaluate(leading, self._timed(leading, layers, frames), state)
+        mattering = self._mattering(bounds, state) if prune else lambda number, left: left
+        for done in range(0, len(order), TABLED):
+            numbers = order[done : done + TABLED]
+            found = ((number, mattering(number, rest[number])) for number in numbers)
+            rows = {number: left for number, left in found if left.size}
+            if not rows:
+                continue
+            timed = self._timed(list(rows.items()), layers, frames)
+            waiting: dict[Any, list[Piece]] = {}
+            for at, (number, several) in enumerate(rows.items(), start=done):
+                self.progress(NARROWED + BOUNDED + (1 - NARROWED - BOUNDED) * at / len(order))
+                left = mattering(number, several)  # the best so far rule out more
+                queue = waiting.setdefault(self.blocks[number].pool, [])
+                queue += [(number, part) for part in chunks(left)]
+                if sum(len(part) for _, part in queue) >= TOGETHER:
+                    self._evaluate(queue, timed, state)
+                    queue.clear()
+            self._evaluate([one for queue in waiting.values() for one in queue], timed, state)
         return self._result(state, layers, frames)
+
+    def _mattering(self, bounds: list[Array], state: Contenders) -> Callable[[int, Index], Index]:
+        """What keeps of rows of a block those that may matter yet."""
+
+        def kept(number: int, left: Index) -> Index:
+            rows = self.rows[number][left]
+            gpus = asked(self.blocks[number], rows)
+            columns = bounds[number][left], self.peak[number][left], gpus
+            return np.asarray(left[state.matters(number, rows, *columns)])
+
+        return kept
+
+    def _timed(
+        self,
+        pieces: list[Piece],
+        layers: Mapping[int, Layers],
+        frames: Mapping[int, Surroundings],
+    ) -> _Timed:
+        """What plans of some pieces are put together from."""
+        needed: dict[int, list[Index]] = {}
+        for number, part in pieces:
+            block, rows = self.blocks[number], self.rows[number][part]
+            own = np.unique(layers[block.group].place[block.index[rows]])
+            needed.setdefault(block.group, []).append(own)
+        used = {group: np.unique(np.concatenate(own)) for group, own in needed.items()}
+        return _Timed(layers, frames, *laid_out(layers, used))
 
     def _layers(self, block: Block, used: Index, timing: Timing | None = None) -> Layers:
         """Time those of a group's layers that some plan has."""
@@ -240,11 +284,14 @@ class _Search:
         for (module, _, own), time in found.times.work.items():
             once = stretched(factors, own) / alone(using, own)
             layer = layer + share.get(module, 0.0) * once * time
+        for (slot, _), exchange in found.times.inside.items():
+            if not slot.behind and slot.place in share:
+                layer = layer + share[slot.place] * exchange.time * exchange.count
         return Layers(found, place, layer)
 
     def _bound(self, block: Block, rows: Index, layers: Mapping[int, Layers]) -> Array:
-        """Least time of a step [s]: the slowest stage is no faster than the mean one, and runs
-        the kernels of its layers for every micro-batch."""
+        """Least time of a step [s]: the slowest stage is no faster than the mean one, and for
+        every micro-batch runs the kernels of its layers and the collectives that nothing hides."""
         timed = layers[block.group]
         plan = block.plan(rows)
         using = environment_of(self.cluster, plan, self.calibration.run)
@@ -289,7 +336,7 @@ class _Search:
         for number, part in own:
             block, rows = self.blocks[number], self.rows[number][part]
             layers = timed.layers[block.group]
-            index.append(timed.starts[block.group] + layers.place[block.index[rows]])
+            index.append(timed.places[block.group][layers.place[block.index[rows]]])
             if number in timed.frames:
                 places.append(timed.frames[number].place[rows])
         first = self.blocks[own[0][0]]
@@ -297,8 +344,12 @@ class _Search:
             around = timed.frames[own[0][0]].frame.take(np.concatenate(places))
         else:
             around = frame(self.model, self.cluster, first.plan(rows), self.calibration)
-        where = np.concatenate(index)
-        return joined(self.model, timed.times, where, around, first.fixed.schedule)
+        where, times = np.concatenate(index), timed.times
+        if timed.count > where.size:
+            # Collectives are put together layer by layer: of many, those that these plans have.
+            own_layers, where = np.unique(where, return_inverse=True)
+            times = take(times, own_layers)
+        return joined(self.model, times, where, around, first.fixed.schedule)
 
     def _ranked(self, own: list[Piece], timed: _Timed, found: Parts, step: Step) -> Array:
         """The time by which plans are ranked over the step time: one, unless machines vary."""

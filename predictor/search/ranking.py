@@ -38,7 +38,7 @@ class Layers:
 
     parts   of distinct layers
     place   of those of `Block.base` in them
-    least   time of the mean layer's kernels, forward and backward [s]
+    least   time of the mean layer's kernels and of what nothing hides, forward and backward [s]
     """
 
     parts: LayerParts

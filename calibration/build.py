@@ -32,7 +32,7 @@ from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.catalog import MANIFEST, load
 from predictor.schema import COMPUTE_OPS
-from predictor.timing import ANY, Calibration, Throttle
+from predictor.timing import ANY, VENDOR, Calibration, Throttle
 
 THROTTLED = {
     "hopper": ("H200-SXM-141GB", "vllm"),
@@ -183,7 +183,7 @@ def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) 
     provenance = {**calibration.provenance, KNOWN: sorted(known - set(tidy.STRANGERS))}
     sigma = {name: one for name, one in calibration.transfer_sigma.items() if name != STRANGE}
     card = catalog.accelerator(tidy.CARD[1])
-    lent = (card.name, f"{ANY}{card.architecture}")  # known from a stranger alone
+    lent = (card.name, f"{ANY}{card.architecture}", f"{VENDOR}{card.vendor}")  # from a stranger
     kernels = {key: model for key, model in calibration.kernels.items() if key[2] not in lent}
     bare = replace(calibration, kernels=kernels, provenance=provenance, transfer_sigma=sigma)
     others = check_kernels(tidy.strangers(shared / "bulk" / "kernels" / "ops.parquet"), "strangers")

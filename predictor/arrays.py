@@ -137,15 +137,6 @@ def in_order(values: Array) -> Array:
     return np.asarray(np.add.accumulate(values, axis=0)[-1])
 
 
-def weighted_median(values: Array, weights: Array) -> Array:
-    """Median over the first axis, (K, N) -> (N,): the value at which half of the weight (K,) is
-    reached."""
-    order = np.argsort(values, axis=0, kind="stable")
-    reached = np.add.accumulate(weights[order], axis=0) >= 0.5 * weights.sum()
-    first = reached.argmax(axis=0)[None]
-    return np.asarray(np.take_along_axis(np.take_along_axis(values, order, 0), first, 0)[0])
-
-
 ROWS = 16
 """Rows that are multiplied by a matrix at a time."""
 

@@ -154,10 +154,13 @@ def join(parts: list[Points]) -> Points:
     )
 
 
-def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0) -> EfficiencyModel:
+def fit_points(
+    points: Points, kind: str, dtype: str, place: str, seed: int = 0, seen: float = TRAINED_POINTS
+) -> EfficiencyModel:
     """Fit one model to points.
 
-    place   accelerator name, or '*ARCHITECTURE'
+    place   accelerator name, '*ARCHITECTURE' or '**VENDOR'
+    seen    points that a network sees in all its epochs
     """
     low, high = points.features.min(axis=0), points.features.max(axis=0)
     mean, spread = points.features.mean(axis=0), points.features.std(axis=0)
@@ -178,7 +181,7 @@ def fit_points(points: Points, kind: str, dtype: str, place: str, seed: int = 0)
         offsets[str(name)] = 0.0
     if len(y) >= (LIBRARY_POINTS if libraries else NETWORK_POINTS):
         degree = 1
-        weights, biases = _network(z[mask], codes[mask], y[mask], weight[mask], seed)
+        weights, biases = _network(z[mask], codes[mask], y[mask], weight[mask], seed, seen)
     else:
         degree = 2 if mask.sum() >= max(QUADRATIC_POINTS, enough) else 1
         weights, biases = _ridge(z[mask], codes[mask], y[mask], weight[mask], degree)
@@ -307,7 +310,7 @@ def _ridge(
 
 
 def _network(
-    z: np.ndarray, codes: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int
+    z: np.ndarray, codes: np.ndarray, y: np.ndarray, weight: np.ndarray, seed: int, seen: float
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """A multilayer perceptron of rectifiers; learning rate lowered in steps."""
     from sklearn.exceptions import ConvergenceWarning
@@ -322,7 +325,7 @@ def _network(
         random_state=seed,
     )
     center = float(np.average(y, weights=weight))
-    epochs = int(np.clip(TRAINED_POINTS / len(y), 10, 200))
+    epochs = int(np.clip(seen / len(y), 10, 200))
     # Weights are kept in single precision (`calibration.artifact`).
     inputs = np.concatenate([z, codes], axis=1).astype(np.float32)
     target, weight = (y - center).astype(np.float32), weight.astype(np.float32)
@@ -362,7 +365,7 @@ def predict_among(
     relatives: Sequence[tuple[EfficiencyModel, float]], points: Points, accelerator: Accelerator
 ) -> np.ndarray:
     """Times that other architectures' models answer for points [s], as `timing.shape_times` has
-    them: the median, each counting by its likeness."""
+    them: the mean, each counting by its likeness."""
     every = [
         inefficiency(model, points)
         + np.array([model.offsets.get(str(name), 0.0) for name in points.variant])

@@ -7,7 +7,7 @@ each is worth on accelerators that it never saw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from joblib import Parallel, delayed
 
 from calibration.heldout import Z80, HeldOut, errors
 from calibration.kernels.casts import casts, with_casts
+from calibration.kernels.derived import derive_backward, derive_layouts
 from calibration.kernels.fewshot import FewShot, bend, few_shot_trial
 from calibration.kernels.fit import (
     LEAST_POINTS,
@@ -33,14 +34,12 @@ from calibration.kernels.fit import (
     sample,
     spread,
 )
+from calibration.kernels.together import MOST_TOGETHER, fit_together, groups, kin_of
 from calibration.tables.kernel_table import STREAMED, kinds, variants
 from calibration.tables.libraries import library, neutral, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, Calibration, EfficiencyModel, Kin, Shapes, ideal, traits
-
-ONLY_SERVED = ("kv8", "paged")
-"""Kernels over caches, which training does not have."""
+from predictor.timing import ANY, VENDOR, Calibration, EfficiencyModel, Resolved
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
 """Kinds on which bending to a few points is tried out."""
@@ -125,8 +124,8 @@ def fit_kernels(
         _fit_pools(result, parts, accelerators, run, progress)
         architectures = {name: one.architecture for name, one in accelerators.items()}
         result.models.update(with_casts(result.models, casts(table), architectures))
-        derive_backward(result, accelerators)
-        derive_layouts(result)
+        derive_backward(result.models, accelerators)
+        derive_layouts(result.models)
     return result
 
 
@@ -201,12 +200,6 @@ def _architectures(group: Group, accelerators: Mapping[str, Accelerator]) -> dic
     return found
 
 
-def _kin(names: list[str], accelerators: Mapping[str, Accelerator]) -> Kin:
-    """Whose measurements a model pooled over accelerators of one architecture is of."""
-    every = [traits(accelerators[name]) for name in names]
-    return Kin(accelerators[names[0]].vendor, tuple(float(x) for x in np.mean(every, axis=0)))
-
-
 def _fit_pools(
     result: KernelFit,
     parts: Mapping[tuple[str, str], Group],
@@ -236,7 +229,7 @@ def _fit_pools(
             model,
             accelerator=place,
             keys=np.empty(0),
-            kin=_kin(names, accelerators),
+            kin=kin_of(names, accelerators),
             year=float(np.mean([accelerators[name].year for name in names])),
         )
     near = {
@@ -251,43 +244,112 @@ def _fit_pools(
         for (key, name), names in near.items()
     )
     trials = dict(zip(near, left, strict=True))
+    joint_trials = _fit_together(result, parts, accelerators, set(near), run, progress)
     ratios: dict[str, dict[str, np.ndarray]] = {}
     for key, group in parts.items():
         for name in group:
-            _try_without(result, key, name, group[name], accelerators[name], trials, ratios)
-    for kind, groups in ratios.items():
-        result.transfer_sigma[kind] = _balanced_quantile(list(groups.values())) / Z80
-        if len(groups) > 2:
-            result.transfer_coverage[kind] = _coverage(groups)
+            one = accelerators[name]
+            without = trials.get((key, name)) or relatives_without(
+                result.models, joint_trials, key, one
+            )
+            if without is not None:
+                _try_without(result, key, name, group[name], one, without, ratios)
+    spread_of_transfers(result, ratios)
+
+
+Key = tuple[str, str]
+"""Kind and data type."""
+
+
+def _fit_together(
+    result: KernelFit,
+    parts: Mapping[Key, Group],
+    accelerators: Mapping[str, Accelerator],
+    near: Collection[tuple[Key, str]],
+    run: Parallel,
+    progress: Callable[[str], None],
+) -> Trials:
+    """Add the models of each vendor's accelerators together to `result`; returns those without the
+    architecture of each accelerator that has no relatives in it."""
+    alone = {
+        (key, accelerators[name].architecture): accelerators[name].vendor
+        for key, group in parts.items()
+        for name in group
+        if (key, name) not in near
+    }
+    jobs = [
+        (key, home, names)
+        for key, home in [*((key, "") for key in parts), *alone]
+        for vendor, names in groups(list(parts[key]), accelerators, home).items()
+        if vendor == alone.get((key, home), vendor)
+    ]
+    progress(f"{len(jobs)} fits of vendors")
+    fitted = run(
+        delayed(fit_together)(_join_sample(parts[key], names, MOST_TOGETHER), *key, accelerators)
+        for key, _, names in jobs
+    )
+    trials: Trials = {}
+    for (key, home, _), model in zip(jobs, fitted, strict=True):
+        if model is not None and home:
+            trials[key, home] = model
+        elif model is not None:
+            result.models[(*key, model.accelerator)] = model
+    return trials
+
+
+Trials = dict[tuple[Key, str], EfficiencyModel]
+"""Models of a vendor together by what they are of and the architecture left out."""
+
+
+def relatives_without(
+    models: Mapping[tuple[str, str, str], EfficiencyModel],
+    trials: Trials,
+    key: Key,
+    accelerator: Accelerator,
+) -> Resolved | None:
+    """What stands for an accelerator where nothing of its architecture was measured, in no data
+    type; None where nothing would."""
+    left_out = f"{ANY}{accelerator.architecture}", f"{VENDOR}{accelerator.vendor}"
+    others = {k: model for k, model in models.items() if k[2] not in left_out}
+    for (other, home), model in trials.items():
+        if home == accelerator.architecture:
+            others[(*other, model.accelerator)] = model
+    found = Calibration("", kernels=others).resolve(*key, replace(accelerator, name=""))
+    return found if found.relatives else None
+
+
+def spread_of_transfers(result: KernelFit, ratios: dict[str, dict[str, np.ndarray]]) -> None:
+    """Spreads, and what they cover, of accelerators left out, by kind and how near relatives are.
+
+    ratios   absolute log errors of each
+    """
+    for kind, groups_ in ratios.items():
+        result.transfer_sigma[kind] = _balanced_quantile(list(groups_.values())) / Z80
+        if len(groups_) > 2:
+            result.transfer_coverage[kind] = _coverage(groups_)
 
 
 def _try_without(
     result: KernelFit,
-    key: tuple[str, str],
+    key: Key,
     name: str,
     part: Part,
     accelerator: Accelerator,
-    trials: Mapping[tuple[tuple[str, str], str], EfficiencyModel],
+    without: EfficiencyModel | Resolved,
     ratios: dict[str, dict[str, np.ndarray]],
 ) -> None:
     """What relatives are worth on an accelerator: errors into `result`, ratios by how near they
-    are into `ratios`."""
-    own, rows = trials.get((key, name)), part.rows
-    kind = key[0].split(".")[0]
-    if own is not None:
-        own, kind = (
-            replace(own, accelerator=f"{ANY}{accelerator.architecture}"),
-            f"{kind}/architecture",
-        )
-        predicted = predict_points(own, rows)
+    are into `ratios`.
+
+    without   the model of others of its architecture, or what stands for that
+    """
+    rows, kind = part.rows, key[0].split(".")[0]
+    if isinstance(without, EfficiencyModel):
+        own = replace(without, accelerator=f"{ANY}{accelerator.architecture}")
+        predicted, kind = predict_points(own, rows), f"{kind}/architecture"
     else:
-        home = f"{ANY}{accelerator.architecture}"
-        others = {k: m for k, m in result.models.items() if k[:2] == key and k[2] != home}
-        found = Calibration("", kernels=others).resolve(*key, replace(accelerator, name=""))
-        if not found.relatives:
-            return
-        own = found.relatives[0][0]
-        predicted = predict_among(found.relatives, rows, accelerator)
+        own = without.relatives[0][0]
+        predicted = predict_among(without.relatives, rows, accelerator)
     result.transfer[(*key, name)] = errors(predicted, rows.time)
     ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
     if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
@@ -331,11 +393,11 @@ def _balanced_quantile(groups: list[np.ndarray]) -> float:
     return float(np.quantile(np.concatenate(spread), 0.8))
 
 
-def _join_sample(group: Group, names: list[str]) -> Points:
+def _join_sample(group: Group, names: list[str], most: int = MOST_POINTS) -> Points:
     """Points of several accelerators, as many of each; neutral ones, and as many measurements."""
-    plain = sample(join([group[name].neutral for name in names]), MOST_POINTS)
+    plain = sample(join([group[name].neutral for name in names]), most)
     named = [group[name].rows for name in names if group[name].rows is not group[name].neutral]
-    return join([plain, sample(join(named), MOST_POINTS)]) if named else plain
+    return join([plain, sample(join(named), most)]) if named else plain
 
 
 def merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.DataFrame:
@@ -346,93 +408,3 @@ def merge_dtypes(table: pd.DataFrame, known: Mapping[str, Accelerator]) -> pd.Da
     merged = table["dtype"].where(~(gpu & (table["dtype"] == "fp16")), "bf16")
     streaming = gpu & table["op"].isin(STREAMED)
     return table.assign(dtype=merged.where(~streaming, ANY))
-
-
-TYPICAL = (4096.0, 8192.0, 16384.0)
-"""Lengths of training sequences at which forward and backward passes of attention are compared."""
-
-
-def _typical_time(model: EfficiencyModel, op: str, accelerator: Accelerator) -> np.ndarray:
-    """log time per FLOP of causal attention over `TYPICAL` lengths, beyond its ideal."""
-    s = np.array(TYPICAL)
-    one, steps = np.ones(len(s)), 2.5 if op == "attention_backward" else 1.0
-    heads, d = 32.0 * one, 128.0 * one
-    flop, moved = steps * 2.0 * heads * s**2 * d, steps * 8.0 * s * heads * d
-    shapes = Shapes(
-        op=op,
-        dtype="bf16",
-        variants=("flash",),
-        variant=0.0 * one,
-        m=s,
-        n=s,
-        k=d,
-        batch=heads,
-        flop=flop,
-        bytes=moved,
-    )
-    return model.inefficiency(ideal(shapes, accelerator).features)
-
-
-def derive_backward(result: KernelFit, accelerators: Mapping[str, Accelerator]) -> None:
-    """Give the backward pass of attention to every kernel and place with a forward pass alone.
-
-    Where both are known, the backward pass is slower than 2.5 forward passes by the mean
-    difference of y over `TYPICAL` sequences; that difference shifts the other forward models.
-    """
-    name, other_name = "attention_prefill", "attention_backward"
-    forward = {
-        key: model
-        for key, model in result.models.items()
-        if key[0].startswith(name) and key[0].partition(".")[2] not in ONLY_SERVED
-    }
-    both = [
-        (model, result.models[(key[0].replace(name, other_name), *key[1:])])
-        for key, model in forward.items()
-        if (key[0].replace(name, other_name), *key[1:]) in result.models
-        and not key[2].startswith(ANY)
-    ]
-    if not both:
-        return
-    gaps = []
-    for model, other in both:
-        device = accelerators[model.accelerator]
-        gaps.append(_typical_time(other, other_name, device) - _typical_time(model, name, device))
-    shift = float(np.mean(gaps))
-    measured = {model.accelerator for _, model in both}
-    for (kind, dtype, place), model in forward.items():
-        key = (kind.replace(name, other_name), dtype, place)
-        if key in result.models and place in measured:
-            continue
-        result.models[key] = replace(
-            model,
-            kind=key[0],
-            latency=2 * model.latency,
-            offsets={variant: shift + own for variant, own in model.offsets.items()},
-            sigma=max(model.sigma, 0.15),
-            keys=np.empty(0),
-        )
-
-
-def derive_layouts(result: KernelFit) -> None:
-    """Give the layouts of the backward products to accelerators on which only the forward layout
-    was measured: the mean difference of y between layouts within the accelerators that have all.
-    """
-    for kind in ("gemm", "bmm"):
-        own = [
-            model
-            for key, model in result.models.items()
-            if key[0] == kind and not key[2].startswith(ANY) and len(model.offsets) > 1
-        ]
-        if not own:
-            continue
-        forward = "fwd" if kind == "gemm" else "bmm"
-        steps: dict[str, list[float]] = {}
-        for model in own:
-            for name, offset in model.offsets.items():
-                steps.setdefault(name, []).append(offset - model.offsets.get(forward, 0.0))
-        typical = {name: float(np.mean(values)) for name, values in steps.items()}
-        for key, model in result.models.items():
-            if key[0] == kind and (key[2].startswith(ANY) or len(model.offsets) == 1):
-                base = model.offsets.get(forward, 0.0)
-                offsets = {name: base + step for name, step in typical.items()}
-                result.models[key] = replace(model, offsets=offsets)

@@ -27,6 +27,9 @@ from predictor.timing.likeness import Kin, likeness, traits
 
 ANY = "*"
 
+VENDOR = f"{ANY}{ANY}"
+"""Before a vendor's name: the place of the model of all its accelerators together."""
+
 EMPTY_KERNEL, ITS_YEAR = 2.5e-6, 2020.0
 """Time of an empty kernel [s] on A100, and the year of that."""
 
@@ -400,7 +403,7 @@ class Calibration:
     def _alike(
         self, kinds: tuple[str, ...], dtypes: tuple[str, ...], accelerator: Accelerator
     ) -> tuple[tuple[EfficiencyModel, float], ...]:
-        """Models pooled over architectures with their likeness, the most alike first; of the
+        """Models pooled over architectures with what each counts, the most alike first; of the
         accelerator's vendor, if there are any."""
         own = traits(accelerator)
         key = kinds, dtypes, accelerator.vendor, repr(own)
@@ -409,18 +412,40 @@ class Calibration:
     def _ranked(
         self, kinds: tuple[str, ...], dtypes: tuple[str, ...], vendor: str, own: tuple[float, ...]
     ) -> list[tuple[EfficiencyModel, float]]:
-        """The same of an accelerator of these traits."""
-        every = [(name, dtype) for name in kinds for dtype in dtypes]
-        for theirs, (name, dtype) in ((who, one) for who in (vendor, "") for one in every):
-            keys = [k for k in self.kernels if k[:2] == (name, dtype) and k[2].startswith(ANY)]
-            found = [
-                (one, likeness(own, one.kin.traits) * (SPARSE if one.sparse else 1.0))
-                for one in (self.kernels[key] for key in keys)
-                if one.kin and (not theirs or one.kin.vendor == theirs)
+        """The same of an accelerator of these traits. Of a vendor, a data type that was hardly
+        measured gives way to a related one that was."""
+        for theirs in (vendor, ""):
+            every = [
+                found
+                for name in kinds
+                for dtype in dtypes
+                if (found := self._pooled(name, dtype, theirs, own))
             ]
-            if found:
-                return sorted(found, key=lambda pair: -pair[1])
+            for found in every:
+                if not all(model.sparse for model, _ in found):
+                    return found
+            if every:
+                return every[0]
         return []
+
+    def _pooled(
+        self, kind: str, dtype: str, vendor: str, own: tuple[float, ...]
+    ) -> list[tuple[EfficiencyModel, float]]:
+        """Models of a kind and data type pooled over architectures of a vendor ('': of all), with
+        their likeness to an accelerator of these traits, the most alike first. The model of all
+        of the vendor's accelerators together has as much to say as these."""
+        places = [k[2] for k in self.kernels if k[:2] == (kind, dtype) and k[2].startswith(ANY)]
+        pools = [self.kernels[kind, dtype, at] for at in places if not at.startswith(VENDOR)]
+        found = [
+            (one, likeness(own, one.kin.traits) * (SPARSE if one.sparse else 1.0))
+            for one in pools
+            if one.kin and (not vendor or one.kin.vendor == vendor)
+        ]
+        found.sort(key=lambda pair: -pair[1])
+        together = self.kernels.get((kind, dtype, f"{VENDOR}{vendor}"))
+        if found and together is not None:
+            found.append((together, sum(weight for _, weight in found)))
+        return found
 
     def sibling(
         self, model: EfficiencyModel, accelerator: Accelerator, library: str

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying, weighted_median
+from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
@@ -18,6 +18,7 @@ from predictor.timing.alternatives import SLACK, apart, widened, widens
 from predictor.timing.calibration import (
     ANY,
     EMPTY_KERNEL,
+    VENDOR,
     Calibration,
     EfficiencyModel,
     Resolved,
@@ -274,7 +275,7 @@ def _among(
     shapes: Shapes,
     accelerator: Accelerator,
 ) -> tuple[Array, Numeric, Array]:
-    """Shapes on an accelerator of whose architecture nothing was measured, or hardly: the median of
+    """Shapes on an accelerator of whose architecture nothing was measured, or hardly: the mean of
     what other architectures' models, and its own, say of them, each counting by its likeness.
 
     Returns (y, latency [s], distance from what they were measured on).
@@ -292,14 +293,20 @@ def blend(
     every: Sequence[Array],
     accelerator: Accelerator,
 ) -> tuple[Array, Numeric]:
-    """Weighted median of the y that relatives' models answer, (shapes,) each, and the weighted mean
-    of their latencies [s]; `relatives` are models and what each counts."""
+    """Weighted mean of the y that relatives' models answer, (shapes,) each, and of their latencies
+    [s]; `relatives` are models and what each counts. The model of a vendor's accelerators together,
+    the last if there is one, says nothing beyond what each of its architectures says: it weighs
+    between them (a network of all runs away where none is like the accelerator)."""
     weights = np.array([weight for _, weight in relatives])
     weights = np.maximum(weights / weights.max(), 1e-9)
     latency = sum(
         w * model.latency_on(accelerator) for w, (model, _) in zip(weights, relatives, strict=True)
     )
-    return weighted_median(np.stack(every), weights), latency / weights.sum()
+    stacked = np.stack(every)
+    if relatives[-1][0].accelerator.startswith(VENDOR):
+        least, most = stacked[:-1].min(axis=0), stacked[:-1].max(axis=0)
+        stacked[-1] = np.minimum(np.maximum(stacked[-1], least), most)
+    return in_order(weights[:, None] * stacked) / weights.sum(), latency / weights.sum()
 
 
 def _beyond(

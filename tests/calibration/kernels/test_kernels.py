@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from calibration.heldout import errors
+from calibration.kernels.derived import derive_backward
 from calibration.kernels.fit import Points, latency_of, points_of, predict_points
-from calibration.kernels.models import derive_backward, fit_kernels
+from calibration.kernels.models import fit_kernels
 from calibration.kernels.throttle import fit_throttle
 from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
@@ -162,7 +163,7 @@ def test_a_missing_backward_pass_follows_the_forward_pass() -> None:
     derived = fitted.models[("attention_backward", "bf16", "H100-SXM5-80GB")]
     assert derived.offsets["flash"] == pytest.approx(np.log(1 / 0.8), abs=0.08)
     devices = {name: catalog.accelerator(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB")}
-    derive_backward(fitted, devices)  # again: nothing measured is overwritten
+    derive_backward(fitted.models, devices)  # again: nothing measured is overwritten
     own = fitted.models[("attention_backward", "bf16", "A100-SXM4-80GB")]
     assert own.offsets["flash"] == pytest.approx(0.0, abs=1e-12)
 

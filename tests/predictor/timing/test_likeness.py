@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
-from predictor.arrays import weighted_median
 from predictor.catalog.artifacts import load
 from predictor.hardware import Accelerator
-from predictor.timing import Calibration, EfficiencyModel, Kin, Shapes, shape_times, traits
+from predictor.timing import Calibration, EfficiencyModel, Kin, Shapes, blend, shape_times, traits
 from predictor.timing.features import ideal
 from predictor.timing.likeness import likeness, per_clock
 
@@ -62,27 +61,56 @@ def test_an_accelerator_is_most_like_itself() -> None:
         assert likeness(one, (float("nan"),) * 3) == 1.0  # what is not known parts nobody
 
 
-@given(
-    st.lists(st.floats(-5, 5), min_size=3, max_size=9).filter(lambda v: len(v) % 2 == 1),
-    st.floats(5, 1e6),
-)
-def test_a_median_does_not_mind_one_outlier(values: list[float], far: float) -> None:
-    column = np.array(values)[:, None]
-    plain = weighted_median(column, np.ones(len(values)))
-    assert plain[0] == pytest.approx(np.median(values))
-    highest = int(np.argmax(values))
-    column[highest] = far
-    assert weighted_median(column, np.ones(len(values)))[0] == plain[0]
-    weights = np.ones(len(values))
-    weights[highest] = len(values)  # unless more than half of the weight is its own
-    assert weighted_median(column, weights)[0] == far
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(1e-6, 1)), min_size=1, max_size=9))
+def test_relatives_together_are_within_what_each_says(found: list[tuple[float, float]]) -> None:
+    """No shape is better or worse than with the best or worst of them; one that says what the
+    others say changes nothing."""
+    relatives = [(model(f"*{at}", y, H100), weight) for at, (y, weight) in enumerate(found)]
+    every = [np.full(3, y) for y, _ in found]
+    y, latency = blend(relatives, every, A40)
+    assert min(v for v, _ in found) - 1e-9 <= y[0] <= max(v for v, _ in found) + 1e-9
+    again, _ = blend([*relatives, (relatives[0][0], 0.5)], [*every, y], A40)
+    assert again == pytest.approx(y, abs=1e-9)
+    assert latency == pytest.approx(2e-6)
 
 
 def test_the_most_alike_architecture_decides() -> None:
     near, far = replace(A40, name="near"), replace(H100, name="far")
     calibration = known(model("*mine", 0.3, near), model("*other", 1.5, far))
-    assert inefficiency(A40, calibration) == pytest.approx(0.3)
-    assert inefficiency(replace(H100, architecture="none"), calibration) == pytest.approx(1.5)
+    assert inefficiency(A40, calibration) == pytest.approx(0.3, abs=0.02)
+    assert inefficiency(replace(H100, architecture="none"), calibration) == pytest.approx(
+        1.5, abs=0.02
+    )
+
+
+def test_all_of_a_vendor_together_weigh_between_its_architectures() -> None:
+    """As much as all of these, never beyond what they say; nothing of an accelerator whose
+    architecture was measured, or of other vendors."""
+    pools = [
+        replace(model("*mine", 0.3, A40), points=100_000),
+        replace(model("*hopper", 0.5, H100), points=100_000),
+    ]
+    bare = known(*pools)
+    stranger, amd = replace(A40, architecture="none"), replace(A40, vendor="AMD", architecture="x")
+    alone = inefficiency(stranger, bare)
+    for said, counts in ((0.4, 0.4), (0.9, 0.5), (0.1, 0.3)):
+        calibration = known(*pools, model("**NVIDIA", said, H100))
+        assert inefficiency(stranger, calibration) == pytest.approx((alone + counts) / 2)
+        assert inefficiency(H100, calibration) == inefficiency(H100, bare)
+        assert inefficiency(amd, calibration) == inefficiency(amd, bare)
+
+
+def test_a_type_hardly_measured_gives_way_to_a_related_one() -> None:
+    """A handful of int8 products do not speak for all architectures where thousands of fp8 do."""
+    few = replace(model("*a", 2.0, A100), dtype="int8", points=60)
+    many = replace(model("*b", 0.4, H100), dtype="fp8", points=100_000)
+    unmeasured = replace(A40, architecture="none")
+    both = known(few, many).resolve("gemm", "int8", unmeasured)
+    assert [one.dtype for one, _ in both.relatives] == ["fp8"]
+    alone = known(few).resolve("gemm", "int8", unmeasured)
+    assert [one.dtype for one, _ in alone.relatives] == ["int8"]
+    enough = known(replace(few, points=100_000), many).resolve("gemm", "int8", unmeasured)
+    assert [one.dtype for one, _ in enough.relatives] == ["int8"]
 
 
 def test_vendors_stand_for_their_own() -> None:

@@ -49,6 +49,7 @@ from predictor.training.fitting import (
 )
 from predictor.training.fleet import Reserve
 from predictor.training.habits import (
+    AS_LAYERS,
     BUSIEST,
     INTERLEAVED,
     WHOLE,
@@ -152,11 +153,18 @@ def complete_training(
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
-    draft = Draft(model, cluster, values, habits.split, published=not strict)
+    draft = Draft(
+        model,
+        cluster,
+        values,
+        habits.split,
+        published=not strict,
+        experts_split=habits.settings.get("etp") == AS_LAYERS,
+    )
     _full_layers(filler, model)
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
-    filler.run(_planned(plan, model))
+    filler.run(_planned(plan, model, habits))
     _reachable(plan, cluster)
     if strict:
         _consistent(plan, values)
@@ -365,9 +373,11 @@ def _replicated(draft: Draft, habits: Habits) -> list[Default]:
     ]
 
 
-def _planned(plan: TrainingPlan, model: Model) -> list[Default]:
+def _planned(plan: TrainingPlan, model: Model, habits: Habits) -> list[Default]:
     near = "most ranks of the scale-up domain that share out the experts"
     split = "tp where ep is stated and that divides a stage's ranks, else 1"
+    if habits.settings.get("etp") == AS_LAYERS:
+        split = f"default of {habits.label}: tp, where that divides a stage's ranks"
     return [
         Default("ep", int(plan.ep), near, when=model.is_moe),
         Default("etp", int(plan.etp), split, when=model.is_moe),

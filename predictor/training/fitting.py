@@ -96,6 +96,7 @@ class Draft:
     values   of all that is stated or filled in
     split    sequence parallelism that the framework has: yes or no, or 'tp': where tp divides
     published  a row of a published table, not a plan that is asked about
+    experts_split  whether the framework splits every expert as the rest of a layer
     """
 
     model: Model
@@ -103,6 +104,7 @@ class Draft:
     values: Mapping[str, Any]
     split: bool | str
     published: bool = False
+    experts_split: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -123,7 +125,7 @@ class Draft:
             for name in (*CATEGORY_FIELDS, *NUMBERS)
             if name in values and name not in ("recompute", "recompute_modules")
         }
-        ep, etp = _experts(self.model, values, tp, ranks // pp * dp, scale_up(self.cluster))
+        ep, etp = _experts(self, tp, ranks // pp * dp)
         return TrainingPlan(
             tp=float(tp),
             pp=float(pp),
@@ -345,19 +347,20 @@ def _batch_divides(values: Mapping[str, Any], tp: int, pp: int, cp: int) -> bool
     return bool(values["global_batch"] % ranks == 0)
 
 
-def _experts(
-    model: Model, values: Mapping[str, Any], tp: int, ranks: int, domain: int
-) -> tuple[int, int]:
+def _experts(draft: Draft, tp: int, ranks: int) -> tuple[int, int]:
     """Expert parallelism and expert tensor parallelism of a stage of `ranks` accelerators: as
-    stated; else the experts are divided among the ranks of a scale-up `domain` as far as both
-    numbers allow (among those of the stage where weights are sharded, since what is divided need
-    not be gathered). Where that is stated and the split of each is not, they are split as the rest
-    of the layer is where that divides the stage (Megatron Core's default); where neither is, whole,
-    as in the recipes of NeMo and Megatron-Bridge (etp 1): both would leave the domain."""
+    stated. Else the split of each is the rest of the layer's where the framework has it so
+    (`Draft.experts_split`), and of one that says nothing of it where ep is stated (Megatron Core's
+    default); whole otherwise. Experts are divided among the ranks of a scale-up domain as far as
+    that split and both numbers allow (among those of the stage where weights are sharded, since
+    what is divided need not be gathered)."""
+    model, values = draft.model, draft.values
     if not model.is_moe:
         return int(values.get("ep", 1)), int(values.get("etp", 1))
-    reach = ranks if SHARDINGS[values["sharding"]].weights else domain
-    near = max(d for d in _divisors(math.gcd(model.num_experts, ranks)) if d <= reach)
-    ep = int(values.get("ep", near))
-    split = tp if "ep" in values and ranks % (ep * tp) == 0 else 1
-    return ep, int(values.get("etp", split))
+    several = int(values.get("ep", 1))
+    as_layers = draft.experts_split or "ep" in values
+    etp = int(values.get("etp", tp if as_layers and ranks % (several * tp) == 0 else 1))
+    reach = ranks if SHARDINGS[values["sharding"]].weights else scale_up(draft.cluster)
+    shared = _divisors(math.gcd(model.num_experts, max(ranks // etp, 1)))
+    near = max(d for d in shared if d == 1 or d * etp <= reach)
+    return int(values.get("ep", near)), etp

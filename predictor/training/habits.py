@@ -135,11 +135,12 @@ UNNAMED = "neutral"
 """A framework that nobody named."""
 
 WITHOUT_PP, WHOLE, INTERLEAVED, BUSIEST = "without_pp", "whole", "interleaved", "busiest"
+AS_LAYERS = "tp"
 """Habits of dropping gathered weights where there is no pipeline, of taking all of a rank's
-sequences of a step at once, of interleaving the stages of a pipeline, and of padding all experts to
-the one with most tokens."""
+sequences of a step at once, of interleaving the stages of a pipeline, of padding all experts to the
+one with most tokens, and of splitting every expert as the rest of its layer."""
 
-KINDS = (WHOLE, INTERLEAVED, BUSIEST)
+KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS)
 """Habits that say how a field is found, not what it is."""
 
 

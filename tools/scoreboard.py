@@ -17,6 +17,7 @@ import textwrap
 from pathlib import Path
 
 import reckon
+from calibration.checks.ablation import tables as ablation_tables
 from calibration.checks.baseline import constant_mfu_by_source
 from calibration.checks.kernels import FOLDS, heldout_section, summary
 from calibration.checks.serving_baseline import beaten, constant_by_source
@@ -232,6 +233,7 @@ def main() -> None:
     runs = read_points([points], default_run())
     scores = table(result, constant_mfu_by_source(runs))
     text = put(text, "scoreboard", scores)
+    text = put(text, "ablation", ablation_tables(points, "default", catalog.load("default"), 8))
     text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
     text = put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
     served = [

@@ -350,11 +350,14 @@ def _of_one_era(points: list[Point], run: RunParameters) -> list[TrainingRequest
 
 
 def _memory_rows(point: Point, result: TrainingPrediction, at: int) -> list[MemoryRow]:
-    """What a point says of memory, if anything, beside what is predicted."""
+    """What a point says of memory, if anything, beside what is predicted: of who states a peak, no
+    more than the device has, since the run went on."""
     if not (np.isfinite(point.memory) or point.status in ("OOM", "Success")):
         return []
     held = result.memory.peak if point.of_device else result.memory.reserved
     taken, probability = (float(v[at]) for v in (held, result.p_oom))
+    if np.isfinite(point.memory) and point.status != "OOM":
+        taken = min(taken, float(point.request.cluster.accelerator.memory))
     return [MemoryRow(taken, point.memory, probability, point.status, point.source)]
 
 

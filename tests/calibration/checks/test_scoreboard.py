@@ -247,6 +247,18 @@ def test_running_out_of_memory_is_scored_both_ways(tmp_path: Path) -> None:
     assert memory["oom_precision"] == 0.5
 
 
+def test_who_went_on_stayed_within_the_device(tmp_path: Path) -> None:
+    """Llama 3 70B on one device does not fit; who states a peak of 40 GiB all the same had some way
+    to, and took no more than there is."""
+    row = {**ROW, "model": "llama3-70b", "tp": 1.0, "status": "Success", "memory_gb_per_gpu": 40.0}
+    path = tmp_path / "runs.csv"
+    pd.DataFrame([{**row, "point_id": "a"}]).to_csv(path, index=False)
+    held = score([path], KERNELS).memory[0]
+    device = catalog.accelerator(row["accelerator"])
+    assert held.predicted == device.memory
+    assert held.p_oom > 0.99
+
+
 def test_kernels_that_were_fitted_are_marked(tmp_path: Path) -> None:
     path = tmp_path / "k.parquet"
     gemm_table("A100-SXM4-80GB", [1024, 2048], 0.8, 3.0).to_parquet(path)

@@ -40,7 +40,7 @@ from predictor.power.site import (
     fan_power,
     node_power,
 )
-from predictor.power.work import Powered, powered
+from predictor.power.work import Powered, powered, unlimited
 
 __all__ = [
     "AIR",
@@ -88,5 +88,6 @@ __all__ = [
     "settled",
     "stretch",
     "switching",
+    "unlimited",
     "worth",
 ]

@@ -10,7 +10,7 @@ from predictor.arrays import Array, Mask
 from predictor.power.conditions import Conditions
 from predictor.power.constants import PowerConstants
 from predictor.power.demand import Activity, demand
-from predictor.power.heat import Chassis, settle
+from predictor.power.heat import Chassis, Settled, settle
 from predictor.power.phases import AVERAGED, INSTANT, Phase, energy, mean_power, peak_power
 from predictor.records import dataclass
 
@@ -19,6 +19,7 @@ from predictor.records import dataclass
 class Powered:
     """Work under conditions; arrays of the plans' shape, positions of a node lead where they are.
 
+    work         by phase, at the reference clock
     phases       in their time under the conditions, mean over the positions
     longer       time of each phase under the conditions over that by itself
     held         share of each phase's time in which a limit holds the clock
@@ -31,6 +32,7 @@ class Powered:
     sigma        log-standard-deviation of the power
     """
 
+    work: Mapping[str, Activity]
     phases: list[Phase]
     longer: dict[str, Array]
     held: dict[str, Array]
@@ -71,21 +73,14 @@ def powered(
                each phase comes
     together   whether positions wait for the slowest (a synchronous step)
     """
-    limit = constants.limit if conditions.limit is None else conditions.limit
-    most = 1.0 if conditions.clock is None else conditions.clock / constants.clock
-    drawn = [demand(one, constants) for one in work.values()]
-    times = [np.asarray(one.time, float) for one in work.values()]
-    state = settle(drawn, times, constants, limit, chassis, most)
+    state, times = _state(work, constants, chassis, conditions)
     rows = state.temperature.shape[0]
     idle = np.asarray(constants.awake + constants.waiting)
     parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
     for name, time, one in zip(work, times, state.states, strict=True):
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
-        slower = (
-            np.broadcast_to(one.slower, shape) if one.slower.ndim else np.full(shape, one.slower)
-        )
-        power = np.broadcast_to(one.power, shape) if one.power.ndim else np.full(shape, one.power)
+        slower, power = (np.broadcast_to(each, shape) for each in (one.slower, one.power))
         slowest = slower.max(axis=0) if together else slower.mean(axis=0)
         if together:
             power = (slower * power + (slowest - slower) * idle) / slowest
@@ -96,6 +91,7 @@ def powered(
     whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
     clocks = [np.broadcast_to(one.clock, state.temperature.shape) for one in state.states]
     return Powered(
+        work=work,
         phases=phases,
         longer=longer,
         held=held,
@@ -110,6 +106,42 @@ def powered(
         sigma=float(np.max(np.asarray(constants.sigma))),
         gap=state.gap,
     )
+
+
+def _state(
+    work: Mapping[str, Activity],
+    constants: PowerConstants,
+    chassis: Chassis,
+    conditions: Conditions,
+) -> tuple[Settled, list[Array]]:
+    """How positions settle under conditions, and the time of every part of the work [s]."""
+    limit = constants.limit if conditions.limit is None else conditions.limit
+    most = 1.0 if conditions.clock is None else conditions.clock / constants.clock
+    drawn = [demand(one, constants) for one in work.values()]
+    times = [np.asarray(one.time, float) for one in work.values()]
+    return settle(drawn, times, constants, limit, chassis, most), times
+
+
+def unlimited(
+    work: Mapping[str, Activity], constants: PowerConstants, chassis: Chassis
+) -> dict[str, Array]:
+    """Time of each phase over that by itself where only the board's own limit and heat hold it, the
+    slowest position deciding: `Powered.longer` of `powered` without conditions, and no more.
+
+    work      as of `powered`
+    chassis   as the machine has it
+    """
+    state, times = _state(work, constants, chassis, Conditions())
+    rows = state.temperature.shape[0]
+    before: dict[str, Array] = {}
+    after: dict[str, Array] = {}
+    for name, time, one in zip(work, times, state.states, strict=True):
+        shape = (rows, *np.broadcast_shapes(one.slower.shape[1:], time.shape))
+        phase = name.partition(".")[0]
+        lasts = time * np.broadcast_to(one.slower, shape).max(axis=0)
+        before[phase] = before.get(phase, np.zeros(())) + time
+        after[phase] = after.get(phase, np.zeros(())) + lasts
+    return {name: np.asarray(after[name] / np.maximum(before[name], 1e-15)) for name in before}
 
 
 Part = tuple[Array, Array, Array]

@@ -15,7 +15,14 @@ from predictor.catalog import power_setting
 from predictor.errors import InputError
 from predictor.models import Model
 from predictor.plans import ServingPlan
-from predictor.power import Activity, Conditions, Powered, powered, relative_energy
+from predictor.power import (
+    Activity,
+    Conditions,
+    Powered,
+    powered,
+    relative_energy,
+    unlimited,
+)
 from predictor.records import dataclass
 from predictor.serving.apart import worker
 from predictor.serving.latency import Latencies, latencies
@@ -216,8 +223,9 @@ def limited(
     """
     if not conditions.slows:
         return found
-    usual = serving_power(found, Conditions())
-    slower = {name: under.longer[name] / usual.longer[name] for name in under.longer}
+    setting = power_setting(found.cluster, Conditions(), found.calibration.power)
+    usual = unlimited(under.work, *setting)
+    slower = {name: under.longer[name] / usual[name] for name in under.longer}
     work = found.work
     prompts = replace(work.prompts, compute=np.asarray(work.prompts.compute) * slower["prefill"])
     decode = replace(work.decoding, compute=np.asarray(work.decoding.compute) * slower["decode"])

@@ -13,7 +13,14 @@ import numpy as np
 
 from predictor.arrays import Array
 from predictor.catalog import power_setting
-from predictor.power import Activity, Conditions, Powered, powered, relative_energy
+from predictor.power import (
+    Activity,
+    Conditions,
+    Powered,
+    powered,
+    relative_energy,
+    unlimited,
+)
 from predictor.records import dataclass
 from predictor.training.prediction import TrainingPrediction
 
@@ -140,8 +147,9 @@ def limited(
     """
     if not conditions.slows:
         return found
-    usual = step_power(found, Conditions())
-    slower = {name: under.longer[name] / usual.longer[name] for name in under.longer}
+    setting = power_setting(found.cluster, Conditions(), found.calibration.power)
+    usual = unlimited(under.work, *setting)
+    slower = {name: under.longer[name] / usual[name] for name in under.longer}
     owner = {name: name for name in (*COMPUTED, "bubble", "optimizer")}
     owner |= dict.fromkeys((*NEAR, *FAR), "communication")
     terms = found.breakdown

@@ -34,6 +34,7 @@ from predictor.power import (
     settled,
     stretch,
     switching,
+    unlimited,
 )
 
 H100 = catalog.power_constants(catalog.accelerator("H100-SXM5-80GB"))
@@ -315,3 +316,25 @@ def test_memory_on_the_board_draws_by_its_size_and_stacked_memory_does_not() -> 
         more = replace(board, memory=board.memory + 10e9)
         awake, with_more = (float(catalog.power_constants(b, own={}).awake) for b in (board, more))
         assert with_more - awake == pytest.approx(10.0 * each)
+
+
+@given(flops=st.floats(1e14, 9e14), share=shares, inlet=st.floats(15.0, 55.0))
+def test_without_conditions_phases_last_as_those_of_a_board_by_itself(
+    flops: float, share: float, inlet: float
+) -> None:
+    """Products over and below the board's limit, of two kinds of kernels in one phase, in cool and
+    in hot air."""
+    chassis = replace(catalog.power_setting(catalog.system("dgx-h100"), Conditions())[1],
+                      inlet=inlet)  # fmt: skip
+    work = {
+        "forward.products": products(flops),
+        "forward.others": Activity(np.array([0.2, 0.4]), bytes=3e11, core=share, rows=1e9),
+        "waiting": Activity(0.1, spinning=1.0),
+    }
+    pieces = {"forward": np.ones(2), "waiting": np.ones(2)}
+    whole = powered(work, pieces, H100, chassis, Conditions())
+    found = unlimited(work, H100, chassis)
+    assert list(found) == list(whole.longer)
+    for name, longer in whole.longer.items():
+        assert found[name] == pytest.approx(longer, rel=1e-12)
+        assert np.all(longer >= 1.0)

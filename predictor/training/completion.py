@@ -52,7 +52,6 @@ from predictor.training.habits import (
     AS_LAYERS,
     BUSIEST,
     INTERLEAVED,
-    WHOLE,
     Habits,
     habits_of,
     recipe,
@@ -149,7 +148,8 @@ def complete_training(
     habits = habits_of(_shown(filler, run, model), model, cluster.accelerator.vendor)
     stated_recompute(values, habits)
     filler.run(recipe(values, model, cluster.accelerator, habits))
-    filler.run(_shape(values, model, habits.settings.get("micro_batch") == WHOLE))
+    # What ran did fit.
+    filler.run(_shape(values, model, habits.whole and not strict))
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
@@ -198,7 +198,7 @@ def _laid_out(
     _whole_replicas(values)
     filler.run(_replicated(draft, habits))
     if "micro_batch" not in values:
-        filler.run([_at_once(draft, layout, again, run, dealt)])
+        filler.run([_at_once(draft, habits, layout, again, run, dealt)])
     if "vpp" not in values:
         filler.run(_interleaved(draft.model, values, habits))
     return draft.plan(layout, again)
@@ -318,15 +318,22 @@ def _interleaved(model: Model, values: Mapping[str, Any], habits: Habits) -> lis
 
 
 def _at_once(
-    draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, dealt: bool
+    draft: Draft,
+    habits: Habits,
+    layout: Layout,
+    again: Recomputation,
+    run: RunParameters,
+    dealt: bool,
 ) -> Default:
     """Sequences of a micro-batch; one where stages or replicas are dealt unequal shares."""
     if dealt:
         return Default("micro_batch", 1, "one sequence where shares are unequal")
-    if layout[1] > 1:
+    if layout[1] > 1 and not habits.whole:
         return Default("micro_batch", 1, "one sequence in a pipeline unless stated")
-    most = "the most of a rank's sequences that fit in memory together"
-    return Default("micro_batch", most_at_once(draft, layout, again, run), most)
+    whole, rule = whole_micro_batch(draft.values)
+    most = most_at_once(draft, layout, again, run, whole)
+    fits = "the most of a rank's sequences that fit in memory together"
+    return Default("micro_batch", most, rule if habits.whole and most == whole else fits)
 
 
 def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Default]:

@@ -281,13 +281,16 @@ def chunks(model: Model, values: Mapping[str, Any]) -> int:
     return max(d for d in _divisors(own) if d <= CHUNKS)
 
 
-def most_at_once(draft: Draft, layout: Layout, again: Recomputation, run: RunParameters) -> int:
-    """The most sequences that divide a rank's share of the step and fit in memory; at least one."""
+def most_at_once(
+    draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, whole: int
+) -> int:
+    """The most sequences, up to `whole`, that divide a rank's share of the step and fit in memory;
+    at least one."""
     one = draft.plan(layout, again)
     share, rest = divmod(int(one.global_batch), int(one.dp))
     if rest or share < 2:
         return 1
-    tried = _divisors(share)
+    tried = [several for several in _divisors(share) if several <= whole]
     batch = stack([draft.plan(layout, again, several) for several in tried])
     peaks = memory(draft.model, batch, run).peak
     fits = np.flatnonzero(np.asarray(peaks <= draft.cluster.accelerator.memory))

@@ -38,6 +38,11 @@ class Habits:
     recompute: str
     means: Mapping[str, str]
 
+    @property
+    def whole(self) -> bool:
+        """Whether it accumulates no gradients: a rank's sequences run at once."""
+        return self.settings.get("micro_batch") == WHOLE
+
     def defaults(self) -> list[Default]:
         """Fields of a plan that it sets."""
         rule = f"default of {self.label}"

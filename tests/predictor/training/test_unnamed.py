@@ -111,3 +111,11 @@ def test_who_accumulates_nothing_fills_a_pipeline_with_what_a_rank_has(
     """64 ranks, tp 4: 16 replicas of 16 sequences, or 4 of 64 through four stages."""
     plan = complete(accelerator="TPUv5p", tp=4, **layout).plan
     assert plan.micro_batch == whole
+
+
+def test_who_accumulates_nothing_still_accumulates_what_does_not_fit() -> None:
+    """An eighth of the memory holds fewer of a rank's sixteen sequences of 32,768 tokens."""
+    layout = {"tp": 4, "seq_len": 32768}
+    held = [complete(accelerator=name, **layout).plan for name in ("TPUv5p", "TPUv5e")]
+    assert held[0].micro_batch > held[1].micro_batch
+    assert all(16 % plan.micro_batch == 0 for plan in held)

@@ -14,7 +14,7 @@ from typing import Any
 
 from predictor.catalog import tables
 from predictor.errors import InputError
-from predictor.models.huggingface import NOT_READ
+from predictor.models.families import NOT_READ
 from predictor.records import dataclass
 
 NAMED = "the model's name"

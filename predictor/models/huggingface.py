@@ -7,276 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
+from predictor.models.families import (
+    DEFAULTS,
+    DELTA,
+    EXPERTS,
+    NOT_READ,
+    SHARED,
+    TIED_BY_DEFAULT,
+    TYPES,
+)
 from predictor.models.mixed import READERS, listed_windows
-from predictor.models.quantization import KEYS, read_quantization
+from predictor.models.quantization import read_quantization
 from predictor.models.tower import tower_of
-
-GPT2 = {
-    "layers": "n_layer",
-    "hidden": "n_embd",
-    "heads": "n_head",
-    "ffn_hidden": "n_inner",
-    "max_context": "n_positions",
-}
-STANDARD = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "ffn_hidden": "intermediate_size",
-    "max_context": "max_position_embeddings",
-    "top_k": "num_experts_per_tok",
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_rope_head_dim": "qk_rope_head_dim",
-    "qk_nope_head_dim": "qk_nope_head_dim",
-    "v_head_dim": "v_head_dim",
-    "dense_layers": "first_k_dense_replace",
-    "expert_ffn_hidden": "moe_intermediate_size",
-    "shared_experts": "n_shared_experts",
-    "mtp_layers": "num_nextn_predict_layers",
-    "sliding_window": "sliding_window",
-    "shared_expert_ffn_hidden": "shared_expert_intermediate_size",
-    "index_heads": "index_n_heads",
-    "index_head_dim": "index_head_dim",
-    "index_topk": "index_topk",
-}
-DELTA = {
-    **STANDARD,
-    "delta_key_heads": "linear_num_key_heads",
-    "delta_value_heads": "linear_num_value_heads",
-    "delta_key_dim": "linear_key_head_dim",
-    "delta_value_dim": "linear_value_head_dim",
-    "delta_conv": "linear_conv_kernel_dim",
-    "mtp_layers": "mtp_num_hidden_layers",
-}
-LLAMA4 = {
-    **STANDARD,
-    "ffn_hidden": "intermediate_size_mlp",
-    "expert_ffn_hidden": "intermediate_size",
-    "moe_every_n": "interleave_moe_layer_step",
-    "sliding_window": "attention_chunk_size",
-}
-NEMOTRON_H = {
-    **STANDARD,
-    "shared_expert_ffn_hidden": "moe_shared_expert_intermediate_size",
-    "expert_hidden": "moe_latent_size",
-    "mamba_heads": "mamba_num_heads",
-    "mamba_head_dim": "mamba_head_dim",
-    "mamba_state": "ssm_state_size",
-    "mamba_groups": "n_groups",
-}
-GRANITE_HYBRID = {
-    **STANDARD,
-    "expert_ffn_hidden": "intermediate_size",
-    "shared_expert_ffn_hidden": "shared_intermediate_size",
-    "mamba_heads": "mamba_n_heads",
-    "mamba_head_dim": "mamba_d_head",
-    "mamba_state": "mamba_d_state",
-    "mamba_groups": "mamba_n_groups",
-}
-EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
-"""Where every layer is a mixture, and the only width is that of an expert."""
-
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-
-_GPT = {"gated": False, "norm": "layernorm", "bias": True, "activation": "gelu"}
-_LLAMA: dict[str, Any] = {}
-_COHERE = {"norm": "layernorm", "parallel": "shared_norm"}
-
-TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "gpt2": (GPT2, {**_GPT, "positions": "learned"}),
-    "gpt_neox": (STANDARD, {**_GPT}),
-    "gptj": (GPT2, {**_GPT, "parallel": "shared_norm"}),
-    "opt": ({**STANDARD, "ffn_hidden": "ffn_dim"}, {**_GPT, "positions": "learned"}),
-    "bloom": ({**GPT2, "hidden": "hidden_size"}, {**_GPT, "positions": "alibi"}),
-    "falcon": (STANDARD, {**_GPT, "bias": False}),
-    "mpt": (
-        {
-            "layers": "n_layers",
-            "hidden": "d_model",
-            "heads": "n_heads",
-            "max_context": "max_seq_len",
-        },
-        {**_GPT, "bias": False, "positions": "alibi"},
-    ),
-    "nemotron": (STANDARD, {**_GPT, "bias": False, "activation": "squared_relu"}),
-    "phi": (STANDARD, {**_GPT, "parallel": "shared_norm"}),
-    "cohere": (STANDARD, _COHERE),
-    "cohere2": (STANDARD, _COHERE),
-    "starcoder2": (STANDARD, {**_GPT}),
-    "llama": (STANDARD, _LLAMA),
-    "mistral": (STANDARD, _LLAMA),
-    "mixtral": (STANDARD, _LLAMA),
-    "qwen2": (STANDARD, {"qkv_bias": True}),
-    "qwen2_moe": (STANDARD, {"qkv_bias": True}),
-    "qwen3": (STANDARD, _LLAMA),
-    "qwen3_moe": (STANDARD, _LLAMA),
-    "qwen3_next": (DELTA, _LLAMA),
-    "qwen3_5_text": (DELTA, _LLAMA),
-    "qwen3_5_moe_text": (DELTA, _LLAMA),
-    "gemma": (STANDARD, {"activation": "geglu"}),
-    "gemma2": (STANDARD, {"activation": "geglu"}),
-    "gemma3_text": (STANDARD, {"activation": "geglu"}),
-    "gemma4_text": ({**STANDARD, "top_k": "top_k_experts"}, {"activation": "geglu"}),
-    "gemma4_unified_text": (STANDARD, {"activation": "geglu"}),
-    "mimo_v2_flash": (STANDARD, _LLAMA),
-    "mimo_v2": (STANDARD, _LLAMA),
-    "step3p5": (STANDARD, _LLAMA),
-    "step3p7": (STANDARD, _LLAMA),
-    "phi3": (STANDARD, _LLAMA),
-    "olmo": (STANDARD, _LLAMA),
-    "olmo2": (STANDARD, _LLAMA),
-    "deepseek_v2": (STANDARD, _LLAMA),
-    "deepseek_v3": (STANDARD, _LLAMA),
-    "deepseek_v32": (STANDARD, _LLAMA),
-    "kimi_k2": (STANDARD, _LLAMA),
-    "glm4_moe": (STANDARD, _LLAMA),
-    "glm_moe_dsa": (STANDARD, _LLAMA),
-    "gpt_oss": (STANDARD, {**_LLAMA, "expert_bias": True}),
-    "qwen2_vl_text": (STANDARD, {"qkv_bias": True}),
-    "qwen2_5_vl_text": (STANDARD, {"qkv_bias": True}),
-    "qwen3_vl_text": (STANDARD, _LLAMA),
-    "qwen3_vl_moe_text": (STANDARD, _LLAMA),
-    "minimax_m2": (EXPERTS_ONLY, _LLAMA),
-    "mimo": (STANDARD, {"qkv_bias": True}),
-    "ministral3": (STANDARD, _LLAMA),
-    "glm4": (STANDARD, {"qkv_bias": True}),
-    "glm4_moe_lite": (STANDARD, _LLAMA),
-    "seed_oss": (STANDARD, {"qkv_bias": True}),
-    "smollm3": (STANDARD, _LLAMA),
-    "granite": (STANDARD, _LLAMA),
-    "granitemoe": (EXPERTS_ONLY, _LLAMA),
-    "exaone4": (STANDARD, _LLAMA),
-    "olmo3": (STANDARD, _LLAMA),
-    "olmoe": (EXPERTS_ONLY, _LLAMA),
-    "hunyuan_v1_dense": (STANDARD, _LLAMA),
-    "ernie4_5": (STANDARD, _LLAMA),
-    "ernie4_5_moe": (
-        {
-            **STANDARD,
-            "top_k": "moe_k",
-            "dense_layers": "moe_layer_start_index",
-            "shared_experts": "moe_num_shared_experts",
-        },
-        _LLAMA,
-    ),
-    "dots1": (STANDARD, _LLAMA),
-    "bailing_moe_v2": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
-    "exaone_moe": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
-    "glm": (STANDARD, {"qkv_bias": True}),
-    "phimoe": (EXPERTS_ONLY, {"norm": "layernorm"}),
-    "stablelm": (STANDARD, {"norm": "layernorm"}),
-    "granitemoeshared": (
-        {**EXPERTS_ONLY, "shared_expert_ffn_hidden": "shared_intermediate_size"},
-        _LLAMA,
-    ),
-    "flex_olmo": (EXPERTS_ONLY, _LLAMA),
-    "vaultgemma": (STANDARD, {"activation": "geglu"}),
-    **dict.fromkeys(
-        (
-            "ministral",
-            "internlm3",
-            "cwm",
-            "helium",
-            "solar_open",
-            "hyperclovax",
-            "youtu",
-            "minicpm3",
-        ),
-        (STANDARD, _LLAMA),
-    ),
-    **dict.fromkeys(
-        ("arcee", "nanochat"), (STANDARD, {"gated": False, "activation": "squared_relu"})
-    ),
-    "persimmon": (STANDARD, {**_GPT, "activation": "squared_relu"}),
-    "gpt_bigcode": (GPT2, {**_GPT, "positions": "learned"}),
-    "gpt_neo": (
-        {**STANDARD, "layers": "num_layers", "heads": "num_heads"},
-        {**_GPT, "positions": "learned"},
-    ),
-    "codegen": (GPT2, {**_GPT, "parallel": "shared_norm"}),
-    "dbrx": (
-        {
-            "layers": "n_layers",
-            "hidden": "d_model",
-            "heads": "n_heads",
-            "kv_heads": "kv_n_heads",
-            "max_context": "max_seq_len",
-            "top_k": "moe_top_k",
-            "expert_ffn_hidden": "ffn_hidden_size",
-            "ffn_hidden": "ffn_hidden_size",
-        },
-        {"norm": "layernorm"},
-    ),
-    "llama4_text": (LLAMA4, {"shared_experts": 1}),
-    "apertus": (STANDARD, {"gated": False, "activation": "gelu"}),  # xIELU: a pointwise function
-    "granitemoehybrid": (GRANITE_HYBRID, {"positions": "none"}),
-    "nemotron_h": (
-        NEMOTRON_H,
-        {"gated": False, "activation": "squared_relu", "positions": "none"},
-    ),
-}
-"""By `model_type`: which keys hold the dimensions, and what the architecture implies."""
-
-ENCODERS = (
-    "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
-    "roformer", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod", "bert-generation",
-    "roberta-prelayernorm", "bert", "roberta", "deberta", "deberta-v2", "modernbert", "distilbert",
-    "albert", "longformer", "nomic_bert",
-)  # fmt: skip
-BOTH = (
-    "t5", "mt5", "bart", "whisper", "blenderbot", "blenderbot-small", "bigbird_pegasus", "marian",
-    "mbart", "pegasus", "plbart", "prophetnet", "mvp", "m2m_100", "umt5", "led", "nllb-moe",
-    "switch_transformers", "t5gemma", "t5gemma2",
-)  # fmt: skip
-
-NOT_READ = {
-    **dict.fromkeys(ENCODERS, "an encoder only"),
-    **dict.fromkeys(BOTH, "an encoder and a decoder"),
-    **dict.fromkeys(("falcon_mamba", "xlstm"), "no attention at all"),
-    **dict.fromkeys(("zamba", "zamba2"), "blocks that layers share"),
-    **dict.fromkeys(("diffllama",), "differential attention"),
-    "bailing_hybrid": "lightning attention",
-    "recurrent_gemma": "recurrent blocks",
-    "olmo_hybrid": "delta rules that its configuration states in its own way",
-    "bamba": "state-space layers that its configuration states in its own way",
-    "longcat_flash": "two attention blocks in a layer, and experts that do nothing",
-    "mllama_text_model": "layers that attend to images",
-    "jetmoe": "mixtures of attention heads",
-    "bitnet": "weights of three values",
-    "blt": "bytes in patches",
-    "deepseek_ref": "compressed attention and hyper-connections",
-    "kimi_k3": "linear attention of Kimi's kind",
-    "minimax_m3_vl_text": "attention over chosen blocks of keys",
-    "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
-    "minimax": "lightning attention",
-    "minimax_text_01": "lightning attention",
-    "kimi_linear": "linear attention of Kimi's kind",
-    "deepseek_v4": "compressed attention and hyper-connections",
-    "minimax_m3": "attention over chosen blocks of keys",
-    "minimax_m3_vl": "attention over chosen blocks of keys",
-    "nemotron-nas": "blocks of a width of their own in each layer",
-    "lfm2": "short convolutions",
-    "lfm2_moe": "short convolutions",
-    "mamba": "no attention at all",
-    "mamba2": "no attention at all",
-    "jamba": "state-space layers of Mamba 1",
-    "rwkv": "no attention at all",
-    "falcon_h1": "attention and state space side by side in a layer",
-}
-"""Types that are refused by the name of what is missing."""
-
-TIED_BY_DEFAULT = (
-    "gpt2", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere", "cohere2",
-    "gemma4_text", "gemma4_unified_text",
-)  # fmt: skip
-"""Types whose configuration class ties input and output embeddings unless the file says no."""
-
-
-SHARED = ("tie_word_embeddings", "_name_or_path", *KEYS)
-"""What a model that sees images too states beside its `text_config`."""
 
 
 def is_config(content: Mapping[str, Any]) -> bool:
@@ -389,9 +131,9 @@ def _falcon(content: Mapping[str, Any], found: dict[str, Any]) -> None:
 def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a model that sees images too states of its language model: a part of its own, or, as the
     first of Qwen's, everything that is not of the images."""
-    for key in ("text_config", "llm_config"):
+    for key in ("text_config", "llm_config", "language_config"):
         if isinstance(inner := content.get(key), Mapping):
-            return inner
+            return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner}
     inside = f"{kind}_text"
     return {**content, "model_type": inside} if inside in TYPES else None
 
@@ -436,6 +178,10 @@ def _blocks(kind: str, content: Mapping[str, Any], found: dict[str, Any], where:
         found["parallel"] = "own_norms"
     if kind == "gpt_bigcode" and content.get("multi_query", True):
         found["kv_heads"] = 1
+    if kind == "qwen":  # whose file states the two halves of the gated block as one
+        found["ffn_hidden"] //= 2
+    if kind == "minicpm3":
+        found.setdefault("v_head_dim", found["hidden"] // found["heads"])
     if kind == "falcon":
         _falcon(content, found)
     if content.get("attention_bias") and kind == "llama":
@@ -462,6 +208,8 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         content = {
             k: v for part in (*parts, content) if isinstance(part, Mapping) for k, v in part.items()
         }
+    if "padded_vocab_size" in content:  # as ChatGLM calls it
+        content = {"vocab_size": content["padded_vocab_size"], **content}
     found = _dimensions(kind, content, where)
     _blocks(kind, content, found, where)
     tied = content.get("tie_word_embeddings", kind in TIED_BY_DEFAULT)

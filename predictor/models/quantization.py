@@ -88,6 +88,8 @@ def read_quantization(content: Mapping[str, Any], where: str) -> Quantization | 
         method = "modelopt"  # whose own file has its keys one level deeper
     if not method and ("load_in_4bit" in stated or "load_in_8bit" in stated):
         method = "bitsandbytes"
+    if not method and isinstance(stated.get("producer"), Mapping):  # as ModelOpt before 0.33 wrote
+        method = str(stated["producer"].get("name", "")).lower()
     if method not in METHODS:
         known = ", ".join(METHODS)
         raise InputError(f"{place}: quant_method {method!r} is not read; known are {known}")

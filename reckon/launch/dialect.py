@@ -30,6 +30,7 @@ from predictor.training import TrainingRequest, complete_training
 from reckon.launch.calls import called
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.effects import by_effect
+from reckon.launch.launcher import NODES, PER_NODE, PROCESSES
 from reckon.launch.table import Entry, Facts, Flags, same
 from reckon.launch.variables import settled
 
@@ -207,6 +208,14 @@ def _fields(dialect: Dialect, facts: Facts, said: Iterable[str]) -> dict[str, An
     return found
 
 
+def _nothing(dialect: Dialect, rest: list[str], notes: list[str]) -> InputError:
+    """What is said of a line without any flag of its program's."""
+    told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
+    if tests := [note for note in notes if note.endswith("taken as false")]:
+        told = f", since {tests[0]}; name the file as it is called, 'FILE ARGUMENTS'"
+    return InputError(f"--from-{dialect.name}: no flag of {dialect.name} is in it{told}")
+
+
 def read(
     dialect: Dialect,
     given: str,
@@ -251,9 +260,8 @@ def read(
         facts |= {k: v for k, v in found.items() if k not in own}
     understood = {f: v for f, v in flags.items() if f in known}
     rest = [f for f in flags if f not in known]
-    if not understood:
-        told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
-        raise InputError(f"--from-{dialect.name}: no flag of {dialect.name} is in it{told}")
+    if set(understood) <= {NODES, PER_NODE, PROCESSES, "@name"}:
+        raise _nothing(dialect, rest, notes)
     fields = _fields(dialect, facts, [k for k in said if k not in own])
     ignored = [f for f in rest if f.startswith(dialect.ignored)]
     return Launch(

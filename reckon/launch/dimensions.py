@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from predictor import catalog
@@ -89,7 +90,9 @@ def model_of(facts: Facts) -> tuple[Model | None, list[str]]:
         return None, []
     missing = [name for name in NEEDED if name not in stated]
     if missing:
-        raise InputError(f"the launch line states a model without its {' and '.join(missing)}")
+        raise InputError(
+            f"the launch line states a model without its {' and '.join(missing)}; give --model"
+        )
     alike, others = _alike(stated)
     notes = []
     if "vocab" not in stated:
@@ -177,9 +180,11 @@ def _build(stated: dict[str, Any]) -> Model:
         given["activation"] = stated["activation"]
     if stated.get("full_every"):
         given["sliding_pattern"] = f"every {stated['full_every']}th layer full"
-    billions = stated.get("layers", 0) * 12 * stated.get("hidden", 0) ** 2 / 1e9
-    name = f"launched-{billions:.3g}b" if not stated.get("num_experts") else "launched-moe"
-    return catalog.model({"name": name, **given})
+    built = catalog.model({"name": "launched", **given})
+    name = f"launched-{built.parameters / 1e9:.3g}b"
+    if built.num_experts:
+        name += f"-a{built.active_parameters / 1e9:.3g}b"
+    return replace(built, name=name)
 
 
 def layer_pattern(flag: str, value: Any) -> Facts:
@@ -189,6 +194,8 @@ def layer_pattern(flag: str, value: Any) -> Facts:
     Raises InputError for other patterns than leading dense layers or every n-th layer.
     """
     text = str(value).replace(" ", "").strip("'\"")
+    if text.startswith("$"):
+        raise InputError(f"{flag} {text}: the text does not set that variable; put it in")
     if text.isdigit():
         return {"model.moe_every_n": whole_number(flag, text)}
     bits: list[int] = []

@@ -47,7 +47,7 @@ def whole_world(facts: Facts) -> int:
 
 OF_CHECKPOINT: dict[str | None, tuple[str, ...]] = {
     None: ("compressed-tensors", "auto-round", "torchao", "bitsandbytes", "gguf", "quark",
-           "modelopt_mixed"),
+           "modelopt_mixed", "ascend"),
 }  # fmt: skip
 """Methods that leave it to the checkpoint how its weights are stored."""
 

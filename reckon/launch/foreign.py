@@ -29,6 +29,10 @@ SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("--hybrid-override-pattern", "--hybrid-attention-ratio", "--hybrid-mlp-ratio",
          "--is-hybrid-model", "--hybrid-layer-pattern", "hybrid_override_pattern"),
     ),
+    (
+        "reinforcement learning, whose steps generate too (reckon predict rl)",
+        ("--rollout-batch-size", "--num-rollout"),
+    ),
     ("retrieval (RETRO)", ("--retro-project-dir", "--retro-add-retriever", "--ict-head-size")),
 )  # fmt: skip
 """What a flag shows, of what is not read from launch lines."""

@@ -16,8 +16,13 @@ from predictor import catalog
 from predictor.errors import InputError
 from reckon.launch.shell import Script, options, read_script
 
-LOOKS = re.compile(r"^\s*-?\s*(apiVersion|kind|services|image|containers|servingEngineSpec):", re.M)
+LOOKS = re.compile(
+    r"^\s*-?\s*(apiVersion|kind|services|image|containers|servingEngineSpec|command|args):", re.M
+)
 """Lines of a manifest."""
+
+APPLIED = re.compile(r"kubectl .*<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)\n\s*\1\s*$", re.S | re.M)
+"""A manifest that is given to kubectl behind a command."""
 
 TEMPLATE = re.compile(r"\{\{[^}]*\}\}")
 
@@ -53,6 +58,8 @@ def read_lines(text: str, folder: Path | None = None) -> Script:
 
     Raises InputError for a manifest that is a template, or that starts no engine.
     """
+    if match := APPLIED.search(text):
+        text = match[2]
     if not LOOKS.search(text):
         return read_script(text, folder)
     documents = _documents(text)
@@ -127,6 +134,8 @@ def _containers(
         yield from _stack(node)
     if isinstance(node.get("model"), Mapping):
         yield from _served(node)
+    if str(node.get("modelURI", node.get("url", ""))).startswith("hf://"):
+        yield from _named(node)
     for key, one in node.items():
         if key not in ("command", "args", "env"):
             yield from _containers(one, script, env, depth + 1)
@@ -180,7 +189,7 @@ def _filled(word: str, env: Mapping[str, str]) -> str:
     return re.sub(
         r"\$\((\w+)\)|\$\{(\w+)\}|\$(\w+)",
         lambda m: env.get(m[1] or m[2] or m[3], m[0]),
-        word,
+        word.replace("$$", "$"),  # as docker compose writes a variable of the container
     )
 
 
@@ -203,6 +212,27 @@ def _stack(node: Mapping[Any, Any]) -> Iterator[list[str]]:
     words += [str(word) for word in more] if isinstance(more, list) else []
     if isinstance(named, str):
         yield words
+
+
+def _named(node: Mapping[Any, Any]) -> Iterator[list[str]]:
+    """A model that a controller serves with vLLM, by its address: KubeAI's `url`, with arguments
+    beside (kubeai.org/v1 Model), or kthena's `modelURI`, with a worker's `config` of flags without
+    dashes (workload.serving.volcano.sh/v1alpha1 ModelBooster)."""
+    engine = str(node.get("engine", node.get("type", ""))).lower()
+    if not engine.startswith("vllm"):
+        return
+    words = ["vllm", "serve", str(node.get("modelURI", node.get("url"))).removeprefix("hf://")]
+    more = node.get("args", ())
+    words += [str(word) for word in more] if isinstance(more, list) else []
+    workers = node.get("workers")
+    for worker in workers if isinstance(workers, list) else ():
+        config = worker.get("config") if isinstance(worker, Mapping) else None
+        for key, value in (config if isinstance(config, Mapping) else {}).items():
+            words += [
+                f"--{key}",
+                *([str(value)] if value is not True and value not in ("", None) else []),
+            ]
+    yield words
 
 
 def _served(node: Mapping[Any, Any]) -> Iterator[list[str]]:

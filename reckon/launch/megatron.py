@@ -47,9 +47,17 @@ IGNORED = (
     "--answer-file", "--guess-file", "--genfile", "--out-seq-length", "--no-record-throughput",
     "--no-check-for-nan", "--DDP-impl", "--skip-train", "--attention-softmax",
     "--return-data-index",
+    "--moe-grouped-gemm", "--moe-permute-fusion", "--use-mpi", "--rank", "--world-size",
+    "--dist-url", "--handler-name", "--no-shared-storage", "--stage", "--is-instruction-dataset",
+    "--enable-hf2mg", "--model-type-hf", "--ai-framework", "--use-z-loss", "--fim-",
+    "--moe-per-layer-logging", "--moe-loss-weight", "--job-name", "--structured-logs",
+    "--attention-mask-type", "--use-fused-swiglu", "--use-fused-rmsnorm", "--use-fused-rotary",
+    "--main-tokenizer-type", "--patch-tokenizer-type", "--norm-topk-prob", "--seq-aux",
+    "--eod-mask-loss", "--valid-num-workers",
     "--no-query-key-layer-scaling", "--apply-query-key", "--deepspeed", "--make-sentencepiece",
 )  # fmt: skip
-"""Beginnings of flags that say nothing of speed or memory."""
+"""Beginnings of flags that say nothing of speed or memory, or say what is assumed in any case:
+grouped products of experts, fused norms, activations and rotations."""
 
 
 def _render(flags: Flags, facts: Facts) -> str:
@@ -112,6 +120,9 @@ def _parse(text: str, folder: Path) -> Source:
 def completed(source: Source, folder: Path) -> Source:
     """Flags under today's names, with the vocabulary that the tokenizer means."""
     flags, notes = translated(source.flags)
+    named = str(flags.get("--bridge-hf-model", "")).rstrip("/").rsplit("/", 1)[-1]
+    if named and not named.startswith("$"):  # whose dimensions count
+        flags["@repository"] = named
     if not {"--vocab-size", "--padded-vocab-size", "@repository"} & set(flags):
         found = vocabulary(flags, folder)
         if found is not None:

@@ -4,7 +4,10 @@ or has not, translated to those it has.
 
 from __future__ import annotations
 
+import re
+
 from predictor.errors import InputError
+from reckon.launch.launcher import NODES, PER_NODE
 from reckon.launch.table import Flags, number, truth, whole_number
 
 RENAMED = {
@@ -20,9 +23,15 @@ RENAMED = {
     "--moe-expert-parallel-size": "--expert-model-parallel-size",
     "--num-key-value-heads": "--num-query-groups",
     "--squared-relu-activation": "--squared-relu",
+    "--moe-num-experts": "--num-experts",
+    "--moe-top-k": "--moe-router-topk",
+    "--moe-intermediate-size": "--moe-ffn-hidden-size",
 }
 """Old names, and today's (microsoft/Megatron-DeepSpeed megatron/arguments.py; NVIDIA/Megatron-LM
-2.x)."""
+2.x; stanford-futuredata/Megatron-LM @ megablocks; Ascend/MindSpeed-LLM @ c77308a)."""
+
+SPLIT_CONTEXT = {"ulysses_cp_algo": "a2a", "megatron_cp_algo": "p2p"}
+"""`--context-parallel-algo` of MindSpeed-LLM, and what Megatron-LM calls it."""
 
 CHECKPOINTS = ("--checkpoint-activations", "--deepspeed-activation-checkpointing")
 
@@ -37,6 +46,7 @@ def translated(flags: Flags) -> tuple[Flags, list[str]]:
     found: Flags = {RENAMED.get(name, name): value for name, value in flags.items()}
     notes: list[str] = []
     _experts(found, notes)
+    _own(found)
     if "--use-rotary-position-embeddings" not in found and truth(
         "", found.pop("--use-rotary-position-embedding", False)
     ):
@@ -101,6 +111,55 @@ def _experts(found: Flags, notes: list[str]) -> None:
     if words and words[0] == "1":
         del found["--num-experts"]
         notes.append("--num-experts 1: a dense model")
+
+
+def _own(found: Flags) -> None:
+    """Flags of copies of Megatron-LM, whose meaning other flags have today: one head of keys
+    (bigcode-project/Megatron-LM), leading dense layers, shared experts, and how a context is split
+    (Ascend/MindSpeed-LLM)."""
+    if str(found.pop("--attention-head-type", "")).lower() == "multiquery":
+        found |= {"--group-query-attention": True, "--num-query-groups": 1}
+    algorithm = SPLIT_CONTEXT.get(str(found.get("--context-parallel-algo", "")))
+    if algorithm is not None:
+        del found["--context-parallel-algo"]
+        found.setdefault("--cp-comm-type", algorithm)
+    if str(found.get("--moe-layer-freq", "")) == "-1":
+        found["--moe-layer-freq"] = 1
+    counts = [str(found.get(flag, "")) for flag in ("--first-k-dense-replace", "--num-layers")]
+    if all(map(str.isdigit, counts)) and str(found.get("--moe-layer-freq", 1)) == "1":
+        dense, layers = map(int, counts)
+        del found["--first-k-dense-replace"]
+        if "--num-experts" in found and dense < layers:
+            found["--moe-layer-freq"] = f"([0]*{dense}+[1]*{layers - dense})" if dense else 1
+    _idle_layers(found)
+    if _set(found.get("--moe-expert-model-parallelism", False)) and {NODES, PER_NODE} <= set(found):
+        del found["--moe-expert-model-parallelism"]  # megablocks: over all replicas
+        ranks = int(str(found[NODES])) * int(str(found[PER_NODE]))
+        for degree in ("--tensor-model-parallel-size", "--pipeline-model-parallel-size"):
+            ranks //= max(whole_number(degree, found.get(degree, 1)), 1)
+        found.setdefault("--expert-model-parallel-size", max(ranks, 1))
+    shared, width = (
+        str(found.get("--n-shared-experts", "")),
+        str(found.get("--moe-ffn-hidden-size")),
+    )
+    if shared.isdigit() and width.isdigit():
+        del found["--n-shared-experts"]
+        found.setdefault("--moe-shared-expert-intermediate-size", int(shared) * int(width))
+
+
+def _idle_layers(found: Flags) -> None:
+    """Layers at the end that do nothing, so that stages are alike (MindSpeed-LLM)."""
+    idle = {int(n) for n in re.findall(r"\d+", str(found.get("--noop-layers", "")))}
+    layers = str(found.get("--num-layers", ""))
+    if "--num-layers-per-virtual-pipeline-stage" in found:
+        return
+    if not idle or not layers.isdigit() or idle != set(range(int(layers) - len(idle), int(layers))):
+        return
+    del found["--noop-layers"]
+    found["--num-layers"] = int(layers) - len(idle)
+    stages = whole_number("--pp", found.get("--pipeline-model-parallel-size", 1))
+    if stages > 1 and int(layers) % stages == 0 and len(idle) < int(layers) // stages:
+        found.setdefault("--decoder-last-pipeline-num-layers", int(layers) // stages - len(idle))
 
 
 def _zero(found: Flags, notes: list[str]) -> None:

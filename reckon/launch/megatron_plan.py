@@ -261,7 +261,10 @@ PLAN: tuple[Entry, ...] = (
             (("unfused",), {"--attention-backend": ("unfused", "local")}),
             ((None,), {"--attention-backend": "auto"}),
             (("flash",), {"--use-flash-attn": True}),
-            (("flash",), {"--use-flash-attn": True, "--attention-backend": ("flash", "auto")}),
+            (
+                ("flash",),
+                {"--use-flash-attn": True, "--attention-backend": ("flash", "fused", "auto")},
+            ),
             ((None,), {}),
         ),
     ),

@@ -39,6 +39,11 @@ of Megatron Core."""
 
 REPOSITORY = "from_hf_pretrained"
 
+CONFIGURED = re.compile(r"([A-Z]\w*?)(\d*)Config_?(\d\w*)?$")
+"""Classes of NeMo 2 that hold a model's dimensions: `Llama31Config70B`, `MixtralConfig8x7B`,
+`Qwen25Config1P5B` (nemo/collections/llm/gpt/model); versions 3 and 31 are 3 and 3.1."""
+
+
 DEEPEST = 4
 """Functions within functions of the file that are followed."""
 
@@ -124,6 +129,8 @@ class _Recipe:
         if name == REPOSITORY and node.args:
             said = self.value(node.args[0], names)
             return {"@repository": said} if isinstance(said, str) else {}
+        if name == "Config" and node.args and (own := _configured(node.args[0])):
+            return {"@repository": own}
         if name in self.functions and depth < DEEPEST:
             return self.follow(self.functions[name], given, depth + 1)
         return {PARALLELISM[k]: v for k, v in given.items() if k in PARALLELISM and v is not None}
@@ -166,3 +173,15 @@ class _Recipe:
             said = node.args[0].value
             return said if isinstance(said, str) and "mixed" in said else ...
         return ...
+
+
+def _configured(node: ast.expr) -> str:
+    """The model whose dimensions a class holds, as names are written; empty for other classes."""
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    match = CONFIGURED.match(name)
+    if not match or match[1] in ("Optimizer", "Trainer") or not (match[2] or match[3]):
+        return ""
+    version = ".".join(match[2])
+    size = (match[3] or "").replace("_", "-")
+    size = re.sub(r"(?<=\d)P(?=\d)", ".", size).replace("500M", "0.5B").replace("600M", "0.6B")
+    return f"{match[1]}{version}-{size}".strip("-")

@@ -348,6 +348,8 @@ class _Reader:
             return words[0] == "-z"
         if len(words) == 3:
             left, sign, right = words
+            if re.match(r"\$\{?\d", left):  # an argument that the caller gives
+                return None
             if sign in ("=", "==", "!="):
                 return (left == right) == (sign != "!=")
             signs = {"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt,
@@ -390,7 +392,9 @@ class _Reader:
                     if rest[0] == "$"
                     else (text.find("`", i + 1) + 1 or len(text))
                 )
-                found += text[i:end]
+                inner = re.fullmatch(r"(?:\$\(|`)\s*expr\s(.*)[)`]", text[i:end], re.S)
+                value = arithmetic(self._names(inner[1].replace("\\*", "*"))) if inner else None
+                found += text[i:end] if value is None else str(value)
             elif rest.startswith("${"):
                 end = _closing(text, i + 1)
                 found += self._braces(text[i:end])
@@ -425,6 +429,7 @@ def _inner(command: list[str]) -> int | None:
     """Place of the `-c` behind which a shell's own script is; None where there is none."""
     for place, word in enumerate(command[1:-1], start=1):
         shell = command[place - 1].rsplit("/", 1)[-1] in ("bash", "sh", "zsh")
+        shell = shell or command[0] == "bcprun"  # of NVIDIA's Base Command, which takes one too
         if shell and re.fullmatch(r"-[a-z]*c", word):
             return place
     return None

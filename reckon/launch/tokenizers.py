@@ -27,6 +27,9 @@ TYPES = {
 FILES = {"nemotron_2_256k.model": 256000, "nemotron_2_128k.model": 128000}
 """Vocabularies of files that public configurations name, by the size in their name."""
 
+SIZED = re.compile(r"[-_.](\d{2,3})k\b", re.I)
+"""Thousands of pieces, in the name of a tokenizer's file."""
+
 GPT2 = re.compile(r"(gpt2[-_])?(vocab|encoder)\.json")
 """What the vocabulary of GPT-2 is called beside its merges."""
 
@@ -55,6 +58,10 @@ def vocabulary(flags: Flags, folder: Path) -> tuple[int, str] | None:
         if Path(named).name in FILES:
             return FILES[Path(named).name], f"vocabulary {FILES[Path(named).name]} of {named}"
     kind = str(flags.get("--tokenizer-type", "")).lower()
+    file = Path(str(flags.get("--tokenizer-model", ""))).name
+    if kind == "llama2tokenizer" and (sized := SIZED.search(file)):  # a file of someone's own
+        size = 1000 * int(sized[1])
+        return size, f"vocabulary {size}, as {file} is called; its pieces may be some fewer"
     if kind in TYPES:
         return TYPES[kind], f"vocabulary {TYPES[kind]} of {flags['--tokenizer-type']}"
     merged = "--merge-file" in flags and GPT2.fullmatch(Path(str(flags.get("--vocab-file"))).name)

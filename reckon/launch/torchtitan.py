@@ -84,7 +84,20 @@ def _model_means(flags: Flags, facts: Facts) -> Facts:
     for name, (family, flavor) in FLAVORS.items():
         if said == (family, flavor.lower()) and name in catalog.rows("models"):
             return {"model.name": name}
-    return {"model.unknown": f"{said[0]} {said[1]}"} if said[0] and said[1] else {}
+    if not all(said):
+        return {}
+    written = said[1] if "/" in said[1] else f"{said[0]}-{said[1]}".replace("_", "-")
+    known = catalog.read_model_name(written) is not None
+    return {"model.name": written} if known else {"model.unknown": f"{said[0]} {said[1]}"}
+
+
+def _foreign(flags: Flags, text: str) -> str | None:
+    """What is trained by torchtitan's experiments and is no decoder of text alone."""
+    name = str(flags.get("model.name", "")).lower()
+    if "flux" in name:
+        return "a model that makes images, as model.name shows"
+    seen = "vlm" in name or "siglip" in name
+    return "a model that sees images, as model.name shows" if seen else None
 
 
 def _data_says(facts: Facts) -> Flags:
@@ -435,6 +448,7 @@ TORCHTITAN = Dialect(
     serving=False,
     model=MODEL,
     entries=ENTRIES,
+    foreign=_foreign,
     ignored=IGNORED,
     whole=True,
     render=_render,

@@ -36,7 +36,7 @@ MODEL, PART, STEPS = (
 TOTAL, LENGTH, RANK = "global_batch_size", "max_length", "lora_r"
 AGAIN, CLIP, ADAPTED, STORED = "gradient_checkpointing", "max_grad_norm", "use_peft", "quantization"
 TARGETS = "lora_target_modules"
-SHARDED, SHARDS, OPTIMIZER = "fsdp", "deepspeed", "optim"
+SHARDED, SHARDS, STAGE, OPTIMIZER = "fsdp", "deepspeed", "zero_stage", "optim"
 
 SAME = {
     "base_model": MODEL, "model_name": MODEL, "checkpoint_dir": MODEL,
@@ -44,13 +44,15 @@ SAME = {
     "micro_batch_size": PART, "batch_size": PART, "train.micro_batch_size": PART,
     "train.global_batch_size": TOTAL,
     "sequence_len": LENGTH, "cutoff_len": LENGTH, "max_seq_length": LENGTH,
-    "model_max_length": LENGTH, "block_size": LENGTH, "tokenizer.max_seq_len": LENGTH,
+    "model_max_length": LENGTH, "max_seq_len": LENGTH, "lora_dim": RANK,
+    "block_size": LENGTH, "tokenizer.max_seq_len": LENGTH,
     "train.max_seq_length": LENGTH,
     "lora_rank": RANK, "model.lora_rank": RANK, "lora_target": TARGETS,
     "model.lora_attn_modules": TARGETS, "torch_compile": "compile",
     "enable_activation_checkpointing": AGAIN, "activation_checkpointing": AGAIN,
     "enable_activation_offloading": "activation_offloading",
-    "fsdp_cpu_offload": "cpu_offload", "fsdp.cpu_offload": "cpu_offload",
+    "fsdp_size": SHARDED, "cp_size": "context_parallel_size", "tp_size": "tensor_parallel_size",
+    "recompute": AGAIN, "fsdp_cpu_offload": "cpu_offload", "fsdp.cpu_offload": "cpu_offload",
     "optimizer": OPTIMIZER, "optimizer._component_": OPTIMIZER, "optimizer.class_path": OPTIMIZER,
     "clip_grad_norm": CLIP, "train.max_norm": CLIP,
     "flash_attn": "attn_implementation", "dtype": "precision", "torch_dtype": "precision",
@@ -58,6 +60,9 @@ SAME = {
     "context_parallel_size", "context_parallel_dim": "context_parallel_size",
 }  # fmt: skip
 """Other programs' keys by their own names."""
+
+STAGED = r"z(?:ero)?[_-]?(?:stage[_-]?)?([0-3])"
+"""How names of DeepSpeed's configurations tell the stage."""
 
 NOT_TRAINED = {"dpo": "preferences (DPO)", "ipo": "preferences", "kto": "preferences (KTO)",
                "orpo": "preferences", "simpo": "preferences", "ppo": "reinforcement learning (PPO)",
@@ -97,8 +102,11 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
 
 def _shard_means(flags: Flags, facts: Facts) -> Facts:
     """By the words of FSDP, or the stage that the name of DeepSpeed's configuration tells."""
-    if SHARDS in flags and (match := re.search(r"z(?:ero)?[_-]?([0-3])", str(flags[SHARDS]), re.I)):
+    if SHARDS in flags and (match := re.search(STAGED, str(flags[SHARDS]), re.I)):
         stage = int(match[1])
+        return {"sharding": f"zero{stage}" if stage else "none", "framework": "deepspeed"}
+    if flags.get(SHARDS) is True:  # DeepSpeed-Chat: the stage stands beside the switch
+        stage = whole_number(STAGE, flags.get(STAGE, 0))
         return {"sharding": f"zero{stage}" if stage else "none", "framework": "deepspeed"}
     if SHARDS in flags:
         raise InputError(f"{SHARDS} {flags[SHARDS]}: its stage is not in its name; give --sharding")
@@ -178,7 +186,7 @@ ENTRIES: tuple[Entry, ...] = (
             ((None,), {}),
         ),
     ),
-    Derived((SHARDED, SHARDS), _nothing, _shard_means, fields=("sharding",)),
+    Derived((SHARDED, SHARDS, STAGE), _nothing, _shard_means, fields=("sharding",)),
     Derived(
         (ADAPTED, RANK, STORED, TARGETS),
         _nothing,
@@ -235,6 +243,8 @@ IGNORED = (
 def _translated(flat: Flags, notes: list[str]) -> Flags:
     """Under the names of `TrainingArguments`."""
     found: Flags = {}
+    if any(key.startswith("training.") for key in flat):  # sections of MindSpeed-LLM's own trainer
+        flat = {re.sub(r"^(model|training|parallel|data)\.", "", k): v for k, v in flat.items()}
     for key, value in flat.items():
         name = SAME.get(key, key)
         if name not in found or key == name:
@@ -258,6 +268,8 @@ def _kinds(found: Flags, notes: list[str]) -> None:
         found[ADAPTED] = True
     four = truth("", found.get("load_in_4bit", False)) or "qlora" in (adapter, component[:5])
     eight = truth("", found.get("load_in_8bit", False))
+    if truth("", found.pop("only_optimize_lora", False)):  # DeepSpeed-Chat; else all is trained
+        found[ADAPTED] = True
     bits = str(found.get("quantization_bit") or ("4" if four else "8" if eight else ""))
     if bits or "nf4" in str(found.get("quantize", "")):
         found[STORED] = bits or "4"
@@ -268,6 +280,8 @@ def _kinds(found: Flags, notes: list[str]) -> None:
     _types(found)
     if adapter and "stage" in found and AGAIN not in found:  # LLaMA-Factory: unless told otherwise
         found[AGAIN] = not truth("", found.get("disable_gradient_checkpointing", False))
+    if str(found.get(AGAIN, "")) in ("0", "1"):
+        found[AGAIN] = str(found[AGAIN]) == "1"
     if AGAIN in found and str(found[AGAIN]).lower() in ("unsloth", "offload", "offload_disk"):
         notes.append(f"{AGAIN} {found[AGAIN]}: as whole layers that run again")
         found[AGAIN] = True
@@ -335,9 +349,10 @@ def _parse(text: str, folder: Path) -> Source:
         word for words in script.commands for word in words if word.endswith((".yaml", ".yml"))
     ]
     for word in words:  # a file of arguments that the command names
-        path = next((p for p in (folder / word, Path(word)) if is_file(p)), None)
+        places = (folder / word, Path(word), folder / word.rsplit("/", 1)[-1])
+        path = next((p for p in places if is_file(p)), None)
         content = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
-        if content is not None and (PART in content or "base_model" in content):
+        if content is not None and {PART, "base_model", "training"} & set(content):
             flags = {**flatten(content), **flags}
     return Source({**launcher, **_translated(flags, notes)}, notes)
 

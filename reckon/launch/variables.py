@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from predictor.errors import InputError
-from reckon.launch.table import Entry, Flags, Switch
+from reckon.launch.table import Cases, Entry, Flags, Switch
 
 OPEN = re.compile(r"\$(?:\{?([A-Za-z_]\w*|\d+)\}?|[({])|`")
 """A variable, or a command whose outcome nobody knows."""
@@ -47,13 +47,20 @@ def settled(
                 notes.append(f"{flag} {flags[flag]} is not set in the text: {told}")
                 left.pop(flag, None)
                 flags = {name: value for name, value in flags.items() if name != flag}
-            elif isinstance(entry, Switch):  # what stands behind a switch is no value of it
+            elif _switched(entry, flag):  # what stands behind a switch is no value of it
                 flags = {**flags, flag: True}
             else:
                 left[flag] = flags[flag]
     if left:
         raise InputError(_told(left))
     return flags, notes
+
+
+def _switched(entry: Entry, flag: str) -> bool:
+    """Whether a flag is on or off, and takes no value."""
+    if isinstance(entry, Cases):
+        return all(isinstance(given.get(flag, True), bool) for _, given in entry.rows)
+    return isinstance(entry, Switch)
 
 
 def _told(left: Mapping[str, Any]) -> str:

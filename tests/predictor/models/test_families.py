@@ -9,7 +9,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog.model_names import words
 from predictor.errors import InputError
-from predictor.models.huggingface import NOT_READ, TYPES
+from predictor.models.families import NOT_READ, TYPES
 
 DENSE: dict[str, Any] = {
     "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32,

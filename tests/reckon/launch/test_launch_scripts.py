@@ -272,7 +272,7 @@ def test_the_mixtral_script_of_megatron_lm(kernels_only: Calibration) -> None:
     assert launch.model.name == "mixtral-8x7b"
     expected = {"gpus": 128, "pp": 4, "vpp": 1, "ep": 8, "etp": 1, "dispatch": "copies"}
     assert {name: launch.fields.get(name) for name in expected} == expected
-    assert launch.unknown == ["--moe-grouped-gemm"]
+    assert launch.unknown == []
 
 
 def test_a_model_beside_the_line_counts() -> None:

@@ -27,8 +27,8 @@ TYPES = {
 FILES = {"nemotron_2_256k.model": 256000, "nemotron_2_128k.model": 128000}
 """Vocabularies of files that public configurations name, by the size in their name."""
 
-SIZED = re.compile(r"[-_.](\d{2,3})k\b", re.I)
-"""Thousands of pieces, in the name of a tokenizer's file."""
+SIZED = re.compile(r"[-_.](?:(\d{2,3})k\b|([1-9]\d{4,5})(?!\d))", re.I)
+"""Pieces, or thousands of them, in the name of a tokenizer's file or folder."""
 
 GPT2 = re.compile(r"(gpt2[-_])?(vocab|encoder)\.json")
 """What the vocabulary of GPT-2 is called beside its merges."""
@@ -58,9 +58,10 @@ def vocabulary(flags: Flags, folder: Path) -> tuple[int, str] | None:
         if Path(named).name in FILES:
             return FILES[Path(named).name], f"vocabulary {FILES[Path(named).name]} of {named}"
     kind = str(flags.get("--tokenizer-type", "")).lower()
-    file = Path(str(flags.get("--tokenizer-model", ""))).name
-    if kind == "llama2tokenizer" and (sized := SIZED.search(file)):  # a file of someone's own
-        size = 1000 * int(sized[1])
+    own = {"llama2tokenizer": "--tokenizer-model", "gpt2bpetokenizer": "--vocab-file"}.get(kind)
+    file = str(flags.get(own, "")) if own else ""
+    if sized := SIZED.search(file):  # a file of someone's own
+        size = 1000 * int(sized[1]) if sized[1] else int(sized[2])
         return size, f"vocabulary {size}, as {file} is called; its pieces may be some fewer"
     if kind in TYPES:
         return TYPES[kind], f"vocabulary {TYPES[kind]} of {flags['--tokenizer-type']}"

@@ -44,6 +44,7 @@ class Setting:
 def _kinds(model: Model) -> set[str]:
     found = {"mixture" if model.is_moe else "dense"}
     found |= {"latent"} if model.is_latent else {"separate"}
+    found |= {"windowed"} if model.windowed_share == 1.0 else set()
     return found | ({"sparse"} if model.is_sparse else set())
 
 

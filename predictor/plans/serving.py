@@ -93,6 +93,9 @@ does all but the products, of whose rows each has a part (llama.cpp before 2024)
 SCHEDULINGS = ("serial", "overlapped")
 """Whether the host prepares the next pass after the one before it, or while that runs."""
 
+WINDOWS = ("model", "unset")
+"""Whether attention stops at the model's sliding window, or sees all that is cached."""
+
 POOLS = ("total", "free", "static")
 """Of what an engine takes its share (`memory_fraction`) for itself: of the device's memory (vLLM);
 for the cache, of what weights, activations and runtime leave (TensorRT-LLM); of the device's memory

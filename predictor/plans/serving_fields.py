@@ -58,6 +58,7 @@ from predictor.plans.serving import (
     SPLITTINGS,
     SUMMED,
     WEIGHTS,
+    WINDOWS,
 )
 from predictor.plans.words import CACHE_WORDS, WEIGHT_WORDS
 
@@ -250,6 +251,11 @@ _ENGINE = (
         default=ENGINE,
         more="When there is cache for its whole length, or when there is for its prompt and the "
         "others are, on average, half way.",
+    ),
+    PlanField(
+        "windows", WORD, "Whether attention stops at the model's sliding window.", ("load",),
+        choices=WINDOWS, default=ENGINE, held="",
+        more="unset: it sees all that is cached, as engines do whose window is a flag of its own.",
     ),
     PlanField(
         "pool", WORD, "Of what an engine takes its share for itself.", ("load", "memory"),

@@ -110,6 +110,7 @@ def complete_serving(
     _load(filler)
     fill_stored(filler, model, accelerator)
     _engine(filler, _precision(filler, accelerator), model, accelerator)
+    model = _seeing(model, str(values.get("windows", "model")))
     filler.run(_cache(values["precision"], model, accelerator))
     routed = take_loads(values)
     filler.run([_together(values)])
@@ -148,6 +149,15 @@ def _asked(filler: Filler, model: Model) -> None:
     filler.need("input_len", "output_len")
     fill_client(filler)
     take_images(filler, model)
+
+
+def _seeing(model: Model, windows: str) -> Model:
+    """The model, seeing all that is cached where its window is not set."""
+    if windows != "unset" or not model.sliding_window:
+        return model
+    if len(model.attention_kinds) > 1:
+        raise InputError(f"windows=unset: {model.name}'s windowed layers have heads of their own")
+    return replace(model, sliding_window=0)
 
 
 def _readers(values: dict[str, Any], cluster: Cluster) -> Cluster:

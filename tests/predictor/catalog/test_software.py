@@ -11,6 +11,7 @@ from predictor.errors import InputError
 from predictor.plans import SERVING_FIELDS
 from predictor.serving import complete_serving
 from predictor.timing import RunParameters
+from reckon import predict_infer
 
 
 def assumed(**fields):
@@ -92,3 +93,24 @@ def test_bad_releases_are_one_line(fields, told):
 def test_an_unknown_engine_is_refused():
     with pytest.raises(InputError, match="unknown framework"):
         engine_named("vlm")
+
+
+def test_a_window_that_an_engine_does_not_set_costs_what_attention_to_all_costs():
+    """Mistral 7B has Llama 3's attention and a window of 4,096. TensorRT-LLM's engines see all that
+    is cached: prompts of 20,000 tokens cost what they cost of the same model without a window, and
+    more than its later backend, which stops at the window, and its cache holds no more of them."""
+    fields = {"gpus": 1, "tp": 1, "saturated": True, "input_len": 20_000, "output_len": 2000,
+              "framework": "tensorrt-llm"}  # fmt: skip
+
+    def rate(model, **given):
+        found = predict_infer(model, "dgx-h100", {**fields, **given})
+        return found.requests_per_s, found.running
+
+    old, new = rate("mistral-7b", version="0.15"), rate("mistral-7b", version="1.1")
+    whole = rate("mistral-7b-v0.3", version="0.15")
+    assert old == pytest.approx(whole, rel=0.02)
+    assert old[0] < 0.8 * new[0]
+    assert old == rate("mistral-7b", version="0.15", windows="unset")
+    assert new == rate("mistral-7b", version="1.1", windows="model")
+    with pytest.raises(InputError, match="heads of their own"):
+        predict_infer("gemma-4-31b", "dgx-h100", {**fields, "windows": "unset"})

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic_core import SchemaValidator, ValidationError
 
-from predictor.errors import InputError, nearest
+from predictor.errors import LISTED, InputError, nearest
 from predictor.plans import Kind
 
 NEEDED = object()
@@ -175,8 +175,9 @@ def _explain(error: ValidationError, form: type[Spec]) -> str:
     if first["type"] == "extra_forbidden":
         known = _keys(form, first["loc"][:-1])
         near = nearest(str(first["loc"][-1]), known)
-        hint = f"; did you mean {near!r}?" if near else f"; known keys: {', '.join(known)}"
-        return f"unknown key {place!r}{hint}"
+        few = f"known keys: {', '.join(known)}"
+        rest = few if len(known) <= LISTED else "`reckon show fields` lists those of plans"
+        return f"unknown key {place!r}; " + (f"did you mean {near!r}?" if near else rest)
     if first["type"] == "missing":
         return f"key {place!r} is missing"
     message = first["msg"].removeprefix("Value error, ")

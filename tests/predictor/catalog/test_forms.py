@@ -9,6 +9,7 @@ import pydantic
 import pytest
 
 from predictor.catalog.forms import EMPTY, Spec, parse
+from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.plans import AMOUNT, COUNT, NATURAL, POSITIVE, Kind
 
@@ -124,3 +125,10 @@ def test_what_cannot_be_is_refused_by_name(wrong: dict[str, Any], told: str) -> 
 def test_what_is_no_mapping_is_refused() -> None:
     with pytest.raises(InputError, match="expected keys and values, got list"):
         parse(Outer, [1], "a file")  # type: ignore[arg-type]
+
+
+def test_a_key_that_nothing_resembles_is_not_answered_by_a_hundred_others() -> None:
+    with pytest.raises(InputError, match="unknown key 'zzqx'") as told:
+        parse(TrainingPlanSpec, {"zzqx": 1}, "plan")
+    assert "reckon show fields" in str(told.value)
+    assert len(str(told.value)) < 120

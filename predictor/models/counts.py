@@ -25,14 +25,36 @@ def keys_seen(query: Numeric, key: Numeric, causal: Numeric, window: Numeric = n
     return np.asarray(np.where(np.asarray(causal) > 0, seen, np.minimum(key, window)))
 
 
-def experts_hit(tokens: Numeric, topk: Numeric, experts: Numeric, share: Numeric = 1.0) -> Array:
-    """Expected number of experts with at least one token, under uniform routing.
+POPULARITY = 1
+"""How alike experts are: how often a token chooses one of them is drawn from a beta distribution
+with this first parameter (1: some are chosen hardly ever; without end: all alike)."""
+
+LARGEST = (0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.826)
+"""Mean of the largest of 1, 2, 4 ... 256 standard normals (Harter 1961)."""
+
+
+def experts_hit(tokens: Numeric, topk: Numeric, experts: Numeric, ranks: Numeric = 1.0) -> Array:
+    """Expected number of experts with at least one token, of the rank with most of them.
 
     tokens   that are routed
     topk     experts that each of them chooses
     experts  among which it chooses
-    share    of the experts that are counted, such as those of one device
+    ranks    that divide the experts
+
+    Which experts tokens choose is uneven: an expert's share of the tokens is beta-distributed about
+    topk / experts (`POPULARITY`), so that a chosen expert is likely to be chosen again, and some
+    are missed by many tokens (the beta-binomial's chance of none). What a rank has varies as that
+    of as many experts, each hit or not; the others wait for the rank with most.
     """
-    missed = (1.0 - np.asarray(topk, float) / experts) ** tokens
-    routed = np.asarray(tokens, float) * topk * share
-    return np.maximum(experts * share * (1.0 - missed), np.minimum(routed, 1.0))
+    held = np.asarray(experts, float) / ranks
+    others = POPULARITY * (np.asarray(experts, float) - topk) / topk
+    missed: Array = np.ones(())
+    for j in range(POPULARITY):
+        missed = missed * (others + j) / (others + j + np.asarray(tokens, float))
+    hit = 1.0 - missed
+    mean = held * hit
+    largest = np.interp(np.log2(ranks), np.arange(len(LARGEST)), LARGEST)
+    most = mean + largest * np.sqrt(mean * missed)
+    routed = np.asarray(tokens, float) * topk / ranks
+    whole = np.minimum(held, np.asarray(tokens, float) * topk)
+    return np.asarray(np.maximum(np.minimum(most, whole), np.minimum(routed, 1.0)))

@@ -88,7 +88,7 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
     if model.is_moe:
         idle = _others_rows(plan)
         together = tokens * plan.dp
-        busy = experts_hit(together, float(model.top_k), float(model.num_experts), 1.0 / plan.ep)
+        busy = experts_hit(together, float(model.top_k), float(model.num_experts), plan.ep)
         received = together * model.top_k / plan.ep * plan.expert_load
     portion = Portion(
         tp=plan.tp,

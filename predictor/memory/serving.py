@@ -88,13 +88,19 @@ def tower_bytes(model: Model, plan: ServingPlan) -> Numeric:
     return np.where(np.asarray(plan.tiles) > 0, whole / np.where(divided, plan.tp, 1.0), 0.0)
 
 
-def _inner_width(model: Model) -> int:
-    """Widest input of a layer's second product, over all experts that a token goes to."""
-    inner = max(model.ffn_in_width if model.dense_share else 0, model.hidden)
+def _widest(model: Model, tp: Numeric) -> Numeric:
+    """Elements of a token that are there at a time where a layer has most of them: the residual and
+    what its norm leaves, and of a feed-forward block what the first product and the activation put
+    out, or the activation and the second product (vLLM's and TensorRT-LLM's blocks, whose norms
+    work in place); over all experts that a token goes to, with its copies there and back."""
+    h, found = float(model.hidden), np.asarray(0.0)
+    if model.dense_share or not model.is_moe:
+        gate, inner = model.ffn_in_width / tp, model.ffn_hidden / tp
+        found = np.maximum(2.0 * h + gate + inner, 3.0 * h + inner)
     if model.is_moe:
         wide = model.top_k * (2.0 * model.expert_width + 3.0 * model.expert_ffn_hidden)
-        inner = max(inner, int(wide))
-    return inner
+        found = np.maximum(found, 4.0 * h + 2.0 * wide / tp)
+    return found
 
 
 def _adapters(model: Model, plan: ServingPlan, sequences: Numeric) -> Numeric:
@@ -133,7 +139,7 @@ def _pass_bytes(model: Model, plan: ServingPlan, sequences: Numeric) -> tuple[Nu
     """
     half = ELEMENT_BYTES[plan.half]
     tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
-    activations = half * tokens * (4.0 * model.hidden + 2.0 * _inner_width(model) / plan.tp)
+    activations = half * tokens * _widest(model, plan.tp)
     logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
     return activations, logits
 

@@ -89,7 +89,7 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
         idle = _others_rows(plan)
         together = tokens * plan.dp
         busy = experts_hit(together, float(model.top_k), float(model.num_experts), plan.ep)
-        received = together * model.top_k / plan.ep * plan.expert_load
+        received = np.maximum(together * model.top_k / plan.ep * plan.expert_load, busy)
     portion = Portion(
         tp=plan.tp,
         ep=plan.ep,

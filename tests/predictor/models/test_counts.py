@@ -30,13 +30,43 @@ def test_plans_broadcast() -> None:
     np.testing.assert_allclose(found, [64.0, 1024.0 - 1024.0**2 / 8192.0])
 
 
-def test_experts_with_a_token() -> None:
-    """256 experts, 8 of which each token chooses: drawn many times."""
+def hit_by_draw(tokens: int, topk: int, experts: int, ranks: int) -> float:
+    """Experts hit on the rank with most of them, drawn: shares are uneven (beta), choices free."""
     rng = np.random.default_rng(0)
-    for tokens in (1, 4, 32, 256):
-        drawn = [
-            len({e for _ in range(tokens) for e in rng.choice(256, 8, replace=False)})
-            for _ in range(60)
-        ]
-        assert experts_hit(tokens, 8, 256) == pytest.approx(np.mean(drawn), rel=0.03)
-    assert experts_hit(10_000, 8, 256, 1 / 8) == pytest.approx(32.0)
+    draws = 4000
+    shares = rng.beta(1.0, (experts - topk) / topk, (draws, experts))
+    hit = rng.random((draws, experts)) < 1.0 - (1.0 - shares) ** tokens
+    return float(hit.reshape(draws, ranks, -1).sum(axis=2).max(axis=1).mean())
+
+
+@pytest.mark.parametrize(("experts", "topk"), [(256, 8), (128, 8), (8, 2)])
+def test_experts_with_a_token(experts: int, topk: int) -> None:
+    for tokens in (4, 32, 256):
+        drawn = hit_by_draw(tokens, topk, experts, 1)
+        assert experts_hit(tokens, topk, experts) == pytest.approx(drawn, rel=0.03)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_the_rank_with_most_experts_hit(ranks: int) -> None:
+    """Counts are whole and skewed where few are hit: the normal's largest is within 8 %."""
+    for tokens in (8, 32, 128):
+        drawn = hit_by_draw(tokens, 8, 128, ranks)
+        assert experts_hit(tokens, 8, 128, float(ranks)) == pytest.approx(drawn, rel=0.08)
+
+
+def test_experts_between_one_token_and_many() -> None:
+    tokens = np.array([1.0, 2.0, 31.0, 500.0, 1e6])
+    found = experts_hit(tokens, 8, 256)
+    assert found[0] == pytest.approx(8.0)
+    assert found[2] == pytest.approx(128.0)  # half: as many tokens as experts without a choice
+    assert found[-1] == pytest.approx(256.0, rel=1e-3)
+    assert np.all(np.diff(found) > 0)
+    # Fewer than where all are chosen alike, and never more than there are.
+    even = 256 * (1 - (1 - 8 / 256) ** tokens)
+    assert np.all(found <= even + 1e-9)
+    for ranks in (1.0, 4.0, 16.0, 64.0):
+        share = experts_hit(tokens, 8, 256, ranks)
+        assert np.all(share <= np.minimum(256 / ranks, 8 * tokens) + 1e-9)
+        assert np.all(share >= np.minimum(found / ranks, share) - 1e-9)
+    assert experts_hit(1e6, 8, 256, 8.0) == pytest.approx(32.0)
+    assert experts_hit(1.0, 8, 256, 256.0) == pytest.approx(1.0, rel=0.03)

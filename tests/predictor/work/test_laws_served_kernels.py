@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
@@ -97,8 +98,10 @@ def test_delta_rule_over_prompts_and_new_tokens() -> None:
 def test_experts_while_serving() -> None:
     """One kernel for both products and the activation: weights of the experts that are hit, input
     and output, and what lies between written and read."""
-    tokens = 40.0
-    hit = EXPERTS / 4 * (1 - (1 - TOP / EXPERTS) ** tokens)
+    tokens = 10.0
+    chance = tokens * TOP / (tokens * TOP + EXPERTS - TOP)
+    # Of four ranks the one with most experts hit: 1.029 standard deviations above the mean.
+    hit = EXPERTS / 4 * chance + 1.029 * math.sqrt(EXPERTS / 4 * chance * (1 - chance))
     received = tokens * TOP / 4 * 1.5
     # Of eight ranks, two split each of four groups of experts.
     found = layer_operators(MIXED, served(tp=8.0, ep=4.0, expert_load=1.5), tokens)

@@ -80,6 +80,16 @@ def test_settings_of_scripts_are_those_of_their_rows():
     assert told["chunk"] == 16 + 900 + 64
 
 
+def test_dstack_read_whole_prompts_and_launched_one_by_one_on_amd_alone():
+    rows = {name: {"accelerator": name} for name in ("H100-SXM5-80GB", "MI300X-192GB")}
+    told = {
+        name: script_settings(row, "vllm", "dstack_405b_h100_mi300x") for name, row in rows.items()
+    }
+    assert {one["chunk"] for one in told.values()} == {91680}
+    assert told["MI300X-192GB"]["execution"] == "eager"
+    assert "execution" not in told["H100-SXM5-80GB"]
+
+
 def test_a_client_of_few_prompts_finds_them_cached():
     """aiperf's hundred prompts, 2 C requests to warm up and 20 C that count: of 16 clients 32
     prompts are known and 68 of 320 are new; from 50 clients on none is. Of 4,000 tokens the last

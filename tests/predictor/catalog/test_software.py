@@ -55,6 +55,23 @@ def test_a_release_decides_the_era_and_no_era_means_the_newest():
     assert fronts == ["inside", "beside"]
 
 
+def test_tensorrt_llm_s_heads_one_by_one_by_release_and_cache():
+    """All heads to 0.7; of caches of 8 bits groups other than eight to 0.10; alone ones after."""
+    known = {
+        (version, precision): assumed(
+            framework="tensorrt-llm", version=version, precision=precision
+        )[0].headwise
+        for version in ("0.5", "0.10", "0.15")
+        for precision in ("fp16", "fp8")
+    }
+    assert list(known.values()) == ["all", "all", "single", "but8", "single", "single"]
+
+
+def test_gpt_fast_adds_up_inside_a_node_with_kernels_of_its_own():
+    sums = [assumed(framework="gpt-fast", era=era)[0].allreduce for era in ("2023-12", "2024-09")]
+    assert sums == ["nccl", "custom"]
+
+
 def test_every_fact_is_of_a_field_and_asks_what_can_be_asked():
     for engine in all_engines().values():
         months = list(engine.releases.values())

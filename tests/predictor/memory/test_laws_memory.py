@@ -292,12 +292,13 @@ def served(**fields: object) -> ServingPlan:
 
 
 def test_what_a_served_model_takes() -> None:
-    """Weights of 16 bits; hidden states and the widest product's of one pass; logits of 16 and 32
-    bits; keys and values of two of four heads for every token."""
+    """Weights of 16 bits; of one pass the residual, a norm's outcome, what the first product and the
+    activation put out; logits of 16 and 32 bits; keys and values of two of four heads for every
+    token."""
     found = serving_memory(DENSE, NODE, served(), RUN)
     weights = 2 * (L * LAYER + 2 * V * H / TP)
     assert float(found.classes["weights"]) == pytest.approx(weights)
-    states = 2 * 4096 * (4 * H + 2 * 2 * FFN / TP)
+    states = 2 * 4096 * (2 * H + 3 * FFN / TP)
     logits = (2 + 4) * 40 * V / TP
     assert float(found.classes["activations"]) == pytest.approx(states + logits)
     assert float(found.classes["runtime"]) == 1.5e9
@@ -314,7 +315,7 @@ def test_what_a_served_model_takes() -> None:
 def test_few_tokens_take_few_activations_and_replicas_add_up() -> None:
     """Static: whole prompts of the batch. Two replicas hold twice as many sequences."""
     few = serving_memory(DENSE, NODE, served(batch=1.0, input_len=100.0, serving=0.0), RUN)
-    states = 2 * 100 * (4 * H + 2 * 2 * FFN / TP)
+    states = 2 * 100 * (2 * H + 3 * FFN / TP)
     assert float(few.classes["activations"]) == pytest.approx(states + 6 * V / TP)
     one, two = (
         serving_memory(DENSE, NODE, served(dp=dp, batch=2.0 * dp), RUN) for dp in (1.0, 2.0)

@@ -292,9 +292,9 @@ def served(**fields: object) -> ServingPlan:
 
 
 def test_what_a_served_model_takes() -> None:
-    """Weights of 16 bits; of one pass the residual, a norm's outcome, what the first product and the
-    activation put out; logits of 16 and 32 bits; keys and values of two of four heads for every
-    token."""
+    """Weights of 16 bits; of one pass the residual, a norm's outcome, what the first product and
+    the activation put out; logits of 16 and 32 bits; keys and values of two of four heads for
+    every token."""
     found = serving_memory(DENSE, NODE, served(), RUN)
     weights = 2 * (L * LAYER + 2 * V * H / TP)
     assert float(found.classes["weights"]) == pytest.approx(weights)

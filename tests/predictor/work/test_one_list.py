@@ -67,9 +67,7 @@ ENOUGH = 1e13
 """Tokens that leave no expert without any."""
 
 
-def prefill(
-    model: Model, plan: ServingPlan, tokens: float = SEQUENCES * LENGTH
-) -> list[Operator]:
+def prefill(model: Model, plan: ServingPlan, tokens: float = SEQUENCES * LENGTH) -> list[Operator]:
     """All kernels of a pass over whole prompts that yields all logits."""
     found = layer_operators(model, plan, tokens) + end_operators(model, plan, tokens, tokens)
     return found + prefill_attention(model, plan, SEQUENCES, LENGTH)
@@ -118,7 +116,8 @@ def test_run_by_the_same_software_they_are_the_same_kernels(
     at = serving_list(model, served, SEQUENCES * LENGTH)
     learned = training_list(model, trained)
     # Training's tokens are many enough for all experts; a few would miss some of them.
-    at = replace(at, software=learned.software, portion=replace(at.portion, busy=learned.portion.busy))
+    portion = replace(at.portion, busy=learned.portion.busy)
+    at = replace(at, software=learned.software, portion=portion)
     layer_blocks(at, mean_layer(model), prompts(model, SEQUENCES, LENGTH))
     embedding(at.on("embedding"))
     head(at.on("head"), SEQUENCES * LENGTH)

@@ -72,6 +72,19 @@ def test_gpt_fast_adds_up_inside_a_node_with_kernels_of_its_own():
     assert sums == ["nccl", "custom"]
 
 
+def test_fastertransformer_s_prompts_send_scores_through_memory():
+    """The longer the prompt, the more of its time they are."""
+    base = {"framework": "fastertransformer", "batch": 8, "tp": 1}
+    assert assumed(**base)[0].fusion == "unfused"
+
+    def rate(length, **more):
+        fields = {**base, "input_len": length, "output_len": 1, "gpus": 1, **more}
+        return float(predict_infer("gpt3-6.7b", "dgx-a100", fields).requests_per_s)
+
+    longer = [rate(n, fusion="fused") / rate(n) for n in (128, 1500)]
+    assert 1.0 < longer[0] < longer[1]
+
+
 def test_every_fact_is_of_a_field_and_asks_what_can_be_asked():
     for engine in all_engines().values():
         months = list(engine.releases.values())

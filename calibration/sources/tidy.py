@@ -8,21 +8,12 @@ import numpy as np
 import pandas as pd
 
 from calibration.sources.aiconfigurator import LINKS
+from calibration.tables.told import noted
 from predictor import catalog
 from predictor.precision import SPELLINGS
 from predictor.schema import COLLECTIVE_OPS, COMPUTE_OPS
 
 LICENCE = "facts from the repositories named in `source`"
-
-FABRICS = (
-    ("awsome-distributed-training", "p4de", "efa1", 6.25),
-    ("awsome-distributed-training", "p5", "efa2", 50.0),
-    ("dstack-docs", "Nebius", "infiniband-ndr", 50.0),
-    ("dstack-docs", "A3 Mega", "ethernet", 25.0),
-)
-"""Multi-node tables that are sound: source, word in its notes, network, GB/s per accelerator. Left
-out are reports of fabrics that their authors call slow or abnormal (H20, MI250X, A3 High), and
-those that do not state their network (MI350X)."""
 
 ONE_NODE = (
     ("dgxc-benchmarking", "H100-SXM5-80GB", "nvlink4", 450.0, 1.0, 2**8),
@@ -160,29 +151,22 @@ def strangers(path: Path) -> pd.DataFrame:
 
 
 def multi_node(path: Path) -> pd.DataFrame:
-    """nccl-tests tables over several nodes."""
+    """nccl-tests tables over several nodes whose fabric their notes name. Left out are reports of
+    fabrics that their authors call slow or abnormal (H20, MI250X, A3 High), and those that do not
+    state their network (MI350X)."""
     table = _load(path)
-    found = []
-    for source, word, link, rate in FABRICS:
-        rows = table[
-            (table["source"] == source)
-            & table["notes"].fillna("").str.contains(word)
-            & (table["num_nodes"] > 1)
-            & table["message_bytes"].notna()
-        ]
-        node = [LINKS[name] for name in rows["accelerator"]]
-        found.append(
-            rows.assign(
-                link=link,
-                link_gbs=rate,
-                in_switch=0.0,
-                node_link=[name for name, *_ in node],
-                node_link_gbs=[gbs for _, gbs, _ in node],
-                node_in_switch=[reduces for *_, reduces in node],
-            )
-        )
+    rows = table[(table["num_nodes"] > 1) & table["message_bytes"].notna()]
+    told = pd.DataFrame([noted(row, "collectives") for row in rows.to_dict("records")])
+    told = told[told["link_gbs"].notna()].astype({"link_gbs": float})
+    node = [LINKS[name] for name in told["accelerator"]]
+    found = told.assign(
+        in_switch=0.0,
+        node_link=[name for name, *_ in node],
+        node_link_gbs=[gbs for _, gbs, _ in node],
+        node_in_switch=[reduces for *_, reduces in node],
+    )
     columns = [*COLLECTIVE, "node_link", "node_link_gbs", "node_in_switch"]
-    joined = pd.concat(found, ignore_index=True)[columns]
+    joined = found.reset_index(drop=True)[columns]
     # The table of p4de ends in two rows of the one that follows it.
     return joined[~joined.duplicated(["op", "message_bytes", "latency_us"], keep="last")]
 

@@ -160,6 +160,6 @@ def energy_point(
         "published": ERAS.get(source, "2025-06"),
         "metric": "output_tokens_per_s",
         "value": cell(row, "output_tok_s") or 1.0,
-        "notes": "batch=max_num_seqs",
+        "batch_counts": "most",
     }
     return inference_point({k: v for k, v in stated.items() if v is not None}, run)

@@ -8,7 +8,6 @@ are not predicted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,13 +54,12 @@ def is_mlperf(source: str) -> bool:
     return source.startswith("mlperf_inference")
 
 
-def lengths(notes: str, stated: str) -> tuple[float | None, float | None]:
-    """Mean prompt and answer [tokens] of the benchmark that a row's notes name, else of its model.
+def lengths(benchmark: str) -> tuple[float | None, float | None]:
+    """Mean prompt and answer [tokens] of a benchmark, or of the model that it is named for.
 
     Raises InputError where beams search for its answers.
     """
-    told = re.search(r"benchmark ([\w.]+(?:-[\w.]+)*)", notes)
-    name = (told[1] if told else stated).lower()
+    name = benchmark.lower()
     if name.startswith(BEAMS):
         raise InputError("answers that beams search for are not predicted")
     return next((LENGTHS[one] for one in LENGTHS if name.startswith(one)), (None, None))

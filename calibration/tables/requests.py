@@ -18,6 +18,7 @@ from calibration.tables.columns import attention_replicas, decoders, plan_column
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
+from calibration.tables.told import noted
 from calibration.tables.words import cached, stored
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, parse, recognised
@@ -61,10 +62,6 @@ two, and a die has 64 GB."""
 NARROW_EXPERTS = ("kimi-k2",)
 """Models whose published 4-bit checkpoints are narrow in the experts alone."""
 
-META_FP8 = "llama3.1-405b"
-"""Model whose checkpoint by Meta is narrow in the feed-forward blocks alone (Grattafiori et al.
-2024, section 6.2)."""
-
 BLOCK_SCALED = ("deepseek", "qwen3", "minimax", "kimi", "glm")
 """Families whose fp8 checkpoints are scaled in blocks of 128."""
 
@@ -79,11 +76,6 @@ SOURCES_DECODE_ONLY = ("mlc_llm_perf_bench",)
 
 UNSTATED_OUTPUT = {"gpt_fast": 200, "exllamav2_readme": 128, "trtllm_blogs": 128}
 """Tokens that the sources' scripts generate where a table does not say."""
-
-TASK_INPUT = {"gpqa": 250, "lm-arena-chat": 150, "sourcegraph-fim": 500}
-"""Mean prompt of the ML.ENERGY tasks [tokens], which the table leaves out: GPQA questions with
-their four answers, first turns of chats, code around a gap. Decoding depends on it little."""
-
 
 DATASETS = {"ShareGPT": (247.0, 233.0)}
 """Mean prompt and answer [tokens] of conversations that bench clients sample, where a row names no
@@ -128,13 +120,13 @@ class InferencePoint:
     named: bool = True
 
 
-def _precision(row: Mapping[str, Any], notes: str) -> str | None:
+def _precision(row: Mapping[str, Any]) -> str | None:
     stated = cell(row, "weights_precision")
     if stated is None:
         return None
     name = stored(str(stated))
     family = str(cell(row, "model")).lower()
-    blocks = "block-scaled" in notes or family.startswith(BLOCK_SCALED)
+    blocks = cell(row, "block_scaled") is not None or family.startswith(BLOCK_SCALED)
     return "fp8_block" if name == "fp8" and blocks else name
 
 
@@ -144,9 +136,8 @@ def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoin
     run   memory parameters, to fill in what is unstated
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
-    notes = str(cell(row, "notes") or "")
     try:
-        return _point(row, run, point_id, source, notes)
+        return _point(noted(row, "inference"), run, point_id, source)
     except InputError as error:
         return Skipped(point_id, source, str(error))
 
@@ -163,30 +154,28 @@ def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
     return found
 
 
-def _lengths(row: Mapping[Any, Any], source: str, notes: str) -> tuple[float, float]:
+def _lengths(row: Mapping[Any, Any], source: str) -> tuple[float, float]:
     """Prompt and output [tokens].
 
     Raises InputError where neither the row nor its source's scripts say.
     """
     given, made = cell(row, "input_len"), cell(row, "output_len")
-    if given is None and (task := re.search(r"task ([\w-]+)", notes)):
-        given = TASK_INPUT.get(task[1])
     if made is None:
         made = UNSTATED_OUTPUT.get(source)
     if given is None and source == "exllamav2_readme":
         given = 1
     if given is None and mlperf.is_mlperf(source):
-        given, usual = mlperf.lengths(notes, str(cell(row, "model")))
+        given, usual = mlperf.lengths(str(cell(row, "benchmark") or cell(row, "model")))
         made = usual if made is None else made
     if given is None and made is None:
-        given, made = next((DATASETS[name] for name in DATASETS if name in notes), (None, None))
+        given, made = DATASETS.get(str(cell(row, "dataset")), (None, None))
     if given is None or made is None:
         raise InputError("the lengths of prompts and outputs are not stated")
     return max(float(given), 1.0), float(made)
 
 
 def _point(
-    row: Mapping[Any, Any], run: RunParameters, point_id: str, source: str, notes: str
+    row: Mapping[Any, Any], run: RunParameters, point_id: str, source: str
 ) -> InferencePoint | Skipped:
     metric, value = str(cell(row, "metric")), cell(row, "value")
     if value is None or not float(value) > 0:
@@ -195,20 +184,20 @@ def _point(
         return Skipped(point_id, source, "the accelerator is not stated")
     stated = str(cell(row, "model") or "")
     model, assumed = described({**row, "model": MODELS.get(stated, stated)})
-    given, made = _lengths(row, source, notes)
+    given, made = _lengths(row, source)
     framework = _framework(row)
-    batch, concurrency = _requests(row, notes)
+    batch, concurrency = _requests(row)
     if batch is None and concurrency is None and not _laid_out(row, source):
         return Skipped(point_id, source, "neither layout nor batch is stated")
     rate = cell(row, "request_rate")
     prefill = made < 1 or (metric == "ttft_ms" and concurrency is None and rate is None)
-    sampled = given_by_dataset(row, notes)
+    sampled = cell(row, "input_len") is None and cell(row, "dataset") in DATASETS
     serving = concurrency is not None and (framework != "lmdeploy" or sampled)
     fields = {
         "input_len": round(given),
         "output_len": max(round(made), 1),
-        **_where(row, notes, framework, model),
-        **_load(batch, concurrency if serving else None, notes),
+        **_where(row, framework, model),
+        **_load(row, batch, concurrency if serving else None),
     }
     fields = {
         **_release(row, framework),
@@ -234,14 +223,12 @@ def _point(
         kind="prefill" if prefill else kind,
         metric=found[0],
         value=found[1],
-        pure="median ITL" in notes,
-        flagged="FLAG" in notes,
-        tentative="experimental" in notes or mlperf.is_mlperf(source),
+        pure=cell(row, "statistic") == "median",
+        flagged=cell(row, "doubtful") is not None,
+        tentative=cell(row, "tentative") is not None or mlperf.is_mlperf(source),
         named=framework != "neutral" or cell(row, "framework") in (None, "neutral"),
         rate=None if rate is None else float(rate),
-        requests=int(told[1])
-        if (told := re.search(r"(\d+) (?:requests|prompts)", notes))
-        else REQUESTS,
+        requests=int(cell(row, "requests") or REQUESTS),
     )
 
 
@@ -261,7 +248,7 @@ def _laid_out(row: Mapping[Any, Any], source: str) -> bool:
     return stated or mlperf.is_mlperf(source)
 
 
-def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> dict[str, Any]:
+def _where(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, Any]:
     """What a row says of machine, engine, layout and precision."""
     accelerator = ACCELERATORS.get(str(row["accelerator"]), row["accelerator"])
     source = str(row.get("source", ""))
@@ -271,7 +258,7 @@ def _where(row: Mapping[Any, Any], notes: str, framework: str, model: Model) -> 
         "inter_link_gbps": cell(row, "inter_link_gbps"),
         "framework": framework,
         **_layout(row, framework, model),
-        **_numbers(row, notes, framework, model, accelerator),
+        **_numbers(row, framework, model, accelerator),
         **(mlperf.settings(row, model, str(accelerator)) if mlperf.is_mlperf(source) else {}),
     }
 
@@ -282,24 +269,15 @@ def _per_node(row: Mapping[Any, Any]) -> Any:
     return None if cards is None else cards * DIES.get(str(row["accelerator"]), 1)
 
 
-def given_by_dataset(row: Mapping[Any, Any], notes: str) -> bool:
-    """Whether a row's lengths are those of conversations that it names (`DATASETS`)."""
-    return cell(row, "input_len") is None and any(name in notes for name in DATASETS)
-
-
-def _requests(row: Mapping[Any, Any], notes: str) -> tuple[Any, Any]:
+def _requests(row: Mapping[Any, Any]) -> tuple[Any, Any]:
     """Batch and concurrency of a row; of one worker that decodes where prompts are read apart."""
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
     if cell(row, "prefill_workers"):
         return None, batch if concurrency is None else concurrency / decoders(row)
-    if concurrency is None and "serving at fixed concurrency" in notes:
+    if concurrency is None and cell(row, "batch_counts") == "clients":
         concurrency = batch
-    if (
-        batch is not None
-        and concurrency is None
-        and (copies := re.search(r"(\d+) replica\(s\)", notes))
-    ):
-        batch = batch * int(copies[1])  # each got as many
+    if batch is not None and concurrency is None:
+        batch = batch * int(cell(row, "batches") or 1)  # each got as many
     return batch, concurrency
 
 
@@ -347,34 +325,27 @@ def _layout(row: Mapping[Any, Any], framework: str, model: Model) -> dict[str, A
 
 
 def _numbers(
-    row: Mapping[Any, Any], notes: str, framework: str, model: Model, accelerator: str
+    row: Mapping[Any, Any], framework: str, model: Model, accelerator: str
 ) -> dict[str, Any]:
     """Data types of weights, activations and cache."""
     found: dict[str, Any] = {
-        "precision": _precision(row, notes),
+        "precision": _precision(row),
         "kv_precision": cached(str(cell(row, "kv_precision"))),
     }
     units = catalog.accelerator(accelerator).peak
     if (found["precision"], framework) == ("w4a16_mxfp4", "tensorrt-llm") and "fp4" in units:
         found["precision"] = "w4a8_mxfp4_mxfp8"  # what it runs where there is a unit for it
-    if found["precision"] == "fp8" and re.search(r"/nvidia_\S*-FP8", notes):
-        found["kv_precision"] = "fp8"  # ModelOpt's checkpoints declare it
     if model.name in NARROW_EXPERTS and found["precision"] == "int4_wo":
         found["narrowed"] = "experts"
-    if model.name == META_FP8 and "Meta FP8 checkpoint" in notes:
-        found["narrowed"] = "feed_forward"
     return found
 
 
-def _load(batch: Any, concurrency: Any, notes: str) -> dict[str, Any]:
+def _load(row: Mapping[Any, Any], batch: Any, concurrency: Any) -> dict[str, Any]:
     """Requests at a time: those of clients, of a batch, or as many as there is room for."""
     found: dict[str, Any] = {}
-    if "fixed-length prompts" in notes:
-        found["synchrony"] = 1.0  # all clients start at once, and answers are of one length
     if concurrency is not None:
         found["concurrency"] = max(round(float(concurrency)), 1)
-        stated = "batch=max_num_seqs" in notes or "max batch as stated" in notes
-        if batch is not None and stated:
+        if batch is not None and cell(row, "batch_counts") == "most":
             found["max_batch"] = max(round(float(batch)), 1)
     elif batch is not None:
         found["batch"] = max(round(float(batch)), 1)

@@ -6,13 +6,9 @@ that cannot be predicted gives a reason instead.
 
 from __future__ import annotations
 
-import csv
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +16,8 @@ import numpy as np
 from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
+from calibration.tables.told import amended, noted
 from calibration.tables.words import recomputed, sharded, trained, yes
-from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError
 from predictor.hardware import Cluster
@@ -44,70 +40,9 @@ READ_OTHERWISE = (
 """Fields of a plan that have columns with rules of their own; every other is read from the column
 of its name, where a table (the project's own, of profiles and of logs) has one."""
 
-NO_OVERLAP = dict.fromkeys(
-    ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap"), False
-)
-SQUAD = "lognormal:190:0.5"
-"""Lengths of SQuAD's examples in tokens: paragraphs of some 120 words, a question of 11, an answer
-of 3 (Rajpurkar et al. 2016), 1.3 tokens to a word, the template (from memory). Attention of such
-documents is next to nothing of that of 4,096 tokens whatever they are exactly."""
-
-BF16_OPTIMIZER = {"gradient_bytes": 6.0, "reduce_bytes": 4.0, "optimizer_bytes": 12.0}
-"""DeepSpeed's, from its first weeks in February 2022 on (`megatron-deepspeed` in
-`data/defaults/frameworks.yaml`)."""
-
-NOTED: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("force-balanced", {"expert_load": 1.0}),
-    ("forced-balanced", {"expert_load": 1.0}),
-    ("fake balanced gate", {"expert_load": 1.0, "routing": "in_turn"}),
-    ("capacity factor 1 padded", {"expert_load": 1.0}),
-    ("alltoall dispatcher", {"dispatch": "copies"}),
-    ("hybridep", {"dispatch": "once"}),
-    ("deepep", {"dispatch": "once"}),
-    ("ep overlap on", {"ep_overlap": True}),
-    ("ep overlap off", {"ep_overlap": False}),
-    ("no tp/dp comm overlap", NO_OVERLAP),
-    ("async tp;", {"tp_overlap": True}),
-    ("+asynctp", {"tp_overlap": True}),
-    ("+ asynctp", {"tp_overlap": True}),
-    ("cpu optimizer offload", {"offload_optimizer": 1.0}),
-    ("ac + cpu offload", {"offload_optimizer": 1.0}),
-    ("liger kernels", {"fused": True, "logit_bytes": 0.5}),
-    ("squad packed", {"documents": SQUAD}),
-    ("bf16 optimizer with fp32 grad accumulation", BF16_OPTIMIZER),
-    ("compile", {"fused": True}),
-    ("without torch.compile", {"fused": False}),
-)
-"""Deciding settings that stand in a row's notes only: words, and what they say. Liger's loss takes
-the logits in pieces of which one stands at a time (linkedin/Liger-Kernel's fused linear cross
-entropy, from memory): half a byte of each stands for it, a guess."""
-
 LORA = {"nemo": "lora_qkv", "megatron-bridge": "lora_qkv"}
 """What a framework's LoRA runs adapt, where not every linear layer: NeMo's default is
 attention_qkv, and its fine-tuning performance scripts set target_modules to linear_qkv."""
-
-
-@lru_cache(maxsize=4)
-def _amended(path: Path) -> Mapping[tuple[str, str], tuple[tuple[str, str, bool], ...]]:
-    found: dict[tuple[str, str], tuple[tuple[str, str, bool], ...]] = {}
-    if not path.is_file():  # data of one's own need not know of published rows
-        return found
-    with path.open(newline="", encoding="utf-8") as stream:
-        for line in csv.DictReader(stream):
-            key = (line["source"], line["point_id"])
-            own = (line["column"], line["value"], line["guessed"] == "1")
-            found[key] = (*found.get(key, ()), own)
-    return found
-
-
-def amended(row: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A row with the cells that `data/reference/amended.csv` knows of it: empty ones that follow
-    from its source, and those that the table itself calls a guess."""
-    known = _amended(catalog.data_dir() / "reference" / "amended.csv")
-    for column, value, guessed in known.get((str(row.get("source")), str(row.get("point_id"))), ()):
-        if guessed or cell(row, column) is None:
-            row = {**row, column: value}
-    return row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +89,7 @@ def point_of(
     devices  systems by the name of their accelerator, where a profile lies beside the table
     """
     point_id, source = str(row.get("point_id", "")), str(row.get("source", ""))
-    row = amended(row)
+    row = noted(amended(row), "training")
     name = str(cell(row, "model") or "")
     if cell(row, "accelerator") is None:
         return Skipped(point_id, source, "the accelerator is not stated")
@@ -254,12 +189,8 @@ def _request(
             fields[key] = cell(row, key)
     if not model.is_moe:
         fields["ep"] = None
-    notes = str(cell(row, "notes") or "").lower()
-    for words, meaning in NOTED:
-        if words in notes:
-            fields |= meaning
-    if modules := re.search(r"recompute_modules=([\w,]+)", notes):
-        named = [name for name in modules[1].split(",") if name in RECOMPUTE_MODULES]
+    if modules := cell(row, "recompute_modules"):
+        named = [name for name in str(modules).split(",") if name in RECOMPUTE_MODULES]
         fields["recompute"] = "selective" if named else "none"
         fields["recompute_modules"] = ",".join(named) or None
     if (quantized := str(cell(row, "quantized") or "")) in FROZEN_BYTES:

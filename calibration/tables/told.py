@@ -1,0 +1,67 @@
+"""What is known of a published row beside its columns: cells that follow from its source
+(`data/reference/amended.csv`), and what its free text says (`data/reference/noted.csv`, words that
+fill columns)."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from calibration.tables.cells import cell
+from predictor import catalog
+
+Row = Mapping[Any, Any]
+
+
+@lru_cache(maxsize=8)
+def _lines(path: Path) -> tuple[dict[str, str], ...]:
+    if not path.is_file():  # data of one's own need not know of published rows
+        return ()
+    with path.open(newline="", encoding="utf-8") as stream:
+        return tuple(csv.DictReader(stream))
+
+
+@lru_cache(maxsize=8)
+def _amendments(path: Path) -> Mapping[tuple[str, str], tuple[dict[str, str], ...]]:
+    found: dict[tuple[str, str], tuple[dict[str, str], ...]] = {}
+    for line in _lines(path):
+        key = (line["source"], line["point_id"])
+        found[key] = (*found.get(key, ()), line)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _phrases(path: Path, table: str) -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
+    lines = (line for line in _lines(path) if line["table"] == table)
+    return tuple((re.compile(line["words"], re.IGNORECASE), line) for line in lines)
+
+
+def amended(row: Row) -> Row:
+    """A row with the cells that `amended.csv` knows of it: empty ones that follow from its source,
+    and those that the table itself calls a guess."""
+    known = _amendments(catalog.data_dir() / "reference" / "amended.csv")
+    for line in known.get((str(row.get("source")), str(row.get("point_id"))), ()):
+        if line["guessed"] == "1" or cell(row, line["column"]) is None:
+            row = {**row, line["column"]: line["value"]}
+    return row
+
+
+def noted(row: Row, table: str) -> Row:
+    """A row with the empty cells that the words of its `notes` fill.
+
+    table   'training', 'inference' or 'collectives'
+    """
+    notes = str(cell(row, "notes") or "")
+    if not notes:
+        return row
+    found: dict[str, str] = {}
+    for words, line in _phrases(catalog.data_dir() / "reference" / "noted.csv", table):
+        if line["source"] not in ("", row.get("source")) or cell(row, line["column"]) is not None:
+            continue
+        if said := words.search(notes):
+            found[line["column"]] = said.expand(line["value"])
+    return {**row, **found} if found else row

@@ -1,0 +1,74 @@
+"""What free text says is a table: each phrase stands in a published row and fills a column that is
+read."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from calibration.tables.told import noted
+from predictor import catalog
+from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
+
+FOLDER = catalog.data_dir() / "reference"
+LINES = list(csv.DictReader((FOLDER / "noted.csv").read_text("utf-8").splitlines()))
+OWN = {
+    "training": set(TRAINING_FIELDS),
+    "inference": {*SERVING_FIELDS, "block_scaled", "batch_counts", "batches", "benchmark",
+                  "dataset", "requests", "statistic", "doubtful", "tentative"},
+    "collectives": {"link", "link_gbs"},
+}  # fmt: skip
+TABLES = {
+    "training": ("reference/training.csv",),
+    "inference": ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz"),
+    "collectives": ("bulk/kernels/ops.parquet",),
+}
+
+
+def test_every_phrase_fills_a_column_that_is_read_and_has_a_reason() -> None:
+    for line in LINES:
+        column = {"kv_precision": "precision"}.get(line["column"], line["column"])
+        assert column in OWN[line["table"]], line
+        assert line["reason"]
+        re.compile(line["words"])
+
+
+def test_every_phrase_stands_in_a_published_row(shared: Path) -> None:
+    own = [FOLDER / "training.csv", FOLDER / "unseen.csv"]
+    for table, names in TABLES.items():
+        paths = [*(shared / name for name in names), *(own if table == "training" else ())]
+        read = [
+            pd.read_parquet(path, columns=["notes"])
+            if path.suffix == ".parquet"
+            else pd.read_csv(path, usecols=["notes"])
+            for path in paths
+        ]
+        notes = " | ".join(pd.concat(read)["notes"].dropna().unique())
+        for line in LINES:
+            if line["table"] == table:
+                assert re.search(line["words"], notes, re.IGNORECASE), line["words"]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        ({"notes": "vLLM; 12 replica(s)"}, "batches", "12"),
+        ({"notes": "3000 Prompts sent"}, "requests", "3000"),
+        ({"notes": "FLAG: batch=max_num_seqs"}, "batch_counts", "most"),
+        ({"notes": "batch=max_num_seqs", "batch_counts": "clients"}, "batch_counts", "clients"),
+        ({"notes": "EP overlap on"}, "ep_overlap", None),
+        ({"notes": ""}, "requests", None),
+    ],
+)  # fmt: skip
+def test_words_fill_what_is_empty_alone(row: dict[str, str], column: str, value: str) -> None:
+    assert noted(row, "inference").get(column) == value
+
+
+def test_words_of_one_source_say_nothing_of_another() -> None:
+    row = {"notes": "A3 Mega, 16 nodes", "source": "dstack-docs"}
+    assert noted(row, "collectives")["link_gbs"] == "25.0"
+    assert noted({**row, "source": "mine"}, "collectives") == {**row, "source": "mine"}

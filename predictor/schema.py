@@ -39,6 +39,7 @@ KERNEL_COLUMNS = (
     "latency_p10_us",
     "latency_p90_us",
     "samples",
+    "waited",
     "layout",
     "kernel",
     "cache",
@@ -60,9 +61,11 @@ KERNEL_COLUMNS = (
     "notes",
 )
 """Columns of a kernel table. `message_bytes` of a collective follows nccl-tests; of a memory-bound
-kernel it is the traffic that `latency_us` is compared with. `link` is the outermost that a
-collective crosses; one between nodes may state the link inside them too (`node_link`). The kernel
-'custom' marks the all-reduce of an inference engine, `mode` whether in a captured graph."""
+kernel it is the traffic that `latency_us` is compared with. `waited` is the share of its time that
+a measurement's threads waited for processors which others used, 0 where that is next to none.
+`link` is the outermost that a collective crosses; one between nodes may state the link inside them
+too (`node_link`). The kernel 'custom' marks the all-reduce of an inference engine, `mode` whether
+in a captured graph."""
 
 COLLECTIVE_OPS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "p2p")
 
@@ -148,8 +151,3 @@ def of_training(columns: Collection[str]) -> bool:
 def of_inference(columns: Collection[str]) -> bool:
     """Whether a table of these columns is of inference."""
     return any(one in columns for one in INFERENCE_KEYS)
-
-
-DISTURBED = "waited for processors"
-"""What the notes of a measurement say that others disturbed: '...; waited for processors 62% of the
-time'."""

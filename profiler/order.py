@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from predictor.schema import DISTURBED
 from profiler.design import Design
 
 Row = dict[str, Any]
@@ -46,7 +45,7 @@ class Order:
         """Whether the case's rows were disturbed and it is measured again instead."""
         if self.kept.pop(case, None) is not None or self.again >= RARE * (self.turn + OTHERS):
             return False
-        if not any(DISTURBED in str(row["notes"]) for row in rows):
+        if not any(row["waited"] > 0 for row in rows):
             return False
         self.again += 1
         self.kept[case] = rows

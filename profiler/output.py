@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from predictor.files import prepare_folder, write_text, write_whole
-from predictor.schema import COLLECTIVE_OPS, DISTURBED, KERNEL_COLUMNS
+from predictor.schema import COLLECTIVE_OPS, KERNEL_COLUMNS
 from profiler.device import Device
 
 CACHE_SHARE = 0.5
@@ -54,7 +54,7 @@ SPLIT = "split"
 def _host_time(table: pd.DataFrame) -> dict[str, float]:
     """Host time of an operator beside its kernel, where it was measured (`profiler.dispatch`)."""
     rows = table[table["op"] == "dispatch"]
-    calm = rows[~rows["notes"].astype(str).str.contains(DISTURBED)]
+    calm = rows[~(rows["waited"] > 0)]
     rows = rows if calm.empty else calm
     split = rows["kernel"].astype(str).str.startswith(SPLIT)
     parts = {"dispatch_us": rows[~split], "split_dispatch_us": rows[split]}

@@ -265,6 +265,7 @@ def row(
         "step_time_p10_s": timing.p10,
         "step_time_p90_s": timing.p90,
         "steps": timing.samples,
+        "waited": timing.waited,
         "load_average": device.conditions()["load_average"],
-        "notes": (notes or "forward, backward, AdamW (fused); eager; median") + timing.disturbance,
+        "notes": notes or "forward, backward, AdamW (fused); eager; median",
     }

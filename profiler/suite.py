@@ -73,8 +73,6 @@ def row(
     o = case.operator
     read = conditions or {}
     load = f"load {read['load_average']:g}" if "load_average" in read else ""
-    noisy = f"noisy: p90 is {timing.spread:.2f} times p10" if timing.noisy else ""
-    noisy += timing.disturbance
     common: dict[str, Any] = {
         "source": "profile",
         "accelerator": device.name,
@@ -84,6 +82,7 @@ def row(
         "latency_p10_us": timing.p10 * 1e6,
         "latency_p90_us": timing.p90 * 1e6,
         "samples": timing.samples,
+        "waited": timing.waited,
         "cache": cache,
         "mode": case.mode,
         "ranks_per_host": device.ranks,
@@ -92,7 +91,7 @@ def row(
         "framework": "pytorch",
         "framework_version": str(torch.__version__),
         "schema_version": KERNEL_SCHEMA_VERSION,
-        "notes": "; ".join(text for text in (noisy, load) if text),
+        "notes": load,
     }
     return common | _sizes(case)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.schema import DISTURBED
+from predictor.arrays import Array, Numeric
 from profiler.device import Device
 
 WARM_UP = 2
@@ -52,14 +52,15 @@ class Measured:
         return self.p90 / self.p10
 
     @property
-    def disturbance(self) -> str:
-        """What to note of its waiting, '' where there was none."""
-        return f"; {DISTURBED} {self.waited:.0%} of the time" if self.waited else ""
-
-    @property
     def noisy(self) -> bool:
         """Whether something else disturbed it."""
-        return self.spread > NOISY or self.waited > CALM
+        return bool(noisy(self.spread, self.waited))
+
+
+def noisy(spread: Numeric, waited: Numeric) -> Array:
+    """Whether something else disturbed measurements of such spread, whose threads waited so much of
+    their time."""
+    return (np.asarray(spread) > NOISY) | (np.asarray(waited) > CALM)
 
 
 class _WallClock:

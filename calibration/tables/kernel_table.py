@@ -26,7 +26,7 @@ TEXTS = (
 )  # fmt: skip
 NUMBERS = (
     *KERNEL_NUMBERS, "link_gbs", "in_switch", "node_link_gbs", "node_in_switch", "latency_us",
-    "power_w",
+    "power_w", "waited",
 )  # fmt: skip
 
 

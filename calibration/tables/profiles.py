@@ -14,7 +14,7 @@ from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.schema import DISTURBED, KERNEL_KEY
+from predictor.schema import KERNEL_KEY
 
 MOST_WAITED = 0.2
 """Share of its time that a kernel's threads may have waited for processors which others used: the
@@ -28,14 +28,9 @@ ALIKE = ["accelerator", "op", "dtype"]
 
 
 def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a kernel table without the few whose time is that of other programs, as their notes
-    say (`schema.DISTURBED`), as long as others of their accelerator, kind and data type are left.
-    """
-    if "notes" not in table:
-        return table
-    said = table["notes"].astype(str).str.extract(rf"{DISTURBED} (\d+)%", expand=False)
-    waited = pd.to_numeric(said).fillna(0.0) / 100.0
-    calm = waited <= MOST_WAITED
+    """Rows of a checked kernel table without the few whose time is that of other programs, as long
+    as others of their accelerator, kind and data type are left."""
+    calm = ~(table["waited"] > MOST_WAITED)
     if (~calm).mean() > RARE:
         return table
     some = calm.groupby([table[name] for name in ALIKE], dropna=False).transform("any")

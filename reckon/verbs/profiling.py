@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from predictor.errors import InputError, unknown
 from predictor.files import prepare_folder
 from predictor.records import dataclass
-from predictor.schema import DISTURBED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,14 +201,17 @@ def _termination() -> Iterator[None]:
 
 def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:
     """What to say of measurements, steps and passes that something else disturbed."""
+    from profiler.timing import noisy
+
     problems = []
-    noisy = int(table["notes"].fillna("").str.startswith("noisy").sum())
-    if noisy > MOST_NOISY * len(table):
+    spread = table["latency_p90_us"] / table["latency_p10_us"]
+    disturbed = int(noisy(spread[table["waited"].notna()], table["waited"].dropna()).sum())
+    if disturbed > MOST_NOISY * len(table):
         problems.append(
-            f"{noisy} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "
+            f"{disturbed} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "
             "something else runs here; profile again on a quiet machine"
         )
-    waited = sum(DISTURBED in str(row["notes"]) for row in checks)
+    waited = sum(row["waited"] > 0 for row in checks)
     if waited:
         problems.append(
             f"{waited} of {len(checks)} steps and passes were disturbed: their threads waited for "

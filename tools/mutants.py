@@ -17,6 +17,7 @@ import ast
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -269,7 +270,10 @@ def by_context(times: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the project to change; data is linked."""
+    """A copy of the project to change; data, and the tables beside the checkout, are linked."""
+    shared = folder.parent / "shared"
+    if (ROOT.parent / "shared").is_dir() and not shared.exists():
+        shared.symlink_to((ROOT.parent / "shared").resolve())
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(
@@ -280,22 +284,38 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def survives(mutant: Mutant, tests: list[str], home: Path) -> bool:
-    """Whether all tests pass with the change."""
-    target = home / mutant.file
-    before = target.read_text(encoding="utf-8")
-    target.write_text(mutant.apply(before), encoding="utf-8")
+def ran(tests: list[str], home: Path) -> tuple[bool, str]:
+    """Whether all tests pass in a copy, and the one that does not ('': it cannot be told)."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", *tests],
-            cwd=home, capture_output=True, timeout=3 * MOST_SECONDS,
+            [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:xdist", *tests],
+            cwd=home, capture_output=True, text=True, timeout=3 * MOST_SECONDS,
             env={**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
-        return done.returncode == 0
     except subprocess.TimeoutExpired:
-        return False
-    finally:
-        target.write_text(before, encoding="utf-8")
+        return False, ""
+    told = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return done.returncode == 0, told[1] if told else ""
+
+
+def survives(mutant: Mutant, tests: list[str], home: Path, fail: dict[str, bool]) -> bool:
+    """Whether all tests pass with the change, but for those that fail without it too.
+
+    fail   what is known of that, which this adds to
+    """
+    target = home / mutant.file
+    before = target.read_text(encoding="utf-8")
+    while tests := [one for one in tests if not fail.get(one)]:
+        target.write_text(mutant.apply(before), encoding="utf-8")
+        try:
+            passed, noticed = ran(tests, home)
+        finally:
+            target.write_text(before, encoding="utf-8")
+        if not passed and noticed in tests and noticed not in fail:
+            fail[noticed] = not ran([noticed], home)[0]
+        if passed or not fail.get(noticed):
+            return passed
+    return True
 
 
 def equivalents() -> dict[str, str]:
@@ -331,6 +351,7 @@ def main() -> int:
     todo = [m for m in drawn if m.key not in harmless]
     print(f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried")
     verdicts: dict[str, bool] = {}
+    fail: dict[str, bool] = {}
     with tempfile.TemporaryDirectory() as folder:
         homes = []
         for job in range(given.jobs):
@@ -341,11 +362,13 @@ def main() -> int:
         def work(job: int) -> None:
             for mutant in todo[job :: given.jobs]:
                 tests = tests_of(mutant, content["reached"], nodes, wide)
-                verdicts[str(mutant)] = bool(not tests or survives(mutant, tests, homes[job]))
+                verdicts[str(mutant)] = bool(not tests or survives(mutant, tests, homes[job], fail))
                 print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
 
         with ThreadPoolExecutor(given.jobs) as pool:
             list(pool.map(work, range(given.jobs)))
+    for one in sorted(name for name, broken in fail.items() if broken):
+        print(f"  fails without a change, not counted: {one}")
     alive = [name for name, survived in verdicts.items() if survived]
     print(
         f"{len(todo) - len(alive)} of {len(todo)} killed ({1 - len(alive) / max(len(todo), 1):.0%})"

@@ -74,6 +74,7 @@ def gemma4(content: Mapping[str, Any], found: Found, where: str) -> None:
     every = ["sliding_attention"] * 5 + ["full_attention"]
     plain = [every[at % 6] for at in range(layers)]
     kinds = _kinds({"layer_types": content.get("layer_types") or plain}, found, where)
+    kinds[-1:] = ["full_attention"]  # whatever a file says (transformers, Gemma4TextConfig)
     own = {"window_head_dim": found.get("head_dim", 256), "window_kv_heads": found["kv_heads"]}
     found["sliding_window"] = content.get("sliding_window", 512)
     alike = bool(content.get("attention_k_eq_v"))

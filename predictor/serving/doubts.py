@@ -74,8 +74,8 @@ def possible(framework: str | None, era: str | None, version: str | None) -> lis
     """Engines and releases that a request may mean; an empty release is an engine's only one."""
     named = None if framework is None else spelled(framework)
     engines = USUAL if named in (None, "neutral") else (named,)
-    if version:
-        return [(str(named or USUAL[0]), version)]
+    if version:  # which only an engine that is named can have
+        return [(str(named), version)]
     found: list[tuple[str, str]] = []
     for name in engines:
         known = engine_named(str(name))

@@ -85,8 +85,8 @@ def _by_stage(case: Case, slow: Step) -> Array:
     p = len(forward)
     one = np.eye(p, dtype=bool)
     times = line_time(
-        np.where(one, worse[0], forward[:, None] + np.zeros((p, p))),
-        np.where(one, worse[1], backward[:, None] + np.zeros((p, p))),
+        np.where(one, worse[0], forward[:, None]),
+        np.where(one, worse[1], backward[:, None]),
         m,
         vpp,
     )

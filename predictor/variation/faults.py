@@ -44,11 +44,11 @@ class Fault:
 
     kind: str
     value: float
-    of: float = 0.0
-    units: int = 1
-    share: float = 1.0
-    every: float = math.nan
-    lasting: float = math.nan
+    of: float
+    units: int
+    share: float
+    every: float
+    lasting: float
 
     def share_of(self, accelerators: float) -> float:
         """Share of the time in which a job of so many has such a fault."""

@@ -144,3 +144,46 @@ def test_a_window_that_an_engine_does_not_set_costs_what_attention_to_all_costs(
     assert new == rate("mistral-7b", version="1.1", windows="model")
     with pytest.raises(InputError, match="heads of their own"):
         predict_infer("gemma-4-31b", "dgx-h100", {**fields, "windows": "unset"})
+
+
+def at(accelerator="H100-SXM5-80GB", model="llama3-8b", **more):
+    return catalog.Setting(catalog.accelerator(accelerator), catalog.model(model), **more)
+
+
+HELD = {
+    "memory_from": (80, at(), at("L40S-48GB")),
+    "memory_below": (80, at("L40S-48GB"), at()),
+    "accelerators": (["H100"], at(), at("L40S-48GB")),
+    "other_than": (["H100"], at("L40S-48GB"), at()),
+    "architectures": (["hopper"], at(), at("L40S-48GB")),
+    "vendor": ("nvidia", at(), at("MI300X-192GB")),
+    "multiplies": ("fp8", at(), at("A100-SXM4-80GB")),
+    "weights": (["fp8"], at(weights="fp8"), at()),
+    "context_above": (8192, at(model="llama3.1-8b"), at()),
+    "models": (["mixture"], at(model="mixtral-8x7b"), at()),
+    "families": (["mixtral"], at(model="mixtral-8x7b"), at()),
+    "tp_from": (2, at(tp=2), at(tp=1)),
+    "tp_below": (2, at(tp=1), at(tp=2)),
+    "dp_from": (2, at(dp=2), at(dp=1)),
+    "replicas": (True, at(dp=2), at(dp=1)),
+    "guesses": (True, at(drafted=1), at(drafted=0)),
+}
+"""Of each condition a value, a setting of which it holds, and one of which it does not: those next
+to the bound, and what is not stated is one rank that guesses nothing."""
+
+
+@pytest.mark.parametrize("name", sorted(CONDITIONS))
+def test_a_condition_holds_where_it_is_met_alone(name):
+    value, met, unmet = HELD[name]
+    assert CONDITIONS[name](value, met)
+    assert not CONDITIONS[name](value, unmet)
+    if isinstance(value, bool):
+        assert CONDITIONS[name](not value, unmet)
+        assert not CONDITIONS[name](not value, met)
+
+
+def test_what_is_not_stated_of_a_plan_is_one_rank_that_guesses_nothing():
+    assert (at().tp, at().dp, at().drafted, at().weights) == (1, 1, 0, "bf16")
+    for kind, name in (("dense", "llama3-8b"), ("separate", "llama3-8b"), ("latent", "deepseek-v3"),
+                       ("sparse", "deepseek-v3.2")):  # fmt: skip
+        assert CONDITIONS["models"]([kind], at(model=name)), kind

@@ -16,6 +16,7 @@ from predictor.power import (
     LOWEST,
     Activity,
     Chassis,
+    ambient,
     Conditions,
     NodeConstants,
     Phase,
@@ -156,6 +157,18 @@ def test_a_chip_is_held_at_its_slowdown_temperature() -> None:
     assert found.throttled.all()
     assert found.temperature.max() < H100.slowdown + 2.0
     assert (found.longer > 1.0).all()
+
+
+def test_air_is_warmed_by_what_it_carries_away() -> None:
+    """Of an ideal gas at one atmosphere and 35 °C (308 K, 28.97 g/mol): 1.146 kg/m³, which take
+    1,006 J/(kg K): 700 W warm 0.05 m³/s by 12.1 K; the last of three is warmed by both before."""
+    density = 101_325.0 * 28.97e-3 / (8.314 * 308.15)
+    rise = 700.0 / (density * 1006.0 * 0.05)
+    assert rise == pytest.approx(12.1, rel=0.01)
+    row = Chassis("air", inlet=30.0, rows=3, flow=0.05)
+    found = ambient(np.full(3, 700.0), row)
+    assert found == pytest.approx([30.0, 30.0 + rise, 30.0 + 2 * rise], rel=0.01)
+    assert ambient(np.full(3, 700.0), replace(row, cooling="liquid")).tolist() == [30.0] * 3
 
 
 def test_coupled_dies_differ_less_than_each_alone() -> None:

@@ -353,3 +353,11 @@ def test_what_hides_communication_changes_neither_laws_nor_memory(name: str) -> 
         assert held[0].host == held[1].host
         laws = [training_rules(one, model) for one in (there, other)]
         assert [bool(law.broken) for law in laws[0]] == [bool(law.broken) for law in laws[1]]
+
+
+def test_progress_grows_from_nothing_to_all() -> None:
+    told: list[float] = []
+    search(FEW, progress=told.append)
+    assert told == sorted(told)
+    assert 0.0 <= told[0] < 0.5
+    assert 0.9 < told[-1] <= 1.0

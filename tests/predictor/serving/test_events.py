@@ -174,6 +174,22 @@ def test_requests_that_cannot_be_served():
         pass_table(MODEL, CLUSTER, long, CALIBRATION)
 
 
+def test_attention_is_a_part_of_a_prompt_that_stages_share():
+    """Alone in a pipeline a prompt goes through every stage, of which each works a part of the
+    time: what it costs the others, its attention too, is divided by the stages that work. In a
+    prompt of 64 times the tokens it is more of it; a prompt of 16 has next to none."""
+    longest = (16384.0, 128.0)
+    one, two = (
+        pass_table(MODEL, CLUSTER, plan(tp=2.0, pp=pp, batch=16.0), CALIBRATION, longest)
+        for pp in (1.0, 2.0)
+    )
+    for own in (one, two):
+        share = np.array(own.core) / np.array(own.alone)
+        assert (share < 1.0).all()
+        assert share[-1] > 2 * share[np.searchsorted(own.lengths, 256.0)]
+    assert np.array(two.core) == pytest.approx(np.array(one.core) / 2.0)
+
+
 def test_lengths_and_arrivals_have_their_means():
     assert spread_lengths(500.0, 20000, 0.3).mean() == pytest.approx(500.0, rel=0.01)
     assert np.all(spread_lengths(500.0, 10, 0.0) == 500.0)

@@ -139,3 +139,17 @@ def test_a_search_reads_on_those_and_counts_their_price() -> None:
         return max(float(e.plan.prefill_workers * e.plan.prefill_tp) / e.gpus for e in kept)
 
     assert share(dear) <= share(cheap)
+
+
+@pytest.mark.parametrize(("tp", "pp", "prefill_tp"), [(2, 1, 1), (2, 2, 1), (1, 1, 4), (4, 2, 8)])
+@pytest.mark.parametrize("machines", [(A100, H200), (H200, A100)])
+def test_no_more_is_sent_than_is_taken_in(
+    machines: tuple[Cluster, Cluster], tp: int, pp: int, prefill_tp: int
+) -> None:
+    """What all senders of a worker send is what their networks carry, or all receivers'."""
+    decoding, reading = machines
+    plan = replace(PLAN, tp=float(tp), pp=float(pp), prefill_tp=float(prefill_tp))
+    sent = float(link_rate(plan, of(decoding, reading))) * prefill_tp
+    gives = float(reading.tiers[-1].rate) * prefill_tp
+    takes = float(decoding.tiers[-1].rate) * tp * pp
+    assert sent == pytest.approx(min(gives, takes))

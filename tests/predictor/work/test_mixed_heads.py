@@ -146,11 +146,25 @@ def test_what_contradicts_itself_is_refused_in_a_line(
         catalog.model({**CONFIG, **changes})
 
 
+BARE = {
+    "model_type": "gemma4_text", "num_hidden_layers": 8, "hidden_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+    "vocab_size": 96,
+}  # fmt: skip
+
+
 def test_layers_that_all_borrow_are_refused() -> None:
-    own = {
-        "model_type": "gemma4_text", "num_hidden_layers": 6, "hidden_size": 64,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
-        "vocab_size": 96, "num_kv_shared_layers": 6,
-    }  # fmt: skip
+    own = {**BARE, "num_hidden_layers": 6, "num_kv_shared_layers": 6}
     with pytest.raises(InputError, match="leave none of the 6 layers"):
         catalog.model(own)
+
+
+def test_what_a_file_of_gemma_4_leaves_out_is_as_its_class_has_it() -> None:
+    """transformers' `Gemma4TextConfig` (2026-11): heads of 256, of full layers of 512, windows of
+    512, an embedding of 256 in each layer, every sixth layer full and the last one."""
+    found = catalog.model(BARE)
+    assert (found.head_dim, found.window_head_dim, found.sliding_window) == (512, 256, 512)
+    assert (found.layer_inputs, found.borrowing_layers, found.num_experts) == (256, 0, 0)
+    listed = {**BARE, "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 2}
+    for one in (found, catalog.model(listed)):  # the sixth and the eighth are full
+        assert one.sliding_pattern == "3 local : 1 global"

@@ -1,0 +1,70 @@
+"""Laws of pipelines: what papers say is held, and that what is held bounds the pace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.plans.schedules import SCHEDULES, Passes, pipeline_time
+
+P = 4
+
+HELD = {
+    "1f1b": lambda stage: P - stage,
+    "gpipe": lambda stage: 64,
+    "zb-h1": lambda stage: P,
+    "zb-v": lambda stage: P,
+    "dualpipe": lambda stage: P + 1,
+    "dualpipev": lambda stage: (2 * P + 1) / 2,
+}
+"""Micro-batches of 64 that each of four devices holds: Narayanan et al. 2019 and 2021; Huang et al.
+2019; Qi et al. 2024, section 2, and of controllable memory 2 p halves; DeepSeek-AI 2024, table 2:
+PP + 1, of halves where the pipeline of 2 p folds."""
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_devices_hold_what_papers_say(name: str) -> None:
+    behind = np.arange(P, 0, -1.0)
+    found = SCHEDULES[name].held(behind, float(P), 64.0, 1.0)
+    assert found.tolist() == [HELD[name](stage) for stage in range(P)]
+    few = SCHEDULES[name].held(behind, float(P), 2.0, 1.0)
+    assert (few <= 2).all(), "no more than there are"
+
+
+def test_interleaved_stages_hold_more_by_what_they_read_ahead() -> None:
+    """Narayanan et al. 2021, section 2.2: the first of p devices holds p (1 + (p - 1) / (p v))
+    micro-batches, the last one only what its own v chunks keep, p (v - 1) + 1 chunks."""
+    vpp = 3.0
+    found = SCHEDULES["1f1b"].held(np.array([4.0, 1.0]), float(P), 64.0, vpp)
+    assert found[0] == pytest.approx(P * (1 + (P - 1) / (P * vpp)))
+    assert found[1] == pytest.approx((P * (vpp - 1) + 1) / vpp)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "zb-h1"])
+@given(
+    p=st.integers(2, 8),
+    transfer=st.floats(0.0, 6.0),
+    latency=st.floats(0.0, 6.0),
+    back=st.floats(0.5, 2.0),
+)
+def test_no_pipeline_is_faster_than_what_it_holds_comes_back(
+    name: str, p: int, transfer: float, latency: float, back: float
+) -> None:
+    """Little's law: a stage that holds n micro-batches, each for its way there and back, begins
+    n of them in that time; no link passes on more than one in the time that each keeps it; and no
+    stage works on two at once."""
+    kinds = np.array([1.0, float(p > 2), 1.0])
+    count = np.array([1.0, float(p - 2), 1.0])
+    of = Passes(kinds, back * kinds, 0.4 * kinds, count, transfer, latency)
+    m, more = 64.0, 32.0
+    held = float(SCHEDULES[name].held(np.array(float(p)), float(p), m + more, 1.0))
+    way = p * (1.0 + back) + 2 * (p - 1) * (transfer + latency)
+    pace = max(1.0 + back + 0.4, way / held, transfer)
+    spent = float(pipeline_time(name, of, m + more) - pipeline_time(name, of, m))
+    assert spent >= more * pace * (1 - 1e-9)
+    free = replace(of, transfer=0.0, latency=0.0)
+    assert float(pipeline_time(name, of, m)) >= float(pipeline_time(name, free, m))

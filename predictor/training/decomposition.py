@@ -16,10 +16,9 @@ from predictor.arrays import Array, flat, varying
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import Stages, TrainingPlan
+from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.timing import Calibration
-from predictor.training.exchange import Exchange, Slot
 from predictor.training.frame import Frame, frame
 from predictor.training.layer import (
     LayerParts,
@@ -32,8 +31,8 @@ from predictor.training.layer import (
 COMPUTE_TERMS = ("forward", "backward", "recompute")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+@dataclass(frozen=True, eq=False)
+class Parts(Frame, LayerTimes):
     """A step in pieces, of one plan or of a batch. Stage arrays have shape (3, *batch).
 
     at          stages
@@ -59,32 +58,8 @@ class Parts:
     replicas    of pipelines
     """
 
-    at: Stages
     index: npt.NDArray[np.intp]
-    m: Array
-    vpp: Array
-    gpus: Array
-    modules: dict[str, Array]
     mean_layer: dict[str, Array]
-    work: dict[tuple[str, str, str], Array]
-    weights: dict[tuple[str, str], Array]
-    families: dict[tuple[str, str, str], Array]
-    launches: dict[str, Array]
-    kernels: dict[str, Array]
-    hops: dict[str, Array]
-    inside: dict[tuple[Slot, int], Exchange]
-    between: dict[Slot, Exchange]
-    gradients: dict[tuple[Slot, int], Exchange]
-    offload: dict[Slot, Exchange]
-    sigmas: dict[str, Array]
-    update: Array
-    update_sigma: Array
-    repeats: Array
-    host: Array
-    loading: Array
-    attention_cv: Array
-    attention_skew: Array
-    replicas: Array
     schedule: str
 
     def spread(self, value: Array) -> Array:

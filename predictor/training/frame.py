@@ -45,7 +45,7 @@ LAYERED = (
 adapters are trained (`is_apart`)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Frame:
     """What lies around the layers of a step; fields as of `decomposition.Parts`."""
 

@@ -191,7 +191,7 @@ def _chunked(
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class LayerTimes:
     """Kernels and collectives of layers and ends, as of `Parts`; arrays of base shape."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from predictor.errors import InputError
-from predictor.plans import EXPLAIN, PREDICT, SERVING_FIELDS, TRAINING_FIELDS
+from predictor.plans import EXPLAIN, PREDICT, SERVING_FIELDS, TRAINING_FIELDS, Table
 from reckon.console.flags import (
     Invocation,
     Paneled,
@@ -56,16 +56,23 @@ def _line_option(
     return option(f"from-{dialect}", text, "LINE|FILE", key=key, also=names, hidden=hidden)
 
 
-def train_command() -> click.Command:
-    """`reckon predict train`."""
-    flags = field_options(TRAINING_FIELDS, PREDICT)
+def _predicting(
+    name: str,
+    fields: Table,
+    predict: Callable[..., int],
+    more: list[click.Option],
+    text: str,
+    example: str,
+) -> Paneled:
+    """`reckon predict` of plans with these fields; `more` are its own flags."""
+    flags = field_options(fields, PREDICT)
 
     def run(**given: Any) -> int:
-        asked = invocation(given, flags, TRAINING_FIELDS)
-        return predict_train(asked, _lines(given), **given)
+        asked = invocation(given, flags, fields)
+        return predict(asked, _lines(given), **given)
 
     return Paneled(
-        "train",
+        name,
         callback=run,
         params=[
             argument("file", "[RUN.yaml]", required=False),
@@ -73,51 +80,43 @@ def train_command() -> click.Command:
             settings_option(),
             calibration_option(),
             json_option(),
-            switch("explain", "What would help most, and what is known."),
-            option("monte-carlo", "Draw N steps too, to check --variation.", "N", int),
-            option(*TIMELINE),
-            allow_oom_option(),
-            option("emit", "Launch line: megatron torchtitan ...", "NAME"),
-            _line_option("megatron", "Read such a line.", also=("megatron-lm",)),
-            _line_option("torchtitan", "Or -nemo, -deepspeed."),
-            _line_option("nemo", hidden=True, also=("megatron-bridge",)),
-            _line_option("deepspeed", hidden=True),
-            _line_option("trainer", hidden=True, also=("axolotl", "llama-factory", "torchtune")),
+            *more,
         ],
-        help="Step time, memory and bottlenecks of a training run. Comma lists give a row each; "
-        "RUN.yaml has keys as the flags.",
-        epilog=TRAIN_EXAMPLE,
+        help=f"{text} Comma lists give a row each; RUN.yaml has keys as the flags.",
+        epilog=example,
     )
+
+
+def train_command() -> click.Command:
+    """`reckon predict train`."""
+    more = [
+        switch("explain", "What would help most, and what is known."),
+        option("monte-carlo", "Draw N steps too, to check --variation.", "N", int),
+        option(*TIMELINE),
+        allow_oom_option(),
+        option("emit", "Launch line: megatron torchtitan ...", "NAME"),
+        _line_option("megatron", "Read such a line.", also=("megatron-lm",)),
+        _line_option("torchtitan", "Or -nemo, -deepspeed."),
+        _line_option("nemo", hidden=True, also=("megatron-bridge",)),
+        _line_option("deepspeed", hidden=True),
+        _line_option("trainer", hidden=True, also=("axolotl", "llama-factory", "torchtune")),
+    ]
+    text = "Step time, memory and bottlenecks of a training run."
+    return _predicting("train", TRAINING_FIELDS, predict_train, more, text, TRAIN_EXAMPLE)
 
 
 def infer_command() -> click.Command:
     """`reckon predict infer`."""
-    flags = field_options(SERVING_FIELDS, PREDICT)
-
-    def run(**given: Any) -> int:
-        asked = invocation(given, flags, SERVING_FIELDS)
-        return predict_infer(asked, _lines(given), **given)
-
-    return Paneled(
-        "infer",
-        callback=run,
-        params=[
-            argument("file", "[RUN.yaml]", required=False),
-            *flags,
-            settings_option(),
-            calibration_option(),
-            json_option(),
-            switch("explain", "Taxes of a decoding pass: launch, waiting, locality."),
-            allow_oom_option(),
-            option("emit", "Launch line: vllm sglang trtllm.", "NAME"),
-            _line_option("vllm", "Read such a line."),
-            _line_option("sglang", "Or of SGLang."),
-            _line_option("trtllm", "Or TensorRT-LLM.", also=("tensorrt-llm",)),
-        ],
-        help="Time to first token, time per token, throughput, memory. Comma lists give a row "
-        "each; RUN.yaml has keys as the flags.",
-        epilog=INFER_EXAMPLE,
-    )
+    more = [
+        switch("explain", "Taxes of a decoding pass: launch, waiting, locality."),
+        allow_oom_option(),
+        option("emit", "Launch line: vllm sglang trtllm.", "NAME"),
+        _line_option("vllm", "Read such a line."),
+        _line_option("sglang", "Or of SGLang."),
+        _line_option("trtllm", "Or TensorRT-LLM.", also=("tensorrt-llm",)),
+    ]
+    text = "Time to first token, time per token, throughput, memory."
+    return _predicting("infer", SERVING_FIELDS, predict_infer, more, text, INFER_EXAMPLE)
 
 
 def explain_command() -> click.Command:

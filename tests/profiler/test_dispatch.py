@@ -12,12 +12,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from predictor.schema import KERNEL_COLUMNS  # noqa: E402
-from predictor.work.primitives import Operator, gemm  # noqa: E402
+from predictor.work.primitives import Operator  # noqa: E402
 from profiler import dispatch, output, ranks, step, suite  # noqa: E402
 from profiler.cases import Case  # noqa: E402
 from profiler.device import Device, find  # noqa: E402
 from profiler.operators import BEYOND, Arena, build, builds  # noqa: E402
 from profiler.timing import LEAST_SAMPLES, Sample, calmest, measure, waited_share  # noqa: E402
+from tests.predictor.products import matmul  # noqa: E402
 
 
 def test_host_time_is_what_operators_leave_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,20 +44,7 @@ def test_host_times_are_rows_that_the_device_file_takes() -> None:
     split = {**rows[0], "kernel": f"{output.SPLIT}.llama", "latency_us": 80.0}
     other = {**rows[0], "kernel": "training.gpt", "latency_us": rows[0]["latency_us"] + 2.0}
     fast = suite.row(
-        Case(
-            gemm(
-                name="x",
-                layout="fwd",
-                phase="forward",
-                module="layer",
-                dtype="fp32",
-                m=64.0,
-                n=64.0,
-                k=64.0,
-            ),
-            1,
-            64.0,
-        ),
+        Case(matmul("fp32", 64.0, 64.0, 64.0), 1, 64.0),
         suite.Measured(1e-5, 1e-5, 1e-5, 5),
         device,
         "warm",
@@ -74,10 +62,7 @@ def test_small_models_are_not_among_the_checks() -> None:
 
 def test_calls_of_small_products_read_more_weights_than_the_cache_holds() -> None:
     cache = 2.0**20
-    operator = gemm(
-        name="x", layout="fwd", phase="forward", module="layer", dtype="fp32", m=1.0, n=64.0,
-        k=512.0,
-    )  # fmt: skip
+    operator = matmul("fp32", 1.0, 64.0, 512.0)
     calls, cold = builds(operator, "cpu", 1, cache)
     weights = 64 * 512 * 4
     assert cold

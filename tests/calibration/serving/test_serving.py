@@ -198,21 +198,7 @@ def test_held_out_predictions_do_not_see_their_group():
     found, _ = timed(points, CALIBRATION)
     sources = [p.source for p in found.points]
     before = held_out(found, sources)
-    changed = [
-        InferencePoint(
-            point_id=p.point_id,
-            source=p.source,
-            request=p.request,
-            kind=p.kind,
-            metric=p.metric,
-            value=5 * p.value,
-            pure=False,
-            flagged=False,
-        )
-        if p.source == "two"
-        else p
-        for p in found.points
-    ]
+    changed = [replace(p, value=5 * p.value) if p.source == "two" else p for p in found.points]
     other, _ = timed(changed, CALIBRATION)
     after = held_out(other, sources)
     two = np.array([source == "two" for source in sources])
@@ -264,16 +250,7 @@ def test_linear_and_sparse_attention_are_served(model):
 def test_fitted_spreads_cover_their_share():
     rng = np.random.default_rng(1)
     made = [
-        InferencePoint(
-            point_id=p.point_id,
-            source=p.source,
-            request=p.request,
-            kind=p.kind,
-            metric=p.metric,
-            value=p.value * float(np.exp(0.3 * rng.standard_normal())),
-            pure=False,
-            flagged=False,
-        )
+        replace(p, value=p.value * float(np.exp(0.3 * rng.standard_normal())))
         for p in rows(EngineParameters(), tuple("abcdefgh"))
     ]
     fitted = fit(made, CALIBRATION)

@@ -88,11 +88,13 @@ def test_only_what_was_launched_within_the_steps_counts(tmp_path: Path) -> None:
         steps_of(tmp_path, [step(1, 100.0, 5.0), *launched(1, "gemm", 0.0, 3.0, 5.0, 7)])
 
 
-def test_calls_of_a_host_count_without_those_within_them(tmp_path: Path) -> None:
-    def call(name: str, start: float, dur: float, tid: int = 1, cat: str = "cpu_op") -> Event:
-        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start,
-                "dur": dur, "args": {}}  # fmt: skip
+def call(name: str, start: float, dur: float, tid: int = 1, cat: str = "cpu_op") -> Event:
+    """What a host's thread calls."""
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start,
+            "dur": dur, "args": {}}  # fmt: skip
 
+
+def test_calls_of_a_host_count_without_those_within_them(tmp_path: Path) -> None:
     events = [
         step(1, 0.0, 100.0),
         call("aten::linear", 0.0, 50.0),
@@ -111,10 +113,6 @@ def test_calls_of_a_host_count_without_those_within_them(tmp_path: Path) -> None
 
 def test_a_call_that_waits_for_a_collective_does_not_compute(tmp_path: Path) -> None:
     """0-50 a product that holds a wait of 20-45, while the library's thread exchanges at 22-44."""
-
-    def call(name: str, start: float, dur: float, tid: int = 1, cat: str = "cpu_op") -> Event:
-        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start,
-                "dur": dur, "args": {}}  # fmt: skip
 
     events = [
         step(1, 0.0, 60.0),

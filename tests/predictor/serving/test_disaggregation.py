@@ -16,7 +16,6 @@ from predictor.serving.apart_events import serve_apart
 from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.completion import complete_serving
 from predictor.serving.latency import latencies
-from predictor.serving.pass_times import DeviceTime, Work
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.serving.rates import predict_rate
 from predictor.serving.reading import read_table
@@ -25,6 +24,7 @@ from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import ServingParameters
 from predictor.work.serving import kv_token_bytes
 from tests.predictor.serving.bare import BARE
+from tests.predictor.serving.bare import work as bare_work
 
 MODEL, CLUSTER = catalog.model("llama3-70b"), catalog.system("dgx-h100")
 CALIBRATION = replace(load("default"), serving=ServingParameters())
@@ -49,22 +49,7 @@ def predict(**fields):
 
 
 def work(**fields):
-    base = {
-        "prompts": DeviceTime(2.0, 0.0, 10.0),
-        "together": 1.0,
-        "decoding": DeviceTime(0.1, 0.0, 10.0),
-        "captured": 1.0,
-        "sequences": 1.0,
-        "fill": 0.0,
-        "running": 4.0,
-        "clients": 4.0,
-        "static": 0.0,
-        "new_tokens": 1000.0,
-        "output_len": 11.0,
-        "chunk": 8192.0,
-        "synchrony": 0.0,
-    }
-    return Work(**{**base, **fields})
+    return bare_work(**{"running": 4.0, "clients": 4.0, **fields})
 
 
 def test_workers_read_while_others_decode():

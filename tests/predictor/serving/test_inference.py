@@ -17,35 +17,23 @@ from predictor.memory.serving import serving_memory, weight_bytes
 from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
 from predictor.serving.latency import latencies
-from predictor.serving.pass_times import DeviceTime, Work
+from predictor.serving.pass_times import DeviceTime
 from predictor.serving.prediction import BREAKDOWN, predict_inference
 from predictor.timing.calibration import RunParameters
 from predictor.timing.engines import EngineParameters, ServingParameters
 from tests.predictor.serving.bare import BARE, bare
+from tests.predictor.serving.bare import work as bare_work
 
 CALIBRATION = replace(load("default"), serving=ServingParameters())
 MODEL, CLUSTER = catalog.model("llama3-8b"), catalog.system("dgx-h100")
 
 
+SINGLE = DeviceTime(2.1, 0.0, 10.0)
+"""Beside a pass that decodes, a prompt adds what it takes alone."""
+
+
 def work(**fields):
-    base = {
-        "prompts": DeviceTime(2.0, 0.0, 10.0),
-        "together": 1.0,
-        "decoding": DeviceTime(0.1, 0.0, 10.0),
-        "captured": 1.0,
-        "sequences": 1.0,
-        "fill": 0.0,
-        "running": 1.0,
-        "clients": 1.0,
-        "static": 0.0,
-        "new_tokens": 1000.0,
-        "output_len": 11.0,
-        "chunk": 8192.0,
-        "synchrony": 0.0,
-        # Beside a pass that decodes, a prompt adds what it takes alone.
-        "single": DeviceTime(2.1, 0.0, 10.0),
-    }
-    return Work(**{**base, **fields})
+    return bare_work(**{"single": SINGLE, **fields})
 
 
 def predict(**fields):

@@ -17,7 +17,6 @@ from predictor.serving.pass_times import prompt_time
 from predictor.serving.passes import body, decode_cores, prefill_cores, steps
 from predictor.serving.prediction import predict_inference
 from predictor.timing.engines import EngineParameters
-from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
     end_operators,
@@ -26,6 +25,7 @@ from predictor.work.serving import (
     pass_collectives,
     prefill_attention,
 )
+from tests.predictor.products import matmul
 
 LLAMA = catalog.model("llama2-13b")
 CALIBRATION = load("default")
@@ -345,19 +345,7 @@ def test_two_streams_take_no_less_than_reading_what_both_read():
     own = plan(shared_experts="beside")
     names = ("moe.experts", "shared.up", "shared.activation", "shared.down", "attention.out")
     made = [
-        Operator(
-            name=n,
-            op="gemm",
-            variant="fwd",
-            phase="forward",
-            module="layer",
-            dtype="bf16",
-            m=4.0,
-            n=8.0,
-            k=8.0,
-            flop=1.0,
-            bytes=b,
-        )
+        replace(matmul("bf16", 4.0, 8.0, 8.0, name=n), flop=1.0, bytes=b)
         for n, b in zip(names, (size, size, 0.0, 0.0, size), strict=True)
     ]
     alone = [np.array(t) for t in (30e-6, 12e-6, 3e-6, 5e-6, 9e-6)]

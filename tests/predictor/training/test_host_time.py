@@ -20,8 +20,9 @@ from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times
 from predictor.timing.shapes import columns
 from predictor.training.prediction import predict
-from predictor.work.primitives import gemm, streaming
+from predictor.work.primitives import streaming
 from predictor.work.training import step_operators
+from tests.predictor.products import matmul
 
 NONE = load("none")
 MODEL = Model(
@@ -49,18 +50,7 @@ def cluster(ranks: int = 1, **facts: float) -> Cluster:
 
 
 def test_it_adds_to_every_operator_of_a_work_list_and_to_no_kernel_by_itself() -> None:
-    operators = [
-        gemm(
-            name="x",
-            layout="fwd",
-            phase="forward",
-            module="layer",
-            dtype="fp32",
-            m=4.0,
-            n=8.0,
-            k=8.0,
-        )
-    ]
+    operators = [matmul("fp32", 4.0, 8.0, 8.0)]
     without = operator_times(operators, cpu(), NONE, ()).time
     with_host = operator_times(operators, cpu(dispatch_us=7.0), NONE, ()).time
     assert with_host - without == pytest.approx(7e-6)

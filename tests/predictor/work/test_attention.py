@@ -14,21 +14,16 @@ from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
 from predictor.work.communication import step_collectives
-from predictor.work.primitives import Operator
-from predictor.work.training import step_operators
+from tests.predictor.work.served import of_step
 
 Make = Callable[..., TrainingPlan]
 DEEPSEEK = catalog.model("deepseek-v3")
 GPT_OSS = catalog.model("gpt-oss-120b")
 
 
-def named(model: Model, plan: TrainingPlan) -> dict[str, Operator]:
-    return {operator.name: operator for operator in step_operators(model, plan)}
-
-
 def test_latent_projections_are_deepseeks(plan: Make) -> None:
     """7168 -> 1536 -> 128 x 192 for queries, 7168 -> 512 + 64 -> 128 x 256 for keys and values."""
-    found = named(DEEPSEEK, plan(tp=1.0))
+    found = of_step(DEEPSEEK, plan(tp=1.0))
     shapes = {
         name: (float(found[f"attention.{name}"].n), float(found[f"attention.{name}"].k))
         for name in ("q_down", "q_up", "kv_down", "kv_up", "out")
@@ -46,14 +41,14 @@ def test_latent_projections_are_deepseeks(plan: Make) -> None:
 
 def test_heads_of_two_sizes_have_exact_arithmetic(plan: Make) -> None:
     """Scores over 192 and context over 128, each 2 s^2 per head, causal halves."""
-    attention = named(DEEPSEEK, plan(tp=1.0))["attention"]
+    attention = of_step(DEEPSEEK, plan(tp=1.0))["attention"]
     assert attention.k == 160
     assert attention.flop == 0.5 * 128 * 2 * 2048**2 * (192 + 128)
 
 
 def test_ranks_project_down_their_own_tokens_and_gather_the_latents(plan: Make) -> None:
     made = plan(tp=8.0, sequence_parallel=1.0)
-    found = named(DEEPSEEK, made)
+    found = of_step(DEEPSEEK, made)
     assert found["attention.q_down"].m == found["attention.kv_down"].m == 2048 / 8
     assert found["attention.q_up"].m == 2048
     gathered = {c.name: c.bytes for c in step_collectives(DEEPSEEK, made)}
@@ -87,7 +82,7 @@ def test_a_window_bounds_the_keys_that_are_seen(plan: Make) -> None:
     """Counted one by one: query i of a causal sequence sees min(i + 1/2, w) keys."""
     s, w = 4096, 128
     seen = np.minimum(np.arange(s) + 0.5, w).sum()
-    found = named(GPT_OSS, plan(tp=1.0, seq_len=float(s)))
+    found = of_step(GPT_OSS, plan(tp=1.0, seq_len=float(s)))
     windowed, full = found["attention.window"], found["attention"]
     assert windowed.flop == pytest.approx(4 * 64 * 64 * seen, rel=1e-4)
     assert full.flop == 4 * 64 * 64 * s * s / 2
@@ -97,17 +92,17 @@ def test_a_window_bounds_the_keys_that_are_seen(plan: Make) -> None:
 
 def test_chunked_attention_sees_half_a_chunk(plan: Make) -> None:
     scout = catalog.model("llama4-scout-17b-16e")
-    found = named(scout, plan(tp=1.0, seq_len=32768.0))
+    found = of_step(scout, plan(tp=1.0, seq_len=32768.0))
     assert found["attention.window"].flop == 4 * 40 * 128 * 32768 * 8192 / 2
 
 
 def test_a_window_beyond_the_sequence_changes_nothing(plan: Make) -> None:
     mistral = catalog.model("mistral-7b")
     plain = replace(mistral, sliding_window=0)
-    short = named(mistral, plan(tp=1.0, seq_len=2048.0))["attention.window"]
-    assert short.flop == named(plain, plan(tp=1.0, seq_len=2048.0))["attention"].flop
-    long = named(mistral, plan(tp=1.0, seq_len=32768.0))["attention.window"]
-    whole = named(plain, plan(tp=1.0, seq_len=32768.0))["attention"]
+    short = of_step(mistral, plan(tp=1.0, seq_len=2048.0))["attention.window"]
+    assert short.flop == of_step(plain, plan(tp=1.0, seq_len=2048.0))["attention"].flop
+    long = of_step(mistral, plan(tp=1.0, seq_len=32768.0))["attention.window"]
+    whole = of_step(plain, plan(tp=1.0, seq_len=32768.0))["attention"]
     assert long.flop == pytest.approx(whole.flop * (1 - (1 - 4096 / 32768) ** 2))
 
 
@@ -115,7 +110,7 @@ def test_ulysses_exchanges_tokens_for_heads(llama: Model, plan: Make) -> None:
     """Jacobs et al. 2023: queries, keys, values and the outcome move once each way; the arithmetic
     stays, over whole sequences of a part of the heads."""
     ring, ulysses = (plan(tp=2.0, cp=4.0, cp_kind=kind) for kind in ("ring", "ulysses"))
-    one, other = (named(llama, made)["attention"] for made in (ring, ulysses))
+    one, other = (of_step(llama, made)["attention"] for made in (ring, ulysses))
     assert other.flop == one.flop
     assert (one.m, other.m) == (512, 2048)
     assert (one.batch, other.batch) == (32, 8)
@@ -130,7 +125,7 @@ def test_ulysses_exchanges_tokens_for_heads(llama: Model, plan: Make) -> None:
 def test_latents_and_windows_are_kept_for_the_backward_pass(plan: Make) -> None:
     """Per token of DeepSeek-V3: q, k of 192, v and the outcome of 128 for 128 heads, 4 bytes of
     softmax statistics each; and the latents before and after their norms."""
-    found = named(DEEPSEEK, plan(tp=1.0))
+    found = of_step(DEEPSEEK, plan(tp=1.0))
     assert found["attention"].saved == 2048 * 128 * (2 * (2 * 192 + 2 * 128) + 4)
     assert found["attention.kv_norm"].saved == found["attention.kv_up"].saved == 2 * 2048 * 512
     deep = memory(GPT_OSS, plan(tp=1.0, pp=1.0), RunParameters()).classes["activations"][2]

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from predictor.work.primitives import Collective, Operator, gemm, grouped, streaming
+from predictor.work.primitives import Collective, Operator, grouped, streaming
 from predictor.work.serving import (
     decode_attention,
     end_operators,
@@ -18,6 +18,7 @@ from predictor.work.serving import (
     prefill_attention,
 )
 from predictor.work.training import step_operators, update_operators
+from tests.predictor.products import matmul
 from tests.predictor.work.counts import (
     DENSE,
     EXPERTS,
@@ -236,16 +237,7 @@ def test_an_optimizer_reads_and_writes_its_state() -> None:
 
 def test_what_is_not_stated_happens_once_and_leaves_nothing() -> None:
     made = [
-        gemm(
-            name="",
-            layout="fwd",
-            phase="forward",
-            module="layer",
-            dtype="bf16",
-            m=3.0,
-            n=5.0,
-            k=7.0,
-        ),
+        matmul("bf16", 3.0, 5.0, 7.0, name=""),
         streaming(
             name="",
             op="norm",

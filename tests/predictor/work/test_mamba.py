@@ -8,23 +8,18 @@ import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.models.model import Model
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.training import TrainingPlan
 from predictor.timing.kernels import operator_times
 from predictor.work.communication import step_collectives
-from predictor.work.primitives import Operator
 from predictor.work.training import step_operators
+from tests.predictor.work.served import of_step
 
 Make = Callable[..., TrainingPlan]
 NANO = catalog.model("nemotron-3-nano-30b-a3b")
 H8B = catalog.model("nemotron-h-8b")
 SCAN = ("scores", "within", "states", "between", "pass")
-
-
-def named(model: Model, plan: TrainingPlan) -> dict[str, Operator]:
-    return {operator.name: operator for operator in step_operators(model, plan)}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +42,7 @@ def test_a_layer_of_a_hybrid_is_one_block(plan: Make) -> None:
     """Nemotron 3 Nano: 23 state-space, 23 mixture and 6 attention blocks."""
     made = plan(tp=1.0, pp=1.0)
     held = blocks(NANO, made, stages(NANO, made))
-    found = named(NANO, made)
+    found = of_step(NANO, made)
     assert held["layer"][2] == 52
     assert held["moe"][2] == 23
     assert held["dense"][2] == 0
@@ -57,13 +52,13 @@ def test_a_layer_of_a_hybrid_is_one_block(plan: Make) -> None:
 
 def test_projections_are_mamba_2s(plan: Make) -> None:
     """Gate and channels (2 x 4096), B and C (2 x 8 x 128), step sizes (64)."""
-    found = named(NANO, plan(tp=1.0))
+    found = of_step(NANO, plan(tp=1.0))
     assert (found["mamba.in"].n, found["mamba.in"].k) == (2 * 4096 + 2 * 8 * 128 + 64, 2688)
     assert (found["mamba.out"].n, found["mamba.out"].k) == (2688, 4096)
 
 
 def test_the_scan_costs_the_same_per_token_however_long_the_sequence(plan: Make) -> None:
-    short, long = (named(NANO, plan(tp=1.0, seq_len=s)) for s in (4096.0, 32768.0))
+    short, long = (of_step(NANO, plan(tp=1.0, seq_len=s)) for s in (4096.0, 32768.0))
     for part in SCAN:
         assert long[f"mamba.{part}"].flop == 8 * short[f"mamba.{part}"].flop
     # Within chunks of 128: half the keys of dense attention over 256 tokens.
@@ -90,6 +85,6 @@ def test_its_products_are_tensor_parallel(plan: Make) -> None:
     gathered = {c.name: c for c in step_collectives(NANO, made)}["mamba.in.gather"]
     assert gathered.bytes == 2.0 * 2048 * 2688
     assert float(gathered.count) == pytest.approx(23 / 52)
-    one, eight = (named(NANO, plan(tp=t)) for t in (1.0, 8.0))
+    one, eight = (of_step(NANO, plan(tp=t)) for t in (1.0, 8.0))
     for part in ("in", "out", "within", "states", "between"):
         assert eight[f"mamba.{part}"].flop * 8 == one[f"mamba.{part}"].flop

@@ -25,8 +25,8 @@ from predictor.timing.calibration import RunParameters
 from predictor.timing.collectives import distinct
 from predictor.training.prediction import TERMS, predict
 from predictor.work.communication import step_collectives
-from predictor.work.primitives import Operator
 from predictor.work.training import step_operators
+from tests.predictor.work.served import of_step
 
 Make = Callable[..., TrainingPlan]
 MIXTRAL = catalog.model("mixtral-8x7b")
@@ -36,16 +36,12 @@ NVL72 = catalog.system("GB200-NVL72")
 KERNELS = load("kernels-only")
 
 
-def named(model: Model, plan: TrainingPlan) -> dict[str, Operator]:
-    return {operator.name: operator for operator in step_operators(model, plan)}
-
-
 @pytest.mark.parametrize(("ep", "etp"), [(1, 1), (8, 1), (4, 2), (1, 8)])
 def test_an_expert_sees_its_share_of_the_tokens(plan: Make, ep: int, etp: int) -> None:
     """2048 tokens go to 2 of 8 experts each; a group of ep ranks shares its tokens out, the ranks
     that split experts work on each other's."""
     made = plan(tp=1.0, pp=1.0, dp=8.0, ep=float(ep), etp=float(etp))
-    found = named(MIXTRAL, made)
+    found = of_step(MIXTRAL, made)
     up, down = found["moe.up"], found["moe.down"]
     assert up.batch == down.batch == up.kernels == 8 / ep
     assert up.m == down.m == 2048 * 2 * ep * etp / 8
@@ -63,7 +59,7 @@ def test_the_traffic_of_experts_is_weights_and_both_products(plan: Make) -> None
     read (m n) by the products; the activation between them reads 2 m n and writes m n. What is
     kept: the input, the first product's output, the activation's."""
     m, n, k = 4096, 14336, 4096
-    found = named(MIXTRAL, plan(tp=1.0, pp=1.0, dp=8.0, ep=8.0))
+    found = of_step(MIXTRAL, plan(tp=1.0, pp=1.0, dp=8.0, ep=8.0))
     moved = sum(float(found[f"moe.{name}"].bytes) for name in ("up", "activation", "down"))
     assert moved == pytest.approx(2.0 * (3 * n * k + 2 * m * k + 6 * m * n))
     saved = sum(float(found[f"moe.{name}"].saved) for name in ("up", "activation", "down"))
@@ -83,14 +79,14 @@ def test_products_add_up_to_the_active_parameters(name: str, plan: Make) -> None
 
 
 def test_the_busiest_rank_has_more_to_do(plan: Make) -> None:
-    even = named(MIXTRAL, plan(tp=1.0, ep=8.0, dp=8.0))
-    uneven = named(MIXTRAL, plan(tp=1.0, ep=8.0, dp=8.0, expert_load=1.25))
+    even = of_step(MIXTRAL, plan(tp=1.0, ep=8.0, dp=8.0))
+    uneven = of_step(MIXTRAL, plan(tp=1.0, ep=8.0, dp=8.0, expert_load=1.25))
     assert uneven["moe.up"].flop == pytest.approx(1.25 * even["moe.up"].flop)
     assert uneven["moe.router"].flop == even["moe.router"].flop
 
 
 def test_experts_without_tokens_do_not_run(plan: Make) -> None:
-    few = named(DEEPSEEK, plan(tp=1.0, pp=1.0, seq_len=16.0, global_batch=1.0))["moe.up"]
+    few = of_step(DEEPSEEK, plan(tp=1.0, pp=1.0, seq_len=16.0, global_batch=1.0))["moe.up"]
     assert few.batch == 16 * 8  # of 256
     assert few.m == 1
 
@@ -204,7 +200,7 @@ def test_an_extra_prediction_layer_has_a_head_of_its_own(plan: Make) -> None:
     )
     for module in ("layer", "moe", "head", "mtp"):
         assert list(with_[module] - without[module]) == [0, 0, 1]
-    project = named(DEEPSEEK, made)["mtp.project"]
+    project = of_step(DEEPSEEK, made)["mtp.project"]
     assert project.flop == 2 * 2048 * 7168 * (2 * 7168)
 
 

@@ -9,15 +9,11 @@ from predictor import catalog
 from predictor.models.flops import model_flop_per_token
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
-from predictor.work.primitives import Operator
 from predictor.work.training import step_operators, update_operators
 from predictor.work.worklist import LAYER_MODULES
+from tests.predictor.work.served import named
 
 Make = Callable[..., TrainingPlan]
-
-
-def named(operators: list[Operator]) -> dict[str, Operator]:
-    return {operator.name: operator for operator in operators}
 
 
 def total_flop(model: Model, plan: TrainingPlan) -> float:

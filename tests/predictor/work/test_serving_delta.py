@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.memory.serving import serving_memory, weight_bytes
-from predictor.plans.serving import ServingPlan
 from predictor.serving.apart import transfer_time
 from predictor.serving.completion import complete_serving
 from predictor.serving.kernels import BLOCK_RATE
 from predictor.serving.passes import decode_cores, prefill_cores
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing.calibration import RunParameters
-from predictor.timing.engines import ServingParameters
 from predictor.training.prediction import TrainingPlan
-from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
     kv_token_bytes,
@@ -32,20 +26,10 @@ from predictor.work.serving import (
     state_bytes,
 )
 from predictor.work.training import step_operators
+from tests.predictor.work.served import CALIBRATION, CLUSTER, named, plan
 
-CALIBRATION = replace(load("default"), serving=ServingParameters())
 QWEN = catalog.model("qwen3.5-397b-a17b")
 NEXT = catalog.model("qwen3-next-80b-a3b")
-CLUSTER = catalog.system("DGX-H200")
-
-
-def plan(**fields: object) -> ServingPlan:
-    given = {"batch": 4.0, "input_len": 1024.0, "output_len": 128.0, "tp": 8.0, **fields}
-    return ServingPlan(**given)  # type: ignore[arg-type]
-
-
-def named(found: list[Operator]) -> dict[str, Operator]:
-    return {operator.name: operator for operator in found}
 
 
 def predicted(**fields: object) -> InferencePrediction:

@@ -8,37 +8,23 @@ import numpy as np
 import pytest
 
 from predictor import catalog
-from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec
 from predictor.errors import InputError
 from predictor.memory.training import mixer_parameters
-from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
 from predictor.serving.passes import decode_cores
 from predictor.serving.prediction import predict_inference
 from predictor.timing.calibration import RunParameters
-from predictor.timing.engines import ServingParameters
-from predictor.work.primitives import Operator
 from predictor.work.serving import (
     decode_attention,
     kv_token_bytes,
     layer_operators,
     prefill_attention,
 )
+from tests.predictor.work.served import CALIBRATION, CLUSTER, named, plan
 
-CALIBRATION = replace(load("default"), serving=ServingParameters())
 GLM = catalog.model("glm-5")
-CLUSTER = catalog.system("DGX-H200")
-
-
-def plan(**fields: object) -> ServingPlan:
-    given = {"batch": 4.0, "input_len": 1024.0, "output_len": 128.0, "tp": 8.0, **fields}
-    return ServingPlan(**given)  # type: ignore[arg-type]
-
-
-def named(found: list[Operator]) -> dict[str, Operator]:
-    return {operator.name: operator for operator in found}
 
 
 def test_parameters_are_those_that_are_published() -> None:

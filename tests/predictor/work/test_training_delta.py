@@ -17,6 +17,7 @@ from predictor.work.communication import step_collectives
 from predictor.work.primitives import Operator
 from predictor.work.serving import prefill_attention
 from predictor.work.training import step_operators
+from tests.predictor.work.served import of_step
 
 NEXT = catalog.model("qwen3-next-80b-a3b")
 DENSE = catalog.model("qwen3.5-27b")
@@ -32,10 +33,6 @@ def plan(**fields: Any) -> TrainingPlan:
     return TrainingPlan(**{**given, "seq_len": 2048.0, **fields})
 
 
-def named(model: Model, made: TrainingPlan) -> dict[str, Operator]:
-    return {operator.name: operator for operator in step_operators(model, made)}
-
-
 def rule(found: dict[str, Operator], phase: str) -> float:
     """FLOPs of the rule itself, per delta layer."""
     apart = ("delta.in", "delta.out", "delta.steps")
@@ -49,7 +46,7 @@ def rule(found: dict[str, Operator], phase: str) -> float:
 
 def test_products_of_a_small_model_are_those_counted_by_hand() -> None:
     """4 heads with keys of 32 and values of 64, 2048 tokens in 32 chunks of 64."""
-    found = named(SMALL, plan())
+    found = of_step(SMALL, plan())
     c, k, v = 64, 32, 64
     once = c * c * k + c * c * c + c * k * c + c * v * c + 4 * (c * v * k)
     once += c * c * k - c * v * k + c * v * c  # three products with states; scores; within
@@ -65,7 +62,7 @@ def test_products_of_a_small_model_are_those_counted_by_hand() -> None:
 def test_its_forward_pass_is_that_of_a_prompt() -> None:
     served = ServingPlan(batch=1.0, input_len=2048.0, output_len=1.0, tp=1.0)
     prompt = {one.name: one for one in prefill_attention(NEXT, served, 1.0, 2048.0)}
-    trained = named(NEXT, plan())
+    trained = of_step(NEXT, plan())
     for name, one in prompt.items():
         same = trained[name]
         assert float(same.flop) == pytest.approx(float(one.flop)), name
@@ -73,7 +70,7 @@ def test_its_forward_pass_is_that_of_a_prompt() -> None:
 
 
 def test_the_rule_grows_with_the_tokens_and_attention_with_their_square() -> None:
-    short, long = named(NEXT, plan(seq_len=4096.0)), named(NEXT, plan(seq_len=16384.0))
+    short, long = of_step(NEXT, plan(seq_len=4096.0)), of_step(NEXT, plan(seq_len=16384.0))
     for phase in ("forward", "backward"):
         assert rule(long, phase) == pytest.approx(4 * rule(short, phase))
     assert float(long["attention"].flop) == pytest.approx(16 * float(short["attention"].flop))
@@ -94,7 +91,7 @@ def test_what_is_kept_grows_with_tokens_and_is_split_over_heads() -> None:
 
 
 def test_a_gate_of_attentions_output_is_projected_kept_and_learned() -> None:
-    plain, gated = (named(one, plan()) for one in (replace(SMALL, output_gate=False), SMALL))
+    plain, gated = (of_step(one, plan()) for one in (replace(SMALL, output_gate=False), SMALL))
     wide = 4 * 64
     more = float(gated["attention.qkv"].flop) - float(plain["attention.qkv"].flop)
     assert more == 2 * 2048 * 256 * wide

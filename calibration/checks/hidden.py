@@ -19,9 +19,9 @@ import numpy as np
 
 from calibration.runs.apart import predictions, take_apart
 from calibration.sources.reading import read_table
+from calibration.sources.told import amended
 from calibration.tables.cells import cell, check_runs
 from calibration.tables.runs import Point, point_of
-from calibration.tables.told import amended
 from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.plans import TrainingPlan

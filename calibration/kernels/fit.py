@@ -171,14 +171,12 @@ def fit_points(
     z = (points.features - mean) / scale
     y, weight = points.y, points.weight * balance(points.group)
     base = _base_variant(points.variant)
-    offsets: dict[str, float] = {}
+    offsets = dict.fromkeys(map(str, np.unique(points.variant)), 0.0)
     mask = points.variant == base
     enough = POINTS_PER_FEATURE * z.shape[1]
     if len(y) < NETWORK_POINTS and mask.sum() < enough:
         # Too few of one variant to learn from: all together, each with its offset from that.
         base, mask = "", np.ones_like(mask)
-    for name in np.unique(points.variant):
-        offsets[str(name)] = 0.0
     if len(y) >= (LIBRARY_POINTS if libraries else NETWORK_POINTS):
         degree = 1
         weights, biases = _network(z[mask], codes[mask], y[mask], weight[mask], seed, seen)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.sources.aiconfigurator import LINKS
-from calibration.tables.told import noted
+from calibration.sources.told import noted
 from predictor import catalog
 from predictor.precision import SPELLINGS
 from predictor.schema import COLLECTIVE_OPS, COMPUTE_OPS

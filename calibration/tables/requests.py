@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from calibration.sources.told import noted
 from calibration.tables import mlperf
 from calibration.tables.cells import cell
 from calibration.tables.columns import attention_replicas, decoders, plan_columns, read_apart
 from calibration.tables.dimensions import described
 from calibration.tables.runs import Skipped
 from calibration.tables.scripts import script_settings
-from calibration.tables.told import noted
 from calibration.tables.words import cached, stored
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, parse, recognised

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from calibration.sources.told import amended, noted
 from calibration.tables import conventions
 from calibration.tables.cells import cell
 from calibration.tables.dimensions import described
-from calibration.tables.told import amended, noted
 from calibration.tables.words import recomputed, sharded, trained, yes
 from predictor.catalog import TrainingPlanSpec, frameworks, parse, recognised
 from predictor.errors import InputError

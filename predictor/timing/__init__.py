@@ -14,8 +14,6 @@ from predictor.timing.adaptation import (
 )
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
-    ANY,
-    DEFAULTS,
     VENDOR,
     Calibration,
     EfficiencyModel,
@@ -37,6 +35,7 @@ from predictor.timing.collectives import (
     traffic,
     volume,
 )
+from predictor.timing.defaults import ANY, DEFAULTS
 from predictor.timing.engines import (
     EARLY_SPREADS,
     ENGINE_FIELDS,

@@ -22,10 +22,9 @@ from predictor.hardware import Accelerator, LinkModel, default_link, link_class,
 from predictor.precision import PACKED
 from predictor.records import dataclass
 from predictor.timing.adaptation import Learned
+from predictor.timing.defaults import ANY, DEFAULTS, Constant
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
-
-ANY = "*"
 
 VENDOR = f"{ANY}{ANY}"
 """Before a vendor's name: the place of the model of all its accelerators together."""
@@ -205,36 +204,6 @@ class EfficiencyModel:
         """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
         outside = np.maximum(self.low - features, features - self.high)
         return np.asarray(np.max(np.maximum(outside, 0.0) / self.scale, axis=1))
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """Efficiency used where nothing has been measured: a number with a source.
-
-    efficiency  share of the ideal rate
-    latency     [s]
-    sigma       log-standard-deviation
-    """
-
-    efficiency: float
-    latency: float
-    sigma: float
-    source: str
-
-
-_GEMM_SOURCE = "large bf16 products reach 0.7-0.85 of peak on A100 and H100, NVIDIA cuBLAS docs"
-_STREAM_SOURCE = "STREAM-like kernels reach 0.83-0.91 of HBM bandwidth, te42kyfo/gpu-benches"
-
-DEFAULTS: dict[str, Constant] = {
-    "gemm": Constant(0.72, 3e-6, 0.25, _GEMM_SOURCE),
-    "bmm": Constant(0.6, 3e-6, 0.3, _GEMM_SOURCE),
-    "moe_gemm": Constant(0.5, 8e-6, 0.35, _GEMM_SOURCE + "; groups fill tiles less"),
-    "attention_prefill": Constant(0.55, 5e-6, 0.3, "Dao 2023, fig. 5: 50-73 % of peak forward"),
-    "attention_backward": Constant(0.45, 8e-6, 0.3, "Dao 2023, fig. 6: up to 63 % backward"),
-    "loss": Constant(0.25, 5e-6, 0.4, "five passes over fp32 logits against one ideal one"),
-    "optimizer": Constant(0.7, 5e-6, 0.3, _STREAM_SOURCE),
-    ANY: Constant(0.8, 3e-6, 0.3, _STREAM_SOURCE),
-}
 
 
 @dataclass(frozen=True, slots=True)

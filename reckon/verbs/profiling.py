@@ -204,8 +204,9 @@ def _disturbed(table: pd.DataFrame, checks: list[dict[str, Any]]) -> list[str]:
     from profiler.timing import noisy
 
     problems = []
-    spread = table["latency_p90_us"] / table["latency_p10_us"]
-    disturbed = int(noisy(spread[table["waited"].notna()], table["waited"].dropna()).sum())
+    watched = table[table["waited"].notna()]
+    spread = watched["latency_p90_us"] / watched["latency_p10_us"]
+    disturbed = int(noisy(spread.to_numpy(), watched["waited"].to_numpy()).sum())
     if disturbed > MOST_NOISY * len(table):
         problems.append(
             f"{disturbed} of {len(table)} measurements were disturbed (p90 over p10 beyond 1.25): "

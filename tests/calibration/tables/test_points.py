@@ -5,9 +5,9 @@ import math
 import pandas as pd
 import pytest
 
+from calibration.sources.told import amended
 from calibration.tables.dimensions import base_name, model_of
 from calibration.tables.runs import Point, Skipped, point_of
-from calibration.tables.told import amended
 from predictor import catalog
 from predictor.catalog import load
 from predictor.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog import load
 from predictor.timing import operator_times
-from predictor.timing.calibration import DEFAULTS
+from predictor.timing.defaults import DEFAULTS
 from predictor.work import Operator
 
 PRODUCT = Operator(

@@ -13,7 +13,6 @@ from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.timing import Kin, traits
 from predictor.timing.calibration import (
-    DEFAULTS,
     Calibration,
     EfficiencyModel,
     Neighbours,
@@ -22,6 +21,7 @@ from predictor.timing.calibration import (
     empty_kernel,
     shape_keys,
 )
+from predictor.timing.defaults import DEFAULTS
 from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.timing.features import ideal
 from predictor.timing.kernels import shape_times, throttled

@@ -11,10 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from calibration.tables.cells import cell
+import pandas as pd
+
 from predictor import catalog
 
 Row = Mapping[Any, Any]
+
+
+def _empty(row: Row, column: str) -> bool:
+    value = row.get(column)
+    return bool(pd.isna(value)) or value == ""
 
 
 @lru_cache(maxsize=8)
@@ -45,7 +51,7 @@ def amended(row: Row) -> Row:
     and those that the table itself calls a guess."""
     known = _amendments(catalog.data_dir() / "reference" / "amended.csv")
     for line in known.get((str(row.get("source")), str(row.get("point_id"))), ()):
-        if line["guessed"] == "1" or cell(row, line["column"]) is None:
+        if line["guessed"] == "1" or _empty(row, line["column"]):
             row = {**row, line["column"]: line["value"]}
     return row
 
@@ -55,13 +61,12 @@ def noted(row: Row, table: str) -> Row:
 
     table   'training', 'inference' or 'collectives'
     """
-    notes = str(cell(row, "notes") or "")
-    if not notes:
+    if _empty(row, "notes"):
         return row
+    notes = str(row["notes"])
     found: dict[str, str] = {}
     for words, line in _phrases(catalog.data_dir() / "reference" / "noted.csv", table):
-        if line["source"] not in ("", row.get("source")) or cell(row, line["column"]) is not None:
-            continue
-        if said := words.search(notes):
+        said = words.search(notes) if line["source"] in ("", row.get("source")) else None
+        if said and _empty(row, line["column"]):
             found[line["column"]] = said.expand(line["value"])
     return {**row, **found} if found else row

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from calibration.tables.told import noted
+from calibration.sources.told import noted
 from predictor import catalog
 from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
 

@@ -153,14 +153,8 @@ def complete_training(
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
-    draft = Draft(
-        model,
-        cluster,
-        values,
-        habits.split,
-        published=not strict,
-        experts_split=habits.settings.get("etp") == AS_LAYERS,
-    )
+    along = habits.settings.get("etp") == AS_LAYERS
+    draft = Draft(model, cluster, values, habits.split, published=not strict, experts_split=along)
     _full_layers(filler, model)
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)

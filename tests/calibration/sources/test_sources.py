@@ -41,6 +41,23 @@ def test_versions_are_one_and_libraries_kept_apart(measured_on: Callable[..., Pa
         assert table["accelerator"].nunique() == len(MACHINES)
 
 
+def test_products_that_waited_for_the_host_are_left_out(tmp_path: Path) -> None:
+    """More rows by the same matrix cannot take 1.4 times less: one could add rows of zeros."""
+    path = tmp_path / "gemm_perf.parquet"
+    rows = pd.DataFrame({"m": [256, 512, 768, 1024], "latency": [0.02, 0.09, 0.06, 0.05]})
+    base = {"device": "NVIDIA H100 80GB HBM3", "n": 8192, "k": 4096, "power": float("nan")}
+    every = [
+        rows.assign(**base, dir_backend=name, gemm_dtype=dtype)
+        for name in ("sglang", "trtllm")
+        for dtype in ("bfloat16", "fp8_block")
+    ]
+    pd.concat(every).to_parquet(path)
+    kept = aiconfigurator.gemm(path)
+    ours = kept[(kept["framework"] == "sglang") & (kept["dtype"] == "fp8_block")]
+    assert sorted(ours["m"]) == [256.0, 768.0, 1024.0]
+    assert len(kept) == 15
+
+
 def test_experts_that_were_mistuned_are_left_out() -> None:
     """Half of the experts cannot take longer than all of them."""
     base = {"accelerator": "a", "dtype": "bf16", "framework": "f", "kernel": "", "m": 64.0,

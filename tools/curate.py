@@ -249,6 +249,10 @@ def link_name(technology: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", technology.lower()).strip("-")
 
 
+WIRED = ("fully connected", "full mesh")
+"""How the shared table says that accelerators of a node are wired to one another in pairs."""
+
+
 def networks(record: dict[str, Any]) -> dict[str, Any]:
     """The tiers of a node's network: inside it, to the end of the scale-up domain, beyond."""
     inner = str(record["intra_link"]).lower().split()[0].replace("nvlink-c2c", "nvlink4")
@@ -264,6 +268,8 @@ def networks(record: dict[str, Any]) -> dict[str, Any]:
             f"tier{position}_bandwidth_gbs": record["per_gpu_intra_unidir_gbs"],
             f"tier{position}_in_switch": reduces,
         }
+    if any(words in str(record["intra_topology"]) for words in WIRED):
+        row["tier1_direct"] = 1
     if record["per_gpu_inter_gbps"] != "":
         position = len(sizes) + 1
         row |= {
@@ -283,7 +289,7 @@ SYSTEM_COLUMNS = [
     *(
         f"tier{i}_{key}"
         for i in (1, 2, 3)
-        for key in ("link", "size", "bandwidth_gbs", "oversubscription", "in_switch")
+        for key in ("link", "size", "bandwidth_gbs", "oversubscription", "in_switch", "direct")
     ),
     "source",
     "notes",

@@ -84,6 +84,7 @@ class TierSpec(Spec):
     window_mb: Positive | None = None
     oversubscription: Times = 1.0
     in_switch: bool = False
+    direct: bool = False
 
 
 class SystemSpec(Spec):

@@ -82,6 +82,7 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
                 oversubscription=tier.oversubscription,
                 in_switch=tier.in_switch,
                 window=float(si.get("window", np.inf)),
+                direct=tier.direct,
             )
         )
     host = np.nan if spec.host_memory_gb is None else spec.host_memory_gb * GB
@@ -136,10 +137,14 @@ def pcie(rate: float) -> str:
 
 
 def resize_node(cluster: Cluster, per_node: int) -> Cluster:
-    """The same links, and host memory for each accelerator, with another number per node."""
+    """The same links, and host memory for each accelerator, with another number per node; fewer
+    that are wired to one another leave the links to the others idle."""
     old = cluster.accelerators_per_node
     tiers = tuple(
-        replace(tier, size=float(per_node)) if tier.size == old else tier for tier in cluster.tiers
+        replace(tier, size=float(per_node), bandwidth=tier.bandwidth * tier.reached(per_node - 1.0))
+        if tier.size == old
+        else tier
+        for tier in cluster.tiers
     )
     name = f"{cluster.name} with {per_node} per node"
     host = cluster.host_memory * per_node / old

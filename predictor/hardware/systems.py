@@ -25,6 +25,8 @@ class Tier:
     window            that a flow may have under way before it is acknowledged [bytes]; a flow of
                       TCP carries no more than this for each round trip (RFC 7323, section 1.1);
                       inf: the link is full
+    direct            accelerators of a domain are wired to one another, each pair by as many links
+                      of its own, without a switch: traffic to one peer has no others
     """
 
     link: str
@@ -34,6 +36,13 @@ class Tier:
     oversubscription: Numeric = 1.0
     in_switch: bool = False
     window: Numeric = np.inf
+    direct: bool = False
+
+    def reached(self, peers: Numeric) -> Numeric:
+        """Share of an accelerator's links that lead to so many peers of its domain, 0..1."""
+        if not self.direct or np.isinf(self.size):
+            return 1.0
+        return np.minimum(peers / max(self.size - 1.0, 1.0), 1.0)
 
     @property
     def rate(self) -> Numeric:

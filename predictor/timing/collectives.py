@@ -4,7 +4,9 @@ A group of n ranks spaced `stride` apart has, inside one domain of tier i, g_i o
 crosses tier i leaves each inner domain over the links of all g of its members there, so the rate
 of a group is the least of g_(i-1) * rate_i over the tiers that it crosses (g_(-1) = 1). All-to-all
 and point-to-point traffic goes through the sender's own link. The traffic inside the domains runs
-at the same time, in a pipeline with it: the slower of the two decides.
+at the same time, in a pipeline with it: the slower of the two decides. Where accelerators are wired
+to one another without a switch (four on an HGX board, eight MI300X), a group has the links among
+its members alone, and a transfer those of one pair.
 
 Rings run through all n ranks whatever the tiers, so that (n-1)/n of the message crosses each link
 per all-gather or reduce-scatter, twice that per all-reduce. Trees between d domains take the
@@ -35,7 +37,8 @@ class Span:
     tier    index of the outermost tier that the group crosses
     below   its ranks inside one domain of the next tier further in
     ring    rate at which the group's domains exchange data [bytes/s]
-    own     rate of one rank's own link in that tier [bytes/s]
+    own     rate of one rank's own links in that tier, to the rest of the group [bytes/s]
+    pair    of those to one other rank [bytes/s]
     """
 
     size: Array
@@ -43,6 +46,7 @@ class Span:
     below: Array
     ring: Array
     own: Array
+    pair: Array
 
 
 def span(group: Group, cluster: Cluster) -> Span:
@@ -51,7 +55,7 @@ def span(group: Group, cluster: Cluster) -> Span:
         np.asarray(group.size, float), np.asarray(group.stride, float)
     )
     tier = np.zeros(size.shape)
-    ring, own = np.full(size.shape, np.inf), np.full(size.shape, np.inf)
+    ring, own, pair = (np.full(size.shape, np.inf) for _ in range(3))
     below, members = np.ones(size.shape), np.ones(size.shape)
     for index, level in enumerate(cluster.tiers):
         outermost = index == len(cluster.tiers) - 1
@@ -59,12 +63,14 @@ def span(group: Group, cluster: Cluster) -> Span:
         crosses = wider > members
         if not crosses.any():
             continue
-        ring = np.where(crosses, np.minimum(ring, members * level.rate), ring)
-        own = np.where(crosses, level.rate, own)
+        rate = level.rate * level.reached(wider - members)
+        ring = np.where(crosses, np.minimum(ring, members * rate), ring)
+        own = np.where(crosses, rate, own)
+        pair = np.where(crosses, level.rate * level.reached(1.0), pair)
         tier = np.where(crosses, index, tier)
         below = np.where(crosses, members, below)
         members = wider
-    return Span(size, tier, below, ring, own)
+    return Span(size, tier, below, ring, own, pair)
 
 
 def bus_factor(op: str, size: Numeric) -> Numeric:
@@ -182,8 +188,9 @@ def _traffic(
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
         moved = volume(kind, message, place.size, domains, in_switch)
         moved = moved * distinct(domains, copies, reach, turn)
-        own = kind in ("alltoall", "p2p")
-        rate, below = (place.own, 1.0) if own else (place.ring, place.below)
+        rate, below = {
+            "alltoall": (place.own, 1.0), "p2p": (place.pair, 1.0)
+        }.get(kind, (place.ring, place.below))  # fmt: skip
         pace = model.pace(cluster.accelerator.clock)
         found = traffic(model, moved / rate, domains, below, pace)
         time = np.where(here, found, time)

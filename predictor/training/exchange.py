@@ -92,7 +92,8 @@ class Network:
             return place
         between = [link_class(level.link) == "scale-out" for level in self.cluster.tiers]
         share = np.where(np.array(between)[place.tier.astype(int)], share, 1.0)
-        return replace(place, ring=place.ring * share, own=place.own * share)
+        rates = {name: getattr(place, name) * share for name in ("ring", "own", "pair")}
+        return replace(place, **rates)
 
     def exchange(
         self,

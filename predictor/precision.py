@@ -15,6 +15,8 @@ class Precision:
     weight     bytes of one weight as the forward pass holds it
     optimizer  bytes of optimizer state per parameter: fp32 copy (if any) and two Adam moments
     peak       key of the accelerator's peak rate that `linear` uses
+    by_row     a narrow operand has a scale for each row or column along which it is added up, found
+               anew for either direction once it lies whole on the rank: what travels is wide
     """
 
     name: str
@@ -24,6 +26,7 @@ class Precision:
     weight: float
     optimizer: float
     peak: str
+    by_row: bool = False
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -34,6 +37,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("fp16", "fp16", "fp16", 2, 2, 12, "fp16"),
         Precision("bf16", "bf16", "bf16", 2, 2, 12, "bf16"),
         Precision("fp8", "fp8", "bf16", 2, 2, 12, "fp8"),
+        Precision("fp8_rowwise", "fp8", "bf16", 2, 2, 12, "fp8", by_row=True),
         Precision("fp8_block", "fp8_block", "bf16", 2, 2, 12, "fp8"),
         Precision("mxfp8", "mxfp8", "bf16", 2, 2, 12, "fp8"),
         Precision("nvfp4", "nvfp4", "bf16", 2, 2, 12, "fp4"),

@@ -197,6 +197,7 @@ class TrainingPlan:
     ep_overlap: bool = False
     reshard: bool = True
     reduce_last: bool = False
+    flat_copies: bool = False
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True

@@ -389,6 +389,11 @@ _OVERLAP = (
         "those of all its weights.",
     ),
     PlanField(
+        "flat_copies", SWITCH, "Sharded weights and gradients are copied from and to flat buffers.",
+        ("communication",), default=FRAMEWORK, reason="PyTorch's FSDP2 (fully_shard) does",
+        more="What travels lies in one buffer, what is multiplied in tensors of its own.",
+    ),
+    PlanField(
         "vocab_parallel", SWITCH,
         "Tensor-parallel ranks divide embedding and logits.",
         ("optimizer", "communication", "memory"), default=FRAMEWORK,

@@ -49,6 +49,8 @@ class Parts(Frame, LayerTimes):
     between     transfers between stages per micro-batch and virtual stage, batch shape
     gradients   data-parallel collectives per step, (3, *batch)
     offload     copies to the host and back per micro-batch, (3, *batch)
+    flat        seconds in which sharded weights and gradients are copied from and to what travels,
+                (3, *batch)
     sigmas      of the families
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step

@@ -21,6 +21,8 @@ from predictor.records import dataclass
 from predictor.timing import Calibration, operator_times
 from predictor.training.exchange import EVERYONE, Exchange, Network, Slot
 from predictor.work import (
+    Held,
+    flat_operators,
     gradient_collectives,
     pipeline_collectives,
     step_operators,
@@ -57,6 +59,7 @@ class Frame:
     between: dict[Slot, Exchange]
     gradients: dict[tuple[Slot, int], Exchange]
     offload: dict[Slot, Exchange]
+    flat: Array
     update: Array
     update_sigma: Array
     repeats: Array
@@ -133,6 +136,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         between=between,
         gradients=gradients,
         offload=_copies(model, plan, at, accelerator),
+        flat=_flat(plan, (dense, experts), accelerator, calibration, full),
         update=np.where(present, update_time, 0.0),
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.exchanges),
@@ -142,6 +146,27 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         replicas=whole(plan.dp),
         loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
     )
+
+
+def _flat(
+    plan: TrainingPlan,
+    held: tuple[Held, Held],
+    accelerator: Accelerator,
+    calibration: Calibration,
+    full: tuple[int, ...],
+) -> Array:
+    """Seconds of a step in which sharded weights and gradients, of layers and of experts, are
+    copied from and to the buffers in which they travel, (3, *batch)."""
+    dense, experts = held
+    listed = [
+        *flat_operators(plan, dense, plan.shard_group),
+        *flat_operators(plan, experts, plan.expert_shard_group),
+    ]
+    if not listed:
+        return np.zeros(full)
+    times = operator_times(listed, accelerator, calibration, full).time
+    each = zip(listed, times, strict=True)
+    return np.asarray(sum((filled(one.count * time, full) for one, time in each), np.zeros(full)))
 
 
 def _copies(

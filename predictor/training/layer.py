@@ -227,6 +227,7 @@ STEP_CATEGORIES = (
     "p2p_overlap",
     "reshard",
     "reduce_last",
+    "flat_copies",
     "grad_clip",
 )
 """Categories of a plan that change nothing inside a layer."""

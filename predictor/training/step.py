@@ -467,10 +467,11 @@ def _gradients(
     windows  seconds of one micro-batch's forward and backward pass on each stage kind
 
     What hides does so behind the passes of one micro-batch (all of them, where the communication
-    repeats with every micro-batch); the last bucket, one part in layers + 1, never hides.
+    repeats with every micro-batch); the last bucket, one part in layers + 1, never hides, nor do
+    copies from and to the buffers that travel.
     """
     full = parts.at.count.shape
-    exposed, covered = np.zeros(full), np.zeros(full)
+    exposed, covered = np.array(parts.flat), np.zeros(full)
     hideable = {"forward": np.zeros(full), "backward": np.zeros(full)}
     sigma = np.zeros(full[1:])
     present = parts.at.count > 0

@@ -24,7 +24,7 @@ from predictor.work.serving import (
     state_bytes,
 )
 from predictor.work.sparse import SCORED, index_bytes
-from predictor.work.training import step_operators, update_operators
+from predictor.work.training import flat_operators, step_operators, update_operators
 from predictor.work.worklist import LAYER_MODULES
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "captured",
     "decode_attention",
     "end_operators",
+    "flat_operators",
     "freed",
     "gradient_collectives",
     "groups",

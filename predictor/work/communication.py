@@ -97,7 +97,11 @@ def _gathered(plan: TrainingPlan) -> tuple[float, float]:
     Ranks narrow their part before it is gathered (Transformer Engine from 2.0 of 2025-02 on,
     pytorch/distributed.py: `gather_along_first_dim` with a quantizer, nvfp4 since 2025-09;
     torchao's `Float8ColwiseParallel`); a gradient with scales by block travels in both directions.
+    Scales by row are found after: "all distributed communication is done in high precision"
+    (torchtitan docs/float8.md, 2025-06).
     """
+    if plan.recipe.by_row:
+        return 1.0, 1.0
     dtype, size = plan.recipe.linear, plan.recipe.activation
     share = min(ELEMENT_BYTES[dtype] / size, 1.0)
     return share, share * (2.0 if dtype in BLOCK_SCALED else 1.0)
@@ -150,6 +154,8 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
     plain = 1.0 - split
     found: list[Collective] = []
     overlap, late = plan.tp_overlap, plan.tp_overlap or plan.tp_async_backward
+    # What is gathered is cast before it is multiplied: no product can start on a part of it.
+    whole_first = plan.recipe.by_row
     # Frozen weights have no gradient to hide behind.
     weight_grad = "dgrad" if plan.frozen else "wgrad"
     late = overlap if plan.frozen else late
@@ -181,13 +187,14 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
 
         for phase, again, share in _passes(plan, enter):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
+            before = "" if whole_first else before
             gathered = region.narrow * region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
             if again and ends_early(leave, plan):
                 continue
             add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
             add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)
-        output = f"{leave}.dgrad" if overlap else ""
+        output = f"{leave}.dgrad" if overlap and not whole_first else ""
         inputs, weights = (f"{enter}.{grad}" if late else "" for grad in ("dgrad", weight_grad))
         message = region.message
         gradient = _gathered(plan)[1] * whole

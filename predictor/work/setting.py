@@ -31,6 +31,7 @@ class Software:
     converts   what products of many rows read is narrowed from 32 bits, and what they write
                widened, by kernels of their own, once for each matrix
     widens     narrow weights are widened in memory before many rows are multiplied
+    by_row     operands of narrow products have scales by row and column (`Precision.by_row`)
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
     """
@@ -54,6 +55,7 @@ class Software:
     widens: bool = False
     converts: bool = False
     casts: bool = True
+    by_row: bool = False
     blocks: str = ""
 
 

@@ -17,7 +17,8 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.errors import InputError
 from predictor.models import Model
-from predictor.plans import FROZEN_BYTES, TrainingPlan
+from predictor.plans import FROZEN_BYTES, SHARDINGS, TrainingPlan
+from predictor.work.communication import Held
 from predictor.work.cores import Reading
 from predictor.work.layer import embedding, head, layer_blocks, mean_layer
 from predictor.work.mixture import expert_tokens
@@ -40,6 +41,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         attention=plan.attention,
         chains=plan.fused,
         direct=plan.dispatch == "once",
+        by_row=recipe.by_row,
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
     received: Numeric = 0.0
@@ -139,6 +141,39 @@ def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:
     if model.mtp_layers and plan.mtp:
         _extra_prediction(at.on("mtp"))
     return at.operators
+
+
+def flat_operators(plan: TrainingPlan, held: Held, shard: Numeric) -> list[Operator]:
+    """Copies between flat buffers, in which sharded weights and gradients travel, and tensors of
+    their own; none where nothing is divided. Counts are per step, as those of the collectives.
+
+    held    parameters of one kind on this rank before they are divided
+    shard   ranks that divide them
+
+    What was gathered is read and written once more, where it is multiplied; gradients are read as
+    narrow as activations, written as wide as they are reduced (PyTorch 2.9, `fully_shard`,
+    _fsdp_collectives.py: foreach_all_gather_copy_out, foreach_reduce_scatter_copy_in), both on the
+    stream that computes, so that they hide nowhere.
+    """
+    if not (plan.flat_copies and SHARDINGS[plan.sharding].weights):
+        return []
+    divided = np.where(np.asarray(shard) > 1, 1.0, 0.0) * plan.exchanges
+    last = np.where(plan.accumulates, divided / plan.exchanges, divided)
+    gathers = divided * (2.0 if plan.reshard else 1.0)
+    narrow = plan.recipe.activation
+    return [
+        streaming(
+            name,
+            "elementwise",
+            "copy",
+            *("update", "update", "fp32", parameters, 1.0, moved),
+            count=count,
+        )
+        for name, parameters, moved, count in (
+            ("weights.copy_out", held.weights, 2.0 * plan.gather_bytes, gathers),
+            ("gradients.copy_in", held.trained, narrow + plan.reduce_bytes, last),
+        )
+    ]
 
 
 def update_operators(plan: TrainingPlan, parameters: Numeric) -> list[Operator]:

@@ -207,6 +207,8 @@ class WorkList:
             self.product(name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups)
         if self.software.converts:
             self._converted(name, m, n, k)
+        if self.software.by_row and ELEMENT_BYTES[dtype] < self.size:
+            self._cast_by_row(name, m * groups, n * groups, k)
         if self.learning:
             if 0.0 < self.learning.stored < ELEMENT_BYTES[dtype] and self.module in LAYER_MODULES:
                 self._widened_twice(name, n * groups, k, dtype, self.learning.stored)
@@ -252,6 +254,20 @@ class WorkList:
         self.product(name, "fwd", m, n, k, dtype=dtype, times=1.0 - many)
         self.stream(f"{name}.widen", "elementwise", "copy", k, n, moved, times=many, alone=True)
         self.product(f"{name}.wide", "fwd", m, n, k, dtype=half, times=many)
+
+    def _cast_by_row(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
+        """Casts beside those that kernel tables time with a product (one operand, along its rows):
+        of the weights, which are gathered wide, along their rows forward and their columns
+        backward, and of the input along its columns. Along rows what is read once is written
+        narrow; along columns the largest values are found by a pass of their own (torchao 0.13,
+        float8/float8_linear.py, `matmul_with_hp_or_float8_args`)."""
+        narrow, wide = ELEMENT_BYTES["fp8"], self.size
+        along, across = wide + narrow, 2.0 * wide + narrow
+        cast = partial(self.stream, op="elementwise", variant="copy", alone=True)
+        cast(f"{name}.cast", rows=n, columns=k, streams=along)
+        if self.learning:
+            cast(f"{name}.cast.bwd", rows=n, columns=k, streams=across, phase="backward")
+            cast(f"{name}.turn", rows=m, columns=k, streams=across, phase="backward")
 
     def _converted(self, name: str, m: Numeric, n: Numeric, k: Numeric) -> None:
         """Kernels around products of many rows: inputs from 32 bits to 16, once for each matrix (of

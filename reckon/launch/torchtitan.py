@@ -227,6 +227,8 @@ CONVERTERS = "model.converters"
 RECIPE8, RECIPEMX = "quantize.linear.float8.recipe_name", "quantize.linear.mx.recipe_name"
 GATHER8 = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 PARAM = "training.mixed_precision_param"
+ROWS = {"fp8": "tensorwise", "fp8_rowwise": "rowwise"}
+"""Recipes of torchao's float8 linear layers by precision; unnamed, they have a scale a tensor."""
 KINDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -234,11 +236,10 @@ def _precision_says(facts: Facts) -> Flags:
     name = facts["precision"]
     halves = {own: said for said, own in KINDS.items()}
     found: Flags = {PARAM: halves.get(name, "bfloat16")}
-    if name == "fp8":
-        found |= {CONVERTERS: ["quantize.linear.float8"], RECIPE8: "rowwise"}
+    if name in ROWS:
+        found |= {CONVERTERS: ["quantize.linear.float8"], RECIPE8: ROWS[name]}
         if facts["gather_bytes"] == 1:
             found |= {GATHER8: True}
-            found[RECIPE8] = "tensorwise"
     elif name in ("mxfp8", "nvfp4"):
         recipe = {"mxfp8": "mxfp8_cublas", "nvfp4": "nvfp4"}[name]
         found |= {CONVERTERS: ["quantize.linear.mx"], RECIPEMX: recipe}
@@ -252,7 +253,7 @@ def _precision_means(flags: Flags, facts: Facts) -> Facts:
     used = str(flags.get(CONVERTERS, ""))
     found: Facts = {"precision": KINDS[said], "gather_bytes": PRECISIONS[KINDS[said]].weight}
     if "float8" in used:
-        found["precision"] = "fp8"
+        found["precision"] = "fp8_rowwise" if "row" in str(flags.get(RECIPE8, "")) else "fp8"
         if truth(GATHER8, flags.get(GATHER8, False)):
             found["gather_bytes"] = 1
     elif ".mx" in used or "mx" in used.split("'"):

@@ -217,7 +217,12 @@ def test_what_overlaps_hides_behind_a_product_that_exists(llama: Model, plan: Ma
 
 @pytest.mark.parametrize(
     ("precision", "element", "gradient"),
-    [("fp8", 1.0, 1.0), ("mxfp8", 1 + 1 / 32, 2 + 2 / 32), ("nvfp4", 0.5 + 1 / 16, 1 + 2 / 16)],
+    [
+        ("fp8", 1.0, 1.0),
+        ("fp8_rowwise", 2.0, 2.0),
+        ("mxfp8", 1 + 1 / 32, 2 + 2 / 32),
+        ("nvfp4", 0.5 + 1 / 16, 1 + 2 / 16),
+    ],
 )
 def test_what_is_gathered_for_narrow_products_travels_narrow(
     precision: str, element: float, gradient: float, gpt3: Model, plan: Make
@@ -229,6 +234,16 @@ def test_what_is_gathered_for_narrow_products_travels_narrow(
     assert found["forward allgather"] == pytest.approx(2 * element * whole)
     assert found["backward allgather"] == pytest.approx(2 * (element + gradient) * whole)
     assert found["forward reducescatter"] == found["backward reducescatter"] == 2 * 2.0 * whole
+
+
+def test_what_is_cast_after_it_is_gathered_hides_behind_nothing(gpt3: Model, plan: Make) -> None:
+    """A product that casts the whole of its input first cannot start on a part of it; what it puts
+    out is scattered in parts all the same."""
+    for precision, shown in (("fp8", False), ("fp8_rowwise", True)):
+        made = plan(sequence_parallel=1.0, precision=precision, tp_overlap=True, tp_regather=False)
+        layer = [c for c in step_collectives(gpt3, made) if c.module in LAYER_MODULES]
+        assert {c.behind == "" for c in layer if c.op == "allgather"} == {shown}
+        assert all(c.behind for c in layer if c.op == "reducescatter")
 
 
 def test_who_keeps_what_was_gathered_does_not_gather_again(gpt3: Model, plan: Make) -> None:

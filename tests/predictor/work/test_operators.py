@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from predictor import catalog
 from predictor.models.flops import model_flop_per_token
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
-from predictor.work.training import step_operators, update_operators
+from predictor.work.communication import Held
+from predictor.work.training import flat_operators, step_operators, update_operators
 from predictor.work.worklist import LAYER_MODULES
 from tests.predictor.work.served import named
 
@@ -189,6 +191,43 @@ def test_clipping_reads_gradients_twice_and_writes_them(plan: Make) -> None:
         for c in (True, False)
     )
     assert (clipped, free) == (16e9, 4e9)  # and clear them, in either case
+
+
+def test_scales_by_row_cast_weights_twice_and_inputs_once_more(llama: Model, plan: Make) -> None:
+    """Bytes beside the products: weights 2 + 1 along their rows, 2 + 2 + 1 along their columns,
+    inputs 2 + 2 + 1 along theirs."""
+    made = plan(tp=1.0, pp=1.0, precision="fp8_rowwise")
+    found = [o for o in step_operators(llama, made) if o.module == "dense"]
+    whole = dict.fromkeys(("forward", "backward"), 0.0)
+    for one in found:
+        if ".cast" in one.name or ".turn" in one.name:
+            whole[one.phase] += float(one.bytes * one.count)
+    weights, inputs = 3 * 8192 * 28672, 2048 * (8192 + 28672)
+    assert whole["forward"] == pytest.approx(3 * weights)
+    assert whole["backward"] == pytest.approx(5 * weights + 5 * inputs)
+    other = step_operators(llama, plan(tp=1.0, pp=1.0, precision="fp8"))
+    assert not any(".cast" in o.name or ".turn" in o.name for o in other)
+
+
+@pytest.mark.parametrize(("reduce_last", "reduced"), [(False, 4.0), (True, 1.0)])
+def test_flat_buffers_are_read_and_written_once_more(
+    reduce_last: bool, reduced: float, plan: Make
+) -> None:
+    """Of 1e9 weights in four micro-batches: gathered twice each, 2 + 2 bytes; gradients, in 16
+    bits, become 32 as they are copied, each time or once. None without a division."""
+    made = plan(tp=1.0, pp=1.0, dp=8.0, global_batch=32.0, sharding="fsdp", flat_copies=True,
+                reduce_last=reduce_last, reduce_bytes=4.0)  # fmt: skip
+    held = Held(1e9, 1e9)
+    found = named(flat_operators(made, held, 8.0))
+    assert float(found["weights.copy_out"].bytes) == 4e9
+    assert float(found["weights.copy_out"].count) == 8
+    assert float(found["gradients.copy_in"].bytes) == 6e9
+    assert float(found["gradients.copy_in"].count) == reduced
+    assert all(float(o.count) == 0 for o in flat_operators(made, held, 1.0))
+    kept = named(flat_operators(replace(made, reshard=False), held, 8.0))
+    assert float(kept["weights.copy_out"].count) == 4
+    for other in (replace(made, flat_copies=False), replace(made, sharding="zero1")):
+        assert flat_operators(other, held, 8.0) == []
 
 
 def test_per_operator_recomputation_repeats_every_other_product(llama: Model, plan: Make) -> None:

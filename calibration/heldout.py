@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-Z80 = 1.2816
-"""Of a normal distribution, 80 % lies within this many standard deviations."""
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:

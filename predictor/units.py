@@ -8,6 +8,9 @@ from typing import Any
 GB = 1e9
 GIB = 2.0**30
 
+Z80 = 1.2816
+"""Standard deviations about the mean within which 80 % of a normal distribution lie."""
+
 MM2, MM, PJ_PER_BIT, CM2 = 1e-6, 1e-3, 8e-12, 1e-4
 """Square and plain millimetres in metres; pJ per bit in J per byte; square centimetres."""
 

@@ -29,6 +29,7 @@ from calibration.tables.sweep import healthy_points
 from predictor.arrays import Array, Index
 from predictor.catalog import load
 from predictor.timing import Prior, learn
+from predictor.units import Z80
 
 KNOWN = (0, 1, 3, 5, 10)
 SEEDS = 5
@@ -127,7 +128,7 @@ def shot(one: Drawn, known: int, seed: int, chosen: Index | None = None) -> Scor
 
 def _score(correction: Array, sigma: Array, residual: Array) -> Score:
     away = correction - residual
-    reach = 1.2816 * sigma
+    reach = Z80 * sigma
     return Score(
         float(np.mean(np.abs(np.expm1(away)))),
         float(np.mean(np.abs(away) <= reach)),

@@ -20,12 +20,10 @@ from calibration.network.fit import PHASES, fit_links, op_of, phases, wire, wire
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor.hardware import link_class
 from predictor.timing import Calibration
+from predictor.units import Z80
 
 LARGE = 1e6
 """From here on messages count as large [bytes]."""
-
-Q = 1.2816
-"""Half-width of an 80 % interval in standard deviations."""
 
 
 def _usable(table: pd.DataFrame) -> pd.DataFrame:
@@ -40,7 +38,7 @@ def _predict(kept: pd.DataFrame, left: pd.DataFrame) -> pd.DataFrame:
     for (op, link), own in left.groupby(["fitted", "link"]):
         rows, model = wire(own, str(op), known), known.link(str(op), str(link))
         error = np.log(wire_times(model, rows) / rows.time)
-        inside = np.abs(error) <= Q * wire_spread(model, rows)
+        inside = np.abs(error) <= Z80 * wire_spread(model, rows)
         found.append(own.assign(error=error, inside=inside))
     return pd.concat(found)
 

@@ -16,9 +16,7 @@ from calibration.sources.reading import read_table
 from predictor.catalog import load
 from predictor.errors import InputError
 from predictor.timing import Calibration
-
-QUANTILE = 1.2816
-"""Of the normal distribution, for intervals of 80 %."""
+from predictor.units import Z80
 
 
 def scored(points: list[PowerPoint]) -> pd.DataFrame:
@@ -29,7 +27,7 @@ def scored(points: list[PowerPoint]) -> pd.DataFrame:
             "metric": [p.metric for p in points],
             "accelerator": [p.accelerator for p in points],
             "log": [np.log(p.predicted / p.published) for p in points],
-            "reach": [QUANTILE * p.sigma for p in points],
+            "reach": [Z80 * p.sigma for p in points],
         }
     )
     table["away"] = np.abs(np.expm1(table["log"]))

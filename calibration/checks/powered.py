@@ -9,12 +9,10 @@ from calibration.checks.scored import Scored
 from calibration.power.points import power_points, power_table
 from calibration.tables.runs import Skipped
 from predictor.timing import Calibration
+from predictor.units import Z80
 
 POWER = "power"
 """Kind of a table, and of its rows."""
-
-QUANTILE = 1.2816
-"""Of the normal distribution, for intervals of 80 %: spreads of power are fitted to that level."""
 
 
 def score_power(
@@ -29,7 +27,7 @@ def score_power(
     points, refused = power_points(table, power_table(table) or "", calibration, by)
     skipped += refused
     for point in points:
-        reach = float(np.exp(QUANTILE * point.sigma))
+        reach = float(np.exp(Z80 * point.sigma))
         rows.append(
             Scored(
                 point_id=point.point_id,

@@ -27,6 +27,7 @@ from predictor.catalog import load
 from predictor.timing import Calibration
 from predictor.training import assemble, environment_of, parts
 from predictor.training.doubts import doubts
+from predictor.units import Z80
 
 Names = npt.NDArray[np.str_]
 
@@ -39,8 +40,8 @@ ROUNDS = 20
 TAILS = 3.0
 """Degrees of freedom of Student's t, with whose tails errors of runs are taken to be spread."""
 
-Q, LEVEL = 1.2816, 0.8
-"""Interval of 80 %, in standard deviations of a normal distribution."""
+LEVEL = 0.8
+"""Of the intervals."""
 
 LEAST_SOURCES = 3
 """Sources with a doubt about a field below which nothing is fitted to it."""
@@ -111,12 +112,12 @@ def spreads(error: Array, own: Array, terms: Array, weight: Array) -> Array:
     order = np.argsort(needed)
     covered = np.cumsum(weight[order]) / weight.sum()
     at = min(int(np.searchsorted(covered, LEVEL)), len(order) - 1)
-    return np.asarray(value * needed[order][at] / Q)
+    return np.asarray(value * needed[order][at] / Z80)
 
 
 def interval_score(error: Array, sigma: Array) -> Array:
     """Score of intervals on the log scale, less is better (Gneiting and Raftery 2007, eq. 43)."""
-    half = Q * sigma
+    half = Z80 * sigma
     outside = np.maximum(np.abs(error) - half, 0.0)
     return np.asarray(2.0 * half + 2.0 / (1.0 - LEVEL) * outside)
 

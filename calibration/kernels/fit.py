@@ -14,11 +14,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pandas as pd
 
-from calibration.heldout import Z80, HeldOut, errors
+from calibration.heldout import HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
 from predictor.hardware import Accelerator
 from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, blend, ideal, shape_keys
+from predictor.units import Z80
 
 NETWORK_POINTS = 4000
 """Tables from this size on get a neural network."""

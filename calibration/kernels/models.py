@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from calibration.heldout import Z80, HeldOut, errors
+from calibration.heldout import HeldOut, errors
 from calibration.kernels.casts import casts, with_casts
 from calibration.kernels.derived import derive_backward, derive_layouts
 from calibration.kernels.fewshot import FewShot, bend, few_shot_trial
@@ -40,6 +40,7 @@ from calibration.tables.libraries import library, neutral, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
 from predictor.timing import ANY, VENDOR, Calibration, EfficiencyModel, Resolved
+from predictor.units import Z80
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
 """Kinds on which bending to a few points is tried out."""

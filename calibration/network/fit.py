@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.heldout import Z80, HeldOut, errors
+from calibration.heldout import HeldOut, errors
 from calibration.sources.exchanges import CUSTOM, copies, is_exchange
 from calibration.tables.kernel_table import gaps, is_collective
 from calibration.tables.libraries import library
@@ -28,6 +28,7 @@ from predictor.arrays import take
 from predictor.errors import InputError
 from predictor.hardware import LinkCurve, LinkModel, default_link, link_class, link_family
 from predictor.timing import ANY, Calibration, distinct, hops, latency, traffic, volume
+from predictor.units import Z80
 
 LEAST_ROWS = 8
 """Fewer rows of a link only scale what is known of its family (`scaled`)."""

@@ -31,12 +31,10 @@ from predictor.catalog import data_dir, load
 from predictor.errors import InputError
 from predictor.files import write_text
 from predictor.timing import Calibration
+from predictor.units import Z80
 
 LEVEL = 0.8
 """Of the intervals: sigma is this quantile of what is missed by, over the normal one's."""
-
-NORMAL = 1.2816
-"""Standard deviations inside which a normal distribution lies with the chance `LEVEL`."""
 
 LEAST_OWN = 100
 """Rows at locked clocks from which an accelerator has a voltage curve of its own."""
@@ -46,7 +44,7 @@ LOW_RELEVANCE = ("laptop_sgemm",)
 MARKED = ("source", "source_path", "accelerator", "workload", "power_limit_w", "core_clock_mhz")
 """Columns that tell rows of tables of power apart."""
 
-LEAST_SIGMA = 0.05 / NORMAL
+LEAST_SIGMA = 0.05 / Z80
 """Input data alone move the power of products by tens of percent: no interval is narrower."""
 
 
@@ -62,7 +60,7 @@ def spread(errors: Array) -> float:
     """Log-standard-deviation whose interval holds `LEVEL` of the errors."""
     if not len(errors):
         return float("nan")
-    return max(float(np.quantile(np.abs(errors), LEVEL)) / NORMAL, LEAST_SIGMA)
+    return max(float(np.quantile(np.abs(errors), LEVEL)) / Z80, LEAST_SIGMA)
 
 
 def sweeps_held_out(sweep: Sweep, by: str) -> tuple[Array, Array]:

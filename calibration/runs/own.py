@@ -30,6 +30,7 @@ from predictor.timing import (
     shared,
 )
 from predictor.training import SLOPES, TrainingRequest, check_prior, others, predict
+from predictor.units import Z80
 
 UNKNOWN = ("recompute", "vpp", "cuda_graphs")
 """Settings that runs are asked about where they do not state them."""
@@ -243,7 +244,7 @@ def words(learned: Learned) -> list[str]:
     ):
         if _says(mean, spread, before):
             text = TOLD[name].format(factor=math.exp(mean), inverse=math.exp(-mean))
-            reach = 1.2816 * spread
+            reach = Z80 * spread
             bounds = sorted((math.exp(mean - reach), math.exp(mean + reach)))
             if name == "between":
                 bounds = sorted((math.exp(-mean - reach), math.exp(-mean + reach)))
@@ -260,7 +261,7 @@ def _says(mean: float, spread: float, before: float) -> bool:
 
 
 def _factor(mean: float, spread: float) -> str:
-    low, high = (math.exp(mean + sign * 1.2816 * spread) for sign in (-1.0, 1.0))
+    low, high = (math.exp(mean + sign * Z80 * spread) for sign in (-1.0, 1.0))
     return f"{math.exp(mean):.1f} x ({low:.1f} to {high:.1f})"
 
 

@@ -36,6 +36,7 @@ from predictor.timing import (
     EngineParameters,
     ServingParameters,
 )
+from predictor.units import Z80
 
 WIDTHS: dict[str, float] = {
     "decode": 0.15, "prefill": 0.2, "communication": 0.36, "gap": 0.3, "launch": 0.5,
@@ -216,6 +217,6 @@ def _words(shift: Array, spread: Array) -> tuple[str, ...]:
     found = []
     for name, move, wide in zip(ENGINE_FIELDS, shift.tolist(), spread.tolist(), strict=True):
         if name in TOLD and abs(move) > 0.7 * wide:
-            low, high = (math.exp(move + sign * 1.2816 * wide) for sign in (-1, 1))
+            low, high = (math.exp(move + sign * Z80 * wide) for sign in (-1, 1))
             found.append(f"{TOLD[name].format(math.exp(move))} ({low:.2f} to {high:.2f})")
     return tuple(found)

@@ -91,7 +91,8 @@ def _system(spec: SystemSpec, where: str) -> Cluster:
 
 
 NODE_FALLBACK = 8
-"""Accelerators of a node where nothing says how many: what boards of all vendors carry."""
+"""Accelerators of a node where nothing says how many: what boards of all vendors carry (NVIDIA HGX;
+Open Compute's universal baseboard of eight OAM modules)."""
 
 PCIE_RATE = 32e9
 """A PCIe 4 x16 link, one direction [bytes/s] (PCI Express 4.0 base specification)."""

@@ -224,13 +224,13 @@ class _Search:
         mattering = self._mattering(bounds, state) if prune else lambda number, left: left
         for done in range(0, len(order), TABLED):
             numbers = order[done : done + TABLED]
-            found = ((number, mattering(number, rest[number])) for number in numbers)
-            rows = {number: left for number, left in found if left.size}
-            if not rows:
+            open_ = [(number, mattering(number, rest[number])) for number in numbers]
+            pieces = [(number, left) for number, left in open_ if left.size]
+            if not pieces:
                 continue
-            timed = self._timed(list(rows.items()), layers, frames)
+            timed = self._timed(pieces, layers, frames)
             waiting: dict[Any, list[Piece]] = {}
-            for at, (number, several) in enumerate(rows.items(), start=done):
+            for at, (number, several) in enumerate(pieces, start=done):
                 self.progress(NARROWED + BOUNDED + (1 - NARROWED - BOUNDED) * at / len(order))
                 left = mattering(number, several)  # the best so far rule out more
                 queue = waiting.setdefault(self.blocks[number].pool, [])
@@ -239,6 +239,7 @@ class _Search:
                     self._evaluate(queue, timed, state)
                     queue.clear()
             self._evaluate([one for queue in waiting.values() for one in queue], timed, state)
+        self.progress(1.0)
         return self._result(state, layers, frames)
 
     def _mattering(self, bounds: list[Array], state: Contenders) -> Callable[[int, Index], Index]:

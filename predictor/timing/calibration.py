@@ -25,6 +25,7 @@ from predictor.timing.adaptation import Learned
 from predictor.timing.defaults import ANY, DEFAULTS, Constant
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
+from predictor.units import Z80
 
 VENDOR = f"{ANY}{ANY}"
 """Before a vendor's name: the place of the model of all its accelerators together."""
@@ -310,7 +311,7 @@ class Calibration:
     own: Learned | None = None
     power: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     interval_level: float = 0.8
-    interval_q: float = 1.2816
+    interval_q: float = Z80
     fitted_files: frozenset[str] = frozenset()
     fitted_points: frozenset[str] = frozenset()
     provenance: Mapping[str, Any] = field(default_factory=dict)

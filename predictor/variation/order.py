@@ -39,7 +39,7 @@ _BOTTOM = (
     440.413735824752,
 )
 
-"""Coefficients of `normal_tail`."""
+"""Coefficients of `normal_tail` (Hart 1968 in West 2005): numerator and denominator."""
 
 _CENTRE = (
     (2.50662823884, -18.61500062529, 41.39119773534, -25.44106049637),

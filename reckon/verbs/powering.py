@@ -13,18 +13,16 @@ from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.power import KWH, Conditions, NodePower, Powered, node_power
 from predictor.records import dataclass
+from predictor.units import Z80
 
 B = TypeVar("B")
-
-NORMAL = 1.2816
-"""Of the normal distribution, for intervals of 80 %."""
 
 HOST_LOAD = 0.6
 """Of the host of a node at work, of what work adds to it."""
 
 MEGAJOULE = 1e6
 YEAR = 8766.0
-"""Hours of a year."""
+"""Hours of a year of 365.25 days."""
 
 
 def interval(value: float, sigma: float) -> dict[str, float]:
@@ -32,7 +30,7 @@ def interval(value: float, sigma: float) -> dict[str, float]:
 
     sigma   log-standard-deviation
     """
-    reach = float(np.exp(NORMAL * sigma))
+    reach = float(np.exp(Z80 * sigma))
     return {"value": value, "low": value / reach, "high": value * reach}
 
 

@@ -221,3 +221,16 @@ def test_a_field_leaves_alone_what_it_does_not_touch(name: str, shares: Any) -> 
     before, after = shares(model, stated), shares(model, {**stated, name: other})
     changed = {phase for phase in before if after[phase] != pytest.approx(before[phase], rel=1e-9)}
     assert changed <= set(TRAINING_FIELDS[name].touches)
+
+
+def test_every_kind_of_number_has_values() -> None:
+    """Ends in order: a share has a half, a count a two, and nothing beyond its ends."""
+    kinds = {entry.kind for table in (TRAINING_FIELDS, SERVING_FIELDS) for entry in table.values()}
+    for kind in (one for one in kinds if one.number is not None):
+        low = kind.least if kind.least is not None else kind.above
+        high = kind.most if kind.most is not None else kind.below
+        assert low is not None
+        assert high is not None
+        inner = 0.5 if kind.what == "share" else 2
+        assert low < inner < high
+        assert (low in (0, 1)) and (kind.what != "share" or high == 1)

@@ -39,7 +39,7 @@ KINDS = {
     "torchtitan": "torchtitan TOML",
     "config": "`config.json` of models",
     "trainer": "HuggingFace and DeepSpeed trainers",
-    "pretraining": "MaxText, GPT-NeoX, nanotron, llm-foundry",
+    "pretraining": "GPT-NeoX configurations",
     "serving": "serving lines and manifests",
 }
 """Kinds of the list, and what they are called."""
@@ -199,7 +199,8 @@ INTRODUCTION = """# Real inputs that were tried
 
 Files that nobody here wrote, as public repositories hold them, given to the readers of launch
 lines and of `config.json`. None was looked at before the column *right at first* was taken; the
-readers were then mended, so that the other columns are of files that are known.
+readers were then mended, so that the other columns are of files that are known. GPT-NeoX had no
+reader before: its was written with these files in view.
 [The list](real-inputs.csv) has repository, commit and path of every one; with them checked out,
 `python tools/real_inputs.py FOLDER --write` writes this page.
 

@@ -4,6 +4,7 @@ line says with them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -214,10 +215,22 @@ def invocation(
     )
 
 
+LENGTHS = ("seq_len", "input_len", "output_len")
+"""Flags whose values people write as 8k, and mean 8,192."""
+
+
+def _thousands(value: Any) -> Any:
+    """Lengths with a k as numbers; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"(?<![\w.])(\d+)[kK](?!\w)", lambda m: str(1024 * int(m[1])), value)
+
+
 def _split_lists(flags: Mapping[str, Any], entries: Table) -> dict[str, Any]:
     """Turn 'a,b' into lists, where the field takes them."""
     found = {}
-    for name, value in flags.items():
+    for name, given in flags.items():
+        value = _thousands(given) if name in LENGTHS else given
         several = name in entries and entries[name].lists
         if several and isinstance(value, str) and "," in value:
             found[name] = [part.strip() for part in value.split(",") if part.strip()]

@@ -47,6 +47,14 @@ PROGRAMS: tuple[tuple[str, str], ...] = (
 """Programs that train such models."""
 
 
+SECTIONS: tuple[tuple[str, str], ...] = (
+    ("model.hyena.", "a model of long convolutions (Hyena)"),
+    ("model.activations_checkpoint_recurrent", "a model of recurrent blocks (Griffin)"),
+    ("model.retro", "retrieval (RETRO)"),
+)
+"""What beginnings of keys show."""
+
+
 def foreign(flags: Flags, text: str) -> str | None:
     """What a launch line trains that is not a decoder of text with one kind of layer; None for one
     that does."""
@@ -54,6 +62,12 @@ def foreign(flags: Flags, text: str) -> str | None:
         sign = next((flag for flag in signs if flag in flags and _on(flags[flag])), None)
         if sign is not None:
             return f"{what}, as {sign} shows"
+    if (stage := str(flags.get("--stage", "")).lower()) in ("dpo", "orm", "prm", "ray_ppo", "ppo"):
+        return f"a stage {stage}, whose steps are more than a pass forward and back"
+    for beginning, what in SECTIONS:
+        shown = next((flag for flag in flags if flag.startswith(beginning)), None)
+        if shown is not None:
+            return f"{what}, as {shown} shows"
     for pattern, what in PROGRAMS:
         if match := re.search(pattern, text):
             return f"{what}, as {match[0]} shows"

@@ -13,6 +13,7 @@ from reckon.launch.megatron_core import from_core
 from reckon.launch.megatron_deepspeed import translated
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import FLAGS, PLAN
+from reckon.launch.neox import from_neox, is_neox
 from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten
 from reckon.launch.table import Facts, Flags
@@ -106,7 +107,9 @@ def _module(mapping: dict[Any, Any]) -> tuple[dict[Any, Any], Flags]:
 
 def _parse(text: str, folder: Path) -> Source:
     mapping = loaded(text)
-    if mapping is not None:
+    if mapping is not None and is_neox(mapping):
+        source = Source(from_neox(flatten(mapping)))
+    elif mapping is not None:
         mapping, named = _module(mapping)
         own = mapping.get(ARGUMENTS)
         flags = from_core(flatten(own if isinstance(own, dict) else mapping)).flags

@@ -93,6 +93,10 @@ def _load_means(flags: Flags, facts: Facts) -> Facts:
     return {}
 
 
+ACCUMULATED = "--gradient-accumulation-steps"
+"""Micro-batches of a replica in a step, as GPT-NeoX states them."""
+
+
 def _batch_means(flags: Flags, facts: Facts) -> Facts:
     """The global batch; where it is not stated, one micro-batch of every replica."""
     if "--global-batch-size" in flags:
@@ -101,7 +105,8 @@ def _batch_means(flags: Flags, facts: Facts) -> Facts:
     if "gpus" not in facts or "micro_batch" not in facts:
         return {}
     ranks = int(facts["tp"] * facts["pp"] * facts["cp"])
-    return {"global_batch": max(facts["gpus"] // ranks, 1) * facts["micro_batch"]}
+    steps = whole_number(ACCUMULATED, flags.get(ACCUMULATED, 1))
+    return {"global_batch": max(facts["gpus"] // ranks, 1) * facts["micro_batch"] * steps}
 
 
 def _budget_says(facts: Facts) -> Flags:
@@ -225,7 +230,7 @@ PLAN: tuple[Entry, ...] = (
     Number("--seq-length", "seq_len", also=("--encoder-seq-length",)),
     Number("--micro-batch-size", "micro_batch"),
     Derived(
-        ("--global-batch-size",),
+        ("--global-batch-size", ACCUMULATED),
         lambda facts: {"--global-batch-size": facts["global_batch"]},
         _batch_means,
     ),

@@ -24,6 +24,7 @@ PARALLELISM = {
     "expert_parallelism": "expert_model_parallel_size",
     "sequence_parallelism": "sequence_parallel",
     "num_gpus_per_node": "num_gpus_per_node",
+    "devices": "num_gpus_per_node",
     "num_nodes": "num_nodes",
     "max_steps": "train_iters",
     "seq_length": "seq_length",
@@ -131,6 +132,8 @@ class _Recipe:
             return {"@repository": said} if isinstance(said, str) else {}
         if name == "Config" and node.args and (own := _configured(node.args[0])):
             return {"@repository": own}
+        if name.endswith("_model") and isinstance(given.get("version"), str):
+            return {"@repository": _versioned(given["version"])}
         if name in self.functions and depth < DEEPEST:
             return self.follow(self.functions[name], given, depth + 1)
         return {PARALLELISM[k]: v for k, v in given.items() if k in PARALLELISM and v is not None}
@@ -185,3 +188,12 @@ def _configured(node: ast.expr) -> str:
     size = (match[3] or "").replace("_", "-")
     size = re.sub(r"(?<=\d)P(?=\d)", ".", size).replace("500M", "0.5B").replace("600M", "0.6B")
     return f"{match[1]}{version}-{size}".strip("-")
+
+
+def _versioned(version: str) -> str:
+    """The model that a recipe's `version` means: `qwen25_1p5b` is Qwen2.5-1.5B."""
+    family, _, size = version.partition("_")
+    match = re.fullmatch(r"([a-z]+)(\d+)", family)
+    if match:
+        family = match[1] + ".".join(match[2])
+    return f"{family}-{re.sub(r'(?<=[0-9])p(?=[0-9])', '.', size).replace('_', '-')}".strip("-")

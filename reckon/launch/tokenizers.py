@@ -24,7 +24,8 @@ TYPES = {
 """Vocabularies that a tokenizer's kind decides (megatron/training/tokenizer/tokenizer.py, core
 0.13; that of TikTokenizer is `DEFAULT_TIKTOKEN_MAX_VOCAB`)."""
 
-FILES = {"nemotron_2_256k.model": 256000, "nemotron_2_128k.model": 128000}
+FILES = {"nemotron_2_256k.model": 256000, "nemotron_2_128k.model": 128000,
+         "20B_tokenizer.json": 50277}  # fmt: skip
 """Vocabularies of files that public configurations name, by the size in their name."""
 
 SIZED = re.compile(r"[-_.](?:(\d{2,3})k\b|([1-9]\d{4,5})(?!\d))", re.I)

@@ -8,6 +8,7 @@ axolotl @ 067b021, LLaMA-Factory @ ff6d4d1, torchtune @ bd2a0fc, litgpt @ 268570
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from predictor.errors import InputError
@@ -81,6 +82,8 @@ def _foreign(flags: Flags, text: str) -> str | None:
     said = str(flags.get("rl", flags.get("stage", ""))).lower()
     if said in NOT_TRAINED:
         return NOT_TRAINED[said]
+    if program := re.search(r"\b(dpo|ppo|grpo|kto|orpo)\w*\.py", text):
+        return f"{NOT_TRAINED[program[1]]}, as {program[0]} shows"
     parts = " ".join(str(value) for key, value in flags.items() if key.endswith("_component_"))
     loss = re.search(r"(DPO|PPO|GRPO|KD|KnowledgeDistillation)\w*Loss|KDLoss", parts)
     if loss or "teacher_model._component_" in flags:
@@ -232,8 +235,8 @@ IGNORED = (
     "max_prompt", "beta", "resize", "finetuning_type", "adapter", "type_of_model", "is_",
     "xformers", "s2_", "bf16", "fp16", "optimizer", "local_rank", "load_in", "lora_query",
     "lora_key", "lora_value", "lora_projection", "lora_mlp", "lora_head", "lora_target_linear",
-    "quantize",
-    "model.apply_lora", "per_device_eval", "model_revision", "batch_size_val", "compute_env",
+    "quantize", "fsdp_transformer", "lazy_preprocess", "model.apply_lora", "per_device_eval",
+    "model_revision", "batch_size_val", "compute_env",
     "machine_rank", "main_training", "rdzv", "same_network", "use_cpu", "downcast", "tpu_",
     "model.lora_alpha", "model.lora_dropout", "max_length_", "model._component_",
 )  # fmt: skip
@@ -345,6 +348,9 @@ def _parse(text: str, folder: Path) -> Source:
         text, (*(f"--{k}" for k in (PART, MODEL, STEPS)),), folder
     )
     flags = {name.lstrip("-").replace("-", "_"): value for name, value in said.items()}
+    for before, word in (pair for one in script.commands for pair in pairwise(one)):
+        if before.replace("-", "_") == "__mixed_precision" and "fp16" not in flags:
+            flags.setdefault("precision", word)  # of accelerate's launcher
     words = [
         word for words in script.commands for word in words if word.endswith((".yaml", ".yml"))
     ]

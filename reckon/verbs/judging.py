@@ -13,9 +13,9 @@ from predictor.files import is_file
 from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.units import GB
-from reckon.launch import DIALECTS, Launch, read_launch
+from reckon.launch import DIALECTS, Launch
 from reckon.launch.dialect import text_of
-from reckon.verbs.launching import reference
+from reckon.verbs.launching import read_beside, reference
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
 from reckon.verbs.serving import predict_infer
@@ -132,7 +132,7 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
     errors: list[str] = []
     for name in DIALECTS:
         try:
-            launch = read_launch(name, given, model, beside)
+            launch = read_beside(name, given, model, beside)
         except InputError as error:
             errors.append(str(error))
             continue

@@ -16,7 +16,7 @@ from predictor.serving import ServingRequest
 from predictor.timing import Calibration
 from predictor.training import TrainingRequest, predict, reliability_defaults, reliability_of
 from predictor.units import GB
-from reckon.launch import Emitted, Launch, Request, emit, read_launch
+from reckon.launch import DIALECTS, Emitted, Launch, Request, emit, read_launch
 from reckon.launch.effects import told
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
@@ -44,12 +44,26 @@ def join(lines: dict[str, str], fields: dict[str, Any]) -> tuple[dict[str, Any],
     single = {key: value for key, value in fields.items() if not isinstance(value, list)}
     named_model = single.pop("model", None)
     model = catalog.model(named_model) if named_model is not None else None
-    launch = read_launch(dialect, text, model, {k: _number(v) for k, v in single.items()})
+    beside = {k: _number(v) for k, v in single.items()}
+    launch = read_beside(dialect, text, model, beside)
     joined = {**launch.fields, **fields}
     if "model" not in fields and launch.model is not None:
         joined["model"] = reference(launch.model)
     tell(launch)
     return joined, {"launch": launch.to_dict()}
+
+
+def read_beside(dialect: str, text: str, model: Model | None, beside: Mapping[str, Any]) -> Launch:
+    """A launch line read with what stands beside it; where neither says how many accelerators, with
+    those that the name of the system does (8xH100). Raises InputError."""
+    launch = read_launch(dialect, text, model, beside)
+    system = beside.get("system")
+    if DIALECTS[launch.dialect].serving or "gpus" in {*launch.fields, *beside}:
+        return launch
+    meant = catalog.read_machine_name(system) if isinstance(system, str) else None
+    if meant is None or not meant.count:
+        return launch
+    return read_launch(dialect, text, model, {**beside, "gpus": meant.count})
 
 
 def reference(model: Model) -> str | dict[str, Any]:

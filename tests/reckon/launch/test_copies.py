@@ -128,3 +128,11 @@ def test_models_of_controllers(text: str) -> None:
     assert launch.model is not None
     assert launch.model.name == "qwen3-8b"
     assert launch.understood["--max-num-seqs"] == "32"
+
+
+@pytest.mark.parametrize("version", ["qwen25_72b", "qwen3_30b_a3b", "starcoder2_7b"])
+def test_versions_of_recipes_name_models(version: str) -> None:
+    text = f'import nemo_run\n\ndef pretrain_recipe():\n    return f_model(version="{version}")\n'
+    found = read_launch("nemo", text).model
+    assert found is not None
+    assert found.name.replace(".", "").replace("-", "_") == version

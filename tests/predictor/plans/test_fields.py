@@ -233,4 +233,5 @@ def test_every_kind_of_number_has_values() -> None:
         assert high is not None
         inner = 0.5 if kind.what == "share" else 2
         assert low < inner < high
-        assert (low in (0, 1)) and (kind.what != "share" or high == 1)
+        assert low in (0, 1)
+        assert kind.what != "share" or high == 1

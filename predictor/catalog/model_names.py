@@ -73,9 +73,9 @@ def words() -> Mapping[str, Any]:
 
 
 def parts(name: str) -> list[str]:
-    """Words of a name: lower case, cut at dashes, underscores, blanks, and dots that are no
+    """Words of a name: lower case, cut at dashes, underscores, colons, blanks, and dots that are no
     decimal points."""
-    return [word for word in re.split(r"[-_\s]+|(?<!\d)\.|\.(?!\d)", name.lower()) if word]
+    return [word for word in re.split(r"[-_:\s]+|(?<!\d)\.|\.(?!\d)", name.lower()) if word]
 
 
 def key(name: Iterable[str]) -> str:

@@ -193,3 +193,10 @@ def test_a_chip_with_other_memory_is_that_chip() -> None:
         assert node.accelerator.name == name.removeprefix("4x")
     with pytest.raises(InputError, match="unknown accelerator 'Z100-80GB'"):
         catalog.accelerator("Z100-80GB")
+
+
+@pytest.mark.parametrize(
+    ("tag", "row"), [("llama3.1:8b", "llama3.1-8b"), ("qwen3:32b", "qwen3-32b")]
+)
+def test_a_colon_parts_words(tag: str, row: str) -> None:
+    assert catalog.model(tag).name == row

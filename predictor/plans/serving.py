@@ -74,12 +74,12 @@ SPLITTINGS = ("keys", "none")
 """Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
 TensorRT-LLM's multi-block mode), or one block walks over all of them."""
 
-HEADWISE = ("none", "all", "but8", "single", "copied")
+HEADWISE = ("none", "all", "but8", "to8", "single", "copied")
 """Which heads have a thread block each of attention while decoding (FasterTransformer's masked
 attention, vLLM's first paged attention), rather than one for all that share a key head: none, all,
-those that share it with other than seven more, those that share it with no other (TensorRT-LLM's
-XQA kernel first took groups of eight, then all groups); 'copied': no such kernel, the cache is
-copied to be longer and repeated for each head in memory (transformers)."""
+those that share it with other than seven more, or with none or more than seven, or with no other
+(TensorRT-LLM's XQA kernel took groups of eight, of up to eight, then all groups); 'copied': no such
+kernel, the cache is copied to be longer and repeated for each head in memory (transformers)."""
 
 NARROW_EXPERTS = ("own", "triton")
 """Which kernels experts in fp8 with one scale a matrix run in: those that the engine's library was

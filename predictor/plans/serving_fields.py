@@ -304,8 +304,9 @@ _ENGINE = (
     PlanField(
         "headwise", WORD, "Heads that attention works through one by one while decoding.",
         ("decode",), choices=HEADWISE, default=ENGINE,
-        more="None, all, those that share a key head with other than seven more, those that share "
-        "it with no other; `copied`: the cache is repeated for each head in memory (transformers).",
+        more="None, all, those that share a key head with other than seven more (`but8`), with "
+        "none or more than seven (`to8`), none (`single`); `copied`: the cache is repeated for "
+        "each head in memory (transformers).",
     ),
     PlanField(
         "pipelining", WORD, "What pipeline stages do at a time.", ALL, choices=PIPELININGS,

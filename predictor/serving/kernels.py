@@ -41,6 +41,7 @@ Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
 HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "all": lambda group: group > 0,
     "but8": lambda group: group != 8,
+    "to8": lambda group: (group == 1) | (group > 8),
     "single": lambda group: group == 1,
     "copied": lambda group: group > 0,
 }

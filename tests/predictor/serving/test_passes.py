@@ -301,6 +301,10 @@ def test_heads_that_work_alone_read_the_cache_for_themselves():
     assert each(eight, "all") == pytest.approx(shared, rel=0.01)
     assert each(eight, "but8") == each(eight, "single") == each(eight, "none") < each(eight, "all")
     assert each(alone, "single") == each(alone, "but8") == each(alone, "all")
+    four, wide = catalog.model("llama3-8b"), catalog.model("falcon-180b")
+    assert each(four, "to8") == each(four, "none") < each(four, "but8")
+    assert each(alone, "to8") == each(alone, "all")
+    assert each(wide, "to8") == each(wide, "all") > each(wide, "none")
     copied = (3 + 2 * 8) * 8 * cache / (0.9 * device.bandwidth)
     assert each(eight, "copied") == pytest.approx(copied, rel=0.01)
 

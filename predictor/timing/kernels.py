@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,8 +125,12 @@ def _fitted(
     if resolved.model is not None:
         model = resolved.model
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
-        y = _in_library(model, found.features, library, names, accelerator, calibration)
-        y = y + _by_variant(model.offsets, shapes)
+
+        def answer(features: Array) -> Array:
+            own = _in_library(model, features, library, names, accelerator, calibration)
+            return np.asarray(own + _by_variant(model.offsets, shapes))
+
+        y = answer(found.features)
         latency, away = model.latency, model.distance(found.features)
         if resolved.relatives:
             y, latency, away = _among(resolved.relatives, found, library, shapes, accelerator)
@@ -141,7 +145,7 @@ def _fitted(
                 library=library,
             )
         elif pedigree == "transferred":
-            y = _eased(y, found, model, accelerator)
+            y = _eased(y, found, shapes, model, accelerator, answer)
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
@@ -254,18 +258,36 @@ with it: DeepGEMM's on H20 take 0.94 of the peak in the middle (InferSim, SANITY
 kernel tables)."""
 
 
-def _eased(y: Array, found: Ideal, model: EfficiencyModel, accelerator: Accelerator) -> Array:
+NOTHING = 1e-15
+"""A time so short that kernels of no work take it [s]."""
+
+
+def _eased(
+    y: Array,
+    found: Ideal,
+    shapes: Shapes,
+    model: EfficiencyModel,
+    accelerator: Accelerator,
+    answer: Callable[[Array], Array],
+) -> Array:
     """y of an accelerator whose processors multiply less per clock than those of its architecture
     that were measured (H20 beside H100): what kept their matrix units waiting, memory on the chip,
-    exponentials, issue, is as fast here and hides behind the products."""
+    exponentials, issue, is as fast here and hides behind the products. A kernel takes the longer of
+    what it would with units as quick as theirs and of what its own need for the arithmetic.
+
+    answer   y of features
+    """
     if model.kin is None:
         return y
-    slower = np.log(per_clock(accelerator)) - model.kin.traits[2]
-    behind = slower < 0.0
-    if not np.any(behind):
+    slower = np.minimum(np.log(per_clock(accelerator)) - model.kin.traits[2], 0.0)
+    if not np.any(slower < 0.0):
         return y
-    eased = np.maximum(y + slower, np.minimum(y, NARROW))
-    return np.where(np.logical_and(behind, _compute_bound(found)), eased, y)
+    quick = {name: rate * np.exp(-slower) for name, rate in accelerator.peak.items()}
+    other = ideal(shapes, replace(accelerator, peak=quick))
+    ratio = np.maximum(other.time, NOTHING) / np.maximum(found.time, NOTHING)
+    beside = np.log(ratio) + answer(other.features)
+    least = np.where(_compute_bound(found), np.minimum(y, NARROW), 0.0)
+    return np.where(np.asarray(slower) < 0.0, np.maximum(beside, least), y)
 
 
 def _among(
@@ -283,8 +305,13 @@ def _among(
     own = f"{ANY}{accelerator.architecture}"
     every = []
     for model, _ in relatives:
-        y = model.inefficiency(found.features, library) + _by_variant(model.offsets, shapes)
-        every.append(_eased(y, found, model, accelerator) if model.accelerator == own else y)
+
+        def answer(features: Array, model: EfficiencyModel = model) -> Array:
+            return model.inefficiency(features, library) + _by_variant(model.offsets, shapes)
+
+        y = answer(found.features)
+        mine = model.accelerator == own
+        every.append(_eased(y, found, shapes, model, accelerator, answer) if mine else y)
     return *blend(relatives, every, accelerator), relatives[0][0].distance(found.features)
 
 

@@ -413,7 +413,7 @@ def test_attention_takes_about_three_times_as_long_backward(name: str, size: flo
 
 
 def test_slow_matrix_units_slow_no_product_that_waits_for_memory() -> None:
-    """H20 has H200's processors, fewer and with a seventh of the arithmetic, behind 4.0 of 4.8 TB/s:
+    """H20 has H200's processors, fewer, with a seventh of the arithmetic, behind 4.0 of 4.8 TB/s:
     a token's products take 1.2 times as long by bandwidth, in any data type; at most 1.5."""
     for dtype in ("bf16", "fp8"):
         shapes = replace(products(1, 7168, 8192), dtype=dtype)

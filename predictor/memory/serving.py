@@ -13,7 +13,12 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Cluster
 from predictor.memory.offload import HOST_USABLE
-from predictor.memory.training import attention_parameters, dense_parameters, mixture_parameters
+from predictor.memory.training import (
+    attention_parameters,
+    dense_parameters,
+    expert_parameters,
+    mixture_parameters,
+)
 from predictor.models import Model, tower_parameters
 from predictor.plans import ServingPlan
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
@@ -70,7 +75,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     experts: Numeric = 0.0
     if model.is_moe:
         dense = dense + model.moe_layers * mixture_parameters(model, plan.tp)
-        one = model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+        one = model.num_experts / plan.ep * expert_parameters(model, plan.etp)
         experts = model.moe_layers * one * WEIGHT_BYTES[plan.weights]
     both = model.embedding_parameters + model.head_parameters
     # First and last stage hold one of the two tables each; one stage alone holds both.

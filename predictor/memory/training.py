@@ -187,6 +187,12 @@ def mixture_parameters(model: Model, tp: Numeric) -> Numeric:
     return model.shared_matrix / tp + model.router_matrix + model.norm_parameters
 
 
+def expert_parameters(model: Model, etp: Numeric) -> Numeric:
+    """Parameters of one routed expert on one of the `etp` ranks that divide it."""
+    split, whole = model.expert_vectors
+    return (model.expert_matrix + split) / etp + whole
+
+
 def layer_parameters(model: Model, tp: Numeric) -> Numeric:
     """Parameters of one layer on one tensor-parallel rank, routed experts aside: of the mean layer
     where layers differ."""
@@ -232,7 +238,7 @@ def stage_parameters(
         + held["moe"] * mixture_parameters(model, plan.tp)
         + held["mtp"] * 2.0 * model.hidden**2 / plan.tp
     )
-    experts = held["moe"] * model.num_experts * model.expert_matrix / (plan.ep * plan.etp)
+    experts = held["moe"] * model.num_experts / plan.ep * expert_parameters(model, plan.etp)
     zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     frozen = plan.frozen
     adapters = zero
@@ -326,8 +332,8 @@ def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     `unsharded_accumulated_grad`)."""
     if not SHARDINGS[plan.sharding].weights:
         return 0.0
-    experts = model.moe_share * model.num_experts * model.expert_matrix
-    piece = layer_parameters(model, plan.tp) + experts / (plan.ep * plan.etp)
+    experts = model.moe_share * model.num_experts * expert_parameters(model, plan.etp)
+    piece = layer_parameters(model, plan.tp) + experts / plan.ep
     gathered = 2.0 if plan.reshard else np.maximum(at.layers, 2.0)
     piped = plan.accumulates & (np.asarray(plan.pp) > 1)
     unreduced = np.where(piped, np.maximum(at.layers, 1.0), 1.0)

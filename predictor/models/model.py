@@ -368,6 +368,13 @@ class Model:
         return (3 if self.gated else 2) * self.expert_width * self.expert_ffn_hidden
 
     @property
+    def expert_vectors(self) -> tuple[int, int]:
+        """Bias parameters of one routed expert: (split by ranks that divide it, whole on each)."""
+        if not self.expert_bias:
+            return 0, 0
+        return (2 if self.gated else 1) * self.expert_ffn_hidden, self.expert_width
+
+    @property
     def shared_width(self) -> int:
         """Inner width of all shared experts of a mixture together."""
         return (self.shared_expert_ffn_hidden or self.expert_ffn_hidden) * self.shared_experts
@@ -426,6 +433,7 @@ class Model:
         return (
             mixers
             + self.ffn_blocks * sum(self.ffn_vectors)
+            + self.moe_layers * self.num_experts * sum(self.expert_vectors)
             + (self.mamba_layers + self.delta_layers + 1) * self.norm_parameters
         )
 
@@ -458,7 +466,9 @@ class Model:
     @property
     def active_parameters(self) -> int:
         """Parameters that one token touches (all of them in a dense model)."""
-        return self.parameters - self.matrix_parameters() + self.matrix_parameters(active=True)
+        idle = self.moe_layers * (self.num_experts - self.top_k) * sum(self.expert_vectors)
+        rest = self.parameters - self.matrix_parameters() - idle
+        return rest + self.matrix_parameters(active=True)
 
 
 PLAIN: dict[str, Any] = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from predictor import catalog
+from predictor.memory.training import expert_parameters
 
 STATED = {
     "qwen3.5-0.8b": ("0.8", ""),
@@ -228,3 +231,19 @@ def test_counts_that_differ_are_told_apart() -> None:
 @pytest.mark.parametrize("name", EARLIER)
 def test_counts_of_earlier_models(name: str) -> None:
     assert catalog.model(name).parameters / 1e9 == pytest.approx(EARLIER[name], rel=0.035)
+
+
+@pytest.mark.parametrize(("name", "stated"), [("gpt-oss-120b", 116.83), ("gpt-oss-20b", 20.91)])
+def test_biases_of_experts_are_parameters(name: str, stated: float) -> None:
+    """OpenAI 2025, gpt-oss model card, table 1: to the last digit. A token touches those of the
+    experts that it goes to; a training rank and an engine hold them with their experts."""
+    model = catalog.model(name)
+    assert model.parameters / 1e9 == pytest.approx(stated, abs=0.005)
+    bare = replace(model, expert_bias=False)
+    one = 2 * model.expert_ffn_hidden + model.expert_ffn_hidden  # gate and up; as wide as hidden
+    assert model.hidden == model.expert_ffn_hidden
+    assert model.parameters - bare.parameters == model.layers * model.num_experts * one
+    assert model.active_parameters - bare.active_parameters == model.layers * model.top_k * one
+    assert expert_parameters(model, 1.0) - expert_parameters(bare, 1.0) == one
+    halves = expert_parameters(model, 2.0) - expert_parameters(bare, 2.0)
+    assert halves == model.expert_ffn_hidden + model.hidden  # what goes out is added whole

@@ -138,6 +138,8 @@ def _alike(stated: dict[str, Any]) -> tuple[Model | None, list[Model]]:
         if any(int(row.get(key, 0)) != stated[key] for key in NEEDED):
             continue
         model = catalog.model(name)
+        if stated.get("parallel", model.parallel) != model.parallel:
+            continue
         own = dimensions(model)
         sizes = {k: own[k] == v for k, v in stated.items() if k in own and _is_size(k)}
         if all(sizes.values()):
@@ -173,7 +175,7 @@ def _is_size(name: str) -> bool:
 
 def _build(stated: dict[str, Any]) -> Model:
     """A model of its own."""
-    given = {name: stated[name] for name in (*PLAIN, "max_context") if name in stated}
+    given = {name: stated[name] for name in (*PLAIN, "max_context", "parallel") if name in stated}
     if stated.get("shared_width"):
         given |= {"shared_experts": 1, "shared_expert_ffn_hidden": stated["shared_width"]}
     if "activation" in stated:

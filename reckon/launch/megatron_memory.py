@@ -42,8 +42,14 @@ def _recompute_says(facts: Facts) -> Flags:
 def _recompute_means(flags: Flags, facts: Facts) -> Facts:
     kind = str(flags.get("--recompute-granularity", "none")).lower()
     if truth("", flags.get("--recompute-activations", False)):
-        if kind == "full":
-            raise InputError("--recompute-activations contradicts --recompute-granularity full")
+        # Whatever granularity is stated; a method is then refused (arguments.py, validate_args, of
+        # every version that has these flags up to main of 2026-08).
+        method = str(flags.get("--recompute-method", "none"))
+        if kind == "full" and method.lower() not in ("none", "null"):
+            raise InputError(
+                f"--recompute-activations makes --recompute-granularity {kind} selective, with "
+                f"which Megatron-LM refuses --recompute-method {method}; leave one of them out"
+            )
         kind = "selective"
     if kind in ("none", "null"):
         return {"recompute": "none"}

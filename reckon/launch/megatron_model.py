@@ -19,6 +19,10 @@ from reckon.launch.table import (
 )
 from reckon.launch.tokenizers import FLAGS as TOKENIZER_FLAGS
 
+BESIDE = "--attention-beside-mlp"
+"""Of no line: how a configuration of GPT-NeoX says whether attention and MLP stand side by side,
+'shared_norm', 'own_norms' or 'none'."""
+
 
 def _attention_says(facts: Facts) -> Flags:
     """Grouped queries, and the size of a head where it does not follow."""
@@ -233,6 +237,13 @@ MODEL: tuple[Entry, ...] = (
     ),
     Switch("--disable-bias-linear", "model.bias", when=False),
     Switch("--add-qkv-bias", "model.qkv_bias"),
+    Derived(
+        (BESIDE,),
+        lambda facts: {},
+        lambda flags, facts: (
+            {"model.parallel": str(flags[BESIDE]).replace("none", "")} if BESIDE in flags else {}
+        ),
+    ),
     Switch("--untie-embeddings-and-output-weights", "model.tied_embeddings", when=False),
     Number("--vocab-size", "model.vocab", also=("--padded-vocab-size",)),
     Derived(

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.foreign import foreign
 from reckon.launch.interpolation import loaded
@@ -22,7 +23,7 @@ from reckon.launch.recipe import read_recipe
 from reckon.launch.repository import HINTS
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, scalar
-from reckon.launch.table import Cases, Entry, Facts, Flags, truth
+from reckon.launch.table import Cases, Entry, Facts, Flags, same, truth
 
 NULLS = ("recompute_granularity", "virtual_pipeline_model_parallel_size")
 """Keys whose null says something."""
@@ -55,6 +56,11 @@ MIXED = tuple(sorted(
 ENTRIES: tuple[Entry, ...] = tuple(
     PRECISION if getattr(entry, "fields", ()) == ("precision",) else entry for entry in PLAN
 )
+
+
+DEGREES = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size")
+"""What NeMo 1 reads from the checkpoint where a file of its inference says -1 (NVIDIA/NeMo 1.23
+examples/nlp/language_modeling/conf/megatron_gpt_inference.yaml)."""
 
 
 def _value(value: Any) -> str:
@@ -203,8 +209,17 @@ def _parse(text: str, folder: Path) -> Source:
 
 
 def _core(flat: dict[str, Any]) -> Source:
-    """Flags of keys of Megatron Core's configurations; a recipe's model by its repository."""
+    """Flags of keys of Megatron Core's configurations; a recipe's model by its repository.
+
+    Raises InputError for degrees that are a checkpoint's.
+    """
     found = from_core(flat)
+    for flag in DEGREES:
+        if flag in found.flags and same(found.flags[flag], -1):
+            key = flag.removeprefix("--").replace("-", "_")
+            raise InputError(
+                f"{key} -1: NeMo's inference takes it from the checkpoint; state the number"
+            )
     said = str(found.flags.get("mixed_precision", ""))
     for name in MIXED:  # recipes of a family have precisions of their own: nemotron_h_bf16_...
         if said.endswith(f"_{name}"):

@@ -1,6 +1,8 @@
 """GPT-NeoX: its YAML, whose keys are Megatron-LM's and DeepSpeed's, as flags of Megatron-LM.
 
 Read in EleutherAI/gpt-neox @ ea7aefd (megatron/neox_arguments, megatron/model/transformer.py).
+Attention and MLP stand one behind the other unless `gpt_j_residual` is on, then behind two norms,
+or, with `gpt_j_tied`, behind one (neox_arguments/neox_args.py).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictor.errors import InputError
+from reckon.launch.megatron_model import BESIDE
 from reckon.launch.table import Flags, truth, whole_number
 
 SIGNS = ("pipe_parallel_size", "pos_emb", "no_weight_tying", "train_micro_batch_size_per_gpu")
@@ -45,7 +48,7 @@ LEFT = (
     "zero_optimization.reduce_scatter", "zero_optimization.contiguous_gradients",
     "partition_activations", "synchronize_each_layer", "rms_norm_epsilon", "warmup",
     "fp16.min_loss_scale", "fp16.initial_scale_power", "checkpoint_factor", "steps_per_print",
-    "wall_clock_breakdown", "output_layer_init_method",
+    "wall_clock_breakdown", "output_layer_init_method", "gpt_j_residual", "gpt_j_tied",
 )  # fmt: skip
 """Keys that are read under another name, or have no effect on speed."""
 
@@ -82,10 +85,16 @@ def from_neox(flat: Mapping[str, Any]) -> Flags:
         found["--checkpoint-activations"] = True
     if truth("overlap_comm", own.get("zero_optimization.overlap_comm", False)):
         found["--overlap-grad-reduce"] = True
+    found[BESIDE] = _residual(own)
     _precision(own, found)
     _width(own, found)
     _attention(own, found)
     return found
+
+
+def _residual(own: Mapping[str, Any]) -> str:
+    beside, tied = (truth(key, own.get(key, False)) for key in ("gpt_j_residual", "gpt_j_tied"))
+    return ("shared_norm" if tied else "own_norms") if beside else "none"
 
 
 def _precision(own: Mapping[str, Any], found: Flags) -> None:

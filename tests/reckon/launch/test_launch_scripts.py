@@ -445,6 +445,13 @@ STAGES = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-sta
 BASE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000 "
 
 
+def test_recompute_activations_wins() -> None:
+    """arguments.py, validate_args: it sets the granularity to selective, whatever is stated."""
+    both = BASE + "--recompute-activations --recompute-granularity full"
+    fields = read_launch("megatron", both).fields
+    assert (fields["recompute"], fields["recompute_modules"]) == ("selective", "core_attn")
+
+
 @pytest.mark.parametrize(
     ("dialect", "text", "told"),
     [
@@ -452,7 +459,12 @@ BASE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size
         ("megatron", BASE + "--tensor-model-parallel-size four", "four: not a number"),
         ("megatron", BASE + "--tensor-model-parallel-size $TP", "does not set that variable"),
         ("megatron", BASE + "--tensor-model-parallel-size", "its value is missing"),
-        ("megatron", BASE + "--recompute-activations --recompute-granularity full", "contradicts"),
+        (
+            "megatron",
+            BASE
+            + "--recompute-activations --recompute-granularity full --recompute-method uniform",
+            "Megatron-LM refuses --recompute-method uniform",
+        ),
         ("megatron", BASE + "--fp8-format e5m2 --bf16", "known: hybrid, e4m3"),
         ("megatron", BASE + "--normalization BatchNorm", "known: RMSNorm, LayerNorm"),
         ("megatron", BASE + STAGES + " 3", "do not divide into 4 stages"),

@@ -42,3 +42,23 @@ def test_no_modules_of_stages_is_one_stage() -> None:
 def test_other_layers_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"mamba layers.*not read"):
         read_launch("megatron", LLAMA.replace("flash", "mamba"))
+
+
+def test_blocks_stand_one_behind_the_other_unless_it_says_otherwise() -> None:
+    """EleutherAI/gpt-neox, configs/2-7B.yml: the sizes of Phi-2, whose blocks are side by side."""
+    text = """
+    {"pipe-parallel-size": 1, "model-parallel-size": 1, "num-layers": 32, "hidden-size": 2560,
+     "num-attention-heads": 32, "seq-length": 2048, "max-position-embeddings": 2048,
+     "norm": "layernorm", "pos-emb": "rotary", "no-weight-tying": true, "vocab_size": 51200,
+     "train_micro_batch_size_per_gpu": 4}
+    """
+
+    def found(more: str = "") -> tuple[str, str]:
+        model = read_launch("megatron", text.replace('"vocab_size"', f'{more} "vocab_size"')).model
+        assert model is not None
+        return model.name, model.parallel
+
+    name, parallel = found()
+    assert (name.startswith("launched"), parallel) == (True, "")
+    assert found('"gpt_j_residual": true,')[1] == "own_norms"
+    assert found('"gpt_j_residual": true, "gpt_j_tied": true,') == ("phi-2", "shared_norm")

@@ -163,6 +163,12 @@ def test_nemo_1_and_its_keys_of_speed() -> None:
     assert launch.unknown == []
 
 
+def test_degrees_of_a_checkpoint_are_refused() -> None:
+    """NVIDIA/NeMo 1.23, conf/megatron_gpt_inference.yaml: -1 is the checkpoint's."""
+    with pytest.raises(InputError, match=r"tensor_model_parallel_size -1: .* the checkpoint"):
+        read_launch("nemo", "tensor_model_parallel_size: -1\ntrainer:\n  devices: 1\n")
+
+
 def test_interpolations() -> None:
     found = interpolated(
         {

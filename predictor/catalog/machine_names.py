@@ -1,5 +1,6 @@
 """What the name of a machine says: an accelerator as people and drivers call it, so many of them
-(`8xH100`, `H100:8`), or an instance of a cloud (`data/clouds.csv`).
+(`8xH100`, `H100:8`, two nodes as `2x8xH100`), a slice of TPUs (`v5p-128`), or an instance of a
+cloud (`data/clouds.csv`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ VENDORS = re.compile(
 )
 """What says nothing beyond the rest of a name."""
 
-SEVERAL = re.compile(r"(?:(?P<before>\d+)\s*[x*]\s*)?(?P<one>.+?)(?:\s*[x*:]\s*(?P<behind>\d+))?")
+SEVERAL = re.compile(
+    r"(?:(?:(?P<nodes>\d+)\s*[x*]\s*)?(?P<before>\d+)\s*[x*]\s*)?(?P<one>.+?)"
+    r"(?:\s*[x*:]\s*(?P<behind>\d+))?"
+)
+
+SLICE = re.compile(r"(?:tpu-?)?(?P<kind>v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
+"""Slices of TPUs as Google Cloud's accelerator types name them."""
+
+CORES = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2}
+"""What the number of such a name counts to a chip: TensorCores up to v5p, whose chips have two;
+chips of v5e and v6e (docs.cloud.google.com/tpu/docs/v5p: a 4x4x4 slice of 64 chips is v5p-128;
+docs .../v5e and .../v6e: v5litepod-8 and v6e-8 have 8 chips; read 2026-11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +58,15 @@ class Instance:
 class MachineName:
     """What a name was taken for: an instance, or an accelerator and how many of them.
 
-    count   accelerators that it names; 0 where it names none
+    count     accelerators that it names; 0 where it names none
+    per_node  of them in a node; 0 where it does not say
     """
 
     written: str
     accelerator: str = ""
     count: int = 0
     instance: Instance | None = None
+    per_node: int = 0
 
     def rule(self, system: str) -> str:
         """What was taken for what, in a line."""
@@ -173,22 +187,40 @@ def other_memory(name: str) -> tuple[str, float] | None:
     return (min(away, key=lambda row: away[row]), own[1]) if away else None
 
 
+def _instance(name: str) -> Instance | None:
+    return _instances(tables.data_dir()).get(re.sub(r"[^a-z0-9]", "", name.lower()))
+
+
+def _slice(name: str) -> MachineName | None:
+    """A slice of TPUs; None for another name, or half a chip."""
+    match = SLICE.fullmatch(name.strip().lower())
+    if match is None:
+        return None
+    chips, half = divmod(int(match["count"]), CORES.get(match["kind"], 1))
+    one = read_accelerator_name(f"tpu-{match['kind']}".replace("tpu-v5litepod", "v5litepod"))
+    return MachineName(name, one, chips) if one is not None and chips and not half else None
+
+
 def read_machine_name(name: str) -> MachineName | None:
     """What the name of a machine is taken for; None where nothing is called so.
 
     Raises InputError where it may be several.
     """
-    instance = _instances(tables.data_dir()).get(re.sub(r"[^a-z0-9]", "", name.lower()))
-    if instance is not None:
+    if (instance := _instance(name)) is not None:
         return MachineName(name, count=instance.count, instance=instance)
     known = _accelerators(tables.data_dir())
     if fold(name) in known:
         return MachineName(name, known[fold(name)])
+    if (part := _slice(name)) is not None:
+        return part
     match = SEVERAL.fullmatch(name.strip())
     count = int(match["before"] or match["behind"] or 0) if match else 0
     written = match["one"] if match and count else name
+    nodes = int(match["nodes"] or 1) if match else 1
+    if count and (instance := _instance(written)) is not None:
+        return MachineName(name, count=nodes * count * instance.count, instance=instance)
     one = read_accelerator_name(written) or (written if other_memory(written) else None)
-    return MachineName(name, one, count) if one is not None else None
+    return MachineName(name, one, nodes * count, per_node=count) if one is not None else None
 
 
 def unlike_system(name: str) -> MachineName | None:

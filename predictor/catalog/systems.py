@@ -25,8 +25,8 @@ def system(ref: Ref | Cluster) -> Cluster:
     """Load a system (accelerators behind a tiered network) from a name, a file or a mapping; a
     file or mapping may hold a machine's budget under the key `technology` (`technology.KEYS`).
 
-    A name may be that of a catalog system, of its accelerator (`h100`), of so many (`8xH100`) or of
-    a cloud's instance (`p5.48xlarge`).
+    A name may be that of a catalog system, of its accelerator (`h100`), of so many (`8xH100`), of
+    a slice of TPUs (`v5p-128`) or of a cloud's instance (`p5.48xlarge`).
     """
     if isinstance(ref, Cluster):
         return ref
@@ -52,12 +52,13 @@ def _read(ref: Ref) -> Cluster:
 
 def _named(name: MachineName) -> Cluster:
     """The system of an instance, or the usual one of an accelerator, with as many in a node as the
-    name has where those are fewer."""
+    name has in one where those are fewer."""
     if name.instance is not None:
         return system(name.instance.system)
     usual = default_system(entries.accelerator(name.accelerator), None)
-    fewer = 0 < name.count < usual.accelerators_per_node
-    return resize_node(usual, name.count) if fewer else usual
+    stated = name.per_node or name.count
+    fewer = 0 < stated < usual.accelerators_per_node
+    return resize_node(usual, stated) if fewer else usual
 
 
 def _system(spec: SystemSpec, where: str) -> Cluster:

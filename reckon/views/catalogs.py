@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from predictor import catalog
 from predictor.catalog import load
-from predictor.errors import unknown
+from predictor.errors import InputError, unknown
 from predictor.precision import PEAK
 from predictor.units import GB, GIB
 from reckon.views.fields import briefly, entry, listed
@@ -18,7 +19,8 @@ Content = list[dict[str, Any]] | dict[str, Any]
 
 
 def content(kind: str, name: str | None) -> Content:
-    """A catalog as rows, or one of its entries.
+    """A catalog as rows, one of its entries, or the rows that have a word in their name which is
+    the name of none.
 
     Raises InputError for unknown kinds and names.
     """
@@ -26,7 +28,20 @@ def content(kind: str, name: str | None) -> Content:
         raise unknown("catalog", kind, KINDS)
     if kind == "fields":
         return listed() if name is None else entry(name)
-    return _all(kind) if name is None else _one(kind, name)
+    if name is None:
+        return _all(kind)
+    try:
+        return _one(kind, name)
+    except InputError:
+        word = _letters(name)
+        alike = [row for row in _all(kind) if word and word in _letters(str(row["name"]))]
+        if not alike:
+            raise
+        return alike
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def show(kind: str, found: Content) -> None:

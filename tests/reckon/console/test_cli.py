@@ -179,6 +179,16 @@ def test_catalogs_are_shown(cli: Cli, kind: str) -> None:
     assert listed[0]["name"] in out
 
 
+def test_a_word_lists_the_entries_that_have_it(cli: Cli) -> None:
+    status, out, _ = cli("show", "models", "DeepSeek V", "--json", "-")
+    names = [row["name"] for row in json.loads(out)]
+    assert status == 0
+    assert {"deepseek-v2", "deepseek-v3"} <= set(names)
+    assert all(name.startswith("deepseek-v") for name in names)
+    status, _, error = cli("show", "models", "no-such-word")
+    assert (status, "unknown model 'no-such-word'" in error) == (2, True)
+
+
 def test_a_file_is_shown_like_an_entry(cli: Cli, tmp_path: Path) -> None:
     for kind, name in (("models", "llama3-8b"), ("systems", "dgx-h100"), ("accelerators", "h100")):
         path = tmp_path / f"{kind}.yaml"

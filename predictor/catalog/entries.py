@@ -174,6 +174,8 @@ NEEDED = {
     "kv_lora_rank": ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
     "attention_layers": ("mamba_layers",),
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
+    "delta_gate_rank": ("delta_layers",),
+    "delta_whole_gate": ("delta_gate_rank",),
     "index_topk": ("index_heads", "index_head_dim", "kv_lora_rank"),
     "window_heads": ("sliding_window",),
     "window_kv_heads": ("sliding_window",),

@@ -197,6 +197,9 @@ class ModelSpec(Spec):
     delta_key_dim: Natural = 0
     delta_value_dim: Natural = 0
     delta_conv: Count = 4
+    delta_gate_rank: Natural = 0
+    delta_whole_gate: bool = False
+    residual_block: Natural = 0
     index_heads: Natural = 0
     index_head_dim: Natural = 0
     index_topk: Natural = 0

@@ -15,6 +15,7 @@ from predictor.hardware import Cluster
 from predictor.memory.offload import HOST_USABLE
 from predictor.memory.training import (
     attention_parameters,
+    delta_parameters,
     dense_parameters,
     expert_parameters,
     mixture_parameters,
@@ -70,8 +71,9 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     layers = np.ceil(model.layers / plan.pp) / model.layers
     dense = (model.ffn_blocks - model.moe_layers) * dense_parameters(model, plan.tp)
     matrices = model.attention_blocks * attention_parameters(model, plan.tp)
-    states = model.mamba_layers * model.mamba_matrix + model.delta_layers * model.delta_matrix
-    matrices = matrices + states / plan.tp
+    matrices = matrices + model.mamba_layers * model.mamba_matrix / plan.tp
+    if model.delta_layers:
+        matrices = matrices + model.delta_layers * delta_parameters(model, plan.tp)
     experts: Numeric = 0.0
     if model.is_moe:
         dense = dense + model.moe_layers * mixture_parameters(model, plan.tp)

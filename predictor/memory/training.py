@@ -209,7 +209,13 @@ def _mixers(model: Model, tp: Numeric) -> Numeric:
     mixers = model.attention_share * attention_parameters(model, tp) + model.mamba_share * mamba
     if not model.delta_layers:
         return mixers
-    return mixers + model.delta_share * (model.delta_matrix / tp + model.norm_parameters)
+    return mixers + model.delta_share * (delta_parameters(model, tp) + model.norm_parameters)
+
+
+def delta_parameters(model: Model, tp: Numeric) -> Numeric:
+    """Weights of one delta rule on one tensor-parallel rank."""
+    whole = model.delta_down_matrix
+    return (model.delta_matrix - whole) / tp + whole
 
 
 def stage_parameters(

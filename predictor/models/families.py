@@ -47,6 +47,13 @@ DELTA = {
     "delta_conv": "linear_conv_kernel_dim",
     "mtp_layers": "mtp_num_hidden_layers",
 }
+KIMI = {
+    **STANDARD,
+    "top_k": "num_experts_per_token",
+    "shared_experts": "num_shared_experts",
+    "expert_hidden": "routed_expert_hidden_size",
+    "residual_block": "attn_res_block_size",
+}
 LLAMA4 = {
     **STANDARD,
     "ffn_hidden": "intermediate_size_mlp",
@@ -128,6 +135,7 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "deepseek_v3": (STANDARD, _LLAMA),
     "deepseek_v32": (STANDARD, _LLAMA),
     "kimi_k2": (STANDARD, _LLAMA),
+    "kimi_linear": (KIMI, _LLAMA),
     "glm4_moe": (STANDARD, _LLAMA),
     "glm_moe_dsa": (STANDARD, _LLAMA),
     "gpt_oss": (STANDARD, {**_LLAMA, "expert_bias": True}),
@@ -272,12 +280,10 @@ NOT_READ = {
     "bitnet": "weights of three values",
     "blt": "bytes in patches",
     "deepseek_ref": "compressed attention and hyper-connections",
-    "kimi_k3": "linear attention of Kimi's kind",
     "minimax_m3_vl_text": "attention over chosen blocks of keys",
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",
-    "kimi_linear": "linear attention of Kimi's kind",
     "deepseek_v4": "compressed attention and hyper-connections",
     "minimax_m3": "attention over chosen blocks of keys",
     "minimax_m3_vl": "attention over chosen blocks of keys",

@@ -194,13 +194,13 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
     kind = str(content.get("model_type", ""))
+    if kind in NOT_READ:  # whatever its language model is called: MiniMax-M3's is 'minimax_m2'
+        raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES and (inner := _language(kind, content)):
         # A model that sees images too: its language model, and what sees them.
         outer = {key: content[key] for key in SHARED if key in content}
         tower = tower_of(content)
         return {**from_config({**outer, **inner}, where), **({"tower": tower} if tower else {})}
-    if kind in NOT_READ:
-        raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES:
         raise InputError(f"{where}: {unknown('model_type', kind, TYPES)}")
     if kind == "dbrx":  # whose dimensions lie in parts

@@ -1,5 +1,6 @@
-"""Configurations of models whose layers attend with heads of two shapes: those that see a window,
-and those that see everything (Gemma 4, MiMo-V2, Step 3.5).
+"""Configurations of models whose layers attend in two ways: with heads of two shapes, those that
+see a window and those that see everything (Gemma 4, MiMo-V2, Step 3.5), or by delta rules and
+latents (Kimi Linear).
 
 Read off the configuration classes and modelling code of transformers 5.23.0 (2026-11) and the
 published `config.json`.
@@ -172,7 +173,47 @@ def step(content: Mapping[str, Any], found: Found, where: str) -> None:
     found["dense_layers"] = _leading(marks, "moe_layers_enum", where)
 
 
+def _numbered(own: Mapping[str, Any], key: str, layers: int, where: str) -> set[int]:
+    """Layers that a list names, the first of all as 1."""
+    listed = own.get(key, [])
+    if not isinstance(listed, list) or not all(isinstance(one, int) for one in listed):
+        raise InputError(f"{where}: key '{key}' must list numbers of layers from 1 to {layers}")
+    return set(listed)
+
+
+def kimi_linear(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Kimi Linear and Kimi K3: delta rules that decay by channel beside latent attention, both
+    perhaps without positions (moonshotai, configuration_kimi.py and `config.json`)."""
+    own, layers = content.get("linear_attn_config"), found["layers"]
+    if not isinstance(own, Mapping):
+        raise InputError(f"{where}: key 'linear_attn_config' is missing")
+    rules = _numbered(own, "kda_layers", layers, where)
+    full = _numbered(own, "full_attn_layers", layers, where)
+    if rules & full or rules | full != set(range(1, layers + 1)):
+        raise InputError(
+            f"{where}: keys 'kda_layers' and 'full_attn_layers' must name each of the {layers} "
+            "layers once"
+        )
+    if content.get("moe_layer_freq", 1) != 1:
+        raise InputError(f"{where}: key 'moe_layer_freq' other than 1 is not predicted")
+    heads, width = own.get("num_heads", found["heads"]), own.get("head_dim", 128)
+    found |= {
+        "delta_layers": len(rules),
+        "delta_key_heads": heads,
+        "delta_value_heads": heads,
+        "delta_key_dim": width,
+        "delta_value_dim": width,
+        "delta_conv": own.get("short_conv_kernel_size", 4),
+        "delta_gate_rank": width,
+        "delta_whole_gate": bool(own.get("use_full_rank_gate")),
+        "output_gate": bool(content.get("mla_use_output_gate")),
+        "positions": "none" if content.get("mla_use_nope") else "rope",
+        "head_dim": found.get("qk_nope_head_dim", 0) + found.get("qk_rope_head_dim", 0),
+    }
+
+
 READERS = {
+    "kimi_linear": kimi_linear,
     "gemma4_text": gemma4,
     "gemma4_unified_text": gemma4_unified,
     "mimo_v2_flash": mimo_v2,

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.models.delta import DeltaRule
 from predictor.models.quantization import Quantization
 from predictor.models.tower import Tower
 from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class Model(DeltaRule):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
@@ -29,6 +30,11 @@ class Model:
     delta_layers      layers whose attention is a gated delta rule (Yang et al. 2024, arXiv
                       2412.06464), which keeps a state of delta_key_dim x delta_value_dim for each
                       of `delta_value_heads`
+    delta_gate_rank   > 0: the rule forgets each channel of a key by itself, and its decays and its
+                      output's gate are projected through so many channels (Kimi Team 2025, arXiv
+                      2510.26692, KDA); with `delta_whole_gate` the gate is projected at once
+    residual_block    > 0: each block's input is chosen, by attention, among the embedding and the
+                      sums of so many layers each (Kimi K3, attention residuals)
     index_topk        > 0: sparse attention over that many cached keys, which an indexer of
                       `index_heads` x `index_head_dim` chooses (DeepSeek-AI 2025, DeepSeek-V3.2)
     expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
@@ -97,6 +103,9 @@ class Model:
     delta_key_dim: int = 0
     delta_value_dim: int = 0
     delta_conv: int = 4  # tokens that the short convolution sees
+    delta_gate_rank: int = 0
+    delta_whole_gate: bool = False
+    residual_block: int = 0
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
@@ -133,9 +142,11 @@ class Model:
         return self.index_topk > 0
 
     @property
-    def only_served(self) -> bool:
-        """Whether its attention is predicted while serving only, not in training."""
-        return self.is_sparse
+    def only_served(self) -> str:
+        """What of it is predicted while serving only, not in training; empty for nothing."""
+        if self.residual_block:
+            return "choice among sums of earlier layers is"
+        return "attention over chosen keys is" if self.is_sparse else ""
 
     @property
     def attention_blocks(self) -> int:
@@ -279,7 +290,7 @@ class Model:
         if self.is_latent:
             query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
             key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
-            out = self.heads * self.v_dim * self.hidden
+            out = self.heads * self.v_dim * self.hidden * (2 if self.output_gate else 1)
             return self.latent_down_matrix + self.index_matrix + query + key_value + out
         gates = self.attention_width if self.output_gate else self.heads * self.head_gate
         outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
@@ -304,28 +315,6 @@ class Model:
     def mamba_matrix(self) -> int:
         """Weights of the projections of one state-space block."""
         return self.hidden * (self.mamba_in_width + self.mamba_width)
-
-    @property
-    def delta_key_width(self) -> int:
-        """Width of the concatenated keys of a delta rule, and of its queries."""
-        return self.delta_key_heads * self.delta_key_dim
-
-    @property
-    def delta_value_width(self) -> int:
-        """Width of its concatenated values."""
-        return self.delta_value_heads * self.delta_value_dim
-
-    @property
-    def delta_mixed_width(self) -> int:
-        """Channels of its short convolution: queries, keys and values."""
-        return 2 * self.delta_key_width + self.delta_value_width
-
-    @property
-    def delta_matrix(self) -> int:
-        """Weights of one block with a delta rule: what the convolution sees, the output's gate, a
-        decay and a step size per value head; output; the convolution."""
-        widths = self.delta_mixed_width + 2 * (self.delta_value_width + self.delta_value_heads)
-        return self.hidden * widths + self.delta_conv * self.delta_mixed_width
 
     @property
     def dense_ffn_matrix(self) -> int:

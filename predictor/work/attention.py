@@ -26,6 +26,8 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     at.norm("attention.norm")
     if model.is_latent:
         _latent_projections(at, queries)
+        if np.any(gated):
+            at.linear("attention.gate_in", gated, at.hidden)
     else:
         beside = gated if model.output_gate else queries * model.head_gate
         width = queries * model.head_dim + keys * model.kv_head_columns + beside

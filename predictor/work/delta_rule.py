@@ -10,7 +10,9 @@ as V' = U - W S, and S' = S + K^T V'. This last step passes from chunk to chunk 
 only heads, slices of values and sequences run side by side.
 
 Yang, Kautz and Hatamizadeh 2024 (arXiv 2412.06464), section 3.3; kernels as in
-fla-org/flash-linear-attention, which vLLM and SGLang use.
+fla-org/flash-linear-attention, which vLLM and SGLang use. Kimi's rule decays each channel of a key
+by itself (Kimi Team 2025, arXiv 2510.26692): its decays are as many as keys, and keys and queries
+are multiplied by them before chunks meet.
 """
 
 from __future__ import annotations
@@ -41,13 +43,18 @@ def state_bytes(model: Model, tp: Numeric, half: float) -> Numeric:
 
 def delta_block(at: WorkList, reading: Reading | None) -> None:
     """Norm, projections, convolution, rule and gate of one block; without the rule where nothing is
-    read. Decays and step sizes, one each per head, are projected in 16 bits and kept in 32."""
+    read. Decays and step sizes are projected in 16 bits and kept in 32."""
     model, tp, tokens, h = at.model, at.portion.tp, at.portion.tokens, at.hidden
     mixed, values = model.delta_mixed_width / tp, model.delta_value_width / tp
     heads = model.delta_value_heads / tp
     at.norm("delta.norm")
-    at.linear("delta.in", mixed + values, h, saved=at.size * at.kept_rows * h)
-    at.linear("delta.steps", 2.0 * heads, h, dtype=at.software.core)
+    beside = 0.0 if model.delta_gate_rank and not model.delta_whole_gate else values
+    at.linear("delta.in", mixed + beside, h, saved=at.size * at.kept_rows * h)
+    if model.delta_gate_rank:
+        at.linear("delta.steps", heads, h, dtype=at.software.core)
+        _low_ranks(at, values)
+    else:
+        at.linear("delta.steps", 2.0 * heads, h, dtype=at.software.core)
     at.stream(
         "delta.conv",
         "elementwise",
@@ -58,16 +65,16 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
         backward=("conv", 4.0 * at.size),
         saved=at.size * tokens * mixed,
     )
-    steps = 2.0 * at.size + 2.0 * STATE_BYTES
+    steps, decays = 2.0 * at.size + 2.0 * STATE_BYTES, model.delta_decay_width / tp
     at.stream(
         "delta.decay",
         "elementwise",
         "other",
         tokens,
-        heads,
+        decays,
         steps,
         backward=("other", steps),
-        saved=steps * tokens * heads,
+        saved=steps * tokens * decays,
     )
     if reading is not None:
         read(at, reading)
@@ -83,6 +90,18 @@ def delta_block(at: WorkList, reading: Reading | None) -> None:
     )
     at.linear("delta.out", h, values, saved=at.size * tokens * values)
     at.residual("delta.residual")
+
+
+def _low_ranks(at: WorkList, values: Numeric) -> None:
+    """Decays, and the output's gate unless it is projected at once, through few channels, which
+    every rank has whole (sgl-project/sglang, models/kimi_linear.py, 2026)."""
+    model, tp, tokens = at.model, at.portion.tp, at.portion.tokens
+    rank = float(model.delta_gate_rank)
+    saved = at.size * tokens * rank
+    at.linear("delta.down", float(model.delta_low_ranks), at.hidden, adapted=False)
+    at.linear("delta.decay_up", model.delta_decay_width / tp, rank, saved=saved, adapted=False)
+    if not model.delta_whole_gate:
+        at.linear("delta.gate_up", values, rank, saved=saved, adapted=False)
 
 
 def read(at: WorkList, reading: Reading) -> None:
@@ -113,6 +132,19 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
         backward=("rmsnorm_bwd", 3.0 * size),
         saved=size * sequences * query * keys,
     )
+    if model.delta_gate_rank:
+        # Decays are added up in 32 bits; keys and queries are multiplied by them, twice each.
+        scaled = 2.0 * STATE_BYTES + 6.0 * size
+        at.stream(
+            "delta.scale",
+            "elementwise",
+            "other",
+            sequences * query,
+            model.delta_decay_width / tp,
+            scaled,
+            backward=("other", 2.0 * scaled),
+            saved=4.0 * size * sequences * query * model.delta_decay_width / tp,
+        )
     for name, m, n, k, repeated in (
         ("delta.overlap", CHUNK, CHUNK, key, False),  # K K^T
         ("delta.solve", CHUNK, CHUNK, CHUNK, False),  # inverse of the triangle, in blocks

@@ -105,6 +105,25 @@ def _layer_input(at: WorkList) -> None:
     at.residual("input.residual")
 
 
+def _chosen_residual(at: WorkList) -> None:
+    """What a block reads: the embedding, the sums of the blocks of layers before, and the sum of
+    its own so far, weighted by a query of its own (attention residuals of Kimi K3: moonshotai,
+    configuration key `attn_res_block_size`; ggml-org/llama.cpp pull request 26185, 2026). Every
+    rank does all of it, in one kernel that reads each once."""
+    each = at.model.residual_block
+    layers = at.model.layers
+    before = sum(layer // each for layer in range(layers)) / layers
+    at.stream(
+        "residual.choose",
+        "elementwise",
+        "add",
+        at.portion.rows,
+        at.hidden,
+        (before + 3.0) * at.size,
+        alone=True,
+    )
+
+
 def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     """All blocks; what attends and scans only where sequences are read.
 
@@ -112,6 +131,8 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     or two (Wang & Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, section 2).
     """
     model = at.model
+    if model.residual_block:
+        _chosen_residual(at.on("layer", held.attention + held.delta + held.dense + held.moe))
     for place in _kinds(at, held):
         attention_block(place, reading)
     if model.is_hybrid:

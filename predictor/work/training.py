@@ -130,8 +130,8 @@ def step_operators(model: Model, plan: TrainingPlan) -> list[Operator]:
     """
     if model.only_served:
         raise InputError(
-            f"training of {model.name} is not predicted yet: its attention over chosen keys is "
-            "known while serving only"
+            f"training of {model.name} is not predicted yet: its {model.only_served} known while "
+            "serving only"
         )
     at = training_list(model, plan)
     layer_blocks(at, mean_layer(model), training_reading(model, plan))

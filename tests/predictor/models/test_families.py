@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog.model_names import words
 from predictor.errors import InputError
+from predictor.models import Model
 from predictor.models.families import NOT_READ, TYPES
 
 DENSE: dict[str, Any] = {
@@ -143,7 +145,67 @@ def test_counts_of_families_are_those_stated(
     )
 
 
-@pytest.mark.parametrize("kind", ["xlm-roberta", "pegasus", "deepseek_ref", "zamba2", "kimi_k3"])
+@pytest.mark.parametrize("kind", ["xlm-roberta", "pegasus", "deepseek_ref", "zamba2"])
 def test_further_types_are_refused_by_what_they_have(kind: str) -> None:
     with pytest.raises(InputError, match="is not predicted: it has"):
         catalog.model(config(kind, 4, 64, 4, vocab_size=100))
+
+
+KIMI: dict[str, Any] = {
+    "model_type": "kimi_linear", "num_hidden_layers": 27, "hidden_size": 2304, "head_dim": 72,
+    "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 9216,
+    "vocab_size": 163840, "kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "mla_use_nope": True, "num_experts": 256,
+    "num_experts_per_token": 8, "num_shared_experts": 1, "moe_intermediate_size": 1024,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "tie_word_embeddings": False,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "kda_layers": [at for at in range(1, 27) if at % 4], "head_dim": 128, "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+}  # fmt: skip
+"""moonshotai/Kimi-Linear-48B-A3B-Instruct, `config.json`, as public code repeats it (2026)."""
+
+
+def unnamed(model: Model) -> Model:
+    return replace(model, name="", family="", max_context=0)
+
+
+def test_a_configuration_of_kimi_linear_is_the_catalogs_model() -> None:
+    assert unnamed(catalog.model(KIMI)) == unnamed(catalog.model("kimi-linear-48b-a3b"))
+
+
+def test_a_configuration_of_kimi_k3_is_the_catalogs_model() -> None:
+    """moonshotai/Kimi-K3, `config.json` of 2026-07: gates at once, experts on narrower tokens."""
+    full = [*range(4, 93, 4), 93]
+    rules = [at for at in range(1, 94) if at not in full]
+    text = {
+        **KIMI, "num_hidden_layers": 93, "hidden_size": 7168, "num_attention_heads": 96,
+        "num_key_value_heads": 96, "intermediate_size": 33792, "q_lora_rank": 1536,
+        "mla_use_output_gate": True, "num_experts": 896, "num_experts_per_token": 16,
+        "num_shared_experts": 2, "moe_intermediate_size": 3072, "attn_res_block_size": 12,
+        "routed_expert_hidden_size": 3584,
+        "linear_attn_config": {"full_attn_layers": full, "kda_layers": rules, "head_dim": 128,
+                               "num_heads": 96, "use_full_rank_gate": True},
+    }  # fmt: skip
+    found = catalog.model({"model_type": "kimi_k3", "text_config": text})
+    assert unnamed(found) == unnamed(catalog.model("kimi-k3"))
+    # Layers of delta rules: q, k, v, gate and output, decays through 128 channels, steps, kernels.
+    width = 96 * 128
+    rule = 5 * 7168 * width + 128 * (7168 + width) + 7168 * 96 + 4 * 3 * width
+    assert (found.delta_layers, found.delta_matrix) == (69, rule)
+
+
+def test_a_refused_model_is_refused_whatever_its_language_model_is_called() -> None:
+    """MiniMax-M3's file calls its text part by M2's type (transformers, configuration_minimax_m3_vl
+    of 2026), which has neither chosen blocks of keys nor dense layers."""
+    text = {**DENSE, "model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2}
+    with pytest.raises(InputError, match=r"minimax_m3_vl.*attention over chosen blocks of keys"):
+        catalog.model({"model_type": "minimax_m3_vl", "text_config": text})
+
+
+@pytest.mark.parametrize("lists", [{"kda_layers": [1, 2]}, {"full_attn_layers": [1, 27]}])
+def test_lists_that_do_not_name_each_layer_once_are_refused(lists: dict[str, Any]) -> None:
+    own = {**KIMI, "linear_attn_config": {**KIMI["linear_attn_config"], **lists}}
+    with pytest.raises(InputError, match="name each of the 27 layers once"):
+        catalog.model(own)

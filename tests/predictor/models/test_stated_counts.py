@@ -47,6 +47,7 @@ STATED = {
     "gemma-4-12b": ("11.95", ""),
     "mimo-v2-flash": ("309", "15"),
     "step-3.5-flash": ("196", "11"),
+    "kimi-k3": ("2780", "104"),
 }
 """Billions: in all, and of those that a token touches where they differ (model cards)."""
 
@@ -247,3 +248,11 @@ def test_biases_of_experts_are_parameters(name: str, stated: float) -> None:
     assert expert_parameters(model, 1.0) - expert_parameters(bare, 1.0) == one
     halves = expert_parameters(model, 2.0) - expert_parameters(bare, 2.0)
     assert halves == model.expert_ffn_hidden + model.hidden  # what goes out is added whole
+
+
+def test_kimi_linear_is_stated_beside_its_embeddings() -> None:
+    """Kimi Team 2025, arXiv 2510.26692: 48B, 3B active."""
+    model = catalog.model("kimi-linear-48b-a3b")
+    tables = 2 * model.vocab * model.hidden
+    assert (model.parameters - tables) / 1e9 == pytest.approx(48, rel=0.015)
+    assert round((model.active_parameters - tables) / 1e9) == 3

@@ -41,6 +41,7 @@ MODELS = (
     "nemotron-3-nano-30b-a3b",  # state space and experts
     "nemotron-3-super-120b-a12b",  # experts on narrower tokens
 )
+KIMI = ("kimi-linear-48b-a3b", "kimi-k3")  # decays by channel, a gate at once or through few
 SEQUENCES, LENGTH = 2.0, 2048.0
 SPLIT = ("moe.router", "moe.route", "moe.latent_down", "moe.latent_up", "moe.permute")
 """What a rank does for its own tokens in training, and for all of them while serving, where every
@@ -139,7 +140,7 @@ def test_run_by_the_same_software_they_are_the_same_kernels(
         assert other.saved == 0.0
 
 
-@pytest.mark.parametrize("name", [*MODELS, "qwen3-next-80b-a3b", "deepseek-v3.2"])
+@pytest.mark.parametrize("name", [*MODELS, "qwen3-next-80b-a3b", "deepseek-v3.2", *KIMI])
 def test_the_weights_of_the_list_are_the_parameters_of_the_model(name: str) -> None:
     """Every matrix once; norms and biases aside, and the kernels of short convolutions, which are
     in no product. Experts count where all of them have tokens."""

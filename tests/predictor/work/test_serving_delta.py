@@ -184,3 +184,37 @@ def test_training_is_refused(name: str) -> None:
         InputError, match=f"training of {name} is not predicted yet: its attention over chosen"
     ):
         step_operators(catalog.model(name), own)
+
+
+@pytest.mark.parametrize("name", ["kimi-linear-48b-a3b", "kimi-k3"])
+def test_decays_by_channel_go_through_few_channels(name: str) -> None:
+    """Products of a token, by hand; every rank has the narrow side whole."""
+    model = catalog.model(name)
+    heads, rank = model.delta_value_heads, 128.0
+    width = 128.0 * heads
+    for tp in (1.0, 4.0):
+        found = named(layer_operators(model, plan(tp=tp), 1.0))
+        sides = 1 if model.delta_whole_gate else 2
+        assert (found["delta.down"].n, found["delta.down"].k) == (sides * rank, model.hidden)
+        assert (found["delta.decay_up"].n, found["delta.decay_up"].k) == (width / tp, rank)
+        assert ("delta.gate_up" in found) == (sides == 2)
+        wide = (3.0 + model.delta_whole_gate) * width
+        assert found["delta.in"].n == wide / tp
+        assert found["delta.decay"].m * found["delta.decay"].n == width / tp
+
+
+def test_a_rule_that_decays_by_head_has_no_narrow_side() -> None:
+    found = named(layer_operators(QWEN, plan(tp=1.0), 1.0))
+    assert not {"delta.down", "delta.decay_up", "delta.gate_up", "delta.scale"} & set(found)
+
+
+def test_each_block_of_k3_reads_the_sums_before_it() -> None:
+    """Two blocks a layer. Layer l reads l // 12 sums, the embedding and its own, and writes one:
+    on average (12 (0 + 1 + ... + 6) + 9 x 7) / 93 + 3 vectors of 7,168 elements in 16 bits."""
+    model = catalog.model("kimi-k3")
+    found = named(layer_operators(model, plan(tp=4.0), 1.0))["residual.choose"]
+    assert found.count == 2 * 93
+    assert found.bytes == pytest.approx(((12 * 21 + 9 * 7) / 93 + 3) * 7168 * 2)
+    with pytest.raises(InputError, match="sums of earlier layers is known while serving only"):
+        step_operators(model, TrainingPlan(tp=1.0, pp=1.0, dp=1.0, micro_batch=1.0,
+                                           global_batch=1.0, seq_len=64.0))  # fmt: skip

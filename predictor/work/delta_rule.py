@@ -110,6 +110,23 @@ def read(at: WorkList, reading: Reading) -> None:
     scan(at, reading.sequences / reading.split, reading.query)
 
 
+def _scale(at: WorkList, tokens: Numeric) -> None:
+    """Decays of channels are added up in 32 bits; keys and queries are multiplied by them, twice
+    each."""
+    decays, size = at.model.delta_decay_width / at.portion.tp, at.size
+    moved = 2.0 * STATE_BYTES + 6.0 * size
+    at.stream(
+        "delta.scale",
+        "elementwise",
+        "other",
+        tokens,
+        decays,
+        moved,
+        backward=("other", 2.0 * moved),
+        saved=4.0 * size * tokens * decays,
+    )
+
+
 def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
     """The rule over `query` tokens of each of `sequences` prompts, in chunks.
 
@@ -133,18 +150,7 @@ def scan(at: WorkList, sequences: Numeric, query: Numeric) -> None:
         saved=size * sequences * query * keys,
     )
     if model.delta_gate_rank:
-        # Decays are added up in 32 bits; keys and queries are multiplied by them, twice each.
-        scaled = 2.0 * STATE_BYTES + 6.0 * size
-        at.stream(
-            "delta.scale",
-            "elementwise",
-            "other",
-            sequences * query,
-            model.delta_decay_width / tp,
-            scaled,
-            backward=("other", 2.0 * scaled),
-            saved=4.0 * size * sequences * query * model.delta_decay_width / tp,
-        )
+        _scale(at, sequences * query)
     for name, m, n, k, repeated in (
         ("delta.overlap", CHUNK, CHUNK, key, False),  # K K^T
         ("delta.solve", CHUNK, CHUNK, CHUNK, False),  # inverse of the triangle, in blocks

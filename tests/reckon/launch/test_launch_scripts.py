@@ -445,13 +445,6 @@ STAGES = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-sta
 BASE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000 "
 
 
-def test_recompute_activations_wins() -> None:
-    """arguments.py, validate_args: it sets the granularity to selective, whatever is stated."""
-    both = BASE + "--recompute-activations --recompute-granularity full"
-    fields = read_launch("megatron", both).fields
-    assert (fields["recompute"], fields["recompute_modules"]) == ("selective", "core_attn")
-
-
 @pytest.mark.parametrize(
     ("dialect", "text", "told"),
     [

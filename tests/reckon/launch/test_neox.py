@@ -62,3 +62,14 @@ def test_blocks_stand_one_behind_the_other_unless_it_says_otherwise() -> None:
     assert (name.startswith("launched"), parallel) == (True, "")
     assert found('"gpt_j_residual": true,')[1] == "own_norms"
     assert found('"gpt_j_residual": true, "gpt_j_tied": true,') == ("phi-2", "shared_norm")
+
+
+def test_recompute_activations_wins() -> None:
+    """Megatron-LM, arguments.py, validate_args: it sets the granularity to selective, whatever is
+    stated."""
+    fields = read_launch(
+        "megatron",
+        "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000 "
+        "--recompute-activations --recompute-granularity full",
+    ).fields
+    assert (fields["recompute"], fields["recompute_modules"]) == ("selective", "core_attn")

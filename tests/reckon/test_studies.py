@@ -162,7 +162,10 @@ def test_wider_models_hide_slower_links_and_what_crosses_is_what_is_less() -> No
         index=["global_batch", "megabits_per_s"], columns="crosses", values="step_s"
     )
     assert (steps["pipelines"] < steps["replicas"])[32].all()
-    assert (steps["replicas"] < steps["pipelines"])[2048].all()
+    large = steps.loc[2048]
+    assert large["replicas"][200] < large["pipelines"][200]
+    # Over quicker links both hide: what crosses hardly matters.
+    assert large["replicas"][1000] < 1.02 * large["pipelines"][1000]
     assert many["many_over_few"].is_monotonic_increasing
     assert many["binds"].iloc[0] == "rate of links"
 

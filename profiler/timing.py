@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import Array, Numeric
+from predictor.arrays import Mask, Numeric
 from profiler.device import Device
 
 WARM_UP = 2
@@ -57,7 +57,7 @@ class Measured:
         return bool(noisy(self.spread, self.waited))
 
 
-def noisy(spread: Numeric, waited: Numeric) -> Array:
+def noisy(spread: Numeric, waited: Numeric) -> Mask:
     """Whether something else disturbed measurements of such spread, whose threads waited so much of
     their time."""
     return (np.asarray(spread) > NOISY) | (np.asarray(waited) > CALM)

@@ -140,7 +140,7 @@ class _Timed:
     @property
     def count(self) -> int:
         """Layers of all groups."""
-        return self.times.launches["layer"].shape[0]
+        return int(self.times.launches["layer"].shape[0])
 
 
 def laid_out(

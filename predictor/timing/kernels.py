@@ -16,7 +16,6 @@ from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.timing.alternatives import SLACK, apart, widened, widens
 from predictor.timing.calibration import (
-    ANY,
     EMPTY_KERNEL,
     VENDOR,
     Calibration,
@@ -25,6 +24,7 @@ from predictor.timing.calibration import (
     Throttle,
     shape_keys,
 )
+from predictor.timing.defaults import ANY
 from predictor.timing.features import ideal
 from predictor.timing.likeness import per_clock
 from predictor.timing.roofline import least_time

@@ -22,7 +22,7 @@ VENDORS = re.compile(
 """What says nothing beyond the rest of a name."""
 
 SEVERAL = re.compile(
-    r"(?:(?:(?P<nodes>\d+)\s*[x*]\s*)?(?P<before>\d+)\s*[x*]\s*)?(?P<one>.+?)"
+    r"(?:(?:(?P<nodes>[1-9]\d*)\s*[x*]\s*)?(?P<before>\d+)\s*[x*]\s*)?(?P<one>.+?)"
     r"(?:\s*[x*:]\s*(?P<behind>\d+))?"
 )
 

@@ -212,3 +212,8 @@ def test_a_chip_with_other_memory_is_that_chip() -> None:
 )
 def test_a_colon_parts_words(tag: str, row: str) -> None:
     assert catalog.model(tag).name == row
+
+
+@pytest.mark.parametrize("name", ["0x8xH100", "0xH100", "2x0xH100"])
+def test_no_machine_is_named_by_nought_of_it(name: str) -> None:
+    assert catalog.read_machine_name(name) is None

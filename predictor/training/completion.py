@@ -325,7 +325,7 @@ def _at_once(
     if layout[1] > 1 and not habits.whole:
         return Default("micro_batch", 1, "one sequence in a pipeline unless stated")
     whole, rule = whole_micro_batch(draft.values)
-    most = most_at_once(draft, layout, again, run, whole)
+    most = most_at_once(draft, layout, again, run, whole) or (whole if habits.whole else 1)
     fits = "the most of a rank's sequences that fit in memory together"
     return Default("micro_batch", most, rule if habits.whole and most == whole else fits)
 

@@ -285,7 +285,7 @@ def most_at_once(
     draft: Draft, layout: Layout, again: Recomputation, run: RunParameters, whole: int
 ) -> int:
     """The most sequences, up to `whole`, that divide a rank's share of the step and fit in memory;
-    at least one."""
+    0 where none fits."""
     one = draft.plan(layout, again)
     share, rest = divmod(int(one.global_batch), int(one.dp))
     if rest or share < 2:
@@ -294,7 +294,7 @@ def most_at_once(
     batch = stack([draft.plan(layout, again, several) for several in tried])
     peaks = memory(draft.model, batch, run).peak
     fits = np.flatnonzero(np.asarray(peaks <= draft.cluster.accelerator.memory))
-    return tried[int(fits[-1])] if fits.size else 1
+    return tried[int(fits[-1])] if fits.size else 0
 
 
 def _divisors(number: int) -> list[int]:

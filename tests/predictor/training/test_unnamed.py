@@ -114,8 +114,15 @@ def test_who_accumulates_nothing_fills_a_pipeline_with_what_a_rank_has(
 
 
 def test_who_accumulates_nothing_still_accumulates_what_does_not_fit() -> None:
-    """An eighth of the memory holds fewer of a rank's sixteen sequences of 32,768 tokens."""
+    """A third of the memory holds fewer of a rank's sixteen sequences of 32,768 tokens."""
     layout = {"tp": 4, "seq_len": 32768}
-    held = [complete(accelerator=name, **layout).plan for name in ("TPUv5p", "TPUv5e")]
+    held = [complete(accelerator=name, **layout).plan for name in ("TPUv5p", "TPUv6e")]
     assert held[0].micro_batch > held[1].micro_batch
     assert all(16 % plan.micro_batch == 0 for plan in held)
+
+
+def test_who_accumulates_nothing_does_so_where_nothing_fits_either() -> None:
+    """A model of 405 billion parameters on 16 chips of 95 GiB: its states alone need 300 each."""
+    small = {"model": "llama3.1-405b", "gpus": 16, "tp": 4, "global_batch": 16}
+    assert complete(accelerator="TPUv5p", **small).plan.micro_batch == 4
+    assert complete(accelerator="H100-SXM5-80GB", pp=1, **small).plan.micro_batch == 1

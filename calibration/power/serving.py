@@ -1,6 +1,6 @@
 """Served energy: its rows predicted, and the constants of power fitted to their power.
 
-Fitted are six numbers that all accelerators share (`LAWS`), as shares of the limit, energies over
+Fitted are seven numbers that all accelerators share (`LAWS`), as shares of the limit, energies over
 the law of matrix units, joules per byte; then, for accelerators of many rows, how far their own lie
 from those, held back by a prior of `PRIOR` in the log.
 """
@@ -22,11 +22,19 @@ from predictor.arrays import Array
 from predictor.catalog import accelerator, is_older, power_constants, power_laws
 from predictor.errors import InputError
 from predictor.plans import batches
-from predictor.power import Activity, demand, operating
+from predictor.power import STREAMING, Activity, demand, operating
 from predictor.serving import ServingActivity, predict_inference, serving_activity
 from predictor.timing import Calibration
 
-LAWS = ("awake_share", "busy_share", "thin", "byte_pj", "waiting_share", "padding_share")
+LAWS = (
+    "awake_share",
+    "busy_share",
+    "thin",
+    "byte_pj",
+    "waiting_share",
+    "padding_share",
+    "widen_pj",
+)
 """What is fitted to serving; energy of products comes from large ones."""
 
 LAW_SOURCES = ("mlenergy_v3",)
@@ -44,6 +52,11 @@ LEAST_OWN = 40
 
 SOFT = 0.08
 """Log-error from which a row counts less."""
+
+BOARD = 8.0
+"""What is known of boards (`_beyond`) counts as the square of this in rows: enough that no fitted
+one streams at half as much again as its limit, which costs what is left out .1 to .3 points."""
+
 
 SHARES = ("prefill", "decode", "idle")
 
@@ -164,6 +177,16 @@ def powers(
     return total
 
 
+def _beyond(name: str, laws: Mapping[str, float]) -> Array:
+    """Log by which an accelerator that streams its memory at its full rate would draw more than
+    boards are made for (`stream_most`); 0 where it does not."""
+    device = accelerator(name)
+    constants = power_constants(device, {**power_laws(), **laws}, {})
+    work = Activity(1.0, bytes=STREAMING * np.asarray(device.bandwidth), rows=np.inf)
+    most = power_laws()["stream_most"] * np.asarray(constants.limit)
+    return np.maximum(np.log(demand(work, constants).whole / most), 0.0).reshape(1)
+
+
 def fit_laws(
     groups: Mapping[str, tuple[Batch, Array]],
     start: Mapping[str, float],
@@ -189,6 +212,7 @@ def fit_laws(
             # Each accelerator counts as much as any other.
             weight = 1.0 if len(groups) == 1 else np.sqrt(200.0 / len(power))
             parts.append(weight * np.log(own / power))
+            parts.append(BOARD * _beyond(batch.name, values))
         if centre is not None:
             parts.append((logs - centre) / PRIOR * SOFT * WEIGHT)
         return np.concatenate(parts)

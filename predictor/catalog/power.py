@@ -124,6 +124,7 @@ def power_constants(
         thin=law["thin"],
         byte=_byte_energy(accelerator, law, fitted, near, awake + busy),
         link=PJ * law["link_pj"],
+        widen=PJ * law["widen_pj"],
         leaking=law["leaking"],
         leakage=law["leakage"],
         reference=law["reference_c"],

@@ -54,6 +54,7 @@ class PowerConstants:
                 a row for each sequence only
     byte        of memory traffic [J]
     link        per byte sent on a link [J]
+    widen       per byte of a 16-bit weight that is made of a narrower one [J]
     curve       voltage over clock
     tracking    mean power over the limit, where it binds
     clock       highest clock [Hz]
@@ -81,6 +82,7 @@ class PowerConstants:
     reference: Numeric
     tracking: Numeric
     slowdown: Numeric
+    widen: Numeric = 0.0
     beside: Numeric = 1.0
     clock: Numeric = np.nan
     sigma: Numeric = 0.2

@@ -1,7 +1,7 @@
 """What work draws before anything limits it: from its arithmetic and its traffic.
 
 P = awake(T) + busy x occupancy x (1 - halted) + waiting x spinning + padding x padded
-+ (e_flop F + e_byte B + e_link N) / t: the
++ (e_flop F + e_byte B + e_widen W + e_link N) / t: the
 constant + static + dynamic form of Kandiah et al. 2021 (AccelWattch) and Guerreiro et al. 2018.
 """
 
@@ -25,6 +25,7 @@ class Activity:
     flop      in 16-bit equivalents (`relative_energy`)
     bytes     to and from memory
     link      bytes sent on links
+    widened   bytes of 16-bit weights that processors make of narrower ones before each product
     rows      of its products and kernels, which fill the processors
     thin      share of the FLOPs in products of a row for each sequence only, 0..1
     spinning  share of the time in which it waits for others in a kernel, 0..1
@@ -37,6 +38,7 @@ class Activity:
     flop: Numeric = 0.0
     bytes: Numeric = 0.0
     link: Numeric = 0.0
+    widened: Numeric = 0.0
     rows: Numeric = 0.0
     thin: Numeric = 0.0
     spinning: Numeric = 0.0
@@ -99,7 +101,7 @@ def demand(activity: Activity, constants: PowerConstants) -> Drawn:
         clocked
         + constants.waiting * np.asarray(activity.spinning)
         + constants.padding * np.asarray(activity.padded)
-        + each * np.asarray(activity.flop) / time
+        + (each * np.asarray(activity.flop) + constants.widen * activity.widened) / time
     )
     other = (constants.byte * activity.bytes + constants.link * activity.link) / time
     fixed = standing * np.asarray(constants.leaking)
@@ -154,6 +156,7 @@ def joined(first: Activity, second: Activity) -> Activity:
         flop=np.asarray(first.flop) + second.flop,
         bytes=np.asarray(first.bytes) + second.bytes,
         link=np.asarray(first.link) + second.link,
+        widened=np.asarray(first.widened) + second.widened,
         rows=np.maximum(first.rows, second.rows),
         spinning=np.maximum(first.spinning, second.spinning),
         padded=np.maximum(first.padded, second.padded),

@@ -13,6 +13,7 @@ import numpy as np
 from predictor.arrays import Array, Numeric
 from predictor.catalog import power_setting
 from predictor.errors import InputError
+from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.power import (
@@ -23,11 +24,13 @@ from predictor.power import (
     relative_energy,
     unlimited,
 )
+from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.serving.apart import worker
 from predictor.serving.latency import Latencies, latencies
 from predictor.serving.pass_times import decode_time, prompt_time
 from predictor.serving.prediction import InferencePrediction
+from predictor.timing import widens
 from predictor.work import (
     Operator,
     decode_attention,
@@ -38,26 +41,61 @@ from predictor.work import (
     prefill_attention,
 )
 
+PRODUCTS = ("gemm", "moe_gemm")
+"""Operators that have weights."""
+
+FLOATS = ("w4a16_mxfp4",)
+"""Narrow weights that are floats, beside activations of 16 bits."""
+
+TILE = 128.0
+"""Rows of the tiles in which products of 16 bits are made (CUTLASS's usual ones)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassWork:
-    """Arithmetic (16-bit equivalents) [FLOP], traffic and bytes on links of one accelerator in a
-    pass; share of its time that follows the clock."""
+    """Arithmetic (16-bit equivalents) [FLOP], traffic, bytes on links and bytes of weights that are
+    widened on their way, of one accelerator in a pass; share of its time that follows the clock."""
 
     flop: Array
     bytes: Array
     link: Array
+    widened: Array
     core: Array
 
 
-def _listed(operators: list[Operator], plan: ServingPlan, link: Numeric) -> PassWork:
-    """Work of a list of operators; stages of a pipeline share it."""
+def _listed(
+    operators: list[Operator], plan: ServingPlan, link: Numeric, device: Accelerator
+) -> PassWork:
+    """Work of a list of operators on an accelerator; stages of a pipeline share it."""
     flop: Array = np.zeros(plan.shape)
     moved: Array = np.zeros(plan.shape)
+    made: Array = np.zeros(plan.shape)
     for one in operators:
         flop = flop + np.asarray(one.flop) * one.count * relative_energy(one.dtype)
         moved = moved + np.asarray(one.bytes) * one.count
-    return PassWork(flop / plan.pp, moved / plan.pp, np.asarray(link) / plan.pp, np.zeros(()))
+        if one.op in PRODUCTS and _is_widened(one.dtype, device):
+            made = made + _widened(one) * one.count * ELEMENT_BYTES[one.dtype]
+    whole = PassWork(flop, moved, np.asarray(link), made, np.zeros(()))
+    return _shared(whole, plan.pp)
+
+
+def _shared(work: PassWork, among: Numeric) -> PassWork:
+    """One of as many equal parts."""
+    return PassWork(
+        work.flop / among, work.bytes / among, work.link / among, work.widened / among, work.core
+    )
+
+
+def _is_widened(dtype: str, device: Accelerator) -> bool:
+    """Whether processors widen weights for the matrix units: these take floats of four bits
+    themselves where they multiply such (from Blackwell and CDNA 4 on)."""
+    return widens(dtype) and not (dtype in FLOATS and "fp4" in device.peak)
+
+
+def _widened(product: Operator) -> Array:
+    """Weights of a product that processors make 16 bits of: all, once for each tile of its rows."""
+    rows = np.maximum(product.m, 1e-30)
+    return np.asarray(product.flop) / (2.0 * rows) * np.ceil(rows / TILE)
 
 
 def _sent(model: Model, plan: ServingPlan, tokens: Numeric, rows: Numeric) -> Array:
@@ -77,7 +115,7 @@ def _bound(work: PassWork, model_peak: Numeric, bandwidth: Numeric) -> PassWork:
     ideal times."""
     compute, memory = work.flop / model_peak, work.bytes / bandwidth
     share = compute / np.maximum(compute + memory, 1e-30)
-    return PassWork(work.flop, work.bytes, work.link, np.asarray(share))
+    return replace(work, core=np.asarray(share))
 
 
 def decode_work(found: InferencePrediction, sequences: Numeric) -> PassWork:
@@ -90,7 +128,7 @@ def decode_work(found: InferencePrediction, sequences: Numeric) -> PassWork:
         *end_operators(model, plan, tokens, tokens),
         *decode_attention(model, plan, np.asarray(sequences, float), context),
     ]
-    work = _listed(operators, plan, _sent(model, plan, tokens, tokens))
+    work = _listed(operators, plan, _sent(model, plan, tokens, tokens), found.cluster.accelerator)
     return _bound(work, *_rates(found))
 
 
@@ -104,9 +142,9 @@ def prompt_work(found: InferencePrediction) -> PassWork:
         *end_operators(model, plan, tokens, together),
         *prefill_attention(model, plan, together, plan.new_tokens, past),
     ]
-    work = _listed(operators, plan, _sent(model, plan, tokens, together))
+    work = _listed(operators, plan, _sent(model, plan, tokens, together), found.cluster.accelerator)
     work = _bound(work, *_rates(found))
-    return PassWork(work.flop / together, work.bytes / together, work.link / together, work.core)
+    return _shared(work, together)
 
 
 def _rates(found: InferencePrediction) -> tuple[Numeric, Numeric]:
@@ -165,17 +203,22 @@ def serving_activity(
     rest = np.where(closed > 0, 1.0 - first, np.minimum(decoding, 1.0 - first))
     share = {"prefill": first, "decode": rest, "idle": 1.0 - first - rest}
     none = np.zeros(plan.shape)
-    several = np.where(np.asarray(plan.tp) * plan.ep > 1, 1.0, 0.0)
-    waits = several + none
     unforeseen = 0.0 if tokens_per_s is None else closed * np.clip(1.0 - decoding / rest, 0.0, 1.0)
     rows = sequences * (1.0 + plan.drafted)
     kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
     padded = unforeseen * _tiled(found)
+    talk = found.parameters.communication
+    asking = own * talk * found.work.prompts.communication / found.work.together
+    meeting = steps * talk * found.work.decoding.communication
+    waits = [
+        np.clip(part / np.maximum(whole, 1e-12), 0.0, 1.0)
+        for part, whole in ((asking, first), (meeting, rest))
+    ]
     halted = np.clip(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0, 1.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     work = {
-        "prefill": (prompt, own, many, 0.0, first, 0.0, 0.0),
-        "decode": (decode, steps, rows, 1.0, rest, padded, halted),
+        "prefill": (prompt, own, many, 0.0, first, 0.0, 0.0, waits[0]),
+        "decode": (decode, steps, rows, 1.0, rest, padded, halted, waits[1]),
     }
     activity = {
         name: Activity(
@@ -183,14 +226,15 @@ def serving_activity(
             flop=rate * each.flop,
             bytes=rate * each.bytes,
             link=rate * each.link,
+            widened=rate * each.widened,
             rows=width,
             thin=thin,
-            spinning=waits,
+            spinning=np.asarray(met) + none,
             padded=np.asarray(tiles) + none,
             core=each.core,
             halted=np.asarray(host) + none,
         )
-        for name, (each, rate, width, thin, time, tiles, host) in work.items()
+        for name, (each, rate, width, thin, time, tiles, host, met) in work.items()
     }
     activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
     return ServingActivity(share, activity, np.asarray(own), np.asarray(steps))

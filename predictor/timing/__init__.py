@@ -12,6 +12,7 @@ from predictor.timing.adaptation import (
     open_variance,
     shared,
 )
+from predictor.timing.alternatives import widens
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     VENDOR,
@@ -133,5 +134,6 @@ __all__ = [
     "training_times",
     "traits",
     "volume",
+    "widens",
     "without_launches",
 ]

@@ -119,7 +119,18 @@ def pipeline_of(found: TrainingPrediction, conditions: Conditions) -> Pipeline:
 
 def _plain(work: Activity) -> Activity:
     """The same with plain numbers."""
-    names = ("time", "flop", "bytes", "link", "rows", "thin", "spinning", "padded", "core")
+    names = (
+        "time",
+        "flop",
+        "bytes",
+        "link",
+        "widened",
+        "rows",
+        "thin",
+        "spinning",
+        "padded",
+        "core",
+    )
     return Activity(**{name: float(np.asarray(getattr(work, name))) for name in names})
 
 

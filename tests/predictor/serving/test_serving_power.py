@@ -13,9 +13,11 @@ from predictor.serving.prediction import InferencePrediction
 CALIBRATION = load("default")
 
 
-def served(model: str, precision: str, gpus: int) -> InferencePrediction:
+def served(
+    model: str, precision: str, gpus: int, accelerator: str = "H100-SXM5-80GB"
+) -> InferencePrediction:
     fields = {
-        "model": model, "accelerator": "H100-SXM5-80GB", "gpus": gpus, "tp": gpus,
+        "model": model, "accelerator": accelerator, "gpus": gpus, "tp": gpus,
         "precision": precision, "concurrency": 32, "input_len": 200, "output_len": 400,
         "framework": "vllm",
     }  # fmt: skip
@@ -68,3 +70,33 @@ def test_prompts_of_a_pass_share_its_weights() -> None:
     assert float(np.max(activity["prefill"].flop)) == pytest.approx(
         sequences * float(np.max(own.flop))
     )
+
+
+def test_four_bits_are_widened_once_in_a_pass_and_by_nobody_who_multiplies_them() -> None:
+    """Weights of a matrix multiplied in 16 bits: two bytes each of all layers (the head keeps its
+    16 bits), per tile of rows; gpt-oss's floats not on Blackwell, AWQ's integers there too."""
+    dense = served("llama3-8b", "int4_wo", 1)
+    layers = 2.0 * (dense.model.parameters - 2 * dense.model.embedding_parameters)
+    assert float(np.max(decode_work(dense, 1.0).widened)) == pytest.approx(layers, rel=0.01)
+    tiles = np.ceil(200 * float(np.max(dense.work.together)) / 128.0)
+    together = float(np.max(dense.work.together))
+    assert float(np.max(prompt_work(dense).widened)) * together == pytest.approx(
+        tiles * layers, rel=0.01
+    )
+    assert float(np.max(decode_work(served("llama3-8b", "bf16", 1), 1.0).widened)) == 0.0
+    native = served("gpt-oss-20b", "w4a16_mxfp4", 1, "B200-SXM-180GB")
+    assert float(np.max(decode_work(native, 1.0).widened)) == 0.0
+    made = served("gpt-oss-20b", "w4a16_mxfp4", 1)
+    assert float(np.max(decode_work(made, 1.0).widened)) > 0.0
+    awq = served("llama3-8b", "int4_wo", 1, "B200-SXM-180GB")
+    assert float(np.max(decode_work(awq, 1.0).widened)) == pytest.approx(layers, rel=0.01)
+
+
+def test_ranks_wait_for_each_other_in_collectives_and_no_longer() -> None:
+    """As long as collectives take: a rank by itself never, ranks of eight longer than of two."""
+    waits = [
+        serving_activity(served("llama3-8b", "bf16", many)).activity["decode"].spinning
+        for many in (1, 2, 8)
+    ]
+    alone, pair, eight = (float(np.max(np.asarray(one))) for one in waits)
+    assert alone == 0.0 < pair < eight < 1.0

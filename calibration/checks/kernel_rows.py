@@ -73,7 +73,8 @@ class _Table:
         for (op, link), own in table.groupby([op_of(table), "link"]):
             model = self.calibration.link(str(op), str(link))
             on_wire = wire(own, str(op), self.calibration)
-            self.add(own, wire_times(model, on_wire), wire_spread(model, on_wire))
+            spread = np.hypot(wire_spread(model, on_wire), own["doubt"].to_numpy(float))
+            self.add(own, wire_times(model, on_wire), spread)
 
     def kernels(self, table: pd.DataFrame, devices: Mapping[str, Accelerator]) -> None:
         """Score checked rows of kernels."""

@@ -13,7 +13,7 @@ from calibration.tables.kernel_table import PROMPT, STREAMED, is_collective
 from calibration.tables.libraries import library
 from predictor import catalog
 from predictor.errors import InputError
-from predictor.hardware import Cluster
+from predictor.hardware import Cluster, bridged
 from predictor.precision import ELEMENT_BYTES, SPELLINGS
 
 LATENT_CACHE, LATENT_KEYS = 576.0, 192.0
@@ -81,18 +81,22 @@ def _traffic(table: pd.DataFrame) -> pd.DataFrame:
 
 def _links(table: pd.DataFrame) -> pd.DataFrame:
     """Links of collectives that state an accelerator and how many nodes: those of the instance of a
-    cloud that their notes name, else of the catalog's system with it."""
+    cloud or the system that their notes name, else of the catalog's system with it."""
     open_ = is_collective(table) & ((table["link"] == "") | ~(table["link_gbs"] > 0))
-    found = table.copy()
+    found = table.assign(doubt=0.0)
     told = table["notes"] if "notes" in table else pd.Series("", table.index)
     for (name, notes), rows in table[open_].groupby(["accelerator", told[open_].fillna("")]):
         try:
-            cluster = _machine(str(name), str(notes))
+            cluster, named = _machine(str(name), str(notes))
         except InputError:
             continue
         inner, outer = cluster.tiers[0], cluster.tiers[-1]
         single = rows.index[(rows["num_nodes"].fillna(1.0) <= 1.0).to_numpy()]
         several = rows.index.difference(single)
+        if bridged([tier.link for tier in cluster.tiers]):
+            wider = single[(rows["num_gpus"][single] > inner.size).to_numpy()]
+            single = single.difference(wider)
+            _beyond_bridges(found, wider, cluster)
         found.loc[single, "link"] = inner.link
         found.loc[several, "link"] = outer.link
         found.loc[several, "node_link"] = inner.link
@@ -103,14 +107,40 @@ def _links(table: pd.DataFrame) -> pd.DataFrame:
         ):
             found.loc[index, columns[0]] = float(np.mean(tier.rate)) / 1e9
             found.loc[index, columns[1]] = float(bool(tier.in_switch))
+        found.loc[several, "doubt"] = 0.0 if named else _open_fabric(cluster)
     return found
 
 
-def _machine(accelerator: str, notes: str) -> Cluster:
-    """The machine on which a row was timed.
+def _open_fabric(cluster: Cluster) -> float:
+    """Log-standard-deviation of the rate between nodes of a machine that is only assumed: that of
+    the catalog's systems with its accelerator about the assumed one."""
+    own = cluster.accelerator.name
+    rates = [
+        catalog.system(name).tiers[-1].rate
+        for name, row in catalog.rows("systems").items()
+        if row["accelerator"] == own
+    ]
+    away = np.log(np.array(rates or [1.0], float) / float(np.mean(cluster.tiers[-1].rate)))
+    return float(np.sqrt(np.mean(away**2))) if rates else 0.0
+
+
+def _machine(accelerator: str, notes: str) -> tuple[Cluster, bool]:
+    """The machine on which a row was timed, and whether its notes name it.
 
     Raises InputError where nothing is known of the accelerator.
     """
     one = catalog.accelerator(accelerator)
     instance = catalog.instance_in(notes, one.name)
-    return catalog.system(instance.system) if instance else catalog.default_system(one, None)
+    named = instance.system if instance else catalog.system_in(notes, one.name)
+    found = catalog.system(named) if named else catalog.default_system(one, None)
+    return found, bool(named)
+
+
+def _beyond_bridges(found: pd.DataFrame, rows: pd.Index, cluster: Cluster) -> None:
+    """Fill links of collectives of more cards than a bridge joins: through the host, where the
+    cards of a bridge carry together what leaves it (`timing.collectives.span`)."""
+    inner, outer = cluster.tiers[:2]
+    ring = ~found.loc[rows, "op"].isin(["alltoall", "p2p"])
+    found.loc[rows, "link"] = outer.link
+    found.loc[rows, "link_gbs"] = float(np.mean(outer.rate)) / 1e9 * np.where(ring, inner.size, 1.0)
+    found.loc[rows, "in_switch"] = float(bool(outer.in_switch))

@@ -54,6 +54,7 @@ from predictor.catalog.machine_names import (
     instances,
     read_accelerator_name,
     read_machine_name,
+    system_in,
 )
 from predictor.catalog.model_names import NAMED, ModelName, read_model_name, refuse_not_read
 from predictor.catalog.names import aliases, recognised, spelled
@@ -179,6 +180,7 @@ __all__ = [
     "spec_of",
     "spelled",
     "system",
+    "system_in",
     "to_mapping",
     "version_of",
     "with_host",

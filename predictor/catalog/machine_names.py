@@ -117,10 +117,13 @@ def _written(directory: Path) -> tuple[tuple[re.Pattern[str], Instance], ...]:
         ((name, one) for one in every for name in (one.name, *one.others)),
         key=lambda pair: -len(pair[0]),
     )
-    return tuple(
-        (re.compile(rf"\b{re.sub('[^a-z0-9]+', '[^a-z0-9]?', name.lower())}\b"), one)
-        for name, one in names
-    )
+    return tuple((_spelling(name), one) for name, one in names)
+
+
+@lru_cache(maxsize=512)
+def _spelling(name: str) -> re.Pattern[str]:
+    """How text may spell a name."""
+    return re.compile(rf"\b{re.sub('[^a-z0-9]+', '[^a-z0-9]?', name.lower())}\b")
 
 
 def instance_in(text: str, accelerator: str) -> Instance | None:
@@ -132,6 +135,13 @@ def instance_in(text: str, accelerator: str) -> Instance | None:
         if mentioned and systems[one.system]["accelerator"] == accelerator:
             return one
     return None
+
+
+def system_in(text: str, accelerator: str) -> str | None:
+    """The catalog system with an accelerator whose name a text has (Vidur's 'network=
+    h100_pairwise_nvlink'); None where it has none."""
+    own = [n for n, row in tables.rows("systems").items() if row["accelerator"] == accelerator]
+    return next((name for name in own if _spelling(name).search(text.lower())), None)
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,7 @@ from predictor.catalog.machine_names import MachineName, chip_of, unlike_system
 from predictor.catalog.specs import SystemSpec
 from predictor.catalog.technology import system_of
 from predictor.errors import InputError
-from predictor.hardware import Accelerator, Cluster, Tier
+from predictor.hardware import Accelerator, Cluster, Tier, bridged
 from predictor.units import GB, to_si
 
 
@@ -105,7 +105,11 @@ NODE_NETWORK = 12.5e9
 def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
     """The first catalog system with an accelerator and node size, else one of another node size
     resized; else that of the same chip with other memory; else a PCIe node (`alone`)."""
-    own = {name: str(row["accelerator"]) for name, row in tables.rows("systems").items()}
+    own = {
+        name: str(row["accelerator"])
+        for name, row in tables.rows("systems").items()
+        if not bridged([tier["link"] for tier in row["tiers"]])  # sold apart
+    }
     matches = [name for name, one in own.items() if one == accelerator.name]
     if not matches:
         chip = (chip_of(accelerator.name) or ("", 0.0))[0]

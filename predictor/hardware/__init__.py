@@ -10,7 +10,15 @@ from predictor.hardware.accelerators import (
     matrix_energy,
 )
 from predictor.hardware.budget import Budget, DerivedMachine, derive, devices
-from predictor.hardware.links import LinkCurve, LinkModel, default_link, link_class, link_family
+from predictor.hardware.links import (
+    PCIE,
+    LinkCurve,
+    LinkModel,
+    bridged,
+    default_link,
+    link_class,
+    link_family,
+)
 from predictor.hardware.systems import Cluster, Tier
 from predictor.hardware.technologies import LinkTechnology, MemoryTechnology, Node, Processor
 
@@ -20,6 +28,7 @@ __all__ = [
     "L2_BYTES_PER_CLOCK_PER_SM",
     "NARROWING",
     "OLDER",
+    "PCIE",
     "Accelerator",
     "Budget",
     "Cluster",
@@ -31,6 +40,7 @@ __all__ = [
     "Node",
     "Processor",
     "Tier",
+    "bridged",
     "default_link",
     "derive",
     "devices",

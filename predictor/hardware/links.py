@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -92,6 +93,15 @@ def link_family(link: str) -> str:
 
 
 SCALE_UP = ("nvlink", "xgmi", "ualink", "pcie", "ici", "neuronlink", "rocemesh", "unifiedbus")
+
+
+PCIE = "pcie"
+"""The family of links through a host, which all its cards load together."""
+
+
+def bridged(links: Sequence[str]) -> bool:
+    """Whether bridges join some cards of a node, and its host the others; links from the inside."""
+    return any(link_family(link) == PCIE for link in links[1:])
 
 
 def link_class(link: str) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, varying
-from predictor.hardware import Cluster, LinkModel, Tier
+from predictor.hardware import PCIE, Cluster, LinkModel, Tier, link_family
 from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
 from predictor.work import Group
@@ -183,16 +183,17 @@ def _traffic(
         if not here.any():
             continue
         model = calibration.link(op, level.link)
-        domains = place.size / place.below
         kind = op.partition(".")[0]
+        domains, members = place.size / place.below, _exchanging(place, level)
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
-        moved = volume(kind, message, place.size, domains, in_switch)
+        crossing = domains if kind == "alltoall" else members
+        moved = volume(kind, message, place.size, crossing, in_switch)
         moved = moved * distinct(domains, copies, reach, turn)
         rate, below = {
             "alltoall": (place.own, 1.0), "p2p": (place.pair, 1.0)
         }.get(kind, (place.ring, place.below))  # fmt: skip
         pace = model.pace(cluster.accelerator.clock)
-        found = traffic(model, moved / rate, domains, below, pace)
+        found = traffic(model, moved / rate, members, below, pace)
         time = np.where(here, found, time)
     if (place.below > 1).any():
         share = _inner_share(op.partition(".")[0], place)
@@ -204,6 +205,12 @@ def _traffic(
         less = _traffic(op, message * share, within, inside, cluster, calibration)
         time = np.maximum(time, less)
     return time
+
+
+def _exchanging(place: Span, level: Tier) -> Array:
+    """Members of a tier that exchange data: domains; of a host's own links every card, since rings
+    go through all cards of a host and all of them load it."""
+    return place.size if link_family(level.link) == PCIE else place.size / place.below
 
 
 def hop_time(op: str, place: Span, cluster: Cluster, calibration: Calibration) -> Array:

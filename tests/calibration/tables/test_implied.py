@@ -5,9 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from calibration.network.fit import wire, wire_times
 from calibration.tables.implied import implied
 from calibration.tables.kernel_table import check_kernels, gaps
 from predictor import catalog
+from predictor.catalog import load
+from predictor.timing import collective_time
+from predictor.work import Group
 
 
 def rows(**columns: object) -> pd.DataFrame:
@@ -51,6 +55,43 @@ def test_a_node_implies_its_links() -> None:
     assert table["link_gbs"].tolist() == [inner.rate / 1e9, inner.rate / 1e9, outer.rate / 1e9]
     assert table["node_link"].tolist() == ["", "", inner.link]
     assert (gaps(table) == "").all()
+
+
+PAIRS = {"accelerator": "H100-PCIe-80GB", "dtype": "bf16",
+         "notes": "network=h100_pairwise_nvlink, devices_per_node4"}  # fmt: skip
+
+
+def test_notes_that_name_a_system_imply_its_links() -> None:
+    """Two cards have the bridge between them; of four, the two of a bridge carry together through
+    the host what leaves it, but for transfers between two cards."""
+    table = rows(op=["allreduce", "allreduce", "alltoall"], num_gpus=[2.0, 4.0, 4.0],
+                 num_nodes=1.0, message_bytes=1e8, **PAIRS)  # fmt: skip
+    assert table["link"].tolist() == ["nvlink4", "pcie5", "pcie5"]
+    assert table["link_gbs"].tolist() == [300.0, 126.0, 63.0]
+    plain = rows(op=["allreduce"], num_gpus=2.0, message_bytes=1e8, **{**PAIRS, "notes": ""})
+    assert plain["link"].tolist() == ["pcie5"]
+
+
+def test_rows_and_plans_take_the_same_time_between_bridges() -> None:
+    kernels = load("kernels-only")
+    system = catalog.system("H100-pairwise-NVLink")
+    for size in (2.0, 4.0):
+        table = rows(op=["allreduce"], num_gpus=size, message_bytes=1e8, **PAIRS)
+        model = kernels.link("allreduce", table["link"][0])
+        row = wire_times(model, wire(table, "allreduce", kernels))[0]
+        plan, _ = collective_time("allreduce", 1e8, Group(size, 1.0), system, kernels)
+        assert row == pytest.approx(float(plan), rel=0.05)
+
+
+def test_fabrics_that_nothing_names_are_doubted() -> None:
+    """Clouds join nodes of A100 at a quarter of what DGX have; a named instance is that."""
+    open_, named, inside = (
+        rows(op=["allreduce"], accelerator="A100-SXM4-80GB", dtype="bf16", num_gpus=8.0 * nodes,
+             num_nodes=nodes, message_bytes=1e8, notes=notes)["doubt"][0]
+        for nodes, notes in ((2.0, "nccl-tests"), (2.0, "p4de.24xlarge"), (1.0, "nccl-tests"))
+    )  # fmt: skip
+    assert (named, inside) == (0.0, 0.0)
+    assert 0.3 < open_ < 1.5
 
 
 def test_a_link_of_a_strange_accelerator_stays_open() -> None:

@@ -79,3 +79,20 @@ def test_perlmutter_carries_what_nccl_measured() -> None:
     for members, measured in ((2.0, 3.9046e-3), (4.0, 1.8824e-3)):
         time, _ = collective_time("allreduce", 2.0**28, Group(members, 1.0), system, KERNELS)
         assert float(time) == pytest.approx(measured, rel=0.2)
+
+
+def test_bridges_only_help_and_are_nobodys_default() -> None:
+    """A bridge between two cards never makes a collective of theirs slower than the host's links
+    do, and is sold apart: a node that nobody describes has none."""
+    kernels = catalog.load("kernels-only")
+    for name in ("H100-pairwise-NVLink", "A100-pairwise-NVLink", "A40-pairwise-NVLink"):
+        system = catalog.system(name)
+        usual = catalog.default_system(system.accelerator, 4)
+        assert {tier.link.rstrip("0123456789") for tier in usual.tiers} == {"pcie", "ethernet"}
+        for size in (2.0, 4.0):
+            for message in (1e5, 1e6, 1e8):
+                with_, without = (
+                    float(collective_time("allreduce", message, Group(size, 1.0), one, kernels)[0])
+                    for one in (system, usual)
+                )
+                assert with_ < 1.1 * without, (name, size, message)

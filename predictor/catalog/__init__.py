@@ -11,9 +11,11 @@ from predictor.catalog.artifacts import (
     run_parameters,
 )
 from predictor.catalog.clusters import (
+    BESIDE,
     complete_cluster,
     scale_up,
     several_systems,
+    stated_cluster,
     with_host,
 )
 from predictor.catalog.cost import Cost, catalog_cost, cost_assumptions, machine_cost
@@ -87,6 +89,7 @@ from predictor.catalog.technology import (
 
 __all__ = [
     "ARRAYS",
+    "BESIDE",
     "EMPTY",
     "ENGINES",
     "FILE",
@@ -179,6 +182,7 @@ __all__ = [
     "several_systems",
     "spec_of",
     "spelled",
+    "stated_cluster",
     "system",
     "system_in",
     "to_mapping",

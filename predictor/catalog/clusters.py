@@ -76,19 +76,33 @@ def whole_node(accelerator: Accelerator, values: Mapping[str, Any]) -> int | Non
 def complete_cluster(filler: Filler) -> Cluster:
     """The system that a request names, or the first of its accelerator, resized as it states."""
     values = filler.values
-    per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
     if "system" in values:
-        cluster = system(values["system"])
-        if "accelerator" in values:
-            own = entries.accelerator(values["accelerator"])
-            cluster = replace(cluster, accelerator=own)
-    elif "accelerator" in values:
-        own = entries.accelerator(values["accelerator"])
-        cluster = default_system(own, per_node or whole_node(own, values))
-        rule = "catalog system of that accelerator and node size, else a PCIe node"
-        filler.fill("system", cluster.name, rule)
-    else:
+        return stated_cluster(values["system"], values)
+    if "accelerator" not in values:
         raise InputError("give --system or --accelerator (reckon show systems)")
+    own = entries.accelerator(values["accelerator"])
+    cluster = default_system(own, values.get("accelerators_per_node") or whole_node(own, values))
+    rule = "catalog system of that accelerator and node size, else a PCIe node"
+    filler.fill("system", cluster.name, rule)
+    return _resized(cluster, values)
+
+
+BESIDE = ("accelerator", "accelerators_per_node", "inter_link_gbps")
+"""What a plan may state of its system beside the name (`stated_cluster`)."""
+
+
+def stated_cluster(ref: entries.Ref | Cluster, values: Mapping[str, Any]) -> Cluster:
+    """A system as `system` takes it, with what a plan states of it beside: other accelerators, the
+    size of its nodes, the rate between them."""
+    cluster = system(ref)
+    if values.get("accelerator") is not None:
+        cluster = replace(cluster, accelerator=entries.accelerator(values["accelerator"]))
+    return _resized(cluster, values)
+
+
+def _resized(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
+    """The system with the size of nodes and the rate between them that `values` state."""
+    per_node, link = values.get("accelerators_per_node"), values.get("inter_link_gbps")
     if per_node is not None and per_node != cluster.accelerators_per_node:
         cluster = resize_node(cluster, per_node)
     if link is not None:

@@ -104,6 +104,16 @@ def read_grid(ref: str | Path | Mapping[str, Any], where: str = "grid") -> Grid:
     return grid
 
 
+ELSEWHERE = {
+    "model": "state the model as `model`",
+    "system": "state the system as `system`",
+    "accelerator": "a system of it is `system` (`h100`), other numbers are under machine",
+    "accelerators_per_node": "write machine.domain, the accelerators that the inner link joins",
+    "inter_link_gbps": "write machine.scale_out_gbs, in GB/s: an eighth of it",
+}
+"""Keys of plans that say where they run, which a grid says elsewhere."""
+
+
 def fields_of(section: str, workload: str) -> tuple[str, ...]:
     """Keys that a section of a grid may have; empty: any (a model's)."""
     if section == "technology":
@@ -131,6 +141,8 @@ def _known(key: str, spec: GridSpec, where: str) -> None:
         raise InputError(f"{where}: {key!r} needs a technology to start from")
     if section == "machine" and spec.technology is not None:
         raise InputError(f"{where}: {key!r} needs a system to start from")
+    if section == "plan" and name in ELSEWHERE:
+        raise InputError(f"{where}: plan.{name}: {ELSEWHERE[name]}")
     allowed = fields_of(section, spec.workload)
     if name not in allowed:
         near = nearest(name, allowed)

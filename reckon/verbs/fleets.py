@@ -14,6 +14,7 @@ import numpy as np
 
 from predictor import catalog
 from predictor.catalog import (
+    BESIDE,
     Filler,
     ServingPlanSpec,
     complete_cluster,
@@ -96,7 +97,9 @@ def search_infer(
 
     Raises InputError for anything that cannot be.
     """
-    known, own_model, systems = load(calibration), catalog.model(model), _every(clusters)
+    known, own_model = load(calibration), catalog.model(model)
+    plan = dict(plan)
+    systems = _every(clusters, {name: plan.pop(name) for name in BESIDE if name in plan})
     given = _given(plan if target is None else {"framework": framework_of(target), **plan})
     readers = [catalog.system(one) for one in given.pop("prefill_system", ())]
     table = prices(price, [*systems, *readers])
@@ -143,10 +146,13 @@ def _load(
     return load_of(ref)
 
 
-def _every(clusters: Ref | Cluster | Sequence[Ref | Cluster]) -> list[Cluster]:
-    """One system, or several."""
+def _every(
+    clusters: Ref | Cluster | Sequence[Ref | Cluster], beside: Mapping[str, Any]
+) -> list[Cluster]:
+    """One system, or several, with what a plan states of them."""
     many = clusters if isinstance(clusters, list | tuple) else [clusters]
-    return [catalog.system(one) for one in many]  # type: ignore[arg-type]
+    values = parse(ServingPlanSpec, beside, "plan").to_dict()
+    return [catalog.stated_cluster(one, values) for one in many]  # type: ignore[arg-type]
 
 
 def _given(plan: Mapping[str, Any]) -> dict[str, Any]:

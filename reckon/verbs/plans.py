@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor import catalog
-from predictor.catalog import Filler, TrainingPlanSpec, complete_cluster, load, parse, with_host
+from predictor.catalog import (
+    BESIDE,
+    Filler,
+    TrainingPlanSpec,
+    complete_cluster,
+    load,
+    parse,
+    stated_cluster,
+    with_host,
+)
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
@@ -347,9 +356,10 @@ def search(
     Returns a `TrainingSearch`. Raises InputError for anything that cannot be.
     """
     known = load(calibration)
-    own_model, own_cluster = catalog.model(model), catalog.system(cluster)
-    stated = _batch_of(plan)
-    own_cluster = with_host(own_cluster, stated)
+    own_model, stated = catalog.model(model), _batch_of(plan)
+    of_cluster = {name: stated.pop(name) for name in BESIDE if name in stated}
+    spec = parse(TrainingPlanSpec, of_cluster, "plan")
+    own_cluster = with_host(stated_cluster(cluster, spec.to_dict()), stated)
     aim = (own_model, own_cluster, known, stated)
     within = None if target is None else _aimed(target, *aim)
     bounds = Limits(**limits)

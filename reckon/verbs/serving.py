@@ -68,14 +68,15 @@ def predict_infer(
     Raises InputError for anything that cannot be.
     """
     known = load(calibration)
-    resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
+    resolved_model = catalog.model(model)
     if isinstance(plan, ServingPlan):
         single = EXACT_STEPS if plan.shape == () else STEPS_LISTED
-        return predict_inference(resolved_model, resolved_cluster, plan, known, single)
+        return predict_inference(resolved_model, catalog.system(cluster), plan, known, single)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     named = {"model": model, "system": cluster}
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(ServingPlanSpec, fields, "plan")
+    resolved_cluster = catalog.stated_cluster(cluster, spec.to_dict())
     loaded: dict[str, Any] = {"model": resolved_model, "cluster": resolved_cluster}
     request = complete_serving(spec, known.run, **loaded)
     return _in_doubt(predicted(request, known), spec, known, **loaded)

@@ -48,7 +48,8 @@ def predict_train(
     """Predict a training step.
 
     model        catalog name, HuggingFace config.json, YAML file, mapping or `Model`
-    cluster      system name, YAML file, mapping or `Cluster`
+    cluster      system name, YAML file, mapping or `Cluster`; keys of the plan that state something
+                 of the system (`accelerator`, `inter_link_gbps`, ...) hold beside it
     plan         mapping or YAML file with the keys of a plan (what is left out is completed and
                  reported), or a `TrainingPlan`, whose numeric fields may be arrays
     calibration  name, folder or `Calibration`; 'none' for the uncalibrated roofline
@@ -57,13 +58,14 @@ def predict_train(
     Raises InputError for anything that cannot be.
     """
     known = load(calibration)
-    resolved_model, resolved_cluster = catalog.model(model), catalog.system(cluster)
+    resolved_model = catalog.model(model)
     if isinstance(plan, TrainingPlan):
-        return predict(resolved_model, resolved_cluster, plan, known)
+        return predict(resolved_model, catalog.system(cluster), plan, known)
     fields = dict(plan) if isinstance(plan, Mapping) else catalog.read_mapping(Path(plan))
     named = {"model": model, "system": cluster}
     fields |= {key: name for key, name in named.items() if isinstance(name, str)}
     spec = parse(TrainingPlanSpec, fields, "plan")
+    resolved_cluster = catalog.stated_cluster(cluster, spec.to_dict())
     request = complete_training(spec, known.run, model=resolved_model, cluster=resolved_cluster)
     if request.uneven:
         return _unlike(request, known)

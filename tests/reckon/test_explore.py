@@ -183,3 +183,16 @@ def test_the_verb_writes_parquet_csv_and_a_table(
     assert "bottleneck" in capsys.readouterr().out
     assert len(pd.read_parquet(parquet)) == len(pd.read_csv(csv)) == 2
     assert main(["explore", str(path), "--out", str(tmp_path / "g.xls")]) == 2
+
+
+@pytest.mark.parametrize(
+    "key", ["accelerator", "accelerators_per_node", "inter_link_gbps", "system"]
+)
+def test_a_plan_of_a_grid_says_nothing_of_its_machine(key: str) -> None:
+    """Such keys were dropped without a word; now the line names where to write them."""
+    grid = {
+        "model": "llama3-8b", "system": "dgx-h100", "sweep": {"plan.tp": [1, 2]},
+        "plan": {"gpus": 16, "global_batch": 16, "seq_len": 4096, key: 50},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=rf"plan\.{key}: .*(machine|system)"):
+        read_grid(grid)

@@ -8,9 +8,10 @@ import pytest
 import reckon
 from predictor import catalog
 from predictor.catalog.artifacts import load
+from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
 from reckon.verbs.results import Prediction
-from reckon.verbs.training import expand, predict_train, sweep
+from reckon.verbs.training import expand, predict_each, predict_train, sweep
 
 PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
 
@@ -102,3 +103,40 @@ def test_one_of_many_can_be_played() -> None:
         events = found.timeline()
         assert {event.stage for event in events} == set(range(pp))
         assert events[-1].end < found.step_time.value
+
+
+BESIDE = (
+    {"accelerator": "H200-SXM-141GB"}, {"accelerators_per_node": 4}, {"inter_link_gbps": 50},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("stated", BESIDE, ids=str)
+def test_what_a_plan_states_of_its_system_holds_in_python_as_on_the_line(
+    stated: dict[str, object],
+) -> None:
+    """Only the name of a system is an argument; a plan's other words of it were dropped."""
+    calibration = load("default")
+    plain = reckon.predict_train("llama3-8b", "dgx-h100", PLAN).step_time
+    fields = {"model": "llama3-8b", "system": "dgx-h100", **PLAN, **stated}
+    line = predict_each([fields], calibration, "line")[0]
+    assert isinstance(line, Prediction)
+    for system in ("dgx-h100", catalog.system("dgx-h100")):
+        own = reckon.predict_train("llama3-8b", system, {**PLAN, **stated})
+        assert own.step_time.value == line.step_time.value != plain.value
+    narrow = {"tp": 2, "pp": 1, **stated}
+    asked = {key: PLAN[key] for key in ("gpus", "global_batch", "seq_len")}
+    found = reckon.search("llama3-8b", "dgx-h100", {**asked, **narrow})
+    assert found.result.cluster.accelerator.name == line.batch.cluster.accelerator.name
+    assert repr(found.result.cluster.tiers) == repr(line.batch.cluster.tiers)
+
+
+def test_serving_and_fleets_take_it_too() -> None:
+    lengths = {"input_len": 512, "output_len": 128}
+    other = {"accelerator": "H200-SXM-141GB"}
+    own = reckon.predict_infer("llama3-8b", "dgx-h100", {**lengths, **other, "concurrency": 8})
+    same = reckon.predict_infer("llama3-8b", "dgx-h200", {**lengths, "concurrency": 8})
+    assert own.tpot.value == pytest.approx(same.tpot.value, rel=1e-9)
+    found = reckon.search_infer("llama3-8b", "dgx-h100", {**lengths, **other}, 20.0, ttft=1.0)
+    assert found.to_dict()["fleets"][0]["accelerator"] == "H200-SXM-141GB"
+    with pytest.raises(InputError, match="accelerators_per_node"):
+        reckon.predict_train("llama3-8b", "dgx-h100", {**PLAN, "accelerators_per_node": 0})

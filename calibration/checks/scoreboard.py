@@ -354,8 +354,9 @@ def _memory_rows(point: Point, result: TrainingPrediction, at: int) -> list[Memo
     more than the device has, since the run went on."""
     if not (np.isfinite(point.memory) or point.status in ("OOM", "Success")):
         return []
-    held = result.memory.peak if point.of_device else result.memory.reserved
-    taken, probability = (float(v[at]) for v in (held, result.p_oom))
+    known = result.memory
+    held = {"device": known.peak, "allocator": known.reserved, "tensors": known.tensors}
+    taken, probability = (float(v[at]) for v in (held[point.memory_of], result.p_oom))
     if np.isfinite(point.memory) and point.status != "OOM":
         taken = min(taken, float(point.request.cluster.accelerator.memory))
     return [MemoryRow(taken, point.memory, probability, point.status, point.source)]

@@ -59,6 +59,18 @@ OF_DEVICES = ("bigscience_bloom_prequel",)
 others state what the allocator holds: the chronicle read it off nvidia-smi (train/tr11-176B-ml/
 chronicles-prequel.md of bigscience-workshop/bigscience at 9e64ede, lines 86 and 962)."""
 
+OF_TENSORS = ("kempnerforge_mfu", "kempnerforge_moe")
+"""Sources whose memory is what tensors take, without what the allocator loses: torch's
+max_memory_allocated (KempnerForge at 5666d0d, kempnerforge/metrics/memory.py and tracker.py)."""
+
+
+def memory_of(source: str) -> str:
+    """What a source's memory is of: 'device', 'tensors' or 'allocator'."""
+    if source in OF_DEVICES:
+        return "device"
+    return "tensors" if source in OF_TENSORS else "allocator"
+
+
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", *METRICS)
 """Metrics that hardly depend on how many sequences a step has."""
 

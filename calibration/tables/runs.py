@@ -52,7 +52,7 @@ class Point:
     measured   step time [s], NaN where only memory is stated
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
-    of_device  that is all that is taken of the device, not what the allocator holds
+    memory_of  what that is of: all of the device, the allocator, tensors (`conventions.memory_of`)
     status     'Success', 'OOM' or ''
     told       whether the row says how many sequences of which length a step has; no fit learns
                from one that does not
@@ -66,7 +66,7 @@ class Point:
     memory: float
     status: str
     told: bool = True
-    of_device: bool = False
+    memory_of: str = "allocator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def point_of(
         memory=float(memory) * 2.0**30 if memory is not None and told else math.nan,
         status=str(cell(row, "status") or ""),
         told=told,
-        of_device=source in conventions.OF_DEVICES,
+        memory_of=conventions.memory_of(source),
     )
 
 

@@ -65,6 +65,11 @@ DRIVER = 0.6e9
 libraries' handles (PyTorch on recent parts, from memory) [bytes]."""
 
 
+WHOLE_WEIGHT = 2.0
+"""Bytes of a weight of a model that every device builds whole: 16 bits, as it computes. What that
+takes more than a step is a class by itself; there is no communicator yet, and nothing to lose."""
+
+
 def divided(plan: TrainingPlan) -> Array:
     """1 where a plan runs on several devices, else 0. How many ways it divides its work in does not
     matter: with a share for each, fewer of the nanotron sweep's plans are told right."""
@@ -99,12 +104,14 @@ class Memory:
     peak      of the fullest stage, (*batch)
     host      what the host keeps for the device for which it keeps most, (*batch)
     reserved  the allocator's part of it: without what driver and libraries take beside it
+    tensors   the tensors' part of that: without what the allocator loses
     """
 
     classes: dict[str, Array]
     present: npt.NDArray[np.bool_]
     peak: Array
     reserved: Array
+    tensors: Array
     host: Array
 
     def probability_over(self, capacity: Numeric, sigma: float) -> Array:
@@ -394,12 +401,19 @@ def memory(
     whole = {name: filled(value, zero.shape) for name, value in classes.items()}
     subtotal: Array = sum(whole.values(), zero)
     whole["fragmentation"] = (subtotal - whole["context"]) * adds.fragmentation
-    total = np.where(present, subtotal + whole["fragmentation"], 0.0)
-    peak = total.max(axis=0)
-    host = away
-    if np.any(np.asarray(plan.offload_optimizer) > 0):
-        for part in (layers, adapters, edges):
-            host = host + host_states(plan, part, group)
-        host = host + host_states(plan, parameters.expert, expert_group)
-    most = np.where(present, host, 0.0).max(axis=0)
-    return Memory(whole, present, peak, peak - beside(divided(plan), adds.context), most)
+    built = WHOLE_WEIGHT * model.parameters if plan.built_whole else 0.0
+    if built:
+        total = subtotal + whole["fragmentation"]
+        whole["model built whole"] = np.maximum(built + DRIVER - total, 0.0)
+    for part, ranks in (
+        (layers, group),
+        (adapters, group),
+        (edges, group),
+        (parameters.expert, expert_group),
+    ):
+        away = away + host_states(plan, part, ranks)
+    peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
+    reserved = np.maximum(peak - beside(divided(plan), adds.context), built)
+    tensors = np.where(present, subtotal - whole["context"], 0.0).max(axis=0)
+    host = np.where(present, away, 0.0).max(axis=0)
+    return Memory(whole, present, peak, reserved, np.maximum(tensors, built), host)

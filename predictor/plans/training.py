@@ -198,6 +198,7 @@ class TrainingPlan:
     reshard: bool = True
     reduce_last: bool = False
     flat_copies: bool = False
+    built_whole: bool = False
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True

@@ -394,6 +394,11 @@ _OVERLAP = (
         more="What travels lies in one buffer, what is multiplied in tensors of its own.",
     ),
     PlanField(
+        "built_whole", SWITCH, "Every device holds the whole model before it is divided.",
+        ("memory",), default=FRAMEWORK, reason="most build it without memory, or stage by stage",
+        more="Its 16-bit weights alone, before the first step.",
+    ),
+    PlanField(
         "vocab_parallel", SWITCH,
         "Tensor-parallel ranks divide embedding and logits.",
         ("optimizer", "communication", "memory"), default=FRAMEWORK,

@@ -79,8 +79,8 @@ def habits_of(filler: Filler, model: Model, vendor: str) -> Habits:
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")
     usual = settings.pop("recompute", FIT)
     asked = filler.values.get("recompute") == FIT
-    if settings.get("reshard") == WITHOUT_PP:
-        settings["reshard"] = int(filler.values.get("pp") or 1) == 1
+    for field in [name for name, value in settings.items() if value in UNDIVIDED]:
+        settings[field] = int(filler.values.get(UNDIVIDED[settings[field]]) or 1) == 1
     return Habits(
         label=label,
         settings=settings,
@@ -139,11 +139,15 @@ def _of_recipe(
 UNNAMED = "neutral"
 """A framework that nobody named."""
 
-WITHOUT_PP, WHOLE, INTERLEAVED, BUSIEST = "without_pp", "whole", "interleaved", "busiest"
+UNDIVIDED = {"without_pp": "pp", "without_tp": "tp"}
+"""Habits of plans without a pipeline, and of those whose layers are whole: of dropping gathered
+weights, of building the model whole."""
+
+WHOLE, INTERLEAVED, BUSIEST = "whole", "interleaved", "busiest"
 AS_LAYERS = "tp"
-"""Habits of dropping gathered weights where there is no pipeline, of taking all of a rank's
-sequences of a step at once, of interleaving the stages of a pipeline, of padding all experts to the
-one with most tokens, and of splitting every expert as the rest of its layer."""
+"""Habits of taking all of a rank's sequences of a step at once, of interleaving the stages of a
+pipeline, of padding all experts to the one with most tokens, and of splitting every expert as the
+rest of its layer."""
 
 KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS)
 """Habits that say how a field is found, not what it is."""

@@ -377,7 +377,9 @@ class _Line:
         present = np.arange(3) == kind
         classes = {name: np.where(present, value, 0.0) for name, value in own.items()}
         peak = np.asarray(sum(own.values()))
-        return Memory(classes, present, peak, peak - own["context"], np.zeros(()))
+        reserved = peak - own["context"]
+        tensors = reserved - own["fragmentation"]
+        return Memory(classes, present, peak, reserved, tensors, np.zeros(()))
 
 
 def _together(classes: dict[str, Array]) -> Array:

@@ -316,3 +316,10 @@ def test_an_accelerator_that_may_draw_less_is_one_with_a_lower_cap() -> None:
     powers = [float(found.request.cluster.accelerator.power) for found in (usual, capped, loose)]
     assert powers == [700.0, 500.0, 700.0]
     assert capped.request.cluster.accelerator.name == usual.request.cluster.accelerator.name
+
+
+def test_what_a_sources_memory_is_of() -> None:
+    """nvidia-smi's figure has all, torch's max_memory_allocated tensors alone, others the cache."""
+    known = {"bigscience_bloom_prequel": "device", "kempnerforge_moe": "tensors"}
+    for source, of in (*known.items(), ("torchtitan_mxfp8", "allocator")):
+        assert point(source=source, memory_gb_per_gpu=40.0).memory_of == of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor import catalog
-from predictor.memory.training import CLASSES, layer_parameters, memory
+from predictor.memory.training import CLASSES, DRIVER, layer_parameters, memory
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import RunParameters
@@ -290,3 +290,23 @@ def test_logits_of_an_eager_loss_are_kept_more_than_once(llama: Model, plan: Mak
 def test_what_the_allocator_reserves_leaves_out_the_context(llama: Model, plan: Make) -> None:
     found = memory(llama, plan(), RunParameters(context=3e9))
     assert found.peak - found.reserved == found.classes["context"][0] > 0
+
+
+def test_a_model_built_whole_takes_its_weights_at_least(plan: Make) -> None:
+    """Before it is divided a device has all of it in 16 bits, and nothing else of the run; what a
+    step takes is untouched, and parts sum to the whole."""
+    model = catalog.model("llama3-8b")
+    for ranks in (1.0, 64.0, 1024.0):
+        shape = {"dp": ranks, "global_batch": ranks, "sharding": "fsdp", "recompute": "full"}
+        step = memory(model, plan(**shape), RUN)
+        whole = memory(model, plan(**shape, built_whole=True), RUN)
+        least = 2.0 * model.parameters
+        assert whole.tensors == max(float(step.tensors), least)
+        assert whole.reserved == max(float(step.reserved), least)
+        assert whole.peak == pytest.approx(max(float(step.peak), least + DRIVER))
+        assert sum(value[2] for value in whole.classes.values()) == pytest.approx(float(whole.peak))
+
+
+def test_tensors_are_what_the_allocator_holds_less_what_it_loses(plan: Make) -> None:
+    found = memory(catalog.model("llama3-8b"), plan(dp=8.0, global_batch=8.0), RUN)
+    assert found.reserved == pytest.approx(found.tensors * (1.0 + RUN.fragmentation))

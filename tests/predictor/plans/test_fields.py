@@ -162,6 +162,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "reshard": ("llama3-8b", BASE, False),
     "reduce_last": ("llama3-8b", {**BASE, "pp": 1, "vpp": 1}, True),
     "flat_copies": ("llama3-8b", {**BASE, "framework": "megatron-lm"}, True),
+    "built_whole": ("llama3-70b", {**BASE, "gpus": 512, "global_batch": 512}, True),
     "vocab_parallel": ("llama3-8b", BASE, False),
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),

@@ -217,6 +217,14 @@ def test_weights_stay_gathered_under_a_pipeline() -> None:
     assert complete(**own, pp=2, reshard=True).plan.reshard is True
 
 
+def test_kempnerforge_builds_whole_models_where_no_layer_is_divided() -> None:
+    """Its build_parallel_model has a branch for tensor parallelism, which builds on no device."""
+    own = {"framework": "kempnerforge", "sharding": "fsdp"}
+    assert complete(**own, tp=1).plan.built_whole is True
+    assert complete(**own, tp=2).plan.built_whole is False
+    assert complete(framework="torchtitan", tp=1).plan.built_whole is False
+
+
 def test_what_stops_early_is_a_habit() -> None:
     """PyTorch's checkpoints and compiled programs leave out the end; Megatron Core's do not."""
     for framework, early in (("torchtitan", True), ("maxtext", True), ("megatron-lm", False)):

@@ -79,9 +79,10 @@ USUAL_LENGTH = 4096
 of the shared table have (2,048, 4,096 and 8,192, each some 370 times), or all that the model was
 made for."""
 
-ROUNDS = 4
-"""Micro-batches of a step for each stage of a pipeline (of one, where there is none), where nobody
-says how many: a guess; a bubble of a fifth, and what is once a step spread over four."""
+ROUNDS, ALONE = 8, 4
+"""Micro-batches of a step for each stage of a pipeline, and of a step without one, where nobody
+says how many: the median over the 13 sources with pipelines that do say of their own medians, and
+the middle one of all rows without (of whose sources half have one)."""
 
 
 def usual_size(row: Mapping[str, Any], fields: Mapping[str, Any], model: Model) -> dict[str, Any]:
@@ -100,5 +101,6 @@ def usual_size(row: Mapping[str, Any], fields: Mapping[str, Any], model: Model) 
         ranks = int(fields.get("tp") or 1) * stages * int(fields.get("cp") or 1)
         several = int(fields.get("micro_batch") or max(USUAL_LENGTH // int(length), 1))
         replicas = int(fields.get("dp") or max(int(fields["gpus"]) // ranks, 1))
-        found["global_batch"] = several * replicas * ROUNDS * stages
+        rounds = ROUNDS * stages if stages > 1 else ALONE
+        found["global_batch"] = several * replicas * rounds
     return found

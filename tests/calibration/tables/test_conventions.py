@@ -64,7 +64,7 @@ def test_sizes_that_nobody_says_are_usual_and_taught_to_no_fit() -> None:
     assert math.isnan(found.memory)  # activations are those of the length
     assert found.measured == pytest.approx(4096 * 32 / 8000.0)
     fields = {"gpus": 64, "tp": 2, "pp": 4, "micro_batch": 2, "seq_len": 2048}
-    assert usual_size(cells, fields, LLAMA) == {"global_batch": 2 * 8 * 16}
+    assert usual_size(cells, fields, LLAMA) == {"global_batch": 2 * 8 * 32}
 
 
 def test_a_step_time_without_its_size_is_no_point() -> None:

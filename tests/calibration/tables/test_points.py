@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from calibration.sources.told import amended
+from calibration.tables.conventions import ALONE, ROUNDS
 from calibration.tables.dimensions import base_name, model_of
 from calibration.tables.runs import Point, Skipped, point_of
 from predictor import catalog
@@ -323,3 +324,17 @@ def test_what_a_sources_memory_is_of() -> None:
     known = {"bigscience_bloom_prequel": "device", "kempnerforge_moe": "tensors"}
     for source, of in (*known.items(), ("torchtitan_mxfp8", "allocator")):
         assert point(source=source, memory_gb_per_gpu=40.0).memory_of == of
+
+
+def test_who_states_no_batch_is_taken_to_have_that_of_others() -> None:
+    """The median of published sources' medians of micro-batches per stage, and of rows without."""
+    table = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
+    table = table[table["global_batch"].notna() & table["micro_batch"].notna()]
+    degrees = {name: table[name].fillna(1) for name in ("tp", "pp", "cp")}
+    ranks = table["num_gpus"] / (degrees["tp"] * degrees["pp"] * degrees["cp"])
+    replicas = table["dp"].fillna(ranks)
+    rounds = table["global_batch"] / (replicas * table["micro_batch"]) / degrees["pp"]
+    piped = degrees["pp"] > 1
+    medians = rounds[piped].groupby(table["source"][piped]).median()
+    assert medians.median() == ROUNDS
+    assert rounds[~piped].median() == ALONE

@@ -46,6 +46,7 @@ RECOMPUTE_MODULES = (
     "layernorm",
     "mla_up_proj",
     "mlp",
+    "mlp_act",
     "moe",
     "moe_act",
     "shared_experts",

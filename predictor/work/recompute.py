@@ -69,6 +69,7 @@ PARTS: dict[str, Part] = {
         lambda o, _: float(o.name in ("mlp.activation", "mlp.down")),
         ("mlp.up",),
     ),
+    "mlp_act": Part(lambda o: o.name == "mlp.activation", lambda o, _: float(o.name == "mlp.down")),
     "moe": Part(
         lambda o: o.module == "moe" and o.name not in OUTSIDE,
         lambda o, _: float(o.module == "moe" and o.name not in (*OUTSIDE, "moe.router")),
@@ -81,7 +82,8 @@ PARTS: dict[str, Part] = {
         ("shared.up",),
     ),
 }
-"""Parts by the names that Megatron Core gives them."""
+"""Parts by the names that Megatron Core gives them; it has none for a dense layer's activation,
+which XLA never keeps where products are named that are (`jax.checkpoint_policies`)."""
 
 
 def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:

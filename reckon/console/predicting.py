@@ -52,7 +52,7 @@ def _line_option(
 ) -> click.Option:
     """A launch line to read, under every spelling of its dialect."""
     names = tuple(f"from-{name}" for name in also)
-    key = f"from_{dialect}"
+    key = f"from_{dialect}".replace("-", "_")
     return option(f"from-{dialect}", text, "LINE|FILE", key=key, also=names, hidden=hidden)
 
 
@@ -96,10 +96,13 @@ def train_command() -> click.Command:
         allow_oom_option(),
         option("emit", "Launch line: megatron torchtitan ...", "NAME"),
         _line_option("megatron", "Read such a line.", also=("megatron-lm",)),
-        _line_option("torchtitan", "Or -nemo, -deepspeed."),
+        _line_option("torchtitan", "Or -nemo, -deepspeed, -trainer, -maxtext, ..."),
         _line_option("nemo", hidden=True, also=("megatron-bridge",)),
         _line_option("deepspeed", hidden=True),
         _line_option("trainer", hidden=True, also=("axolotl", "llama-factory", "torchtune")),
+        _line_option("maxtext", hidden=True),
+        _line_option("nanotron", hidden=True),
+        _line_option("llm-foundry", hidden=True, also=("composer",)),
     ]
     text = "Step time, memory and bottlenecks of a training run."
     return _predicting("train", TRAINING_FIELDS, predict_train, more, text, TRAIN_EXAMPLE)

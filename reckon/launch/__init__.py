@@ -18,7 +18,10 @@ from predictor.timing import RunParameters
 from reckon.launch import dialect
 from reckon.launch.deepspeed import DEEPSPEED
 from reckon.launch.dialect import Dialect, Difference, Emitted, Launch, Request, check_kind
+from reckon.launch.foundry import FOUNDRY
+from reckon.launch.maxtext import MAXTEXT
 from reckon.launch.megatron import MEGATRON
+from reckon.launch.nanotron import NANOTRON
 from reckon.launch.nemo import NEMO
 from reckon.launch.sglang import SGLANG
 from reckon.launch.target import Target
@@ -28,8 +31,10 @@ from reckon.launch.trtllm import TRTLLM
 from reckon.launch.vllm import VLLM
 
 DIALECTS: dict[str, Dialect] = {
-    one.name: one for one in (MEGATRON, TORCHTITAN, NEMO, DEEPSPEED, TRAINER, VLLM, SGLANG, TRTLLM)
-}
+    one.name: one
+    for one in (MEGATRON, TORCHTITAN, NEMO, DEEPSPEED, TRAINER, MAXTEXT, NANOTRON, FOUNDRY,
+                VLLM, SGLANG, TRTLLM)
+}  # fmt: skip
 
 
 def emit(name: str, request: Request, run: RunParameters) -> Emitted:

@@ -19,12 +19,16 @@ from reckon.launch.table import (
     whole_number,
 )
 
+UNKNOWN = ("mlp_act",)
+"""Parts of a layer that Megatron Core does not name."""
+
 
 def _recompute_says(facts: Facts) -> Flags:
     kind = facts["recompute"]
     if kind == "selective":
-        modules = str(facts["recompute_modules"]).replace(",", " ")
-        return {"--recompute-granularity": "selective", "--recompute-modules": modules}
+        names = [n for n in str(facts["recompute_modules"]).split(",") if n not in UNKNOWN]
+        said = {"--recompute-granularity": "selective", "--recompute-modules": " ".join(names)}
+        return said if names else {}
     if kind != "full":
         return {}
     share = facts.get("recompute_share", 1)

@@ -12,7 +12,8 @@ from reckon.launch.table import Cases, Entry, Flags, Switch
 OPEN = re.compile(r"\$(?:\{?([A-Za-z_]\w*|\d+)\}?|[({])|`")
 """A variable, or a command whose outcome nobody knows."""
 
-RUN_LENGTH = ("--train-tokens", "--train-samples", "--train-iters", "--num-prompts")
+RUN_LENGTH = ("--train-tokens", "--train-samples", "--train-iters", "--num-prompts", "steps",
+              "tokens.train_steps", "max_duration")  # fmt: skip
 """Flags that say how long a run is, not how fast."""
 
 

@@ -145,7 +145,10 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
 
 SIGNS = {"megatron": ("pretrain_gpt", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
          "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"),
-         "trainer": ("base_model", "per_device_train_batch_size"), "vllm": ("vllm",),
+         "trainer": ("base_model", "per_device_train_batch_size"),
+         "maxtext": ("maxtext", "MaxText", "ici_"), "nanotron": ("nanotron", "tp_mode"),
+         "llm-foundry": ("composer", "mpt_causal_lm", "device_train_microbatch_size"),
+         "vllm": ("vllm",),
          "sglang": ("sglang",), "trtllm": ("trtllm",)}  # fmt: skip
 """Words by which a line tells whose it is."""
 

@@ -69,10 +69,32 @@ TRAINER = (
     "gradient_accumulation_steps: 4\nbf16: auto\nlora_r: 8\nfsdp: [full_shard, auto_wrap]\n"
     "fsdp_config: {fsdp_offload_params: true}\ngradient_checkpointing: unsloth\n"
 )
+MAXTEXT = (
+    'M="python3 -m MaxText.train base.yml model_name=default per_device_batch_size=2 '
+    "ici_fsdp_parallelism=-1 ici_tensor_parallelism=2 remat_policy=custom query_proj=offload "
+    'max_target_length=128 global_parameter_scale=8 quantization=int8 steps=3 opt_type=sgd"\n'
+    'xpk workload create --tpu-type=v5p-8 --num-slices=2 --command="${M}"\n'
+)
+NANOTRON = (
+    "model: {dtype: bfloat16, model_config: {num_hidden_layers: 2, hidden_size: 64, "
+    "num_attention_heads: 4, intermediate_size: 128, vocab_size: 100,\n"
+    "  moe_config: {num_experts: 4, layers: [-1]}}}\n"
+    "optimizer: {zero_stage: 1, clip_grad: 1.0, accumulate_grad_in_fp32: true}\n"
+    "parallelism: {dp: 2, pp: 2, tp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER}\n"
+    "tokens: {sequence_length: 128, micro_batch_size: 1, batch_accumulation_per_replica: 4}\n"
+)
+FOUNDRY = (
+    "compute: {gpus: 8}\nparameters:\n  max_seq_len: 128\n  global_train_batch_size: 16\n"
+    "  model: {name: mpt_causal_lm, d_model: 64, n_heads: 4, n_layers: 2, vocab_size: 100,\n"
+    "    max_seq_len: ${max_seq_len}, attn_config: {attn_impl: flash, kv_n_heads: 2}}\n"
+    "  device_train_microbatch_size: auto\n  max_duration: 10ba\n  precision: amp_bf16\n"
+    "  fsdp_config: {sharding_strategy: FULL_SHARD, activation_checkpointing: true}\n"
+)
 LINES = {
     "megatron": (MEGATRON,), "nemo": (NEMO, RECIPE), "torchtitan": (TITAN,),
     "deepspeed": (DEEPSPEED,), "vllm": (VLLM, MANIFEST), "sglang": (SGLANG,), "trtllm": (TRTLLM,),
-    "trainer": (TRAINER,),
+    "trainer": (TRAINER,), "maxtext": (MAXTEXT,), "nanotron": (NANOTRON,),
+    "llm-foundry": (FOUNDRY,),
 }  # fmt: skip
 
 CONFIG: dict[str, Any] = {

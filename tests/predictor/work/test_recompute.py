@@ -95,6 +95,20 @@ def test_parts_add_up(llama: Model, plan: Make) -> None:
     assert again(llama, made[0]) < again(llama, made[1])
 
 
+def test_an_activation_that_alone_runs_again(llama: Model, plan: Make) -> None:
+    """Of gate, up (2 f) and their product (f) the last is not kept, 2 bytes each; where the whole
+    block is named, nothing more is."""
+    common = {"tp": 1.0, "pp": 1.0, "global_batch": 1.0, "recompute": "selective"}
+    made = plan(**common, recompute_modules="mlp_act")
+    assert again(llama, made) == {"mlp.activation"}
+    plain = plan(tp=1.0, pp=1.0, global_batch=1.0)
+    freed = 2 * llama.ffn_hidden * 2048 * llama.layers
+    assert kept(llama, plain) - kept(llama, made) == pytest.approx(freed)
+    whole, both = (plan(**common, recompute_modules=parts) for parts in ("mlp", "mlp,mlp_act"))
+    assert kept(llama, both) == kept(llama, whole)
+    assert again(llama, both) == again(llama, whole)
+
+
 def test_experts_whose_activation_alone_runs_again(plan: Make) -> None:
     """Mixtral: two of eight experts see each token; of 4096 + 3 x 14336 values of each copy the
     activation's 14336 are not kept, at 2 bytes."""

@@ -54,7 +54,7 @@ def application(calibration: str = "default") -> Any:
 
     @asynccontextmanager
     async def life(_: Any) -> AsyncIterator[None]:
-        threading.Thread(target=_warm, args=(searches,), daemon=True).start()
+        threading.Thread(target=_warm, args=(searches, known), daemon=True).start()
         yield
         searches.close()
 
@@ -82,11 +82,16 @@ def application(calibration: str = "default") -> Any:
     return app
 
 
-def _warm(searches: Searches) -> None:
-    """Have ready what predictions and searches need before the first is asked for."""
-    import reckon.verbs.serving
-    import reckon.verbs.training  # noqa: F401
+FIRST = {"model": "llama3-70b", "system": "dgx-h100", "gpus": 64}
+"""What is predicted before anyone asks, so that catalogs, tables and methods are there."""
 
+
+def _warm(searches: Searches, known: Calibration) -> None:
+    """Have ready what predictions and searches need before the first is asked for."""
+    answers.train({**FIRST, "tp": 8, "global_batch": 64, "seq_len": 8192}, known)
+    answers.infer(
+        {**FIRST, "gpus": 8, "concurrency": 64, "input_len": 1024, "output_len": 64}, known
+    )
     searches.ready()
 
 

@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 
 import reckon
 from predictor import catalog
-from reckon.serve import application
+from reckon.serve import answers, application
 
 PLAN = {"gpus": 64, "tp": 8, "pp": 1, "global_batch": 64, "seq_len": 4096}
 BODY = {"model": "llama3-8b", "system": "dgx-h100", "plan": PLAN}
@@ -51,6 +51,23 @@ def test_it_answers_what_python_answers(client: TestClient) -> None:
     serving = {"model": "llama3-8b", "system": "8xH100",
                "plan": {"tp": 8, "concurrency": 4, "input_len": 64, "output_len": 8}}  # fmt: skip
     assert client.post("/api/infer", json=serving).json()["memory"]["fits"] is True
+
+
+def test_each_kind_is_answered_once_before_anyone_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first answer needs (catalogs, tables, compiled methods) is there by then."""
+    asked: list[str] = []
+    for name in ("train", "infer"):
+        own = getattr(answers, name)
+        monkeypatch.setattr(
+            answers,
+            name,
+            lambda body, known, own=own, name=name: asked.append(name) or own(body, known),
+        )
+    with TestClient(application("kernels-only")):
+        until = time.monotonic() + 60
+        while len(asked) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+    assert asked == ["train", "infer"]
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ Triton; separate kernels, the softmax scaling on its way; separate kernels, the 
 SEPARATE = ("unfused", "eager")
 """Those that write scores out."""
 
-SPLITS = ("slots", "cost")
-"""How layers fall on stages: equal numbers, embedding and head as slots where that divides; or
-equal arithmetic."""
+SPLITS = ("slots", "cost", "heat")
+"""How layers fall on stages: equal numbers, embedding and head as slots where that divides; equal
+arithmetic; or fewer on stages whose places in the node are hot."""
 
 CP_KINDS = ("ring", "allgather", "ulysses")
 """How the ranks that split a sequence attend over it: keys and values go round a ring, are

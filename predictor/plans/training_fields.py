@@ -236,7 +236,8 @@ _RECIPE = (
     PlanField(
         "split", WORD, "How layers fall on stages.", STAGES, choices=SPLITS,
         reason="frameworks divide by number",
-        more="Equal numbers, embedding and head as slots where that divides; or equal arithmetic.",
+        more="Equal numbers, embedding and head as slots where that divides; equal arithmetic; or "
+        "fewer on stages that sit where the node is hot, if that makes the step shorter.",
     ),
     PlanField(
         "cp_kind", WORD, "How ranks that split a sequence attend over it.",

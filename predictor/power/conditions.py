@@ -33,3 +33,18 @@ class Conditions:
     def slows(self) -> bool:
         """Whether anything is asked for that a prediction without it does not have."""
         return any(one is not None for one in (self.limit, self.clock, self.inlet, self.cooling))
+
+    @property
+    def stated(self) -> str:
+        """The first of its fields that is not as the machine has it, as a plan calls it; empty:
+        none."""
+        values = {
+            "power_limit": self.limit,
+            "clock": self.clock,
+            "inlet": self.inlet,
+            "cooling": self.cooling,
+            "stage_clocks": self.paced,
+            "price_per_kwh": self.tariff.price,
+            "carbon_intensity": self.tariff.carbon,
+        }
+        return next((name for name, value in values.items() if value is not None), "")

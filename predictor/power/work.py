@@ -22,6 +22,7 @@ class Powered:
     work         by phase, at the reference clock
     phases       in their time under the conditions, mean over the positions
     longer       time of each phase under the conditions over that by itself
+    each         the same of every position, were it to wait for no other, (rows, *plans)
     held         share of each phase's time in which a limit holds the clock
     temperature  of each position [°C], front first; `gap` of its package's dies [K]
     clock        lowest of each position in any phase, over the highest
@@ -35,6 +36,7 @@ class Powered:
     work: Mapping[str, Activity]
     phases: list[Phase]
     longer: dict[str, Array]
+    each: dict[str, Array]
     held: dict[str, Array]
     temperature: Array
     clock: Array
@@ -78,6 +80,7 @@ def powered(
     idle = np.asarray(constants.awake + constants.waiting)
     parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
+    each: dict[str, Array] = {}
     for name, time, one in zip(work, times, state.states, strict=True):
         shape = (rows, *np.broadcast_shapes(one.power.shape[1:], time.shape))
         slower, power = (np.broadcast_to(each, shape) for each in (one.slower, one.power))
@@ -85,15 +88,20 @@ def powered(
         if together:
             power = (slower * power + (slowest - slower) * idle) / slowest
         mine = mine + time * slower.min(axis=0)
-        own = parts.setdefault(name.partition(".")[0], [])
+        phase = name.partition(".")[0]
+        each[phase] = each.get(phase, np.zeros(())) + time * slower
+        own = parts.setdefault(phase, [])
         own.append((time, np.asarray(slowest), np.asarray(power.mean(axis=0))))
     phases, longer, held = _together(parts, pieces)
+    before = {name: sum((time for time, _, _ in own), np.zeros(())) for name, own in parts.items()}
+    each = {name: np.asarray(t / np.maximum(before[name], 1e-15)) for name, t in each.items()}
     whole = np.asarray(sum((one.time for one in phases), np.zeros(())))
     clocks = [np.broadcast_to(one.clock, state.temperature.shape) for one in state.states]
     return Powered(
         work=work,
         phases=phases,
         longer=longer,
+        each=each,
         held=held,
         temperature=state.temperature,
         clock=np.min(clocks, axis=0),

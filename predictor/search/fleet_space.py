@@ -16,6 +16,7 @@ import numpy as np
 
 from predictor.arrays import Array, Index, take
 from predictor.catalog import Range, ServingPlanSpec, parse, scale_up
+from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.memory import node_memory
 from predictor.models import Model
@@ -104,6 +105,8 @@ def batches(
         alone = dict.fromkeys(DECODING, 1) | {"gpus": 1, "saturated": True}
         spec = parse(ServingPlanSpec, {**stated, **alone}, "request")
         found = complete_serving(spec, calibration.run, False, model=model, cluster=cluster)
+        if asked := found.conditions.stated:
+            raise InputError(f"{asked} is of a single plan: ask reckon predict infer for it")
         numbers: dict[str, Any] = {**columns, "batch": columns["dp"]}
         if "host_memory_gb" not in stated:
             # Engines of a fleet share nodes: each has the part of its accelerators.

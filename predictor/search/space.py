@@ -219,6 +219,8 @@ def template(
     fields = {"recompute": "none", "sharding": "none", **stated, **alone, **categories}
     spec = parse(TrainingPlanSpec, fields, "request")
     found = complete_training(spec, run, strict=False, model=model, cluster=cluster)
+    if found.single:
+        raise InputError(f"{found.single} is of a single plan: ask reckon predict train for it")
     return replace(found.plan, dp_shard=np.nan), found.assumed
 
 

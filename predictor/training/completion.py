@@ -116,8 +116,24 @@ class TrainingRequest:
 
     @property
     def uneven(self) -> bool:
-        """Whether stages or replicas are unlike: of several systems, towers or regions."""
-        return bool(self.kinds) or self.seen is not None or self.regions is not None
+        """Whether stages or replicas are unlike: of several systems, towers or regions, or dealt by
+        heat."""
+        apart = bool(self.kinds) or self.seen is not None or self.regions is not None
+        return apart or self.plan.split == "heat"
+
+    @property
+    def single(self) -> str:
+        """What is asked that plans as arrays, of a search or a grid, cannot answer, as a request
+        says it; empty: nothing."""
+        asked = {
+            "split heat": self.plan.split == "heat",
+            f"{self.by}_systems": bool(self.kinds),
+            "images": self.seen is not None,
+            "regions": self.regions is not None,
+            "variation": self.variation != SILENT,
+            "faults": bool(self.faults),
+        }
+        return self.conditions.stated or next((name for name, is_so in asked.items() if is_so), "")
 
 
 def complete_training(

@@ -52,6 +52,8 @@ class Dealt:
     slowest  position of the one that the others wait for
     even     the step where layers, or micro-batches, are dealt evenly [s]; inf where that fits
              nowhere
+    cool     the step where layers are dealt as if no place in the node were hot [s]; as it is
+             unless the request asks for that (`split` 'heat')
     passes   forward and backward passes, and weights' gradients, of every stage [s]
     hops     transfer and latency between each stage and the next [s]
     towers   share of the work of all stages that is the second tower's; 0 without one
@@ -61,6 +63,7 @@ class Dealt:
     shares: tuple[Share, ...]
     slowest: int
     even: float
+    cool: float = 0.0
     passes: tuple[list[float], list[float], list[float]] = ((), (), ())  # type: ignore[assignment]
     hops: tuple[tuple[float, ...], tuple[float, ...]] = field(default=((), ()))
     towers: float = 0.0
@@ -80,6 +83,7 @@ class Dealt:
             "by": self.by,
             "slowest": self.slowest,
             "even_step_time_s": self.even,
+            **({"cool_step_time_s": self.cool} if self.cool else {}),
             **({"tower_time_share": self.towers} if self.towers else {}),
             "shares": [
                 {

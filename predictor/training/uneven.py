@@ -13,6 +13,7 @@ from predictor.plans import TrainingPlan
 from predictor.timing import Calibration
 from predictor.training.completion import TrainingRequest
 from predictor.training.dealt import Dealt
+from predictor.training.hot_stages import by_heat
 from predictor.training.prediction import TrainingPrediction
 from predictor.training.regions import Regions
 from predictor.training.unlike_replicas import by_replica
@@ -50,6 +51,12 @@ def dealt_step(
 ) -> tuple[TrainingPrediction, Dealt]:
     """Predict a request of several systems, or of images."""
     model, plan, seen = request.model, request.plan, request.seen
+    if plan.split == "heat":
+        if request.kinds or request.regions is not None:
+            raise InputError("split heat is of one system; leave it or the other systems out")
+        return by_heat(request, calibration)
+    if stated := request.conditions.stated:
+        raise InputError(f"{stated} is of one system and of text; leave it or the others out")
     if request.regions is not None:
         if request.kinds or seen:
             raise InputError("regions are of one system and of text; leave them or the others out")

@@ -23,6 +23,7 @@ from predictor.records import dataclass
 from predictor.timing import Calibration
 from predictor.training.dealt import Dealt, Share, named, told
 from predictor.training.decomposition import parts
+from predictor.training.power import COMPUTED
 from predictor.training.prediction import TrainingPrediction, environment_of, predict
 from predictor.training.step import Step, assemble
 from predictor.training.towers import Seen, TowerLayer, tower_layer
@@ -40,10 +41,12 @@ def by_stage(
     calibration: Calibration,
     seen: Seen | None = None,
     links: Sequence[Cluster] = (),
+    slower: Sequence[float] = (),
 ) -> tuple[TrainingPrediction, Dealt]:
     """Predict a plan whose stages are on several systems, `plan.pp` in all, or hold a second tower.
 
     seen   images of a sequence; None: text alone
+    slower  how much longer each stage computes than its system would; none: no longer
     links  systems joined as each kind and the next are; none: as the slower of both is in itself
 
     Raises InputError for pipelines that fold or interleave, and for documents packed unevenly.
@@ -60,16 +63,21 @@ def by_stage(
     clusters = [cluster for cluster, many in kinds for _ in range(many)]
     tower = [tower_layer(model, one, plan, calibration, seen) for one in clusters] if seen else []
     rows = [tables[_alike(one)] for one in clusters]
-    line = _Line(
-        plan, clusters, rows, tower, model.layers, _hops(model, kinds, plan, calibration, links)
-    )
-    even = line.even()
+    hops = _hops(model, kinds, plan, calibration, links)
+    even_paced = [1.0] * len(clusters)
+    line = _Line(plan, clusters, rows, tower, model.layers, hops, list(slower) or even_paced)
+    counts = _dealt(line)
+    cool = counts if not slower else _dealt(replace(line, slower=even_paced))
+    return line.prediction(counts, line.even(), cool, calibration)
+
+
+def _dealt(line: _Line) -> list[int]:
+    """Layers of each stage with which the step is shortest."""
     try:
-        counts = partition(line.remembered(), line.items, len(clusters))
+        counts = partition(line.remembered(), line.items, line.stages)
     except InputError:  # told as what it needs, like any plan that does not fit
-        counts = partition(line.time, line.items, len(clusters))
-    counts = _unless_better(line, counts, even)
-    return line.prediction(counts, even, calibration)
+        counts = partition(line.time, line.items, line.stages)
+    return _unless_better(line, counts, line.even())
 
 
 def _alike(cluster: Cluster) -> tuple[object, ...]:
@@ -150,6 +158,7 @@ class _Line:
     tower   a layer of the second tower on each stage; empty without one
     layers  of the language model
     crossings  transfer and latency behind stages after which a link of its own comes
+    slower  how much longer each computes
     """
 
     plan: TrainingPlan
@@ -158,6 +167,7 @@ class _Line:
     tower: list[TowerLayer]
     layers: int
     crossings: dict[int, tuple[float, float]]
+    slower: list[float]
 
     @property
     def before(self) -> int:
@@ -267,7 +277,7 @@ class _Line:
             for stage, own in chosen:
                 value: Array = getattr(self.tables[stage].step.passes, name)
                 more = own.tower * self.tower[stage].passes[number] if own.tower else 0.0
-                every[stage] = self._of(value, stage, own) + more
+                every[stage] = self._pace(stage, own) * (self._of(value, stage, own) + more)
             found.append(every)
         return found
 
@@ -288,7 +298,17 @@ class _Line:
         if own.tower:
             for name, value in getattr(self.tower[stage], of).items():
                 found[name] += own.tower * value
+        if of == "terms":
+            found |= {name: self.slower[stage] * found[name] for name in COMPUTED}
         return found
+
+    def _pace(self, stage: int, own: _Held) -> float:
+        """How much longer its passes take, of which collectives are as long as ever."""
+        if self.slower[stage] == 1.0:
+            return 1.0
+        terms = self._terms(stage, own, "terms")
+        whole, slowed = sum(terms.values()), sum(terms[name] for name in COMPUTED)
+        return whole / (whole - slowed + slowed / self.slower[stage])
 
     def ends(self, counts: list[int]) -> dict[str, float]:
         """Reduction of gradients and update, of the stage that takes longest with both [s]."""
@@ -339,9 +359,10 @@ class _Line:
         return tuple(found)
 
     def prediction(
-        self, counts: list[int], even: list[int], calibration: Calibration
+        self, counts: list[int], even: list[int], cool: list[int], calibration: Calibration
     ) -> tuple[TrainingPrediction, Dealt]:
-        """The whole step with layers as they are dealt."""
+        """The whole step with layers as they are dealt; evenly, and where no place is hot, beside
+        it."""
         shares = self.shares(counts)
         slowest = max(range(len(shares)), key=lambda stage: shares[stage].time)
         terms = self.breakdown(counts, slowest)
@@ -357,6 +378,7 @@ class _Line:
             shares=shares,
             slowest=slowest,
             even=self.total(even)[0] + terms["data_loading"],
+            cool=self.total(cool)[0] + terms["data_loading"],
             passes=self.passes(counts),
             hops=self.hops(),
             towers=encoding / sum(one.time for one in shares),

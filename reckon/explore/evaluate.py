@@ -235,7 +235,12 @@ class _Run:
             found = search_train(model, cluster, fields, self.calibration, Limits(), keep=1)
             return [found.plan(0)]
         spec = parse(TrainingPlanSpec, fields, "plan")
-        return [complete_training(spec, run, model=model, cluster=cluster).plan]
+        asked = complete_training(spec, run, model=model, cluster=cluster)
+        if asked.single:
+            raise InputError(
+                f"plan.{asked.single}: explore answers for plain steps; ask `reckon sweep`"
+            )
+        return [asked.plan]
 
     def _evaluate(
         self,
@@ -363,6 +368,11 @@ def served(
     asked = complete_serving(
         parse(ServingPlanSpec, dict(fields), "plan"), run, model=model, cluster=cluster
     )
+    if asked.conditions.stated:
+        raise InputError(
+            f"plan.{asked.conditions.stated}: explore answers for machines as they are; ask "
+            "`reckon sweep`"
+        )
     for key in ("rate", "simulate"):
         if getattr(asked, key):
             raise InputError(

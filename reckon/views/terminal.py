@@ -219,6 +219,8 @@ def _dealt(result: Prediction) -> str:
     name = f"stage {dealt.slowest}" if staged else "those"
     gain = f"; dealt evenly {seconds(dealt.even)} ({dealt.even / step - 1.0:+.1%})"
     terms = result.breakdown
+    if result.request.plan.split == "heat":
+        gain += f", as if no place were hot {dealt.cool / step - 1.0:+.1%}"
     if terms["pp_communication"] > 0.5 * step:
         return f"{table}\nbinds: links between stages{gain}"
     if terms["dp_communication"] > 0.5 * step:

@@ -10,6 +10,7 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
+from reckon.explore import explore, read_grid
 from reckon.verbs.results import Prediction
 from reckon.verbs.training import expand, predict_each, predict_train, sweep
 
@@ -140,3 +141,23 @@ def test_serving_and_fleets_take_it_too() -> None:
     assert found.to_dict()["fleets"][0]["accelerator"] == "H200-SXM-141GB"
     with pytest.raises(InputError, match="accelerators_per_node"):
         reckon.predict_train("llama3-8b", "dgx-h100", {**PLAN, "accelerators_per_node": 0})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"power_limit": 300}, {"faults": "nic:0.5"}, {"split": "heat"}, {"inlet": 40}],
+    ids=str,
+)
+def test_searches_and_grids_refuse_what_only_single_plans_answer(asked: dict[str, object]) -> None:
+    """Each was dropped, and the ranking that of a plain machine."""
+    fields = {"gpus": 16, "global_batch": 64, "seq_len": 4096, "tp": 2, "pp": 2, **asked}
+    name = next(iter(asked))
+    with pytest.raises(InputError, match=name):
+        reckon.search("llama3-8b", "dgx-h100", fields)
+    grid = {"model": "llama3-8b", "system": "dgx-h100", "plan": fields, "sweep": {"plan.tp": [2]}}
+    with pytest.raises(InputError, match=name):
+        explore(read_grid(grid))
+    if name in ("power_limit", "inlet"):
+        lengths = {"input_len": 512, "output_len": 128}
+        with pytest.raises(InputError, match=name):
+            reckon.search_infer("llama3-8b", "dgx-h100", {**lengths, **asked}, 5.0)

@@ -173,7 +173,8 @@ CLUSTER_FIELDS = (
         default="the system's", held="",
     ),
     PlanField(
-        "inter_link_gbps", POSITIVE, "Rate between nodes, per accelerator.", ("communication",),
+        "inter_link_gbps", POSITIVE, "Rate between nodes, per accelerator.",
+        ("communication", "optimizer"),
         unit="Gbit/s", default="the system's", held="",
     ),
 )  # fmt: skip

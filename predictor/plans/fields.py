@@ -173,8 +173,7 @@ CLUSTER_FIELDS = (
         default="the system's", held="",
     ),
     PlanField(
-        "inter_link_gbps", POSITIVE, "Rate between nodes, per accelerator.",
-        ("communication", "optimizer"),
+        "inter_link_gbps", POSITIVE, "Rate between nodes, per accelerator.", ("communication",),
         unit="Gbit/s", default="the system's", held="",
     ),
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from predictor.plans.fields import (
     ALL,
     CLUSTER_FIELDS,
@@ -55,6 +57,12 @@ TOWERS = ("trained", "frozen")
 STAGES = (*PASSES, "optimizer", "pipeline", "memory")
 FRAMEWORK = "as the framework does"
 FITS = "what fits and costs least, tp inside the node and no narrower than 2,048"
+
+_LINKS = ("communication", "optimizer")  # the norm of the gradients is summed over all ranks
+
+_WHERE = tuple(
+    replace(one, touches=_LINKS) if one.name == "inter_link_gbps" else one for one in CLUSTER_FIELDS
+)
 
 _PARALLEL = (
     PlanField(
@@ -481,7 +489,7 @@ _BYTES = (
 
 TRAINING_FIELDS: Table = table(
     (
-        *CLUSTER_FIELDS, *_PARALLEL, *_BATCH, *_RECIPE, *RUN_FIELDS, *POWER_FIELDS, *_RECOMPUTE,
+        *_WHERE, *_PARALLEL, *_BATCH, *_RECIPE, *RUN_FIELDS, *POWER_FIELDS, *_RECOMPUTE,
         *_OFFLOAD, *_OVERLAP, *_BYTES,
     )
 )  # fmt: skip

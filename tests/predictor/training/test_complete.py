@@ -225,6 +225,14 @@ def test_kempnerforge_builds_whole_models_where_no_layer_is_divided() -> None:
     assert complete(framework="torchtitan", tp=1).plan.built_whole is False
 
 
+def test_the_first_megatron_reduces_in_16_bits_and_overlaps_under_wide_layers() -> None:
+    """Its README of 2020 on --DDP-impl, and --fp32-allreduce of its arguments."""
+    for tp, overlaps in ((1, False), (2, False), (8, True)):
+        plan = complete(framework="megatron-lm", era="2020-09", tp=tp).plan
+        assert (plan.grad_overlap, plan.reduce_bytes) == (overlaps, 2)
+    assert complete(framework="megatron-lm", era="2021-04", tp=8).plan.grad_overlap is False
+
+
 def test_what_stops_early_is_a_habit() -> None:
     """PyTorch's checkpoints and compiled programs leave out the end; Megatron Core's do not."""
     for framework, early in (("torchtitan", True), ("maxtext", True), ("megatron-lm", False)):

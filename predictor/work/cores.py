@@ -24,6 +24,11 @@ written in 16 bits, read and written in 32, read and written in 16 once more, re
 (ggml_cuda_op_mul_mat_cublas of 2024-05, from memory)."""
 
 
+UNALIGNED = "fp32"
+"""Data type whose products stand for those of heads that matrix units cannot take: they run on the
+ordinary units, which are as quick in 16 bits as in 32 where elements come one at a time."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """Sequences that are read, as one rank attends over them; floats or arrays.
@@ -139,6 +144,13 @@ def _kernel_of_prompts(at: WorkList) -> str:
     return "kv8" if 0.0 < at.software.cache < at.size else "flash"
 
 
+def _on_matrix_units(*sizes: float) -> bool:
+    """Whether heads of these sizes start on boundaries of 16 bytes, in 16 bits: eight elements
+    (NVIDIA, "Matrix multiplication background user's guide", table 1: what tensor cores ask for
+    until cuBLAS 10, and what they need to be quick since)."""
+    return all(size % 8 == 0 for size in sizes)
+
+
 def _separate(at: WorkList, reading: Reading) -> None:
     """Scores, softmax and context as kernels of their own, over the whole score matrix."""
     model, size, dropout = at.model, at.size, bool(at.mask)
@@ -147,14 +159,16 @@ def _separate(at: WorkList, reading: Reading) -> None:
     query, key, tokens = reading.query, reading.keys, reading.sequences * reading.query
     batch = reading.sequences * queries
     rows = batch * query
+    dtype = at.software.core if _on_matrix_units(d_qk, d_v) else UNALIGNED
 
     def product(
         name: str, layout: str, m: Numeric, n: Numeric, k: Numeric, saved: Numeric = 0.0
     ) -> None:
         phase = "forward" if layout == "bmm" else "backward"
         at.product(
-            f"attention.{name}", layout, m, n, k, phase=phase, batch=batch, saved=saved, core=True
-        )
+            f"attention.{name}", layout, m, n, k, phase=phase, batch=batch, saved=saved, core=True,
+            dtype=dtype,
+        )  # fmt: skip
 
     def each(name: str, op: str, variant: str, streams: float, saved: Numeric = 0.0) -> None:
         phase = "backward" if variant.endswith("bwd") else "forward"

@@ -132,3 +132,20 @@ def test_latents_and_windows_are_kept_for_the_backward_pass(plan: Make) -> None:
     plain = replace(GPT_OSS, sliding_window=0)
     same = memory(plain, plan(tp=1.0, pp=1.0), RunParameters()).classes["activations"][2]
     assert deep == pytest.approx(same)
+
+
+@pytest.mark.parametrize(("heads", "aligned"), [(64, True), (128, False), (96, True), (54, True)])
+def test_heads_off_the_boundaries_of_matrix_units_leave_them(
+    plan: Make, heads: int, aligned: bool
+) -> None:
+    """13824 columns are heads of 216, 108, 144 and 256: in kernels of their own, products of those
+    that are no multiple of eight have the same arithmetic in another data type. Fused kernels pad
+    heads on the chip."""
+    each = 13824 // heads
+    model = replace(catalog.model("bloom-176b"), heads=heads, kv_heads=heads, head_dim=each)
+    apart = of_step(model, plan(tp=1.0, attention="unfused"))
+    names = [f"attention.{name}" for name in ("scores", "context", "scores.dgrad", "context.wgrad")]
+    for name in names:
+        assert apart[name].dtype == ("bf16" if aligned else "fp32")
+        assert apart[name].flop == heads * 2 * 2048**2 * 13824 / heads
+    assert of_step(model, plan(tp=1.0))["attention"].dtype == "bf16"

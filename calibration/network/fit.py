@@ -27,7 +27,8 @@ from predictor import catalog
 from predictor.arrays import take
 from predictor.errors import InputError
 from predictor.hardware import LinkCurve, LinkModel, default_link, link_class, link_family
-from predictor.timing import ANY, Calibration, distinct, hops, latency, traffic, volume
+from predictor.plans import distinct_share
+from predictor.timing import ANY, Calibration, hops, latency, traffic, volume
 from predictor.units import Z80
 
 LEAST_ROWS = 8
@@ -122,7 +123,7 @@ def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire
             moved = volume(kind, message[own], below[own], below[own], switch)
             ideal = moved / (table["node_link_gbs"].to_numpy(float)[own] * 1e9)
             inner[own] = traffic(model, ideal, below[own], 1.0, model.pace(clock[own]))
-    moved = volume(kind, message, size, members, reducing) * distinct(members, copies(table))
+    moved = volume(kind, message, size, members, reducing) * distinct_share(members, copies(table))
     time = table["latency_us"].to_numpy(float) * 1e-6
     return Wire(moved / rate, hops(op, members), members, shared, inner, clock, time)
 

@@ -2,6 +2,7 @@
 
 from predictor.plans.batches import Batch, Request, batches
 from predictor.plans.chunks import in_chunks
+from predictor.plans.copies import distinct_share
 from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
     AMOUNT,
@@ -192,6 +193,7 @@ __all__ = [
     "blocks",
     "check",
     "default_of",
+    "distinct_share",
     "enforce",
     "feasible",
     "folded",

@@ -200,6 +200,7 @@ class TrainingPlan:
     reduce_last: bool = False
     flat_copies: bool = False
     built_whole: bool = False
+    clamps_apart: bool = False
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True
@@ -332,6 +333,7 @@ LAYER_FIELDS = (
     "vocab_multiple",
     "document",
     "attention_load",
+    "logit_bytes",
 )
 """The numeric fields on which the operators of a layer and of the ends depend; the others decide
 only how layers are put together, and how far apart the ranks of a group lie."""

@@ -267,7 +267,7 @@ _RECIPE = (
         "HybridEP).",
     ),
     PlanField(
-        "routing", WORD, "Which experts a token is given.", ("communication",),
+        "routing", WORD, "Which experts a token is given.", (*PASSES, "communication"),
         choices=ROUTINGS, reason="routers choose any",
         more="Any; or, as benchmarks deal them that balance by force, the next of all in turn, "
         "which lie on few ranks; with `dispatch=once`.",
@@ -408,6 +408,11 @@ _OVERLAP = (
         more="Its 16-bit weights alone, before the first step.",
     ),
     PlanField(
+        "clamps_apart", SWITCH, "Experts' activations are clamped by kernels of their own.", PASSES,
+        default=FRAMEWORK, reason="Megatron Core's are, unless Transformer Engine fuses experts",
+        more="Of models that clamp (gpt-oss).",
+    ),
+    PlanField(
         "vocab_parallel", SWITCH,
         "Tensor-parallel ranks divide embedding and logits.",
         ("optimizer", "communication", "memory"), default=FRAMEWORK,
@@ -476,10 +481,11 @@ _BYTES = (
         reason="an fp32 copy, where weights are not, and two Adam moments",
     ),
     PlanField(
-        "logit_bytes", POSITIVE, "Kept per logit when its gradient is there.", ("memory",),
+        "logit_bytes", POSITIVE, "Kept per logit when its gradient is there.", (*PASSES, "memory"),
         unit="bytes",
         reason="16-bit logits, fp32 ones that become softmax and gradient in place, and the 16-bit "
         "gradient; more where each is apart",
+        more="No more than the 16-bit logits' 2: one kernel writes the gradient over them.",
     ),
     PlanField(
         "vocab_multiple", COUNT, "A rank's share of the vocabulary is padded to a multiple of it.",

@@ -26,9 +26,6 @@ from predictor.work import step_operators
 PLANS_AT_ONCE = 50_000
 """Plans that are evaluated together: some 0.3 GB of arrays."""
 
-BESIDE_LAYERS = frozenset(("logit_bytes",))
-"""Numbers of a plan on which the tensors of its ends depend beside those of its layers."""
-
 
 def asked(block: Block, part: Index) -> Array:
     """Accelerators that the request asks for, of some plans of a block."""
@@ -184,11 +181,9 @@ class Narrowing:
             f"would is {misses.least / GIB:.1f} GiB per GPU, with {brief(best)}"
         )
 
-    def _saved(self, block: Block, part: Index) -> Kept | None:
-        """What the operators of some plans of a block keep, told once for all blocks of its group;
-        None where tensors are kept whose size says more than the layers' fields."""
-        if not BESIDE_LAYERS.isdisjoint(block.rows):
-            return None
+    def _saved(self, block: Block, part: Index) -> Kept:
+        """What the operators of some plans of a block keep, told once for all blocks of its
+        group."""
         if block.group not in self.kept:
             operators = step_operators(self.setting.model, block.base)
             self.kept[block.group] = kept_by(operators, self.setting.model, block.base)

@@ -28,7 +28,6 @@ from predictor.timing.calibration import (
 from predictor.timing.collectives import (
     Span,
     collective_time,
-    distinct,
     hop_time,
     hops,
     latency,
@@ -106,7 +105,6 @@ __all__ = [
     "cached_share",
     "collective_time",
     "columns",
-    "distinct",
     "empty_kernel",
     "energy_of",
     "hierarchy",

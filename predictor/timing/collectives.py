@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, varying
 from predictor.hardware import PCIE, Cluster, LinkModel, Tier, link_family
+from predictor.plans import distinct_share
 from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
 from predictor.work import Group
@@ -101,28 +102,6 @@ def volume(
     return np.asarray(np.where(np.asarray(domains) > 1, message * factor, 0.0))
 
 
-def distinct(
-    domains: Numeric, copies: Numeric, reach: Numeric = np.nan, turn: Numeric = np.nan
-) -> Array:
-    """Share of an all-to-all that is left where copies of an element that go to one domain go
-    there once, 0..1: of `copies` draws among `domains`, how many differ, on average.
-
-    reach   domains among which each element draws; NaN: all
-    turn    targets that are dealt in turn, so that the copies of an element go to neighbours; NaN:
-            they are drawn
-    """
-    spread = np.fmin(np.maximum(domains, 1.0), reach)
-    drawn = spread / copies * (1.0 - np.power(1.0 - 1.0 / spread, copies))
-    if np.all(np.isnan(turn)):
-        return np.asarray(drawn)
-    own = np.rint(np.where(np.isnan(turn), 1.0, turn) / np.maximum(domains, 1.0))
-    own = np.maximum(own, 1.0)
-    # Elements begin at multiples of what they share with a domain's targets.
-    common = np.gcd(np.rint(copies).astype(int), own.astype(int))
-    dealt = np.minimum((copies + own - common) / own, spread) / copies
-    return np.asarray(np.where(np.isnan(turn), drawn, dealt))
-
-
 def hops(op: str, size: Numeric) -> Array:
     """Hops on the critical path of a group of `size`. Kernels made for the exchange of a mixture's
     tokens write to all peers at once, so that their latency hardly grows: a hop per doubling."""
@@ -188,7 +167,7 @@ def _traffic(
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
         crossing = domains if kind == "alltoall" else members
         moved = volume(kind, message, place.size, crossing, in_switch)
-        moved = moved * distinct(domains, copies, reach, turn)
+        moved = moved * distinct_share(domains, copies, reach, turn)
         rate, below = {
             "alltoall": (place.own, 1.0), "p2p": (place.pair, 1.0)
         }.get(kind, (place.ring, place.below))  # fmt: skip
@@ -198,7 +177,7 @@ def _traffic(
     if (place.below > 1).any():
         share = _inner_share(op.partition(".")[0], place)
         # What came to a domain once is passed on inside it to every rank that needs it.
-        once = distinct(place.size, copies, turn=turn)
+        once = distinct_share(place.size, copies, turn=turn)
         share = np.where(np.asarray(copies) > 1, once, share)
         inside = Group(place.below, group.stride)
         within = span(inside, cluster)

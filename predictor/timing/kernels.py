@@ -149,7 +149,7 @@ def _fitted(
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
-        if np.any(np.asarray(shapes.joined) > 0):
+        if np.any(np.asarray(shapes.joined) != 0):
             other = calibration.sibling(model, accelerator, library)
             busy = _without_cast(
                 busy, found, latency, shapes, accelerator, library, model=model, other=other
@@ -220,12 +220,13 @@ def _without_cast(
     other: EfficiencyModel | None,
 ) -> Array:
     """Products whose input another kernel narrows on the way: without the launch and the traffic of
-    a cast, but never faster than their ideal [s]."""
+    a cast, but never faster than their ideal [s]. Where `joined` is below zero, the cast moves that
+    share more."""
     known = {**(other.casts if other is not None else {}), **model.casts}
     launch = known.get(library, known.get("", 0.0))
     width = ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[shapes.dtype]
     moved = width * shapes.m * shapes.k * shapes.batch
-    cast = launch + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
+    cast = launch * (shapes.joined > 0) + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
     least = np.maximum(found.time + EMPTY_KERNEL - latency, 0.0)
     return np.asarray(np.maximum(busy - shapes.joined * cast, np.minimum(busy, least)))
 

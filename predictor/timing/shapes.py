@@ -42,7 +42,7 @@ class Shapes:
     idle: Numeric = 0.0  # rows of experts elsewhere, per row of its own; keys outside the window
     windowed: Numeric = 0.0  # 1 where a kernel for windows runs, whether the window binds or not
     sharing: Numeric = 1.0  # query heads of a prompt that share a key and value head
-    joined: Numeric = 0.0  # 1 where a product's input comes as narrow as it is multiplied
+    joined: Numeric = 0.0  # 1: a product's input comes narrow; < 0: its cast moves more
     cold: Numeric = 0.0  # 1 where weights and cached keys come from memory, as in a whole model
 
 

@@ -16,6 +16,13 @@ LOSS = 4.0
 """Traffic of the loss per logit, beside the logit itself [bytes]: its softmax in fp32 is written
 forward and read backward, where the logit's gradient is written."""
 
+OVER = (3.0, 2.0)
+"""Passes over the logits of a loss that writes its gradient over them, forward and backward: they
+are read for their largest and their sum, and read again where the gradient takes their place, which
+the backward pass scales where it lies (Transformer Engine 2.0 to 2.14, common/triton/
+cross_entropy.py and pytorch/triton/cross_entropy.py: `online_softmax_kernel`,
+`cross_entropy_kernel`, `element_mul_kernel`)."""
+
 DRAW = 12.0
 """Traffic of a draw per logit [bytes]: fp32 logits are read and probabilities written by a softmax,
 and read again by the draw."""
@@ -226,9 +233,15 @@ def head(at: WorkList, rows: Numeric) -> None:
     if at.learning is None:
         at.stream("sample", "softmax", "fwd", rows, float(at.model.vocab), DRAW)
         return
-    moved = size + LOSS
     logits = at.learning.logits * rows * vocab
-    at.stream("loss", "loss", "fwd", rows, vocab, moved, backward=("bwd", moved), saved=logits)
+    for name, op, over, ahead, back in (
+        ("loss", "loss", 1.0 - at.learning.overwritten, size + LOSS, size + LOSS),
+        ("loss.over", "softmax", at.learning.overwritten, OVER[0] * size, OVER[1] * size),
+    ):
+        kept = logits * over
+        at.stream(
+            name, op, "fwd", rows, vocab, ahead, backward=("bwd", back), saved=kept, times=over
+        )
 
 
 def filtered_draw(at: WorkList, rows: Numeric, sampler: str, penalised: bool) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model, has_wide_router
-from predictor.plans import TrainingPlan
+from predictor.plans import TrainingPlan, distinct_share
 from predictor.work.primitives import grouped
 from predictor.work.worklist import WorkList
 
@@ -31,6 +31,20 @@ PyTorch, expert by expert, with probabilities in fp32: bias times probability is
 to 16 bits (2 + 4 + 4), joined (4 + 4), narrowed (4 + 2). Backward the gradient is widened (2 + 4),
 narrowed for the product (4 + 2) and joined (2 + 2); times probability it is written and summed over
 tokens (4 + 4 + 4), times bias over columns (4 + 4 + 4). That of the first product is part of it."""
+
+
+WEIGHED = 3.0
+"""Reads per element of the activation's output by the gradient of the probability of a copy, by
+which that output is multiplied: both inputs of a gated activation and the gradient of its output,
+once more, for it is a sum over columns beside what is written for every element (Megatron Core
+0.14 to 0.18, fusions/fused_bias_swiglu.py: `weighted_swiglu_back`)."""
+
+CLAMPED = (16.0, 20.0)
+"""Traffic of clamping both inputs of a gated activation, forward and backward, per element of its
+output [bytes]: each half is read and written, and both are joined (8 + 8); backward the gradient of
+each is masked by its input (6 + 6) and both are joined (8). Megatron Core 0.15 to 0.18,
+fusions/fused_bias_geglu.py: `weighted_bias_quick_geglu_impl`. Models whose experts have biases are
+those that clamp (gpt-oss)."""
 
 
 def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
@@ -83,7 +97,7 @@ def mixture_block(at: WorkList) -> None:
 
 
 def _permute(
-    at: WorkList, name: str, rows: Numeric, width: float, streams: float, times: Numeric = 1.0
+    at: WorkList, name: str, rows: Numeric, width: float, streams: Numeric, times: Numeric = 1.0
 ) -> None:
     """Rows of `width` elements are put in another order, and their gradients back."""
     at.stream(
@@ -96,6 +110,16 @@ def _permute(
         backward=("permute", streams),
         times=times,
     )
+
+
+def _beside(at: WorkList) -> tuple[float, float]:
+    """Traffic beside an expert's activation, forward and backward, per element of its output
+    [bytes]."""
+    if at.learning is None:
+        return 0.0, 0.0
+    ahead, back = CLAMPED if at.software.clamps and at.model.expert_bias else (0.0, 0.0)
+    reads = WEIGHED if at.model.gated else WEIGHED - 1.0
+    return ahead, back + reads * at.size
 
 
 def _joined(at: WorkList, width: float) -> None:
@@ -131,15 +155,19 @@ def _sorted(at: WorkList, width: float) -> None:
 
     A token is read once and written top_k times on the way out, the other way round on the way
     back; copies that came from other ranks are sorted by expert. Where tokens travel once, the
-    rank that they came to does the first, and nothing is left to sort (Megatron Core's
-    `_DeepepManager` and `_HybridEPManager`, moe/token_dispatcher.py).
+    rank that they came to does the first, of the few copies that it has experts for, and nothing is
+    left to sort (Megatron Core's `_DeepepManager` and `_HybridEPManager`,
+    moe/token_dispatcher.py).
     """
     model, portion, size = at.model, at.portion, at.size
     received, busy = portion.received, portion.busy
     direct = at.software.direct
     copies = received if direct else portion.routed * model.top_k
     across = np.where((portion.ep > 1) & (not direct), 1.0, 0.0)
-    one_to_many, one_to_one = size * (1.0 + 1.0 / model.top_k), 2 * size
+    sources = (
+        distinct_share(portion.ep, model.top_k, turn=portion.turn) if direct else 1.0 / model.top_k
+    )
+    one_to_many, one_to_one = size * (1.0 + sources), 2 * size
     _permute(at, "moe.permute", copies, width, one_to_many)
     _permute(at, "moe.sort", received, width, one_to_one, across)
     _permute(at, "moe.unsort", received, width, one_to_one, across)
@@ -150,7 +178,7 @@ def _sorted(at: WorkList, width: float) -> None:
     at.linear(
         "moe.up", sides * inner, width, saved=kept * width, rows=rows, groups=busy, adapted=False
     )
-    at.activation("moe.activation", inner, rows=received)
+    at.activation("moe.activation", inner, rows=received, beside=_beside(at))
     at.linear("moe.down", width, inner, saved=kept * inner, rows=rows, groups=busy, adapted=False)
     if model.expert_bias:
         forward, backward = BIASED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from predictor.arrays import Numeric
 from predictor.records import dataclass
 
@@ -32,6 +34,7 @@ class Software:
                widened, by kernels of their own, once for each matrix
     widens     narrow weights are widened in memory before many rows are multiplied
     by_row     operands of narrow products have scales by row and column (`Precision.by_row`)
+    clamps     what experts' activations read is clamped by kernels of their own
     casts      inputs of narrow products are narrowed by a kernel before each, not by the norm or
                activation that made them
     """
@@ -56,6 +59,7 @@ class Software:
     converts: bool = False
     casts: bool = True
     by_row: bool = False
+    clamps: bool = False
     blocks: str = ""
 
 
@@ -72,6 +76,7 @@ class Portion:
     busy      of its experts, those that have tokens
     vocab     its rows of the vocabulary
     idle      token copies of other ranks that its experts' kernels walk over, per copy of its own
+    turn      experts that are dealt in turn (`plans.copies.distinct_share`); NaN: any are chosen
     """
 
     tp: Numeric
@@ -84,6 +89,7 @@ class Portion:
     busy: Numeric
     vocab: Numeric
     idle: Numeric = 0.0
+    turn: Numeric = np.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +102,8 @@ class Learning:
     logits      bytes kept per logit
     narrow      whether inputs of narrow products are kept as narrow
     stored      bytes of a weight that is not trained; 0: as it is multiplied
+    overwritten 1 where the loss writes its gradient over the logits, 0 where it is built from
+                kernels that keep more
     """
 
     trained: str
@@ -105,6 +113,7 @@ class Learning:
     logits: Numeric
     narrow: bool = True
     stored: float = 0.0
+    overwritten: Numeric = 0.0
 
     def trains(self, adapted: bool, qkv: bool) -> bool:
         """Whether something beside a product is trained that reads its input: its weights, or an

@@ -42,6 +42,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         chains=plan.fused,
         direct=plan.dispatch == "once",
         by_row=recipe.by_row,
+        clamps=plan.clamps_apart,
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
     received: Numeric = 0.0
@@ -57,6 +58,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         received=received,
         busy=np.minimum(model.num_experts / plan.ep, received),
         vocab=plan.vocab_share(model.vocab),
+        turn=float(model.num_experts) if plan.routing == "in_turn" else np.nan,
     )
     learning = Learning(
         trained=plan.trained,
@@ -65,6 +67,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         kept_rows=rows if plan.tp_regather else plan.tokens,
         logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),
         narrow=plan.saves_narrow,
+        overwritten=np.where(np.asarray(plan.logit_bytes) <= recipe.activation, 1.0, 0.0),
         stored=FROZEN_BYTES[plan.frozen_precision] if plan.frozen else 0.0,
     )
     return WorkList(model, software, portion, learning)

@@ -25,6 +25,12 @@ LAYER_MODULES = ("layer", "dense", "moe")
 QKV = ("attention.qkv", "attention.q_up", "attention.kv_up")
 """Projections to queries, keys and values."""
 
+SCALED = ("fp8_block", "mxfp8", "nvfp4")
+"""Data types with a scale for each block of the dimension along which products add up: the gradient
+of the weights adds up along another than the other two, so that Transformer Engine narrows inputs
+and gradients for both in one kernel, which reads once and writes twice (2.5 to 2.14,
+pytorch/module/linear.py and grouped_linear.py: `set_usage(rowwise=True, columnwise=True)`)."""
+
 MANY_ROWS = 64.0
 """Rows beyond which engines without kernels of their own for narrow weights widen a matrix in
 memory before they multiply it (ggml's cuBLAS path)."""
@@ -149,12 +155,17 @@ class WorkList:
         groups: Numeric = 1.0,
         times: Numeric = 1.0,
         ready: bool = False,
+        turned: bool = False,
     ) -> None:
         """A matrix product; in the core's data type and with its output unless stated. `batch` run
-        in one kernel, `groups` beside each other in one each. `ready`: both operands have been
-        narrowed before."""
+        in one kernel, `groups` beside each other in one each, which narrow what they read in one
+        each, too (Transformer Engine 2.5 to 2.13, pytorch/csrc/extensions/cast.cpp:
+        `multi_tensor_quantize_impl`). `ready`: both operands have been narrowed before. `turned`:
+        what narrows the first writes it once more for the gradient of the weights."""
         dtype = dtype or self.software.core
         narrow = ELEMENT_BYTES[dtype] < ELEMENT_BYTES[self.software.core]
+        cast = float(narrow and self.software.casts and not ready)
+        again = ELEMENT_BYTES[dtype] / (ELEMENT_BYTES[dtype] + self.size)
         self.operators.append(
             gemm(
                 name=name,
@@ -170,8 +181,8 @@ class WorkList:
                 count=self.share * times,
                 saved=self.kept(saved),
                 core=core,
-                kernels=groups,
-                joined=float(narrow and (ready or not self.software.casts)),
+                kernels=groups + cast * (groups - 1.0),
+                joined=-again * turned if cast else float(narrow),
             )
         )
 
@@ -204,7 +215,10 @@ class WorkList:
         if self.software.widens and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
             self._widened(name, m, n, k, dtype)
         else:
-            self.product(name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups)
+            turned = self._turned(dtype)
+            self.product(
+                name, "fwd", m, n, k, dtype=dtype, saved=saved, groups=groups, turned=turned
+            )
         if self.software.converts:
             self._converted(name, m, n, k)
         if self.software.by_row and ELEMENT_BYTES[dtype] < self.size:
@@ -223,6 +237,12 @@ class WorkList:
                 bias=bias,
                 adapted=adapted,
             )
+
+    def _turned(self, dtype: str) -> bool:
+        """Whether operands are narrowed along both of their dimensions at once: where they are kept
+        so for the gradient of the weights, and have scales along the dimension that is added up."""
+        learning = self.learning
+        return bool(learning and learning.narrow and not learning.frozen and dtype in SCALED)
 
     def _kept_input(self, saved: Numeric, dtype: str, adapted: bool, name: str) -> Numeric:
         """Of a linear layer's input [bytes]: as narrow as it is multiplied where the framework
@@ -294,7 +314,7 @@ class WorkList:
     ) -> None:
         """Of a linear layer's input and, unless they are frozen, of its weights."""
         back = partial(self.product, phase="backward", dtype=dtype, groups=groups)
-        back(f"{name}.dgrad", "dgrad", m, k, n)
+        back(f"{name}.dgrad", "dgrad", m, k, n, turned=self._turned(dtype))
         if not learning.frozen:
             # Inputs are kept narrow in both directions, as are gradients since the product before.
             ready = learning.narrow
@@ -373,9 +393,19 @@ class WorkList:
                 phase="backward",
             )
 
-    def activation(self, name: str, columns: Numeric, rows: Numeric | None = None) -> None:
+    def activation(
+        self,
+        name: str,
+        columns: Numeric,
+        rows: Numeric | None = None,
+        beside: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
         """The activation between the two products of a feed-forward block of inner width
-        `columns`; on the portion's tokens unless rows are stated."""
+        `columns`; on the portion's tokens unless rows are stated.
+
+        beside   traffic of what goes with it, forward and backward, per element of its output
+                 [bytes]
+        """
         gated = self.model.gated
         kind = "swiglu" if gated else self.model.activation
         reads = 2.0 if gated else 1.0
@@ -389,8 +419,8 @@ class WorkList:
             kind,
             rows,
             columns,
-            streams[0] * size,
-            backward=(f"{kind}_bwd", streams[1] * size),
+            streams[0] * size + beside[0],
+            backward=(f"{kind}_bwd", streams[1] * size + beside[1]),
             saved=reads * size * rows * columns,
         )
 

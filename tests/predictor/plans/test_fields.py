@@ -163,6 +163,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "reduce_last": ("llama3-8b", {**BASE, "pp": 1, "vpp": 1}, True),
     "flat_copies": ("llama3-8b", {**BASE, "framework": "megatron-lm"}, True),
     "built_whole": ("llama3-70b", {**BASE, "gpus": 512, "global_batch": 512}, True),
+    "clamps_apart": ("gpt-oss-120b", {**EXPERTS, "recompute": "none"}, True),
     "vocab_parallel": ("llama3-8b", BASE, False),
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),
@@ -175,7 +176,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "reduce_bytes": ("llama3-8b", BASE, 2),
     "gather_bytes": ("llama3-8b", BASE, 1),
     "optimizer_bytes": ("llama3-8b", BASE, 6),
-    "logit_bytes": ("llama3-8b", BASE, 12),
+    "logit_bytes": ("llama3-8b", BASE, 2),
     "host_memory_gb": ("llama3-8b", AWAY, 512),
     "tokens": ("llama3-8b", BASE, 1e9),
 }

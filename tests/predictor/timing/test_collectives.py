@@ -11,12 +11,12 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.hardware.links import LinkModel
 from predictor.hardware.systems import Cluster, Tier
+from predictor.plans import distinct_share
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import (
     OPS,
     bus_factor,
     collective_time,
-    distinct,
     hops,
     span,
     volume,
@@ -227,11 +227,11 @@ def test_copies_to_one_domain_share_the_way(domains: int, copies: int) -> None:
     """Drawn at random: how many domains of D do k copies reach?"""
     rng = np.random.default_rng(0)
     reached = [len(set(draw)) for draw in rng.integers(0, domains, (20_000, copies))]
-    assert distinct(domains, copies) * copies == pytest.approx(np.mean(reached), rel=0.01)
+    assert distinct_share(domains, copies) * copies == pytest.approx(np.mean(reached), rel=0.01)
 
 
 def test_a_single_copy_has_nothing_to_share() -> None:
-    assert distinct(np.array([1.0, 2.0, 64.0]), 1.0) == pytest.approx(1.0)
+    assert distinct_share(np.array([1.0, 2.0, 64.0]), 1.0) == pytest.approx(1.0)
 
 
 def test_tokens_sent_once_to_each_node_spare_its_way_out() -> None:
@@ -255,9 +255,9 @@ def test_tokens_sent_once_to_each_node_spare_its_way_out() -> None:
 def test_copies_that_stay_on_few_nodes() -> None:
     """Eight copies among four of eight nodes reach 4 (1 - (3/4)^8) of them; among two, no limit
     of four binds; an element sent once is sent once."""
-    assert distinct(8.0, 8.0, 4.0) * 8 == pytest.approx(4 * (1 - 0.75**8))
-    assert distinct(2.0, 8.0, 4.0) == distinct(2.0, 8.0)
-    assert distinct(8.0, 1.0, 4.0) == pytest.approx(1.0)
+    assert distinct_share(8.0, 8.0, 4.0) * 8 == pytest.approx(4 * (1 - 0.75**8))
+    assert distinct_share(2.0, 8.0, 4.0) == distinct_share(2.0, 8.0)
+    assert distinct_share(8.0, 1.0, 4.0) == pytest.approx(1.0)
 
 
 def test_an_engines_own_kernel_is_known_by_all_engines_or_by_nccl() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from predictor.hardware.links import LinkCurve, LinkModel, default_link
 from predictor.hardware.systems import Cluster, Tier
+from predictor.plans import distinct_share
 from predictor.timing.calibration import (
     Calibration,
 )
-from predictor.timing.collectives import collective_time, distinct, hops, span, traffic, volume
+from predictor.timing.collectives import collective_time, hops, span, traffic, volume
 from predictor.work.primitives import Group
 from tests.predictor.timing.test_laws_timing import DEVICE
 
@@ -125,12 +126,12 @@ def test_two_nodes_by_hand(op: str, inner: float) -> None:
 @given(st.integers(1, 64), st.integers(1, 16))
 def test_copies_to_one_domain_share_the_way(domains: int, copies: int) -> None:
     """Drawn at random, so many of the domains are hit at least once."""
-    found = float(distinct(float(domains), float(copies)))
+    found = float(distinct_share(float(domains), float(copies)))
     hit = domains * (1 - (1 - 1 / domains) ** copies)
     assert found == pytest.approx(hit / copies)
-    few = float(distinct(float(domains), float(copies), 2.0))
+    few = float(distinct_share(float(domains), float(copies), 2.0))
     assert few <= found + 1e-12
-    assert float(distinct(float(domains), 1.0)) == pytest.approx(1.0)
+    assert float(distinct_share(float(domains), 1.0)) == pytest.approx(1.0)
 
 
 def test_a_group_alone_moves_nothing() -> None:

@@ -147,6 +147,15 @@ def test_a_joined_cast_saves_its_launch_and_traffic_and_no_more() -> None:
     assert (neutral >= joined).all()
 
 
+def test_a_cast_for_both_directions_moves_more_and_is_launched_once() -> None:
+    own = replace(model(H100.name, 0.3, trtllm=0.0), casts={"trtllm": 5e-6})
+    calibration = known(own)
+    once = shape_times(PRODUCTS, H100, calibration, library="trtllm")[0]
+    twice = shape_times(replace(PRODUCTS, joined=-0.25), H100, calibration, library="trtllm")[0]
+    moved = 4.0 * M * 4096.0
+    assert twice - once == pytest.approx(0.25 * moved / (0.8 * H100.bandwidth))
+
+
 def test_narrow_matrix_units_hide_what_is_beside_them() -> None:
     """H20 is H100's die with a quarter of the arithmetic per clock: attention over a long prompt
     takes near the time of its products there, far from it on H100; whatever stands beside it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from predictor.work.serving import (
@@ -58,6 +59,19 @@ from tests.predictor.work.counts import (
     swiglu,
     trained,
 )
+
+
+def without_loss(known: dict[str, Count]) -> dict[str, Count]:
+    return {name: count for name, count in known.items() if not name.startswith("loss")}
+
+
+def weighed(name: str, rows: float, width: float) -> dict[str, Count]:
+    """An activation times what the router gave: for the gradient of that, gate, value and the
+    gradient of the output are read once more."""
+    found = swiglu(name, rows, width)
+    more = stream(rows, width, 3 * 2).bytes
+    back = found[f"{name}.bwd"]
+    return found | {f"{name}.bwd": back._replace(bytes=back.bytes + more)}
 
 
 def test_dense_layer_of_llamas_kind() -> None:
@@ -152,7 +166,9 @@ def test_what_nothing_joins_is_the_kernels_of_its_definition() -> None:
 
 def test_both_ends() -> None:
     """Rows are looked up; backward a whole table of gradients is cleared and rows are added to it.
-    Logits are kept twice in fp32 unless stated; the loss reads a logit and writes 4 bytes."""
+    Logits are kept twice in fp32 unless stated; the loss reads a logit and writes 4 bytes. Where no
+    more than the logit is kept, it is read twice, its gradient takes its place and is scaled
+    there: 3 and 2 passes."""
     vocab = V // TP
     expected = (
         {
@@ -163,8 +179,15 @@ def test_both_ends() -> None:
         | layer("head", T, vocab, H, 2 * OWN * H)
         | {"loss": stream(T, vocab, 2 + 4, 8 * T * vocab), "loss.bwd": stream(T, vocab, 2 + 4)}
     )
+    over = {
+        "loss.over": stream(T, vocab, 3 * 2, 2 * T * vocab),
+        "loss.over.bwd": stream(T, vocab, 2 * 2),
+    }
+    ends = ("embedding", "final", "head", "loss")
     found = step_operators(DENSE, trained())
-    check(found, expected, ("embedding", "final", "head", "loss"))
+    check([o for o in found if np.all(o.count)], expected, ends)
+    found = step_operators(DENSE, trained(logit_bytes=2.0))
+    check([o for o in found if np.all(o.count)], {**without_loss(expected), **over}, ends)
     dropped = {o.name: o for o in step_operators(DENSE, trained(dropout=True))}
     assert float(dropped["embedding"].saved) == OWN * H
 
@@ -267,7 +290,7 @@ def test_mixture_block(etp: int, load: float) -> None:
         | moved("moe.unsort", came, 4)
         | moved("moe.unpermute", copies, to_many)
         | experts("moe.up", 2 * inner, H, 2 * came * H)
-        | swiglu("moe.activation", came, inner)
+        | weighed("moe.activation", came, inner)
         | experts("moe.down", H, inner, 2 * came * inner)
         | layer("shared.up", T, 2 * SHARED // TP, H)
         | swiglu("shared.activation", T, SHARED // TP)

@@ -17,12 +17,12 @@ from predictor.errors import InputError
 from predictor.memory.training import memory
 from predictor.models.flops import model_flop_per_token
 from predictor.models.model import Model
+from predictor.plans import distinct_share
 from predictor.plans.pipeline import stages
 from predictor.plans.placement import blocks
 from predictor.plans.rules import check, feasible
 from predictor.plans.training import ROUTINGS, TrainingPlan
 from predictor.timing.calibration import RunParameters
-from predictor.timing.collectives import distinct
 from predictor.training.prediction import TERMS, predict
 from predictor.work.communication import step_collectives
 from predictor.work.training import step_operators
@@ -129,6 +129,57 @@ def test_dispatch_once_says_how_many_copies_share_the_way(plan: Make) -> None:
     shared = {c.name: c.copies for c in step_collectives(MIXTRAL, made) if c.group == "ep"}
     assert shared["moe.dispatch"] == shared["moe.combine.bwd"] == MIXTRAL.top_k
     assert shared["moe.counts"] == 1
+
+
+@pytest.mark.parametrize("ep", [1, 4, 8])
+def test_what_travels_once_is_put_in_order_where_it_came_to(plan: Make, ep: int) -> None:
+    """A copy is written for each expert of a token, and read once on each rank that has any: of 8
+    ranks, 2 choices reach 8 (1 - (7/8)^2). Every copy by itself is read from its token."""
+    made = plan(tp=1.0, pp=1.0, dp=8.0, ep=float(ep), dispatch="once")
+    copies, each = 2048 * 2, 2.0 * 4096
+    ranks = ep * (1 - (1 - 1 / ep) ** 2)
+    for name in ("moe.permute", "moe.unpermute", "moe.permute.bwd", "moe.unpermute.bwd"):
+        found = of_step(MIXTRAL, made)[name]
+        assert float(found.bytes) == pytest.approx((copies + 2048 * ranks) * each)
+    alone = of_step(MIXTRAL, replace(made, dispatch="copies"))["moe.permute"]
+    assert float(alone.bytes) == pytest.approx((copies + 2048) * each)
+
+
+def test_clamps_of_their_own_read_and_write_each_half_and_the_whole(plan: Make) -> None:
+    """Each of two halves of 16 bits: read and written, then both; backward read, its gradient read
+    and written, then both."""
+    model = catalog.model("gpt-oss-20b")
+    made = plan(tp=1.0, pp=1.0, dp=8.0, ep=8.0)
+    found, apart = (
+        {o.name: float(o.bytes) for o in step_operators(model, replace(made, clamps_apart=given))}
+        for given in (False, True)
+    )
+    more = {name: apart[name] - found[name] for name in found if apart[name] != found[name]}
+    elements = 2048 * 4 * 2880
+    halves, whole = 2 * (2 + 2), 4 + 4
+    masked = 2 * (2 + 2 + 2)
+    assert more == pytest.approx(
+        {
+            "moe.activation": elements * (halves + whole),
+            "moe.activation.bwd": elements * (masked + whole),
+        }
+    )
+    plain = step_operators(MIXTRAL, replace(made, clamps_apart=True))
+    assert [o.bytes for o in plain] == [o.bytes for o in step_operators(MIXTRAL, made)]
+
+
+@pytest.mark.parametrize(("precision", "launches"), [("bf16", 1), ("mxfp8", 2)])
+def test_rows_of_narrow_experts_are_cast_expert_by_expert(
+    precision: str, launches: int, plan: Make
+) -> None:
+    """A cast and a product each, of which a dense layer's cast is part of its product; gradients of
+    weights find both operands cast."""
+    made = plan(tp=1.0, pp=1.0, dp=8.0, ep=2.0, precision=precision)
+    found = {o.name: o for o in step_operators(MIXTRAL, made)}
+    for name in ("moe.up", "moe.down", "moe.up.dgrad", "moe.down.dgrad"):
+        assert found[name].kernels == launches * 4 - (launches - 1)
+    assert found["moe.up.wgrad"].kernels == 4
+    assert found["attention.qkv"].kernels == 1
 
 
 def test_overlap_hides_the_way_behind_the_experts(plan: Make) -> None:
@@ -337,9 +388,9 @@ def test_experts_dealt_in_turn_lie_on_few_ranks(plan: Make) -> None:
         found = predict(model, H200, plan(**common, **how), KERNELS)
         return float(found.breakdown["ep_communication"])
 
-    assert distinct(64.0, 8.0, turn=256.0) * 8 == pytest.approx(2.0)
-    assert distinct(8.0, 8.0, turn=256.0) * 8 == pytest.approx(1.0)
-    assert distinct(8.0, 22.0, turn=512.0) * 22 == pytest.approx((22 + 64 - 2) / 64)
+    assert distinct_share(64.0, 8.0, turn=256.0) * 8 == pytest.approx(2.0)
+    assert distinct_share(8.0, 8.0, turn=256.0) * 8 == pytest.approx(1.0)
+    assert distinct_share(8.0, 22.0, turn=512.0) * 22 == pytest.approx((22 + 64 - 2) / 64)
     random, dealt = (spent(dispatch="once", routing=kind) for kind in ROUTINGS)
     assert dealt < 0.4 * random
     # Copies that travel by themselves are as many wherever they go.

@@ -265,3 +265,22 @@ def test_gradients_of_weights_find_both_operands_narrow_where_these_were_kept(
     assert {one.variant for one in narrow} == {"fwd", "dgrad", "wgrad"}
     for one in narrow:
         assert one.joined == float(keeps and one.variant == "wgrad")
+
+
+@pytest.mark.parametrize(
+    ("precision", "width"), [("fp8", 0.0), ("mxfp8", 33 / 32), ("nvfp4", 9 / 16)]
+)
+def test_scales_along_what_is_added_up_are_cast_for_both_directions(
+    precision: str, width: float, llama: Model, plan: Callable[..., TrainingPlan]
+) -> None:
+    """The gradient of weights adds up along tokens, the other products along columns: one kernel
+    reads 16 bits and writes narrow ones twice, once more than tables time with a product."""
+    made = plan(precision=precision)
+    narrow = [one for one in step_operators(llama, made) if one.dtype == precision]
+    assert {one.variant for one in narrow} == {"fwd", "dgrad", "wgrad"}
+    for one in narrow:
+        more = 1.0 if one.variant == "wgrad" else -width / (2 + width)
+        assert one.joined == pytest.approx(more)
+    for other in (replace(made, saves_narrow=False), replace(made, trained="lora")):
+        found = step_operators(llama, other)
+        assert all(one.joined == 0.0 for one in found if one.dtype == precision)

@@ -80,6 +80,31 @@ def test_recipes_change_with_the_release() -> None:
     assert "recipe" not in " ".join(rules(complete(**fields, era="2023-08")).values())
 
 
+@pytest.mark.parametrize(
+    ("system", "era", "attention"),
+    [
+        ("gb200-nvl72", "2025-05", "unfused"),
+        ("gb200-nvl72", "2025-08", "flash"),
+        ("dgx-h100", "2025-05", "flash"),
+    ],
+)
+def test_latent_heads_had_no_fused_backward_pass_on_the_first_blackwells(
+    system: str, era: str, attention: str
+) -> None:
+    # TransformerEngine v2.2 to v2.5, fused_attn.cpp: heads of 192 and 128 from cuDNN 9.11 on.
+    fields = {"model": "deepseek-v3", "system": system, "gpus": 256, "pp": 4, "tp": 2, "ep": 64,
+              "global_batch": 2048, "seq_len": 4096}  # fmt: skip
+    found = complete(**{**fields, "framework": "nemo"}, era=era, precision="bf16")
+    assert found.plan.attention == attention
+
+
+def test_experts_clamp_apart_until_one_kernel_runs_them() -> None:
+    fields = {"model": "gpt-oss-120b", "system": "gb200-nvl72", "gpus": 64, "ep": 64,
+              "global_batch": 1280, "seq_len": 4096}  # fmt: skip
+    assert complete(**fields, era="2026-02", precision="bf16").plan.clamps_apart
+    assert not complete(**fields, era="2026-06", precision="mxfp8").plan.clamps_apart
+
+
 def test_activations_that_a_recipe_offloads_are_a_share_of_the_layers() -> None:
     facts = recipe_facts(
         "megatron-bridge", "2026-08", "llama3.1-405b", "pretrain", "GB300-288GB", "bf16"

@@ -274,9 +274,7 @@ def heavy(device: Device) -> Iterator[tuple[dict[str, Any], Callable[[], object]
         if found is not None:
             yield {"op": "gemm", "precision": dtype, **_sizes(case)}, found[0][0]
     room = 0.05 * float(device.facts["memory_gb"]) * 1e9
-    size = max(s for s in COPY_BYTES if s <= max(room, COPY_BYTES[0]))
-    tile = torch.randn(COPY_TILE, device=device.torch)  # as random as the whole, and sooner made
-    source = tile.repeat(max(int(size) // (4 * COPY_TILE), 1))
+    source = _numbers(max(s for s in COPY_BYTES if s <= max(room, COPY_BYTES[0])), device)
     target = torch.empty_like(source)
     moved = 2.0 * source.numel() * source.element_size()
     yield (
@@ -340,6 +338,14 @@ MODES = {"eager": _eager, "compiled": _compiled, "graph": _captured}
 """How kernels are launched: call by call, through torch.compile, in a captured graph."""
 
 
+def _numbers(size: float, device: Device) -> torch.Tensor:
+    """Random numbers to copy of so many bytes; `COPY_TILE` of them over and over, which are as
+    random as others, and sooner made."""
+    count = int(size // 4)
+    tile = torch.randn(min(count, COPY_TILE), device=device.torch)
+    return tile.repeat(-(-count // COPY_TILE))
+
+
 def copies(device: Device, budget: Allowance) -> Iterator[dict[str, Any]]:
     """Memory copies over a range of sizes, and the time of an empty kernel."""
     one = torch.zeros(1, device=device.torch)
@@ -349,8 +355,7 @@ def copies(device: Device, budget: Allowance) -> Iterator[dict[str, Any]]:
         if name == "launch":
             timing = measure([lambda: one.add_(1.0)], device, 0.05)
         else:
-            elements = int(size // 4)
-            source = torch.randn(elements, device=device.torch)
+            source = _numbers(size, device)
             target = torch.empty_like(source)
             timing = measure([partial(target.copy_, source)], device, 0.05)
         operator = streaming(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
+import profiler.dispatch as dispatch  # noqa: E402
 from calibration.tables.kernel_table import check_kernels, kinds  # noqa: E402
 from calibration.tables.profiles import read_measurements  # noqa: E402
 from predictor import catalog  # noqa: E402
@@ -38,9 +39,12 @@ from reckon.verbs.profiling import profile, seconds_of  # noqa: E402
 
 @pytest.fixture(scope="module", autouse=True)
 def _short() -> Iterator[None]:
-    """Passes of serving and host times are short, and several ranks may share few seconds."""
+    """Copies, passes of serving and host times are short, and several ranks may share few
+    seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reckon.verbs.profiling.LEAST_RANK_BUDGET", 5.0)
+        patch.setattr(suite, "COPY_BYTES", suite.COPY_BYTES[:-6])
+        patch.setattr(dispatch, "PASSES", 1)
+        patch.setattr("reckon.verbs.profiling.LEAST_RANK_BUDGET", 1.0)
         patch.setattr("reckon.verbs.profiling.HOST_SHARE", 1e-3)
         patch.setattr(serving, "SHAPES", ((1, 48), (2, 24)))
         patch.setattr(serving, "DECODED", 4)
@@ -51,7 +55,7 @@ def _short() -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory, _short: None) -> Path:
     """One small profile that the tests of this file look at."""
     out = tmp_path_factory.mktemp("profile")
-    profile(out, device="cpu", budget=9.0, ranks=min(2, cores()), quiet=True)
+    profile(out, device="cpu", budget=7.0, ranks=min(2, cores()), threads=1, quiet=True)
     return out
 
 
@@ -191,6 +195,16 @@ def test_a_real_step_trains() -> None:
     assert len(step.time_step(call, device, 0.0, 3)) == 3
 
 
+TOLD = suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
+"""What a kernel takes where no test looks at it."""
+
+
+def called(calls: Sequence[Callable[[], object]], *_: object) -> suite.Measured:
+    """In place of `measure`: the first call alone, and no time."""
+    calls[0]()
+    return TOLD
+
+
 def test_timing_takes_medians_of_enough_samples() -> None:
     found = measure([lambda: sum(range(50))], find("cpu"), 0.01)
     assert found.samples >= 5
@@ -210,10 +224,10 @@ def test_an_interrupt_ends_the_profile_and_keeps_what_was_measured(
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(5)
             raise KeyboardInterrupt
-        return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
+        return TOLD
 
     monkeypatch.setattr(suite, "measure", interrupted)
-    found = profile(tmp_path / "out", "cpu", 600.0, quiet=True)
+    found = profile(tmp_path / "out", "cpu", 600.0, threads=1, quiet=True)
     assert (found.kernels["op"] != "dispatch").sum() == len(calls) - 1
     assert found.steps == []
     assert found.problems == ("interrupted; wrote what had been measured",)
@@ -233,9 +247,9 @@ def timed(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return suite.Measured(2e-3, 1.9e-3, 2.1e-3, 5)
 
-suite.measure = timed
+suite.measure, suite.COPY_BYTES = timed, suite.COPY_BYTES[:-6]
 profiling.HOST_SHARE = 1e-3
-profiling.profile(sys.argv[1], "cpu", 600.0, quiet=True)
+profiling.profile(sys.argv[1], "cpu", 600.0, threads=1, quiet=True)
 """
 
 
@@ -253,7 +267,7 @@ def test_a_killed_profile_loses_nothing_that_was_measured(
     with open(out / journal.NAME, "a") as file:
         file.write('["kernels", {"op": "ge')
     with pytest.raises(InputError, match="--resume goes on from them"):
-        profile(out, "cpu", 600.0, quiet=True)
+        profile(out, "cpu", 600.0, threads=1, quiet=True)
     with pytest.raises(InputError, match="reckon profile --resume"):
         read_measurements([out])
 
@@ -261,7 +275,7 @@ def test_a_killed_profile_loses_nothing_that_was_measured(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(suite, "measure", interrupted)
-    found = profile(out, "cpu", 600.0, quiet=True, resume=True)
+    found = profile(out, "cpu", 600.0, threads=1, quiet=True, resume=True)
     assert found.kernels is not None
     assert {suite.identity(row) for row in rows} <= {
         suite.identity(row) for row in found.kernels.to_dict("records")
@@ -269,7 +283,7 @@ def test_a_killed_profile_loses_nothing_that_was_measured(
     assert not (out / journal.NAME).exists()
     (out / journal.NAME).write_text("no journal\n")
     with pytest.raises(InputError, match="no journal of a profile"):
-        profile(out, "cpu", 600.0, quiet=True, resume=True)
+        profile(out, "cpu", 600.0, threads=1, quiet=True, resume=True)
 
 
 def test_a_failed_rank_costs_only_what_the_ranks_measure(
@@ -279,7 +293,8 @@ def test_a_failed_rank_costs_only_what_the_ranks_measure(
         raise ChildProcessError("a rank failed")
 
     monkeypatch.setattr(ranks, "run", failing)
-    found = profile(tmp_path, "cpu", 6.0, ranks=min(2, cores()), quiet=True)
+    monkeypatch.setattr(suite, "measure", called)
+    found = profile(tmp_path, "cpu", 1.0, ranks=min(2, cores()), threads=1, quiet=True)
     assert len(found.kernels) > 0
     failed = [text for text in found.problems if text.startswith("a rank failed")]
     assert len(failed) == (cores() > 1)
@@ -289,7 +304,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_measuring(tmp_path: P
     taken = tmp_path / "file"
     taken.write_text("mine")
     with pytest.raises(InputError, match="cannot write to folder"):
-        profile(taken, "cpu", 600.0, quiet=True)
+        profile(taken, "cpu", 600.0, threads=1, quiet=True)
     assert taken.read_text() == "mine"
 
 
@@ -334,13 +349,13 @@ def test_resuming_keeps_what_the_folder_holds(
     monkeypatch.setattr(suite, "measure", interrupted)
     table = pd.read_parquet(folder / "kernels.parquet")
     table.to_parquet(tmp_path / "kernels.parquet", index=False)
-    found = profile(tmp_path, "cpu", 600.0, quiet=True, resume=True)
+    found = profile(tmp_path, "cpu", 600.0, threads=1, quiet=True, resume=True)
     assert found.kernels is not None
     assert list(found.kernels["latency_us"]) == list(table["latency_us"])
     assert "interrupted" in found.problems[0]
     (tmp_path / "kernels.parquet").write_bytes(b"PAR1 and nothing more")
     with pytest.raises(InputError, match="cannot be read"):
-        profile(tmp_path, "cpu", 600.0, quiet=True, resume=True)
+        profile(tmp_path, "cpu", 600.0, threads=1, quiet=True, resume=True)
 
 
 def test_the_kernels_of_a_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,6 +368,7 @@ def test_the_kernels_of_a_named_model(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device or PyTorch that cannot compile leaves them out; graphs need a GPU."""
     monkeypatch.setitem(suite.MODES, "compiled", lambda calls, device: calls)
+    monkeypatch.setattr(suite, "measure", called)
     device = find("cpu")
     found = list(suite.run(device, suite.Allowance(0.0), [], modes=["eager", "compiled", "graph"]))
     assert [row["mode"] for row in found] == ["eager", "compiled"] * (len(found) // 2)
@@ -361,7 +377,10 @@ def test_compiled_kernels_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (kinds(table)[table["mode"] == "compiled"] == "").all()
 
 
-def test_a_spent_budget_ends_the_suite_after_what_a_device_needs() -> None:
+def test_a_spent_budget_ends_the_suite_after_what_a_device_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(suite, "measure", called)
     device = find("cpu")
     rows = list(suite.run(device, suite.Allowance(0.0), []))
     assert ALWAYS <= len(rows) < ALWAYS + len(device.dtypes)
@@ -402,7 +421,7 @@ def test_budgets(text: str, seconds: float) -> None:
         ({"budget": "1s"}, "at least 5s"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"ranks": 0}, "--ranks 0"),
-        ({"ranks": 2, "budget": 4.0}, "needs a --budget"),
+        ({"ranks": 2, "budget": 0.5}, "needs a --budget"),
         ({"ranks": 10_000}, "--ranks 10000"),
         ({"device": "cuda:x"}, "unknown device 'cuda:x'"),
         ({"modes": ["jitted"]}, "unknown mode 'jitted'"),

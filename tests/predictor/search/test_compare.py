@@ -25,10 +25,12 @@ KERNELS = load("kernels-only")
 LLAMA, DGX = catalog.model("llama3-8b"), catalog.system("dgx-h100")
 
 
+FIELDS = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "schedule": ["1f1b", "zb-h1"]}
+
+
 @pytest.fixture(scope="module")
 def found() -> SearchResult:
-    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192}
-    return search_train(LLAMA, DGX, fields, KERNELS, prune=False)
+    return search_train(LLAMA, DGX, FIELDS, KERNELS, prune=False)
 
 
 def test_shared_errors_cancel_in_a_ratio() -> None:
@@ -70,8 +72,7 @@ def test_alternatives_are_the_best_with_another_value(found: SearchResult) -> No
 
 
 def test_alternatives_survive_the_bound(found: SearchResult) -> None:
-    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192}
-    pruned = search_train(LLAMA, DGX, fields, KERNELS, keep=20)
+    pruned = search_train(LLAMA, DGX, FIELDS, KERNELS, keep=20)
     assert len(pruned) < len(found)
     ours = {(one.field, str(one.value)): one.ratio.value for one in alternatives(pruned, 50)}
     theirs = {(one.field, str(one.value)): one.ratio.value for one in alternatives(found, 50)}
@@ -86,8 +87,7 @@ def test_ties_are_those_whose_interval_contains_one(found: SearchResult) -> None
 
 
 def test_cost_counts_accelerators() -> None:
-    fields = {"gpus": [8, 16], "global_batch": 64, "seq_len": 8192}
-    result = search_train(LLAMA, DGX, fields, KERNELS, objective="cost")
+    result = search_train(LLAMA, DGX, {**FIELDS, "gpus": [8, 16]}, KERNELS, objective="cost")
     ratios = [own.value for own in over_best(result, list(range(30)))]
     assert ratios == sorted(ratios)
     assert ratios[0] == 1.0

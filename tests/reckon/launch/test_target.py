@@ -119,7 +119,7 @@ def test_a_search_for_a_target_keeps_its_promise(
     name: str, kernels_only: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = {"gpus": 8, "global_batch": 16, "seq_len": 8192, "micro_batch": 1, "tp": [1, 2],
-            "pp": [1, 2, 4], "cp": 1}  # fmt: skip
+            "pp": [1, 2, 4], "cp": 1, "recompute": ["none", "full"]}  # fmt: skip
     found = search("llama3-8b", "dgx-h100", plan, kernels_only, target=name)
     told = found.emit(name)
     text = capsys.readouterr().out
@@ -168,7 +168,8 @@ RUN = ["--model", "llama3-8b", "--system", "dgx-h100", "--gpus", 16, "--global-b
 
 def test_the_line_of_a_search_is_what_was_promised(cli: Cli, tmp_path: Path) -> None:
     """What Megatron cannot say, such as zero-bubble schedules, is not offered for it."""
-    request = ["plan", "train", *RUN, "--pp", 4, "--tp", 2, "--cp", 1, "--micro-batch", 1]
+    request = ["plan", "train", *RUN, "--pp", 4, "--tp", 2, "--cp", 1, "--micro-batch", 1,
+               "--recompute", "full"]  # fmt: skip
     status, out, err = cli(*request, "--emit", "megatron-lm")
     assert status == 0
     assert "as promised" in err

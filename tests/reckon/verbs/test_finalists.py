@@ -105,7 +105,7 @@ def test_no_fleet_is_offered_where_none_keeps_the_promise(
         return replace(found, first=found.first + 1.0, last=found.last + 1.0)
 
     monkeypatch.setattr(finalists, "one_by_one", late)
-    status, out, err = cli(*INFER, "--simulate", "50")
+    status, out, err = cli(*INFER, "--simulate", "50", "--tp", "1,2", "--pp", "1")
     assert (status, out) == (2, "")
     assert "no fleet keeps the promise when its requests are served one by one" in err
     assert "to the first token instead of 300" in err

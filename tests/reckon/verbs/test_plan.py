@@ -13,7 +13,8 @@ from predictor.plans.training import TrainingPlan
 
 Cli = Callable[..., tuple[int, str, str]]
 TRAIN = ["plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", "16",
-         "--global-batch", "64", "--seq-len", "8192", "--schedule", "1f1b"]  # fmt: skip
+         "--global-batch", "64", "--seq-len", "8192", "--schedule", "1f1b",
+         "--cp", "1"]  # fmt: skip
 INFER = ["plan", "infer", "--model", "llama3-8b", "--system", "dgx-h100,dgx-a100", "--input-len",
          "1024", "--output-len", "256", "--ttft-ms", "300", "--tpot-ms", "15"]  # fmt: skip
 
@@ -52,7 +53,7 @@ def test_the_json_holds_plans_that_predict_the_same(cli: Cli) -> None:
 
 
 def test_the_winner_held_against_itself_is_first() -> None:
-    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192}
+    fields = {"gpus": 16, "global_batch": 64, "seq_len": 8192, "tp": [1, 2, 8], "micro_batch": 1}
     best = reckon.search("llama3-8b", "dgx-h100", fields).plans[0]
     keys = {"tp", "pp", "vpp", "cp", "dp", "micro_batch", "recompute", "recompute_modules",
             "recompute_share", "sharding", "schedule", "sequence_parallel", "cp_kind",
@@ -70,7 +71,7 @@ def test_a_budget_ranks_by_cost_and_frames_have_a_row_each(cli: Cli) -> None:
     found = reckon.search(
         "llama3-8b",
         "dgx-h100",
-        {"gpus": "8..32", "batch_tokens": 64 * 8192, "seq_len": 8192},
+        {"gpus": "8..32", "batch_tokens": 64 * 8192, "seq_len": 8192, "cp": 1, "micro_batch": 1},
         tokens=1e10,
         days=6.0,
         price=2.0,

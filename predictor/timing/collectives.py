@@ -231,7 +231,9 @@ def collective_time(
     turn     targets that are dealt in turn, of which each rank has as many; NaN: random ones
     place    of the group on the network, where it is known (`span`)
     """
-    numbers = message, group.size, group.stride, copies, reach, turn
+    # A place that is stated may have other rates than the cluster's own (fewer adapters).
+    rates = () if place is None else (place.ring, place.own, place.pair)
+    numbers = message, group.size, group.stride, copies, reach, turn, *rates
 
     def timed() -> tuple[Array, Array]:
         return _collective_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,26 @@ def test_power_is_known_beside_fleets_of_which_it_is_not() -> None:
     alone = serving([plain])[0]
     assert alone["power"] is not None
     assert serving([plain, fleet]) == [alone, serving([fleet])[0]]
+
+
+ASKED_BEFORE: dict[str, Any] = {
+    "adapters": 1, "inter_link_gbps": 50, "rank_order": "tp-cp-pp-dp", "dispatch": "once",
+    "routing": "in_turn", "expert_load": 2.0, "expert_chunks": 2, "etp": 1, "micro_batch": 2,
+    "precision": "fp8", "attention": "unfused", "fused": False, "cuda_graphs": "layers",
+    "power_limit": 400, "framework": "torchtitan",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKED_BEFORE)
+def test_a_prediction_does_not_depend_on_what_was_asked_before(name: str) -> None:
+    """What is kept of one request is another's only where nothing differs: nodes with one adapter
+    left their exchanges' times to whole ones."""
+    plain = {"model": "mixtral-8x7b", "system": "dgx-h100", "gpus": 64, "tp": 2, "pp": 2, "ep": 8,
+             "global_batch": 128, "seq_len": 4096}  # fmt: skip
+    both = [plain, {**plain, name: ASKED_BEFORE[name]}]
+    found = []
+    for order in (both, both[::-1]):
+        fresh = replace(CALIBRATION)  # nothing kept yet
+        one = [predict_each([asked], fresh, "test")[0] for asked in order]
+        found.append([step.step_time for step in (one if order is both else one[::-1])])
+    assert found[0] == found[1]

@@ -108,7 +108,8 @@ def shots(shared: Path, base: Calibration) -> list[Shot]:
                 continue  # a source that contradicts itself
             told = values(found, parameters_of(found, own.serving.engines))[0]
             left = np.log(published(found) / told)
-            whole = benchmarks_of(found.points, left, START)
+            assert own.serving.own is not None
+            whole = benchmarks_of(found.points, left, START, own.serving.own.levels)
             rest = select(found, np.isin(np.arange(count), drawn[KNOWN:]))
             draw = Draw(group[0].source, whole, drawn[:KNOWN], drawn[KNOWN:])
             made.append(Shot(draw, rest, own))

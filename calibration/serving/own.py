@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 
 from calibration.robust import cauchy, with_priors
 from calibration.serving.engines import KNEE, parameters_of, telling
-from calibration.serving.process import benchmarks_of
+from calibration.serving.process import benchmarks_of, keys_of, signs
 from calibration.serving.spreads import QUEUED_CLASS, class_of, used_share
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.tables.requests import InferencePoint
@@ -46,6 +46,10 @@ WIDTHS: dict[str, float] = {
 
 WITHIN = 0.1
 """The same of what is common to one's runs but no parameter of the engine's."""
+
+CHECKPOINT = 0.04
+"""The same of a checkpoint's own level: half of a figure's error, so that one figure that is far
+off counts as odd by itself, and several of a checkpoint as one odd checkpoint."""
 
 STARTS = (1.0, 3.0, 10.0)
 """Factors on the host's time for a pass from which the search starts: one that hides behind the
@@ -88,7 +92,8 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         why = refused[0][1] if refused else "no closed loop and no static batch among them"
         raise InputError(f"none of {len(points)} benchmarks can be used: {why}")
     base = parameters_of(found, calibration.serving.engines)
-    shift, spread = fit_shift(found, base)
+    moved = fit_shift(found, base)
+    shift = moved.shift
     left = np.log(published(found)) - _predicted(found, base, shift)
     engines = dict(calibration.serving.engines)
     for point in found.points:
@@ -96,7 +101,8 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         name = _label(calibration.serving, plan.framework, plan.era)
         known = calibration.serving.of(plan.framework, plan.era)
         engines[name] = _moved(known, shift)
-    own = benchmarks_of(found.points, left, own_process())
+    own = benchmarks_of(found.points, left, own_process(), moved.levels)
+    left = left - moved.level(found)
     sigma = _sigma(calibration.serving, found, left, used_share(found, base))
     names = tuple(point.point_id for point in found.points)
     serving = replace(
@@ -112,7 +118,7 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         serving=serving,
         provenance={**calibration.provenance, "own_benchmarks": list(names)},
     )
-    return Served(made, _words(shift, spread), names)
+    return Served(made, _words(moved), names)
 
 
 def check_agree(points: Sequence[InferencePoint]) -> None:
@@ -159,31 +165,74 @@ def _predicted(found: Timed, base: EngineParameters, shift: Array) -> Array:
     return np.log(values(found, moved)[0])
 
 
-def fit_shift(found: Timed, base: EngineParameters) -> tuple[Array, Array]:
-    """By how much the logs of an engine's parameters move, and the standard deviation of that,
-    (parameters,) each.
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """What benchmarks say of an engine.
+
+    shift    by how much the logs of its parameters move, (parameters,)
+    spread   standard deviation of that
+    levels   by checkpoint (`key_of`), where there are several: log of the factor on its times, but
+             for first tokens
+    """
+
+    shift: Array
+    spread: Array
+    levels: dict[str, float]
+
+    def level(self, found: Timed) -> Array:
+        """Log of the factor on what points state that their checkpoints are off by."""
+        own = np.array([self.levels.get(key, 0.0) for key in keys_of(found.points)])
+        return own * slowed(found)
+
+
+def slowed(found: Timed) -> Array:
+    """By how much the logs of what points state grow with that of their checkpoint's times."""
+    first = np.array([point.metric == "ttft_s" for point in found.points])
+    return np.where(first, 0.0, signs(found.points))
+
+
+def fit_shift(found: Timed, base: EngineParameters) -> Moved:
+    """What benchmarks say of an engine.
 
     base   parameters of every point
+
+    A checkpoint whose kernels an engine has not made quick is off as one: it counts as one odd row
+    where all of its rows are, and the engine's parameters, which all checkpoints have, do not learn
+    from it.
     """
     target = np.log(published(found))
     width = np.array([WIDTHS[name] for name in ENGINE_FIELDS])
     queued = [p.metric == "ttft_s" and p.kind == "serving" for p in found.points]
     scale = np.where(queued, QUEUED, NOISE)
+    names, place = np.unique(keys_of(found.points), return_inverse=True)
+    names = names if len(names) > 1 else names[:0]
+    grown, count = slowed(found), len(names)
 
     def residuals(state: Array) -> Array:
-        off = (_predicted(found, base, state * width) - target) / scale
+        level = grown * CHECKPOINT * state[:count][place] if count else 0.0
+        off = (_predicted(found, base, state[count:] * width) + level - target) / scale
         return np.concatenate([off, state])
 
-    ones = np.ones(len(found.points))
+    ones = np.ones(len(found.points) + count)
     loss = with_priors(cauchy, ones, KNEE)
     step = np.array([float(name == "step") for name in ENGINE_FIELDS]) / width
+    left = grown * (target - _predicted(found, base, np.zeros(len(width)))) / CHECKPOINT
+    apart = np.array([np.median(left[place == at]) for at in range(count)])
+    # Every checkpoint off by itself, or none.
+    levels = [np.zeros(count), apart - np.median(apart)] if count else [np.zeros(0)]
     tried = [
-        least_squares(residuals, np.log(start) * step, loss=loss, ftol=1e-6) for start in STARTS
-    ]
+        least_squares(residuals, np.concatenate([level, np.log(start) * step]), loss=loss,
+                      ftol=1e-6)
+        for start in STARTS for level in levels
+    ]  # fmt: skip
     best = min(tried, key=lambda one: float(one.cost))
-    slopes = best.jac[: len(ones)]
-    doubt = np.linalg.inv(slopes.T @ slopes + np.eye(len(width)))
-    return best.x * width, np.sqrt(np.diag(doubt)) * width
+    slopes = best.jac[: len(target)]
+    doubt = np.linalg.inv(slopes.T @ slopes + np.eye(len(best.x)))
+    return Moved(
+        best.x[count:] * width,
+        np.sqrt(np.diag(doubt))[count:] * width,
+        dict(zip(names.tolist(), (CHECKPOINT * best.x[:count]).tolist(), strict=True)),
+    )
 
 
 LOADED = (*EARLY_SPREADS, *LATE_SPREADS)
@@ -212,11 +261,16 @@ def _sigma(known: ServingParameters, found: Timed, left: Array, used: Array) -> 
     return sigma
 
 
-def _words(shift: Array, spread: Array) -> tuple[str, ...]:
-    """What moved by more than it is uncertain, a line each with an interval of 80 %."""
+def _words(moved: Moved) -> tuple[str, ...]:
+    """What moved by more than it is uncertain, a line each with an interval of 80 %; checkpoints
+    that are off by themselves."""
     found = []
-    for name, move, wide in zip(ENGINE_FIELDS, shift.tolist(), spread.tolist(), strict=True):
+    rows = zip(ENGINE_FIELDS, moved.shift.tolist(), moved.spread.tolist(), strict=True)
+    for name, move, wide in rows:
         if name in TOLD and abs(move) > 0.7 * wide:
             low, high = (math.exp(move + sign * Z80 * wide) for sign in (-1, 1))
             found.append(f"{TOLD[name].format(math.exp(move))} ({low:.2f} to {high:.2f})")
+    for key, level in moved.levels.items():
+        if abs(level) > 2.0 * WITHIN:
+            found.append(f"{key} takes {math.exp(level):.2f} x the time that the others let expect")
     return tuple(found)

@@ -39,21 +39,38 @@ ROUNDS = 3
 """Rounds of Powell's method, each over every parameter."""
 
 
-def benchmarks_of(points: Sequence[InferencePoint], left: Array, process: Process) -> Benchmarks:
+def benchmarks_of(
+    points: Sequence[InferencePoint],
+    left: Array,
+    process: Process,
+    levels: Mapping[str, float] | None = None,
+) -> Benchmarks:
     """What is left of benchmarks, as a calibration keeps it.
 
-    left   log of what they state over what is predicted
+    left     log of what they state over what is predicted
+    levels   of checkpoints
     """
     metrics = [CLASSES[point.metric] for point in points]
-    sign = np.array([-1.0 if metric == "throughput" else 1.0 for metric in metrics])
     plans = [point.request.plan for point in points]
-    keys = [
-        key_of(of.framework, p.request.model.name, p.request.cluster.accelerator.name,
-               of.weights, of.narrowed)
-        for p, of in zip(points, plans, strict=True)
-    ]  # fmt: skip
     sizes = [sizes_of(p.batch, p.input_len, p.output_len, p.tp) for p in plans]
-    return Benchmarks(process, keys, metrics, np.stack(sizes), sign * left)
+    return Benchmarks(
+        process, keys_of(points), metrics, np.stack(sizes), signs(points) * left, levels or {}
+    )
+
+
+def keys_of(points: Sequence[InferencePoint]) -> list[str]:
+    """What benchmarks share that tell of each other."""
+    requests = [point.request for point in points]
+    return [
+        key_of(one.plan.framework, one.model.name, one.cluster.accelerator.name, one.plan.weights,
+               one.plan.narrowed)
+        for one in requests
+    ]  # fmt: skip
+
+
+def signs(points: Sequence[InferencePoint]) -> Array:
+    """1 of benchmarks that state a time, -1 of those that state a rate."""
+    return np.array([-1.0 if CLASSES[p.metric] == "throughput" else 1.0 for p in points])
 
 
 def corrections(known: Benchmarks, found: Timed) -> Array:
@@ -90,6 +107,7 @@ class Draw:
             [of.metrics[i] for i in self.known],
             of.sizes[self.known],
             of.residual[self.known],
+            of.levels,
         )
         metrics, keys = np.array(of.metrics)[self.rest], np.array(of.keys)[self.rest]
         told = np.zeros(len(self.rest))

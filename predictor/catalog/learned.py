@@ -111,6 +111,7 @@ def read_benchmarks(content: Mapping[str, Any] | None) -> Benchmarks | None:
         [str(row["metric"]) for row in rows],
         np.array([row["sizes"] for row in rows], float),
         np.array([row["residual"] for row in rows], float),
+        {str(key): float(level) for key, level in content.get("levels", {}).items()},
     )
 
 
@@ -124,4 +125,5 @@ def benchmarks_mapping(known: Benchmarks) -> dict[str, Any]:
             {"key": key, "metric": metric, "sizes": sizes, "residual": residual}
             for key, metric, sizes, residual in rows
         ],
+        **({"levels": dict(known.levels)} if known.levels else {}),
     }

@@ -6,13 +6,15 @@ process over load, lengths and split, of each metric and a little of all togethe
          + [i = j] noise_i²
 
 in logs of measured over predicted time (Rasmussen and Williams 2006, eq. 2.23), among benchmarks of
-one engine, accelerator and checkpoint: a model, and which of its matrices are how narrow. What its
-parameters are is learned from published benchmarks (`calibration.serving.process`).
+one engine, accelerator and checkpoint: a model, and which of its matrices are how narrow. Where
+several checkpoints were measured, it is about the checkpoint's own level. What its parameters are
+is learned from published benchmarks (`calibration.serving.process`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,8 @@ NOISE, QUEUED = 0.08, 0.3
 """Log error of a benchmark beside what its engine explains; of first tokens, which wait for as much
 of a queue as chance has it."""
 
-LOUDER = {"ttft": QUEUED / NOISE}
+FIRST = "ttft"
+LOUDER = {FIRST: QUEUED / NOISE}
 """How many times the process's noise a metric has."""
 
 
@@ -70,6 +73,8 @@ class Benchmarks:
     metrics   'ttft', 'tpot', 'e2e' or 'throughput'
     sizes     `sizes` of each, (k, D)
     residual  log of measured over predicted time, of a throughput of predicted over measured, (k,)
+    levels    by key, of those that have one of their own: log of the factor on its times, but for
+              first tokens, which other kernels make
     """
 
     process: Process
@@ -77,6 +82,7 @@ class Benchmarks:
     metrics: Sequence[str]
     sizes: Array
     residual: Array
+    levels: Mapping[str, float] = field(default_factory=dict)
 
     def correction(self, key: str, metric: str | npt.NDArray[np.str_], sizes: Array) -> Array:
         """Log of the factor on the time of others of a key in a metric, (*batch); 0 where nothing
@@ -96,8 +102,11 @@ class Benchmarks:
         flat = sizes.reshape(-1, sizes.shape[-1])
         asked = np.broadcast_to(np.asarray(metric), shape).ravel()
         across = of.covariance(flat, asked, own, metrics)
-        told = across @ np.linalg.solve(inside, self.residual[known])
-        return np.asarray(of.most * np.tanh(told / of.most)).reshape(shape)
+        level = self.levels.get(key, 0.0)
+        left = self.residual[known] - level * (metrics != FIRST)
+        told = across @ np.linalg.solve(inside, left)
+        found = level * (asked != FIRST) + of.most * np.tanh(told / of.most)
+        return np.asarray(found).reshape(shape)
 
 
 def sizes_of(batch: Numeric, input_len: Numeric, output_len: Numeric, tp: Numeric) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 
 import reckon
 from calibration.serving.engines import parameters_of
-from calibration.serving.own import adapt_engines
-from calibration.serving.process import START, Draw, fit_process
+from calibration.serving.own import adapt_engines, slowed
+from calibration.serving.process import START, Draw, corrections, fit_process
 from calibration.serving.timed import timed, values
 from calibration.tables.requests import InferencePoint, inference_point
 from predictor.catalog import engines_mapping, load
@@ -129,6 +130,45 @@ def test_what_no_parameter_explains_is_carried_to_like_benchmarks_of_the_metric(
     ratio = predict_inference(request.model, request.cluster, far, known).latencies.tpot
     ratio = ratio / predict_inference(request.model, request.cluster, far, BASE).latencies.tpot
     assert float(ratio) == pytest.approx(1.0, rel=0.12)
+
+
+def test_a_checkpoint_that_its_engine_serves_slowly_says_nothing_of_the_engine() -> None:
+    """Of two checkpoints one decodes in thrice the time and is most of what was measured: its other
+    benchmarks are predicted so (within the tenth that figures repeat to), and those of the other
+    checkpoint as if nothing had been measured of the first."""
+
+    def narrow(points: list[InferencePoint]) -> list[InferencePoint]:
+        return [
+            replace(p, request=replace(p.request, plan=replace(p.request.plan, narrowed="linear",
+                                                               weights="fp8")))
+            for p in points
+        ]  # fmt: skip
+
+    def of(calibration: Calibration, loads: tuple[int, ...], factor: float, slow: bool) -> Any:
+        points = narrow(benchmarks(BASE, loads)) if slow else benchmarks(BASE, loads)
+        found, _ = timed(points, calibration)
+        told = values(found, parameters_of(found, calibration.serving.engines))[0]
+        own = calibration.serving.own
+        left = np.zeros(len(told)) if own is None else corrections(own, found)
+        factors = factor ** slowed(found)
+        return [
+            replace(p, value=float(v)) for p, v in zip(found.points, told * factors * np.exp(left),
+                                                       strict=True)
+        ]  # fmt: skip
+
+    loads, others = (1, 4, 16), (2, 8)
+    known = adapt_engines(BASE, [*of(BASE, loads, 3.0, True), *of(BASE, (4, 16), 1.0, False)])
+    for slow, factor in ((True, 3.0), (False, 1.0)):
+        truth = of(BASE, others, factor, slow)
+        told = of(known.calibration, others, 1.0, slow)
+        for one, other in zip(truth, told, strict=True):
+            assert math.log(other.value / one.value) == pytest.approx(0.0, abs=math.log(1.1))
+    assert any("fp8" in line and "x the time" in line for line in known.words)
+    again = from_mapping(json.loads(json.dumps(engines_mapping(known.calibration.serving)))).own
+    own = known.calibration.serving.own
+    assert again is not None
+    assert own is not None
+    assert again.levels == pytest.approx(own.levels)
 
 
 def test_a_process_says_most_where_it_was_measured_and_nothing_of_other_engines() -> None:

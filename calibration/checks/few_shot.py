@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ PLACE = Path("data/own/training.json")
 
 FOLDS = 6
 """Folds of sources, without each of which the shared parameters of runs are fitted."""
+
+LEVEL = 0.8
+"""Share of runs that lie inside an interval."""
 
 SWEPT = 150
 """Rows of each sweep of thousands that are used, evenly spaced."""
@@ -136,6 +139,37 @@ def _score(correction: Array, sigma: Array, residual: Array) -> Score:
     )
 
 
+def narrowed(drawn: Sequence[Drawn]) -> list[Drawn]:
+    """The same with the share by which intervals of one run are narrower (`Prior.early`) that the
+    other sources ask for."""
+    far = {one.name: beyond(one) for one in drawn}
+    return [
+        replace(one, prior=replace(one.prior, early=early(
+            [away for name, away in far.items() if name != one.name])))
+        for one in drawn
+    ]  # fmt: skip
+
+
+def beyond(one: Drawn) -> Array:
+    """How many half-widths of their intervals a source's runs lie off, with one of them known."""
+    found = []
+    for seed in range(SEEDS):
+        order = np.random.default_rng([seed, 1]).permutation(len(one.block.residual))
+        own, others = one.block.take(order[:1]), one.block.take(order[1:])
+        told, sigma = learn(one.prior, own.traits, own.residual).correction(others.traits)
+        found.append(np.abs(told - others.residual) / (Z80 * sigma))
+    return np.concatenate(found)
+
+
+def early(far: Sequence[Array]) -> float:
+    """`Prior.early` with which four fifths of sources' runs lie inside with one of them known, as a
+    mean over sources (a conformal quantile, every source counting alike)."""
+    weight = np.concatenate([np.full(len(one), 1.0 / len(one)) for one in far])
+    order = np.argsort(whole := np.concatenate(far))
+    reach = np.interp(LEVEL, np.cumsum(weight[order]) / weight.sum(), whole[order])
+    return float(np.clip(2.0 * (1.0 - reach), 0.0, 1.0))
+
+
 def known_all(values: Array) -> bool:
     """Whether no value is missing."""
     return bool(np.isfinite(values).all())
@@ -183,11 +217,19 @@ LARGER = 4.0
 """How many times the accelerators of the largest run known a run has that is called larger."""
 
 
-def scaled(
-    drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3
-) -> dict[str, tuple[float, float]]:
+@dataclass(frozen=True, slots=True)
+class Larger:
+    """Mean errors of larger runs: with none known, with small ones drawn at random, with small ones
+    that `suggest` asks for."""
+
+    none: float
+    drawn: float
+    asked: float
+
+
+def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -> dict[str, Larger]:
     """Errors of runs at least `LARGER` times the accelerators of those known, which are of the
-    smaller half, with none known and with some; by name, the mean over draws.
+    smaller half; by name, the mean over draws. Those asked for are no larger than those drawn.
 
     sizes   accelerators of every run, by name of the source or group
     """
@@ -201,24 +243,43 @@ def scaled(
             large = np.flatnonzero(gpus >= LARGER * gpus[own].max())
             if len(own) < known or len(large) < 3:
                 continue
-            others, mine = one.block.take(large), one.block.take(own)
-            told, _ = learn(one.prior, mine.traits, mine.residual).correction(others.traits)
-            scores.append(
-                [float(np.mean(np.abs(np.expm1(c - others.residual)))) for c in (0.0, told)]
-            )
+            others, able = one.block.take(large), small[gpus[small] <= gpus[own].max()]
+            names = [str(at) for at in able]
+            asked = suggest(None, one.prior, one.block.take(able).traits, names, known,
+                            others.traits)  # fmt: skip
+            chosen = np.array([int(each.name) for each in asked], dtype=np.intp)
+            scores.append([_missed(one, at, others) for at in (None, own, chosen)])
         if scores:
-            before, after = np.mean(scores, axis=0)
-            found[one.name] = (float(before), float(after))
+            found[one.name] = Larger(*np.mean(scores, axis=0).tolist())
     return found
 
 
-def scaled_lines(title: str, found: Mapping[str, tuple[float, float]]) -> list[str]:
+def _missed(one: Drawn, known: Index | None, others: Block) -> float:
+    """Mean error of runs with others known."""
+    told = np.zeros(len(others.residual))
+    if known is not None:
+        own = one.block.take(known)
+        told, _ = learn(one.prior, own.traits, own.residual).correction(others.traits)
+    return float(np.mean(np.abs(np.expm1(told - others.residual))))
+
+
+def scaled_lines(title: str, found: Mapping[str, Larger]) -> list[str]:
     """A line: the mean of `scaled`."""
-    before, after = np.mean(list(found.values()), axis=0)
+    none, drawn, asked = mean_larger(found)
     return [
-        f"small runs seen, {LARGER:g} x larger predicted, {len(found)} {title}: "
-        f"{before:.1%} with none, {after:.1%} with 3 ({after / before - 1:+.0%})"
+        f"small runs seen, {LARGER:g} x larger predicted, {len(found)} {title}: {none:.1%} with "
+        f"none, {drawn:.1%} with 3 ({drawn / none - 1:+.0%}), {asked:.1%} with 3 that are asked "
+        f"for ({asked / none - 1:+.0%})"
     ]
+
+
+def mean_larger(found: Mapping[str, Larger]) -> tuple[float, float, float]:
+    """Means of `scaled` over names."""
+    own = list(found.values())
+    none, drawn, asked = (
+        float(np.mean([getattr(one, name) for one in own])) for name in Larger.__slots__
+    )
+    return none, drawn, asked
 
 
 def accelerators(runs: Runs, sources: Iterable[str]) -> dict[str, Array]:
@@ -272,17 +333,20 @@ def cached(path: Path | None, shared: Path) -> tuple[Runs, dict[str, Block]]:
 def left_out(runs: Runs, blocks: dict[str, Block]) -> tuple[Prior, list[Drawn], list[Drawn]]:
     """The prior of all sources; sources and groups, each with the prior of the others."""
     whole = fit_prior(list(blocks.values()))
-    sources: list[Drawn] = []
-    groups: list[Drawn] = []
+    found: list[Drawn] = []
     for name, one in blocks.items():
-        own = groups_of(runs, name)
-        if len(one.residual) < LEAST_SOURCE and not own:
+        if len(one.residual) < LEAST_SOURCE and not groups_of(runs, name):
             continue
         prior = fit_prior([b for other, b in blocks.items() if other != name], whole, steps=12)
-        if len(one.residual) >= LEAST_SOURCE:
-            sources.append(Drawn(name, one, prior))
-        groups += [Drawn(label, one.take(rows), prior) for label, rows in own]
-    return whole, sources, groups
+        found.append(Drawn(name, one, prior))
+    told = early([beyond(one) for one in found])
+    found = narrowed(found)
+    sources = [one for one in found if len(one.block.residual) >= LEAST_SOURCE]
+    groups = [
+        Drawn(label, one.block.take(rows), one.prior)
+        for one in found for label, rows in groups_of(runs, one.name)
+    ]  # fmt: skip
+    return replace(whole, early=told), sources, groups
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -312,8 +376,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures = {"sources": by_source, "groups": by_group}
         kept: dict[str, Any] = {name: told(found) for name, found in figures.items()}
         for name, own in larger.items():
-            before, after = np.mean(list(own.values()), axis=0)
-            kept[name]["larger"] = {"before": round(before, 4), "after": round(after, 4)}
+            none, drawn, asked = (round(value, 4) for value in mean_larger(own))
+            kept[name]["larger"] = {"before": none, "after": drawn, "asked": asked}
         write_prior(whole, kept, PLACE)
 
 

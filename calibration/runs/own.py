@@ -276,26 +276,36 @@ class Suggestion:
 
 
 def suggest(
-    learned: Learned | None, prior: Prior, traits: Traits, names: Sequence[str], most: int = 3
+    learned: Learned | None,
+    prior: Prior,
+    traits: Traits,
+    names: Sequence[str],
+    most: int = 3,
+    cared: Traits | None = None,
 ) -> list[Suggestion]:
-    """Which of some plans to measure so that all of them are known best, one after the other.
+    """Which of some plans to measure so that those that one cares about are known best, one after
+    the other.
 
-    traits   of the plans cared about, each of which may be measured
+    traits   of the plans that may be measured, with their names
+    cared    of the plans cared about; those themselves if None
 
     Greedy by the mean variance that is left (Krause, Singh and Guestrin 2008).
     """
-    covariance, noise = _open(learned, prior, traits)
+    count = len(names)
+    whole = traits if cared is None else joined([traits, cared])
+    of = slice(0 if cared is None else count, None)
+    covariance, noise = _open(learned, prior, whole)
     found: list[Suggestion] = []
     taken: list[int] = []
-    for _ in range(min(most, len(names))):
+    for _ in range(min(most, count)):
         variance = np.maximum(np.diag(covariance), 1e-12)
-        gain = (covariance**2).sum(0) / (variance + noise)
+        gain = (covariance[of, :count] ** 2).sum(0) / (variance + noise)[:count]
         gain[taken] = -1.0
         best = int(np.argmax(gain))
-        before = float(np.sqrt(np.mean(variance)))
+        before = float(np.sqrt(np.mean(variance[of])))
         column = covariance[:, best]
         covariance = covariance - np.outer(column, column) / (variance[best] + noise[best])
-        after = float(np.sqrt(np.mean(np.maximum(np.diag(covariance), 0.0))))
+        after = float(np.sqrt(np.mean(np.maximum(np.diag(covariance)[of], 0.0))))
         found.append(Suggestion(names[best], before, after))
         taken.append(best)
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from predictor.errors import InputError
 from reckon.console.flags import argument, calibration_option, json_option, option, switch
 from reckon.console.progress import working
 
@@ -39,6 +40,7 @@ def validate(
         option("out", "Where to write it.", "DIR", Path, default=""),
         option("reference", "Own runs, or published ones.", "RUNS", Path, multiple=True),
         option("suggest", "Plans: which to measure next.", "RUNS", Path),
+        option("among", "What can be measured, if not those.", "RUNS", Path),
         option("base", "Start from this; 'none': afresh.", "NAME|DIR", default="default"),
         option("name", "Name of the calibration.", "TEXT"),
         option("system", "Of traces that do not say it.", "NAME"),
@@ -50,6 +52,7 @@ def calibrate(
     out: Path,
     json: str | None,
     suggest: Path | None,
+    among: Path | None,
     **rest: Any,
 ) -> int:
     """Fit efficiencies to measurements: profiles, kernel tables, traces; learn from own runs."""
@@ -57,7 +60,11 @@ def calibrate(
     from reckon.views.measured import show_calibrated
 
     if suggest is not None:
-        return _suggest(suggest, json, rest)
+        return _suggest(suggest, among, json, rest)
+    if among is not None:
+        raise InputError(
+            "--among says what can be measured of what --suggest asks about: give both"
+        )
     with working("calibrating"):
         found = calibrate(list(measurements), out, **rest)
     return told(found, json, show_calibrated)
@@ -88,15 +95,15 @@ def profile(out: Path, models: str | None, modes: str | None, **rest: Any) -> in
     return 0
 
 
-def _suggest(plans: Path, json: str | None, rest: dict[str, Any]) -> int:
-    """Say which of some plans to measure next, after the runs that are known."""
+def _suggest(plans: Path, among: Path | None, json: str | None, rest: dict[str, Any]) -> int:
+    """Say which plans to measure next, after the runs that are known."""
     from reckon.verbs.adapting import adapt, suggest
     from reckon.views.measured import show_suggested
 
     known = rest["base"]
     if rest["reference"]:
         known = adapt(known, list(rest["reference"]))
-    found = {"schema_version": 1, "kind": "suggestions", "runs": suggest(known, plans)}
+    found = {"schema_version": 1, "kind": "suggestions", "runs": suggest(known, plans, among=among)}
     return told(found, json, show_suggested)
 
 

@@ -23,7 +23,7 @@ from predictor.catalog import load, own_prior
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.schema import of_inference
-from predictor.timing import Calibration, RunParameters
+from predictor.timing import Calibration, RunParameters, Traits
 from reckon.verbs.runs import read_runs
 
 TABLES = (".csv", ".csv.gz", ".parquet")
@@ -105,23 +105,32 @@ def adapt(calibration: str | Path | Calibration, runs: Any) -> Calibration:
 
 
 def suggest(
-    calibration: str | Path | Calibration, plans: Any, most: int = 3
+    calibration: str | Path | Calibration, plans: Any, most: int = 3, among: Any = None
 ) -> list[dict[str, Any]]:
-    """Which of some plans to measure next, so that all of them are predicted best.
+    """Which plans to measure next, so that those that one cares about are predicted best.
 
     calibration  name, folder or `Calibration`, with or without own runs
     plans        the plans that one cares about, as `adapt` takes runs; their times may be missing
     most         how many to name
+    among        the plans that can be measured, alike (small ones, of large ones); any of `plans`
+                 if None
 
     Returns for each its name and the mean spread of the plans (log) before and after it.
     """
     known = load(calibration)
+    cared, names = _compared(known, plans)
+    prior = own_prior() if known.own is None else known.own.prior
+    if among is None:
+        return [asdict(one) for one in suggested(known.own, prior, cared, names, most)]
+    able, names = _compared(known, among)
+    return [asdict(one) for one in suggested(known.own, prior, able, names, most, cared)]
+
+
+def _compared(known: Calibration, plans: Any) -> tuple[Traits, list[str]]:
+    """What plans are compared by, and their names."""
     points = points_of(rows_of(plans), known.run, False, devices_of(plans))
     runs = take_apart(known, points)
-    own = block(runs, known.run)
-    prior = own_prior() if known.own is None else known.own.prior
-    names = [point.point_id for point in runs.points]
-    return [asdict(one) for one in suggested(known.own, prior, own.traits, names, most)]
+    return block(runs, known.run).traits, [point.point_id for point in runs.points]
 
 
 __all__: Sequence[str] = ("adapt", "suggest")

@@ -13,7 +13,7 @@ from scipy import stats
 
 import reckon
 from calibration.artifact import write
-from calibration.checks.few_shot import Drawn, scaled, shot, table
+from calibration.checks.few_shot import Drawn, early, scaled, shot, table
 from calibration.checks.own_steps import added
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import read_points
@@ -253,6 +253,47 @@ def test_what_is_suggested_leaves_least_open() -> None:
     assert first.before > first.after == second.before > second.after
 
 
+def test_of_small_plans_that_is_asked_for_which_is_like_the_large_ones_cared_about() -> None:
+    """Five plans alike that may be measured, and one of another kind: the one, where plans of its
+    kind are cared about; with the plans themselves to choose from, one of them."""
+    alike = joined([synthetic(1, 0.0, 5).traits] * 5)
+    lone = synthetic(1, 0.0, 4).traits
+    lone = replace(lone, sizes=lone.sizes + 50.0, words=np.array([["b"] * len(WORDS)]))
+    names = [*(f"small{at}" for at in range(5)), "other"]
+    able = joined([alike, lone])
+    (first,) = suggest(None, START, able, names, 1, joined([lone, lone]))
+    assert first.name == "other"
+    assert first.after < first.before
+    (first,) = suggest(None, START, able, names, 1, alike)
+    assert first.name.startswith("small")
+    whole = suggest(None, START, able, names, 2)
+    assert [one.name for one in suggest(None, START, able, names, 2, able)] == [
+        one.name for one in whole
+    ]
+
+
+def test_intervals_of_one_run_are_as_narrow_as_four_fifths_of_sources_ask_for() -> None:
+    """Sources count alike however many rows they have; runs that lie as far off as their intervals
+    ask for nothing, and the narrowing goes as runs come."""
+    even = np.linspace(0.0, 1.25, 1001)
+    assert early([even]) == pytest.approx(0.0, abs=0.01)
+    assert early([0.8 * even]) == pytest.approx(2.0 * 0.2, abs=0.01)
+    assert early([0.8 * even, *[0.8 * even[::10]] * 3]) == pytest.approx(0.4, abs=0.02)
+    assert early([2.0 * even]) == 0.0
+    own, others = synthetic(6, 0.3, 1), synthetic(3, 0.3, 2)
+    share = []
+    for count in (1, 5):
+        known = own.take(np.arange(count))
+        wide, narrow = (
+            learn(replace(START, early=e), known.traits, known.residual).correction(others.traits)
+            for e in (0.0, 0.3)
+        )
+        assert narrow[0] == pytest.approx(wide[0])
+        share.append(narrow[1] / wide[1])
+    assert share[0] == pytest.approx(1.0 - 0.3 / 2.0)
+    assert share[1] == pytest.approx(1.0 - 0.3 / 6.0)
+
+
 MEASURED = ROOT / "data" / "measurements" / "two-cores-2"
 
 
@@ -295,9 +336,10 @@ def test_larger_runs_are_those_of_four_times_the_accelerators_at_least() -> None
     """Five small runs and five of sixteen times the accelerators, all off alike."""
     one = Drawn("s", synthetic(10, 0.3, 1), START)
     sizes = {"s": np.array([8.0] * 5 + [128.0] * 5)}
-    before, after = scaled([one], sizes)["s"]
-    assert 0.2 < before < 0.4
-    assert after < before
+    found = scaled([one], sizes)["s"]
+    assert 0.2 < found.none < 0.4
+    assert found.drawn < found.none
+    assert found.asked < found.none
     assert scaled([one], {"s": np.array([8.0] * 5 + [31.0] * 5)}) == {}
 
 

@@ -229,3 +229,24 @@ def test_a_watched_job_is_held_against_its_plan(cli: Cli, run: Path, tmp_path: P
     assert "inside" in out
     assert cli("watch", tmp_path / "absent", "--once")[0] == 2
     assert cli("watch", log, "--patience", "0", "--once")[0] == 0
+
+
+def test_of_what_can_be_measured_is_asked_for(cli: Cli, tmp_path: Path) -> None:
+    """Large plans are cared about, small ones can be measured: those named are small ones."""
+    rows = [
+        f"{name},H100-SXM5-80GB,{gpus},llama3-8b,{tp},1,{gpus},4096,bf16"
+        for name, gpus, tp in (("a", 8, 1), ("b", 16, 8), ("big", 512, 8))
+    ]
+    head = "point_id,accelerator,num_gpus,model,tp,pp,global_batch,seq_len,precision"
+    small, large = tmp_path / "small.csv", tmp_path / "large.csv"
+    small.write_text("\n".join([head, *rows[:2]]) + "\n", encoding="utf-8")
+    large.write_text("\n".join([head, rows[2]]) + "\n", encoding="utf-8")
+    status, out, _ = cli("calibrate", "--suggest", large, "--among", small, "--json", "-")
+    assert status == 0
+    told = json.loads(out)["runs"]
+    assert {one["name"] for one in told} == {"a", "b"}
+    assert all(one["after"] <= one["before"] for one in told)
+    status, _, err = cli("calibrate", "--among", small)
+    assert status == 2
+    assert "--suggest" in err
+    assert err.count("\n") == 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
-from calibration.serving.descent import settle
+from calibration.serving.descent import settle_gently
 from calibration.serving.timed import Timed, published, select, values
 from predictor.arrays import Array, Mask
 from predictor.catalog import all_engines
@@ -174,7 +174,7 @@ def fit_engines(found: Timed) -> dict[str, EngineParameters]:
         return _stacked(np.stack(columns, axis=1), sums[own], spread, beside)
 
     start = np.zeros(spread.size + len(names))
-    best = settle(residuals, slopes, start, weights(found), KNEE)
+    best = settle_gently(residuals, slopes, start, weights(found), KNEE)
     state = best[: spread.size].reshape(spread.shape) * spread
     return {
         label: EngineParameters(*np.exp(DOCUMENTED + state[path].sum(axis=0)))

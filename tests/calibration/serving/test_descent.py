@@ -6,7 +6,7 @@ from scipy.optimize import least_squares
 from scipy.sparse import csr_array
 
 from calibration.robust import cauchy, with_priors
-from calibration.serving.descent import loss_of, settle
+from calibration.serving.descent import loss_of, settle, settle_gently
 
 RNG = np.random.default_rng(3)
 
@@ -48,3 +48,19 @@ def test_it_ends_as_low_as_another_search():
     assert lowest[0] <= lowest[1] * (1.0 + 1e-5)
     assert np.exp(mine[0]) == pytest.approx(2.0, rel=0.02)
     assert mine[1] == pytest.approx(0.7, rel=0.03)
+
+
+def test_rows_that_are_far_off_together_pull_the_parameter_that_explains_them():
+    """Ten rows say 4, the prior 0 within 1: seen from 0 each is twenty scales off and counts
+    little, so that a search downhill stays near 0, where more is lost than at 4."""
+    weight, stacked = np.ones(10), csr_array(np.vstack([np.full((10, 1), 5.0), np.eye(1)]))
+
+    def residuals(x):
+        return np.concatenate([np.full(10, 5.0 * (x[0] - 4.0)), x])
+
+    ends = [one(residuals, lambda _: stacked, np.zeros(1), weight, 0.5)
+            for one in (settle, settle_gently)]  # fmt: skip
+    lost = [loss_of(residuals(x), weight, 0.5) for x in ends]
+    best = min(loss_of(residuals(np.array([x])), weight, 0.5) for x in np.linspace(-1, 5, 6001))
+    assert lost[1] == pytest.approx(best, rel=1e-4)
+    assert lost[1] < lost[0]

@@ -142,10 +142,21 @@ def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoin
         return Skipped(point_id, source, str(error))
 
 
+def _before(month: str) -> str:
+    """The month before one ('YYYY-MM'); a year as it is."""
+    year, _, number = month.partition("-")
+    if not number:
+        return month
+    return f"{year}-{int(number) - 1:02}" if int(number) > 1 else f"{int(year) - 1}-12"
+
+
 def _release(row: Mapping[Any, Any], framework: str) -> dict[str, str]:
-    """The engine's release where the row states one and its releases are known; and the month of
-    publication."""
+    """The engine's release where the row states one and its releases are known; and a month: that
+    of publication, or where nothing is said of the software that before it, since runs come before
+    pages and a release of the same month can be as young as the page."""
     month = re.sub(r"/.*", "", str(cell(row, "published") or ""))
+    if cell(row, "framework_version") is None:
+        month = _before(month)
     found = {"era": month} if month else {}
     told = cell(row, "framework_version") or str(cell(row, "framework") or "").partition(",")[0]
     stated = re.search(r"(?:^|[\s@=-])v?(\d+\.\d+[.\d]*)", str(told))

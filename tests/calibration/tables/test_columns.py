@@ -151,3 +151,26 @@ def test_devices_without_a_layout_are_a_layout_that_is_left_open():
         {**ROW, "tp": None, "concurrency": None, "num_gpus": None}, RunParameters()
     )
     assert isinstance(bare, Skipped)
+
+
+@pytest.mark.parametrize(
+    ("published", "version", "era"),
+    [
+        ("2023-12", None, "2023-11"),
+        ("2024-01", None, "2023-12"),
+        ("2023-12", "acbed3ef4 (2023-12-06)", "2023-12"),
+        ("2026-02", "nightly 2026-02", "2026-02"),
+    ],
+)
+def test_what_was_run_is_older_than_its_page(published, version, era):
+    """Unless something is said of the software, it is that of the month before."""
+    found = point(framework="vllm", published=published, framework_version=version)
+    assert found.request.plan.era == era
+
+
+def test_a_page_of_the_month_of_vllm_s_first_graphs_was_run_without():
+    def plan(published):
+        return point(framework="vllm", published=published).request.plan
+
+    runs = [plan(published).execution for published in ("2023-12", "2024-01")]
+    assert runs == ["eager", "graph"]

@@ -132,6 +132,18 @@ FRONT_ENDS = ("beside", "inside")
 """Whether what answers clients runs beside the loop of passes or inside it: then the text of each
 sequence is made and handed over before the next pass."""
 
+CONTROLS = ("broadcast", "pickled")
+"""How workers learn what a pass does: from one message to all, or each from one of its own that has
+all tokens of all sequences."""
+
+LAST_TOKENS = ("read", "decoded")
+"""Whether a prompt's last token is read with the rest of it, so that the pass has the first new
+token; or decoded after it, so that the first new token takes another pass."""
+
+SESSIONS = ("kept", "made")
+"""Whether a static batch finds an engine whose buffers are there, or has them made and bound to it
+first, within its time."""
+
 STAND_INS: dict[str, tuple[str, ...]] = {
     "fp8": ("int8_wo",),
     "fp8_block": ("fp8", "int8_wo"),
@@ -223,6 +235,9 @@ class ServingPlan:
     sampler: str = "sorted"
     block_tables: str = "kept"
     front_end: str = "beside"
+    control: str = "broadcast"
+    last_token: str = "read"
+    session: str = "kept"
     framework: str = "neutral"
     era: str = "neutral"
 

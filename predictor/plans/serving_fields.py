@@ -36,12 +36,14 @@ from predictor.plans.serving import (
     BATCHINGS,
     BLOCK_TABLES,
     CASTS,
+    CONTROLS,
     EXCHANGES,
     EXECUTIONS,
     FRONT_ENDS,
     FUSIONS,
     HEADWISE,
     KV_BYTES,
+    LAST_TOKENS,
     LIBRARIES,
     MATVECS,
     NARROW_EXPERTS,
@@ -54,6 +56,7 @@ from predictor.plans.serving import (
     SAMPLINGS,
     SCHEDULINGS,
     SERVING_OFFLOADS,
+    SESSIONS,
     SHARED_EXPERTS,
     SPLITTINGS,
     SUMMED,
@@ -372,6 +375,24 @@ _ENGINE = (
         ("decode", "load"), choices=FRONT_ENDS, default=ENGINE,
         more="Inside, each pass waits until the text of every sequence is made and handed over "
         "(vLLM before 0.6).",
+    ),
+    PlanField(
+        "control", WORD, "How workers learn what a pass does.", ("decode",),
+        choices=CONTROLS, default=ENGINE,
+        more="Pickled, each tensor-parallel worker is sent all tokens of all sequences in every "
+        "pass (vLLM before 0.2.7).",
+    ),
+    PlanField(
+        "last_token", WORD, "Whether a prompt's last token is read with it or decoded.",
+        ("prefill", "load"), choices=LAST_TOKENS, default=ENGINE,
+        more="Decoded, the first new token takes a pass that decodes after those over the prompt "
+        "(TurboMind before 0.2). Requests served one by one do not wait for it.",
+    ),
+    PlanField(
+        "session", WORD, "Whether a static batch has its buffers made and bound first.",
+        ("prefill",), choices=SESSIONS, default=ENGINE,
+        more="Where it has, some ms on the host are part of its time (TensorRT-LLM's benchmark in "
+        "Python, before 0.10).",
     ),
     PlanField(
         "chunk", COUNT, "Most tokens of prompts that one pass takes.",

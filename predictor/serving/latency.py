@@ -60,6 +60,9 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     several replicas share (W < 1) do not read a single prompt any slower.
     """
     step, batch = decode_time(work, own), prompt_time(work, own)
+    # A last token that is decoded is not read, and its pass comes on top.
+    answered = np.asarray(work.answered)
+    batch = batch * (1.0 - answered / np.maximum(work.new_tokens, 1.0))
     prompt = batch / work.together * (1.0 + work.fill)
     apart, static = np.asarray(work.workers) > 0, np.asarray(work.static) > 0
     turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
@@ -73,7 +76,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
     under_way = _residual(work, after, step + delay)
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
-    ttft = np.where(static, batch * (1.0 + work.fill), first)
+    ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + answered * step
     # In passes of their own, with what passes over few prompts take beyond their share.
     alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
     ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
@@ -241,7 +244,8 @@ def beside(work: Work, own: EngineParameters) -> Array:
 
 def mixed_time(work: Work, own: EngineParameters) -> Array:
     """Wall time of the passes over one prompt that decode beside it [s]."""
-    each = np.asarray(own.sequence + LISTING * np.asarray(work.listed)) * work.sequences
+    each = own.sequence + LISTING * np.asarray(work.listed) + np.asarray(work.told)
+    each = np.asarray(each * work.sequences)
     shown = np.where(np.asarray(work.overlapped) > 0, work.shown, 1.0)
     rest = _passes(work) * shown * work.launching * each
     return np.asarray(prompt_time(work, own, single=True) + rest)

@@ -77,6 +77,9 @@ class Work:
                 beside as many sequences as decode at a time
     listed      blocks of a sequence's cache that the host lists in every pass, on average
     streamed    1 where clients are answered in the loop of passes
+    answered    1 where the first token takes a pass that decodes after those over the prompt
+    told        host time of telling workers of a sequence what it holds, in every pass [s]
+    making      host time of making a static batch's session [s]
     shown       1 where the host's work per sequence is not hidden even if it prepares passes ahead
     """
 
@@ -107,6 +110,9 @@ class Work:
     single: DeviceTime = NOTHING
     streamed: Numeric = 0.0
     shown: Numeric = 0.0
+    answered: Numeric = 0.0
+    told: Numeric = 0.0
+    making: Numeric = 0.0
     listed: Numeric = 0.0
 
 
@@ -120,8 +126,35 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
         "launching": plan.launching,
         "overlapped": float(plan.scheduling == "overlapped"),
         "streamed": float(plan.front_end == "inside"),
+        "answered": float(plan.last_token == "decoded"),
         "shown": float(plan.sampling == "penalised"),
     }
+
+
+PICKLED = 30e-9
+"""Host time of a token in the message to one worker [s]: Python's pickle writes a number of a list
+in some 30 ns (from memory)."""
+
+
+def told(plan: ServingPlan, context: Numeric) -> Numeric:
+    """Host time of telling all workers of a sequence with so many tokens in every pass [s]; a lone
+    worker is in the engine's own process."""
+    if plan.control != "pickled":
+        return 0.0
+    return np.where(np.asarray(plan.tp) > 1, PICKLED * plan.tp * np.asarray(context), 0.0)
+
+
+MADE, MADE_LAYER = 0.6e-3, 26e-6
+"""Host time of making a session in Python, and of each layer's part of it [s]: a layer has two
+tensors that are allocated (5 us in PyTorch), entered (2 us), and named, shaped and bound by a call
+into TensorRT each (2 us); some sixty more are of no layer, most of them the sampler's and copied to
+the device (10 us). GenerationSession.setup and _get_context_shape_buffer of
+tensorrt_llm/runtime/generation.py of 0.5 to 0.9, counts and costs from memory."""
+
+
+def making(plan: ServingPlan, layers: float) -> float:
+    """Host time of making the session of a static batch [s]."""
+    return MADE + MADE_LAYER * layers if plan.session == "made" else 0.0
 
 
 def listed(plan: ServingPlan, context: Numeric) -> Numeric:
@@ -151,7 +184,7 @@ def decode_time(work: Work, own: EngineParameters) -> Array:
     guessing = 1.0 + np.asarray(work.drafting)
     # A static batch has no clients.
     answering = ANSWERING * work.streamed * (1.0 - np.asarray(work.static))
-    each = np.asarray(own.sequence + LISTING * np.asarray(work.listed) + answering)
+    each = np.asarray(own.sequence + LISTING * np.asarray(work.listed) + work.told + answering)
     host = work.launching * (own.step + each * np.asarray(work.sequences))
     shown = np.asarray(work.launching * each * np.asarray(work.sequences) * work.shown)
     whole = with_host(guessing * (device + between), host - shown, work.overlapped)

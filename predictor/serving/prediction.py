@@ -29,7 +29,15 @@ from predictor.serving.latency import Latencies, latencies
 from predictor.serving.offload import riding_along, with_decoding, with_prompts
 from predictor.serving.own import as_benchmarked
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
-from predictor.serving.pass_times import DeviceTime, Work, listed, prompt_time, software_of
+from predictor.serving.pass_times import (
+    DeviceTime,
+    Work,
+    listed,
+    making,
+    prompt_time,
+    software_of,
+    told,
+)
 from predictor.serving.passes import (
     STEPS_LISTED,
     adapted,
@@ -196,6 +204,7 @@ def predict_inference(
     passing = plan.output_len / plan.tokens_per_pass / running * together
     prompts = riding_along(prompts, decoding, plan, passing)
     work = _work(plan, load, together, passes, prompts, decoding)
+    work = replace(work, making=making(plan, float(model.layers)))
     if np.any(static < 1):
         work = replace(work, single=_one(model, cluster, plan, sequences, calibration))
     if apart(plan).any():
@@ -382,6 +391,7 @@ def _work(
     together   prompts that are read at once, in so many passes
     """
     shape, static, m = plan.shape, load.static, load.batches
+    context = np.asarray(plan.input_len) + 0.5 * np.asarray(plan.output_len)
     following = np.minimum(passes, plan.window)
     return Work(
         prompts=DeviceTime(prompts.compute, prompts.communication, prompts.kernels, passes),
@@ -407,7 +417,8 @@ def _work(
         apart=float(plan.batching != "mixed"),
         hold=float(plan.batching == "waiting"),
         polling=plan.polling,
-        listed=listed(plan, np.asarray(plan.input_len) + 0.5 * np.asarray(plan.output_len)),
+        listed=listed(plan, context),
+        told=told(plan, context),
         **software_of(plan),
     )
 

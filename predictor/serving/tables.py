@@ -25,6 +25,7 @@ from predictor.serving.pass_times import (
     listed,
     prompt_time,
     software_of,
+    told,
 )
 from predictor.serving.passes import adapted, body, decode_cores, prefill_cores
 from predictor.serving.prediction import mixed_pass, prompt_pass
@@ -158,7 +159,9 @@ def _decode(
         keys, ones = np.full((1, len(sequences)), context), np.ones((1, len(sequences)))
         cores = decode_cores(model, cluster, wide, sequences, keys, ones, calibration)
         both = with_decoding(layers.plus(cores), model, wide, sequences, context)
-        one = replace(pass_work(both, sequences, wide), listed=listed(wide, context))
+        one = replace(
+            pass_work(both, sequences, wide), listed=listed(wide, context), told=told(wide, context)
+        )
         found[:, column] = decode_time(one, own) / wide.tokens_per_pass
     return found
 

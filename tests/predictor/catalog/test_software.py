@@ -53,6 +53,25 @@ def test_a_release_decides_the_era_and_no_era_means_the_newest():
     assert assumed(framework="sglang")[0].block_tables == "kept"
     fronts = [assumed(framework="vllm", version=v)[0].front_end for v in ("0.5.4", "0.6.1")]
     assert fronts == ["inside", "beside"]
+    told = [assumed(framework="vllm", version=v)[0].control for v in ("0.2.6", "0.2.7")]
+    assert told == ["pickled", "broadcast"]
+
+
+def test_turbomind_decodes_the_last_token_of_a_prompt_before_it_reads_both_in_one_pass():
+    found = [assumed(framework="lmdeploy", version=v)[0] for v in ("0.1.0", "0.2.0")]
+    assert [one.last_token for one in found] == ["decoded", "read"]
+    assert [one.batching for one in found] == ["apart", "mixed"]
+
+
+def test_sessions_are_made_within_the_time_of_tensorrt_llm_s_benchmark_in_python():
+    found = [assumed(framework="tensorrt-llm", version=v)[0].session for v in ("0.8", "0.10")]
+    assert found == ["made", "kept"]
+
+
+def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
+    fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
+    found = [assumed(**{**fields, "version": v})[0].headwise for v in ("0.6.1", "0.6.2")]
+    assert found == ["all", "none"]
 
 
 def test_tensorrt_llm_s_heads_one_by_one_by_release_and_cache():

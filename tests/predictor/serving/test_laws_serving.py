@@ -31,7 +31,14 @@ from predictor.serving.events import serve
 from predictor.serving.kernels import headwise_time, matvec_time
 from predictor.serving.latency import latencies
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
-from predictor.serving.pass_times import NOTHING, DeviceTime, Work, decode_time, prompt_time
+from predictor.serving.pass_times import (
+    NOTHING,
+    DeviceTime,
+    Work,
+    decode_time,
+    prompt_time,
+    told,
+)
 from predictor.serving.passes import body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass
 from predictor.serving.reading import ReadTable, read_table
@@ -78,6 +85,9 @@ def test_a_pass_is_its_kernels_its_collectives_its_gaps_and_the_host() -> None:
     shown = decode_time(work(overlapped=1.0, shown=1.0), OWN)
     assert float(shown) == pytest.approx(max(device + 40e-3, 0.05) + 0.06)
     assert float(decode_time(work(shown=1.0), OWN)) == pytest.approx(device + 40e-3 + host)
+    # Workers that are told of each of the six sequences.
+    assert float(decode_time(work(told=2e-3), OWN)) == pytest.approx(device + 40e-3 + host + 12e-3)
+
     before, after = (float(decode_time(work(listed=n), OWN)) for n in (0.0, 192.0))
     sequences = float(work().sequences)
     assert after - before == pytest.approx(sequences * 192 * 0.25e-6)  # serial: nothing hides it
@@ -484,3 +494,30 @@ def test_kernels_that_stream_a_matrix_or_a_cache_by_hand() -> None:
     copied = headwise_time(core, replace(own, headwise="copied"), DEVICE)
     assert float(copied) == pytest.approx(2.5e-6 + (3 + 2 * 4) * cache / (0.9 * 1.5e12))
     assert 0.2 <= NATIVE <= 4 / 10
+
+
+def test_a_last_token_that_is_decoded_costs_a_pass_and_is_not_read() -> None:
+    """Of a prompt of one token nothing is read; of a longer one, one token less."""
+    alone = work(static=1.0)
+    step, prompts = float(decode_time(alone, OWN)), float(prompt_time(alone, OWN))
+    for length in (1.0, 2.0, 1000.0):
+        found = latencies(work(static=1.0, new_tokens=length, answered=1.0), OWN)
+        assert float(found.ttft) == pytest.approx(step + prompts * (length - 1.0) / length)
+        assert float(found.tpot) == pytest.approx(step)
+    under_load = [float(latencies(work(answered=x), OWN).ttft) for x in (0.0, 1.0)]
+    assert under_load[1] > under_load[0]
+
+
+def test_a_session_is_made_once_a_batch() -> None:
+    kept, made = (latencies(work(static=1.0, making=m), OWN) for m in (0.0, 0.25))
+    assert float(made.ttft - kept.ttft) == pytest.approx(0.25)
+    assert float(made.e2e - kept.e2e) == pytest.approx(0.25)
+    assert float(made.tpot) == pytest.approx(float(kept.tpot))
+
+
+def test_workers_are_told_all_tokens_each_and_a_lone_one_nothing() -> None:
+    def time(tp: float, context: float, control: str = "pickled") -> float:
+        return float(told(replace(plan(), tp=tp, control=control), context))
+
+    assert time(1, 1000) == time(8, 1000, "broadcast") == 0.0
+    assert time(8, 1000) == pytest.approx(2 * time(4, 1000)) == pytest.approx(2 * time(8, 500))

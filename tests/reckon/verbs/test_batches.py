@@ -20,7 +20,7 @@ from predictor.catalog.artifacts import load
 from predictor.errors import InputError
 from reckon.sweeping import sweep
 from reckon.verbs.serving import predict_each_serving
-from reckon.verbs.training import predict_each
+from reckon.verbs.training import predict_each, predict_train
 
 Cli = Callable[..., tuple[int, str, str]]
 CALIBRATION = load("default")
@@ -225,12 +225,11 @@ ASKED_BEFORE: dict[str, Any] = {
 def test_a_prediction_does_not_depend_on_what_was_asked_before(name: str) -> None:
     """What is kept of one request is another's only where nothing differs: nodes with one adapter
     left their exchanges' times to whole ones."""
-    plain = {"model": "mixtral-8x7b", "system": "dgx-h100", "gpus": 64, "tp": 2, "pp": 2, "ep": 8,
-             "global_batch": 128, "seq_len": 4096}  # fmt: skip
+    plain = {"gpus": 64, "tp": 2, "pp": 2, "ep": 8, "global_batch": 128, "seq_len": 4096}
     both = [plain, {**plain, name: ASKED_BEFORE[name]}]
     found = []
     for order in (both, both[::-1]):
         fresh = replace(CALIBRATION)  # nothing kept yet
-        one = [predict_each([asked], fresh, "test")[0] for asked in order]
+        one = [predict_train("mixtral-8x7b", "dgx-h100", asked, fresh) for asked in order]
         found.append([step.step_time for step in (one if order is both else one[::-1])])
     assert found[0] == found[1]

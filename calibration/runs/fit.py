@@ -149,12 +149,13 @@ def fit_shared(calibration: Calibration, shared: Path) -> Calibration:
 
 
 def shared_points(shared: Path, run: RunParameters) -> list[Point]:
-    """All runs that the shipped calibration is fitted to: the reference table, and the sweeps of
-    small models beside it."""
+    """All runs that the shipped calibration is fitted to: the reference table without its doubtful
+    rows, and the sweeps of small models beside it."""
     training = shared / "bulk" / "training"
     reference = catalog.data_dir() / "reference" / "training.csv"
     return [
-        *read_points([reference, training / "vtrain_single_node.csv"], run),
+        *(one for one in read_points([reference], run) if not one.doubtful),
+        *read_points([training / "vtrain_single_node.csv"], run),
         *healthy_points(training / "nanotron_sweep.csv", run),
     ]
 

@@ -52,6 +52,8 @@ class Point:
     measured   step time [s], NaN where only memory is stated
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
+    doubtful   the row is not of the machine that it names, as far as anybody can know; no fit to
+               published runs learns from it
     memory_of  what that is of: all of the device, the allocator, tensors (`conventions.memory_of`)
     status     'Success', 'OOM' or ''
     told       whether the row says how many sequences of which length a step has; no fit learns
@@ -67,6 +69,7 @@ class Point:
     status: str
     told: bool = True
     memory_of: str = "allocator"
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ def point_of(
         status=str(cell(row, "status") or ""),
         told=told,
         memory_of=conventions.memory_of(source),
+        doubtful=cell(row, "doubtful") is not None,
     )
 
 

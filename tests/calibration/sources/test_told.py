@@ -17,7 +17,7 @@ from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
 FOLDER = catalog.data_dir() / "reference"
 LINES = list(csv.DictReader((FOLDER / "noted.csv").read_text("utf-8").splitlines()))
 OWN = {
-    "training": set(TRAINING_FIELDS),
+    "training": {*TRAINING_FIELDS, "doubtful"},
     "inference": {*SERVING_FIELDS, "block_scaled", "batch_counts", "batches", "benchmark",
                   "dataset", "requests", "statistic", "doubtful", "tentative"},
     "collectives": {"link", "link_gbs"},

@@ -338,3 +338,15 @@ def test_who_states_no_batch_is_taken_to_have_that_of_others() -> None:
     medians = rounds[piped].groupby(table["source"][piped]).median()
     assert medians.median() == ROUNDS
     assert rounds[~piped].median() == ALONE
+
+
+def test_machines_whose_limit_nobody_states_are_doubtful() -> None:
+    """Four rows of torchtitan's page and five of torchao's are of B200s that are called power
+    limited; nobody says how far."""
+    table = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
+    own = table[table["source"].isin(["torchtitan_mxfp8", "torchao_training", "torchao_moe"])]
+    found = [point_of(row, RUN) for row in own.to_dict("records")]
+    names = {one.point_id for one in found if isinstance(one, Point) and one.doubtful}
+    assert names == {f"titan_mxfp8_r{i}_a" for i in range(1, 5)} | {
+        f"torchao_b200_r{i}_a" for i in range(1, 6)
+    }

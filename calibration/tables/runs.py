@@ -161,6 +161,12 @@ def _at_once(fields: Mapping[str, Any]) -> int | None:
     return own * tp if known and own * tp * dp == batch else own
 
 
+def _divided(fields: Mapping[str, Any]) -> int | None:
+    """Ranks that divide experts, as stated; no more than a stage has, whatever a row says."""
+    gpus, pp, ep = (fields[name] for name in ("gpus", "pp", "ep"))
+    return min(ep, gpus // pp) if gpus and pp and ep else ep
+
+
 def _request(
     row: Mapping[str, Any], run: RunParameters, devices: Mapping[str, Cluster]
 ) -> TrainingRequest:
@@ -191,8 +197,7 @@ def _request(
     for key in TRAINING_FIELDS:
         if key not in READ_OTHERWISE:
             fields[key] = cell(row, key)
-    if not model.is_moe:
-        fields["ep"] = None
+    fields["ep"] = _divided(fields) if model.is_moe else None
     if modules := cell(row, "recompute_modules"):
         named = [name for name in str(modules).split(",") if name in RECOMPUTE_MODULES]
         fields["recompute"] = "selective" if named else "none"

@@ -57,6 +57,12 @@ def test_a_row_becomes_a_point() -> None:
     assert found.measured == 5.0
 
 
+@pytest.mark.parametrize(("stated", "expected"), [(8, 8), (16, 16), (64, 16)])
+def test_experts_are_divided_among_the_ranks_of_a_stage_at_most(stated: int, expected: int) -> None:
+    row = {"model": "qwen3-30b-a3b", "tp": 1.0, "pp": 4.0, "ep": float(stated), "value": 5.0}
+    assert point(**row).request.plan.ep == expected
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -64,10 +64,14 @@ def _values(report: Report, names: Mapping[str, tuple[tuple[str, float], ...]]) 
 
 
 def _medians(
-    report: Report, values: Mapping[str, float], means: Mapping[str, str]
+    report: Report, values: Mapping[str, float], means: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Metrics whose mean a report lacks."""
-    return tuple(m for m, key in means.items() if m in values and number(report.get(key)) is None)
+    """Metrics whose mean a report lacks, under every name that it may have."""
+    return tuple(
+        metric
+        for metric, keys in means.items()
+        if metric in values and all(number(report.get(key)) is None for key in keys)
+    )
 
 
 def _shared(stated: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def _load(concurrency: Any, rate: Any, requests: Any) -> tuple[dict[str, Any], t
 
 VLLM_NAMES: dict[str, tuple[tuple[str, float], ...]] = {
     "ttft_ms": (("mean_ttft_ms", 1.0), ("median_ttft_ms", 1.0)),
-    "tpot_ms": (("mean_tpot_ms", 1.0), ("median_tpot_ms", 1.0), ("mean_itl_ms", 1.0),
+    "tpot_ms": (("mean_tpot_ms", 1.0), ("mean_itl_ms", 1.0), ("median_tpot_ms", 1.0),
                 ("median_itl_ms", 1.0)),
     "e2e_latency_s": (("mean_e2el_ms", 1e-3), ("mean_e2e_latency_ms", 1e-3),
                       ("median_e2el_ms", 1e-3), ("median_e2e_latency_ms", 1e-3)),
@@ -138,7 +142,7 @@ def _client(report: Report, form: str, framework: str) -> Bench:
         **_metadata(report),
     }
     values = _values(report, VLLM_NAMES)
-    means = {"ttft_ms": "mean_ttft_ms", "tpot_ms": "mean_tpot_ms"}
+    means = {"ttft_ms": ("mean_ttft_ms",), "tpot_ms": ("mean_tpot_ms", "mean_itl_ms")}
     return Bench(form, _shared(stated), values, _medians(report, values, means), notes)
 
 

@@ -13,6 +13,7 @@ from predictor.errors import InputError
 from predictor.files import is_file
 from reckon.logs.benches import BENCHES, Bench, read_report
 from reckon.logs.lines import FORMS, Follower
+from reckon.logs.printed import Printed
 from reckon.logs.steps import Log
 from reckon.logs.trackers import read_events, read_history, read_trainer_state, trainer_state
 
@@ -79,18 +80,25 @@ def read_log(path: str | Path, form: str = "") -> Log | list[Bench]:
         found = _structured(place)
         if found is not None:
             return found
+    printed = Printed()
     try:
         with opened(place) as stream:
             follower = Follower(form if form in FORMS else "")
             for line in lines(stream):
                 follower.feed(line)
+                printed.feed(line)
     except (OSError, EOFError) as error:  # a damaged archive: what was read so far counts
         follower.dump.notes.append(f"the file ends early: {error}")
     log = follower.log()
-    if not log.steps:
-        raise InputError(f"{place}: no step and no report in it is of a form that is known "
-                         f"({', '.join(FORMATS)})")  # fmt: skip
-    return log
+    if log.steps and (not form or form in FORMS):
+        return log
+    state = printed.trainer()
+    if reports := printed.reports():
+        return reports
+    if state is not None:
+        return read_trainer_state(place, state)
+    raise InputError(f"{place}: no step and no report in it is of a form that is known "
+                     f"({', '.join(FORMATS)})")  # fmt: skip
 
 
 def _structured(path: Path) -> Log | list[Bench] | None:

@@ -15,7 +15,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -242,7 +242,7 @@ def _columns(head: list[str]) -> dict[int, str]:
     return found
 
 
-def read_trainer_state(path: Path, content: dict[str, Any]) -> Log:
+def read_trainer_state(path: Path, content: Mapping[str, Any]) -> Log:
     """`trainer_state.json` of HuggingFace's trainer: the whole run's rates, losses of steps.
 
     The trainer times no step by itself; `train_runtime` holds the first, slow ones, too.

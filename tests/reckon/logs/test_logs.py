@@ -95,6 +95,65 @@ SERVING: dict[str, tuple[str, dict[str, float], dict[str, Any]]] = {
 """Form, metrics and cells, by hand from the fixture."""
 
 
+def test_reports_that_were_copied_from_a_terminal() -> None:
+    """The lines of the client's table, with the arguments above it, say what its file does."""
+    (vllm,) = _benches("vllm_printed.log")
+    assert vllm.form == "vllm-bench"
+    assert vllm.values == pytest.approx(
+        {"ttft_ms": 220.98, "tpot_ms": 14.82, "output_tokens_per_s": 651.95, "requests_per_s": 0.66}
+    )
+    assert not vllm.median
+    assert vllm.stated["model"] == "meta-llama/Llama-3.1-8B-Instruct"
+    assert (vllm.stated["concurrency"], vllm.stated["input_len"]) == (10, 2048)
+    assert vllm.stated["output_len"] == pytest.approx(98734 / 100)
+    (sglang,) = _benches("sglang_printed.log")
+    assert (sglang.form, sglang.stated["framework"]) == ("sglang-bench", "sglang")
+    assert sglang.values["e2e_latency_s"] == pytest.approx(12.64647)
+    assert sglang.values["tpot_ms"] == pytest.approx(24.1)
+    assert not sglang.median, "the mean time between tokens is a mean"
+    assert (sglang.stated["concurrency"], sglang.stated["output_len"]) == (16, 512)
+
+
+def test_several_reports_of_one_terminal_and_those_without_their_head(tmp_path: Path) -> None:
+    text = (FIXTURES / "vllm_printed.log").read_text(encoding="utf-8")
+    bare = text[text.index("Successful requests:") :].replace("14.82", "15.5")
+    quoted = text.replace("220.98", "1,220.98").replace("  10  ", "  not set  ")
+    path = tmp_path / "sweep.txt"
+    path.write_text(text + "\nnoise: 12\n" + bare + quoted + "TPOT (ms): [TODO]\n", "utf-8")
+    found = read_log(path)
+    assert isinstance(found, list)
+    assert [one.values["tpot_ms"] for one in found] == [14.82, 15.5, 14.82]
+    assert found[2].values["ttft_ms"] == pytest.approx(1220.98)
+    path.write_text("Successful requests: [TODO]\nMean TTFT (ms): [TODO]\n", "utf-8")
+    with pytest.raises(InputError, match="no step and no report"):
+        read_log(path)
+
+
+def test_the_summary_that_a_trainer_prints(tmp_path: Path) -> None:
+    """264 steps in 1,575 s, told by the bar that is the run's; without bars by the rate, which is
+    rounded to three digits (0.168 +- 0.0005), to a whole number of steps."""
+    path = FIXTURES / "trainer_printed.log"
+    found = read_log(path)
+    assert isinstance(found, Log)
+    assert (found.form, found.framework, found.planned) == ("trainer-state", "huggingface", 264)
+    assert found.steps[-1].values["seconds"] == pytest.approx(1575 / 264)
+    assert found.stated["global_batch"] == 8
+    told = [one for one in path.read_text(encoding="utf-8").splitlines() if "%|" not in one]
+    bare = tmp_path / "bare.log"
+    bare.write_text("\n".join(told), encoding="utf-8")
+    found = read_log(bare)
+    assert isinstance(found, Log)
+    assert found.steps[-1].values["seconds"] == pytest.approx(
+        1575 / 264, rel=0.0005 / 0.168 + 0.5 / 264
+    )
+
+
+def _benches(name: str) -> list[Bench]:
+    found = read_log(FIXTURES / name)
+    assert isinstance(found, list)
+    return found
+
+
 def test_every_form_has_a_fixture_and_a_line_in_the_guide() -> None:
     read = {form for form, *_ in (*TRAINING.values(), *SERVING.values())} | {"tensorboard"}
     assert read == {*FORMATS, "aiperf"}

@@ -18,6 +18,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan, in_chunks, runnable
 from predictor.records import dataclass
 from predictor.serving.calls import communication
+from predictor.serving.equivalents import no_slower_than_others
 from predictor.serving.kernels import as_run, beside_routed
 from predictor.serving.parts import TERMS, Line, Pass
 from predictor.timing import (
@@ -107,9 +108,7 @@ def _kernels(
             listed, base.accelerator, calibration, base.within, sustained, library, host
         )
 
-    timing = _no_slower_alone(operators, timed)
-    if plan.narrow_experts == "triton":
-        timing = _as_wide(operators, timing, timed)
+    timing = no_slower_than_others(operators, plan, timed)
     found = _added(operators, timing, plan, base)
 
     def spread(value: Array) -> Array:
@@ -121,47 +120,6 @@ def _kernels(
         {name: (spread(time), spread(s)) for name, (time, s) in found.families.items()},
         found.lines,
     )
-
-
-def _no_slower_alone(
-    operators: list[Operator], timed: Callable[[list[Operator]], Timing]
-) -> Timing:
-    """Times of operators, of which no product of one row takes longer than of two.
-
-    Tables have such products (fp8 with vLLM 0.24 on B200, B300 and GB200: 15 us more, whatever the
-    matrix; not with 0.22, nor with any other library on them); a row more of zeros avoids them.
-    """
-    timing = timed(operators)
-    lone = [
-        i for i, one in enumerate(operators) if one.op == "gemm" and np.any(np.asarray(one.m) < 2.0)
-    ]
-    if not lone:
-        return timing
-    pairs = timed([_of_two(operators[i]) for i in lone])
-    time = timing.time.copy()
-    time[lone] = np.minimum(time[lone], pairs.time)
-    return replace(timing, time=time)
-
-
-def _as_wide(
-    operators: list[Operator], timing: Timing, timed: Callable[[list[Operator]], Timing]
-) -> Timing:
-    """Times of operators, with experts in fp8 as efficient as in 16 bits: half the bytes, twice the
-    rate."""
-    narrow = [i for i, one in enumerate(operators) if (one.op, one.dtype) == ("moe_gemm", "fp8")]
-    if not narrow:
-        return timing
-    wide = timed([replace(one, dtype="bf16", bytes=2.0 * one.bytes)
-                  for one in (operators[i] for i in narrow)])  # fmt: skip
-    time = timing.time.copy()
-    time[narrow] = np.minimum(time[narrow], 0.5 * wide.time)
-    return replace(timing, time=time)
-
-
-def _of_two(product: Operator) -> Operator:
-    """A product of two rows at least."""
-    rows = np.maximum(product.m, 2.0)
-    return replace(product, m=rows, flop=product.flop * rows / product.m)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.calls import communication
 from predictor.serving.kernels import COPIED, HANDED, in_rows
-from predictor.serving.passes import layers_of
+from predictor.serving.passes import decode_cores, layers_of
 from predictor.timing import operator_times
 from predictor.timing.alternatives import SLACK
 from predictor.work.primitives import Operator, gemm, grouped
@@ -162,3 +162,22 @@ def test_experts_in_triton_are_as_efficient_in_eight_bits_as_in_sixteen() -> Non
     )
     assert triton == pytest.approx(0.5 * wide, rel=0.01)
     assert triton < own
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "dgx-a100"])
+@pytest.mark.parametrize(("sequences", "keys"), [(1.0, 4096.0), (128.0, 8192.0)])
+def test_heads_that_share_keys_take_no_longer_than_groups_that_read_them_anew(
+    name: str, sequences: float, keys: float
+) -> None:
+    """128 heads to a key head, as 64 to each of two and 32 to each of four."""
+    cluster, model = catalog.system(name), catalog.model("llama2-7b")
+
+    def time(kv_heads: int, library: str) -> float:
+        one = replace(model, heads=128, kv_heads=kv_heads, head_dim=128)
+        given, many = plan(batch=sequences, library=library), np.full((1,), sequences)
+        steps = np.full((1,), keys)
+        found = decode_cores(one, cluster, given, many, steps, np.ones((1,)), CALIBRATION)
+        return float(found.terms["attention"])
+
+    for library in ("vllm", "sglang", "neutral"):
+        assert time(1, library) <= min(time(2, library), time(4, library)) * (1.0 + 1e-9)

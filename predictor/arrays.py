@@ -27,6 +27,9 @@ Mask = npt.NDArray[np.bool_]
 
 B = TypeVar("B")
 
+NUMBERS = frozenset((float, np.ndarray))
+"""Types of numbers themselves."""
+
 
 @cache
 def numeric_fields(cls: type) -> tuple[str, ...]:
@@ -100,6 +103,8 @@ def _combined(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
     sample = next((value for value in values if value is not None), None)
     if sample is None:
         return None
+    if type(sample) in NUMBERS:
+        return make(values)
     if isinstance(sample, Mapping):
         tables = [{} if value is None else value for value in values]
         return {key: _combined([t.get(key) for t in tables], make) for key in _in_line(tables)}
@@ -114,8 +119,10 @@ def _combined(values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
 def _in_line(tables: Sequence[Mapping[Any, Any]]) -> list[Any]:
     """Keys of all tables, in an order that is that of each of them where they agree, so that sums
     over one table are those over its like to the last bit."""
-    found: list[Any] = []
-    for table in tables:
+    found = list(tables[0])
+    for table in tables[1:]:
+        if list(table) == found:
+            continue
         at = 0
         for key in table:
             if key in found:
@@ -128,7 +135,22 @@ def _in_line(tables: Sequence[Mapping[Any, Any]]) -> list[Any]:
 
 def mapped(batch: B, change: Callable[[Any], Any]) -> B:
     """The same with `change` applied to every number."""
-    return combined([batch], lambda values: change(values[0]))
+    own: Any = type(batch)
+    found = {name: _mapped(getattr(batch, name), change) for name in numeric_fields(own)}
+    return replace(batch, **found)  # type: ignore[type-var]
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`change` of every number of a value; asked of every piece of a batch, numbers come first."""
+    if type(value) in NUMBERS:
+        return change(value)
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: _mapped(one, change) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_mapped(one, change) for one in value)
+    return mapped(value, change) if is_dataclass(value) else change(value)
 
 
 def in_order(values: Array) -> Array:
@@ -168,9 +190,11 @@ def take(batch: B, index: Index | Mask) -> B:
     length = shape_of(batch)[-1]
 
     def chosen(value: Any) -> Any:
-        if not getattr(value, "ndim", 0):
+        if type(value) is float or not getattr(value, "ndim", 0):
             return value
-        return np.broadcast_to(value, (*value.shape[:-1], length))[..., index]
+        if value.shape[-1] != length:
+            value = np.broadcast_to(value, (*value.shape[:-1], length))
+        return value[..., index]
 
     return mapped(batch, chosen)
 
@@ -181,9 +205,9 @@ def flat(batch: B, shape: tuple[int, ...], index: Index | None = None) -> B:
     spot: Any = slice(None) if index is None else index
 
     def chosen(value: Any) -> Any:
-        if not getattr(value, "ndim", 0):
+        if type(value) is float or not getattr(value, "ndim", 0):
             return value
-        return np.broadcast_to(value, shape).reshape(-1)[spot]
+        return (value if value.shape == shape else np.broadcast_to(value, shape)).reshape(-1)[spot]
 
     return mapped(batch, chosen) if varying(batch) else batch
 

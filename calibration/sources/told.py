@@ -40,10 +40,14 @@ def _amendments(path: Path) -> Mapping[tuple[str, str], tuple[dict[str, str], ..
     return found
 
 
-@lru_cache(maxsize=8)
-def _phrases(path: Path, table: str) -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
+@lru_cache(maxsize=256)
+def _phrases(
+    path: Path, table: str, source: str
+) -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
+    """Words to look for in the notes of a table's rows of a source, and what they say."""
     lines = (line for line in _lines(path) if line["table"] == table)
-    return tuple((re.compile(line["words"], re.IGNORECASE), line) for line in lines)
+    own = (line for line in lines if line["source"] in ("", source))
+    return tuple((re.compile(line["words"], re.IGNORECASE), line) for line in own)
 
 
 def amended(row: Row) -> Row:
@@ -65,8 +69,8 @@ def noted(row: Row, table: str) -> Row:
         return row
     notes = str(row["notes"])
     found: dict[str, str] = {}
-    for words, line in _phrases(catalog.data_dir() / "reference" / "noted.csv", table):
-        said = words.search(notes) if line["source"] in ("", row.get("source")) else None
-        if said and _empty(row, line["column"]):
+    path = catalog.data_dir() / "reference" / "noted.csv"
+    for words, line in _phrases(path, table, str(row.get("source", ""))):
+        if _empty(row, line["column"]) and (said := words.search(notes)):
             found[line["column"]] = said.expand(line["value"])
     return {**row, **found} if found else row

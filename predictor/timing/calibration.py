@@ -404,7 +404,8 @@ class Calibration:
         """Models of a kind and data type pooled over architectures of a vendor ('': of all), with
         their likeness to an accelerator of these traits, the most alike first. The model of all
         of the vendor's accelerators together has as much to say as these."""
-        places = [k[2] for k in self.kernels if k[:2] == (kind, dtype) and k[2].startswith(ANY)]
+        every: dict[tuple[str, str], list[str]] = self.once(("places",), self._places)
+        places = every.get((kind, dtype), [])
         pools = [self.kernels[kind, dtype, at] for at in places if not at.startswith(VENDOR)]
         found = [
             (one, likeness(own, one.kin.traits) * (SPARSE if one.sparse else 1.0))
@@ -415,6 +416,14 @@ class Calibration:
         together = self.kernels.get((kind, dtype, f"{VENDOR}{vendor}"))
         if found and together is not None:
             found.append((together, sum(weight for _, weight in found)))
+        return found
+
+    def _places(self) -> dict[tuple[str, str], list[str]]:
+        """Where each kind and data type is pooled: architectures and vendors."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for kind, dtype, at in self.kernels:
+            if at.startswith(ANY):
+                found.setdefault((kind, dtype), []).append(at)
         return found
 
     def sibling(

@@ -27,7 +27,7 @@ check-profile: setup     ## how well this machine is profiled: repeatability, un
 	$(BIN)/python tools/check_profile.py --out profile-out
 
 test: setup              ## all tests; less than six minutes on two quiet cores
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.checks import plans as choosing
 from calibration.checks.sweep import by_field, figures, rank_correlation, score_sweep
 from calibration.tables.sweep import (
     SICK,
@@ -102,10 +103,30 @@ def test_rank_correlation_compares_plans_of_one_model_and_size() -> None:
     assert figures(table.assign(error=np.log(1.1)))["mean"] == pytest.approx(0.1)
 
 
-def test_model_sizes_left_out_of_the_sweep(shared: Path) -> None:
-    """The published figure of METHOD for a crude global fit is 11 to 12 % in the median."""
+@pytest.fixture(scope="module")
+def scored(shared: Path) -> pd.DataFrame:
+    """The sweep as it is predicted, each model size by fits to the others."""
     path = shared / "bulk" / "training" / "nanotron_sweep.csv"
-    table = score_sweep(path, load("kernels-only"))
+    return score_sweep(path, load("kernels-only"))
+
+
+def test_choices_on_the_sweep(
+    scored: pd.DataFrame,
+    shared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(choosing, "score_sweep", lambda *_: scored)
+    choosing.main([str(shared)])
+    out = capsys.readouterr().out
+    shares = [float(line.split("best in ")[1].split("%")[0]) for line in out.splitlines()[:2]]
+    assert min(shares) >= 75
+    assert choosing.CLOSE == 0.95
+
+
+def test_model_sizes_left_out_of_the_sweep(scored: pd.DataFrame) -> None:
+    """The published figure of METHOD for a crude global fit is 11 to 12 % in the median."""
+    table = scored
     healthy = table[~table["sick"]]
     assert figures(healthy)["median"] < 0.10
     assert figures(healthy)["mean"] < 0.15

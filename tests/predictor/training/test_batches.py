@@ -85,7 +85,15 @@ def test_a_search_ranks_plans_by_what_is_predicted_of_each_alone() -> None:
     found = search_train(
         catalog.model("mixtral-8x7b"),
         catalog.system("dgx-h100"),
-        {"gpus": 64, "global_batch": 64, "seq_len": 4096, "tp": [1, 2], "cp": 1, "micro_batch": 1},
+        {
+            "gpus": 64,
+            "global_batch": 64,
+            "seq_len": 4096,
+            "tp": [1, 2],
+            "cp": 1,
+            "micro_batch": 1,
+            "recompute": "full",
+        },
         load("default"),
     )
     orders = found.column("rank_order")

@@ -132,7 +132,7 @@ def test_searches_emit_their_best(cli: Cli) -> None:
     status, out, err = cli(
         "plan", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--gpus", 16,
         "--global-batch", 64, "--seq-len", 4096, "--framework", "megatron-lm", "--schedule", "1f1b",
-        "--emit", "megatron",
+        "--cp", 1, "--micro-batch", 1, "--emit", "megatron",
     )  # fmt: skip
     assert status == 0
     assert "--nnodes 2" in out

@@ -328,11 +328,9 @@ def _laws(plans: Any) -> list[Rule]:
 DEEPSPEED = Dialect(
     name="deepspeed",
     framework="deepspeed",
-    serving=False,
     model=(*HINTS, *(Beside(entry) for entry in MODEL)),
     entries=ENTRIES,
     ignored=IGNORED,
-    whole=True,
     render=lambda flags, facts: _render(flags, facts) + "\n",
     parse=_parse,
     comment="",

@@ -51,35 +51,38 @@ class Dialect:
 
     name       as `--emit` takes it
     framework  whose defaults hold for what the line does not say
-    serving    whether it starts an engine, not a training run
     model      the table of a model's dimensions, or of its name
     entries    the table of a plan's fields; both in the order in which they are read
     ignored    beginnings of flags that say nothing of speed or memory
-    whole      whether a flag that is absent means its default
-    render     flags and facts -> text
     parse      text, folder of the file it is from -> flags
+    render     flags and facts -> text; None where such lines are read only
+    serving    whether it starts an engine, not a training run
+    whole      whether a flag that is absent means its default
     comment    what begins a comment in the text; empty where there are none
     beside     fields that the program states in any case, so that they are given beside the line
                when it is read
     laws       what the framework refuses of plans that its line can say
     foreign    what a line is of that is not predicted, of its flags and its text
-    written    whether plans are written as such lines; else they are read only
     """
 
     name: str
     framework: str
-    serving: bool
     model: tuple[Entry, ...]
     entries: tuple[Entry, ...]
     ignored: tuple[str, ...]
-    whole: bool
-    render: Callable[[Flags, Facts], str]
     parse: Callable[[str, Path], Source]
+    render: Callable[[Flags, Facts], str] | None = None
+    serving: bool = False
+    whole: bool = True
     comment: str = "#"
     beside: tuple[str, ...] = ()
     laws: Callable[[Any], list[Rule]] = lambda plans: []
     foreign: Callable[[Flags, str], str | None] = lambda flags, text: None
-    written: bool = True
+
+    @property
+    def written(self) -> bool:
+        """Whether plans are written as such lines."""
+        return self.render is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +335,7 @@ def emit(dialect: Dialect, request: Request, run: RunParameters) -> Emitted:
     hybrid = bool(apart) and not dialect.serving
     for entry in (*(() if hybrid else dialect.model), *dialect.entries):
         flags |= entry.write(facts, dialect.whole)
+    assert dialect.render is not None  # `check_kind`
     text = dialect.render(flags, facts)
     again, beside, unsaid = _read_back(dialect, text, request, run)
     if dialect.comment and unsaid:

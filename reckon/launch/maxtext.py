@@ -301,13 +301,9 @@ def _parse(text: str, folder: Path) -> Source:
 MAXTEXT = Dialect(
     name="maxtext",
     framework="maxtext",
-    serving=False,
     model=(*HINTS, *MODEL),
     entries=ENTRIES,
     ignored=IGNORED,
-    whole=True,
-    render=lambda flags, facts: "",
     parse=_parse,
     foreign=_foreign,
-    written=False,
 )

@@ -137,11 +137,9 @@ def completed(source: Source, folder: Path) -> Source:
 MEGATRON = Dialect(
     name="megatron",
     framework="megatron-lm",
-    serving=False,
     model=(*HINTS, *MODEL),
     entries=PLAN,
     ignored=IGNORED,
-    whole=True,
     render=_render,
     parse=_parse,
     foreign=foreign,

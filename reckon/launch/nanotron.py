@@ -249,13 +249,9 @@ def _parse(text: str, folder: Path) -> Source:
 NANOTRON = Dialect(
     name="nanotron",
     framework="nanotron",
-    serving=False,
     model=(*HINTS, *MODEL),
     entries=ENTRIES,
     ignored=IGNORED,
-    whole=True,
-    render=lambda flags, facts: "",
     parse=_parse,
     foreign=_foreign,
-    written=False,
 )

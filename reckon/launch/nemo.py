@@ -231,7 +231,6 @@ def _core(flat: dict[str, Any]) -> Source:
 NEMO = Dialect(
     name="nemo",
     framework="megatron-bridge",
-    serving=False,
     model=(*HINTS, *MODEL),
     entries=ENTRIES,
     ignored=(*IGNORED_KEYS, *SPEED_IGNORED),

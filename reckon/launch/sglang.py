@@ -206,7 +206,6 @@ SGLANG = Dialect(
         "--schedule-",
         "--disaggregation",
     ),
-    whole=True,
     render=_render,
     parse=_parse,
 )

@@ -446,12 +446,10 @@ def _parse(text: str, folder: Path) -> Source:
 TORCHTITAN = Dialect(
     name="torchtitan",
     framework="torchtitan",
-    serving=False,
     model=MODEL,
     entries=ENTRIES,
     foreign=_foreign,
     ignored=IGNORED,
-    whole=True,
     render=_render,
     parse=_parse,
 )

@@ -366,13 +366,9 @@ def _parse(text: str, folder: Path) -> Source:
 TRAINER = Dialect(
     name="trainer",
     framework="",
-    serving=False,
     model=HINTS,
     entries=ENTRIES,
     ignored=IGNORED,
-    whole=True,
-    render=lambda flags, facts: "",
     parse=_parse,
     foreign=_foreign,
-    written=False,
 )

@@ -246,7 +246,6 @@ TRTLLM = Dialect(
     entries=ENTRIES,
     ignored=(*CLIENT_IGNORED, "print_iter_log",
              "cuda_graph_config.", "speculative_config.", "enable_chunked_prefill"),
-    whole=True,
     render=_render,
     parse=_parse,
 )  # fmt: skip

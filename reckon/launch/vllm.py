@@ -200,7 +200,6 @@ VLLM = Dialect(
         "--swap-space",
         ROLES.flag,
     ),
-    whole=True,
     render=_render,
     parse=_parse,
 )

@@ -25,6 +25,7 @@ from predictor.plans.fields import (
     Table,
     default_of,
 )
+from predictor.plans.idle import idle
 from predictor.plans.partition import partition
 from predictor.plans.pipeline import STAGES, Stages, in_flight, stages
 from predictor.plans.placement import blocks
@@ -203,6 +204,7 @@ __all__ = [
     "enforce",
     "feasible",
     "folded",
+    "idle",
     "in_chunks",
     "in_flight",
     "meant",

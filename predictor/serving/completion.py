@@ -32,6 +32,7 @@ from predictor.models import Model
 from predictor.plans import (
     ServingPlan,
     enforce,
+    idle,
     runnable,
     serving_rules,
 )
@@ -66,6 +67,7 @@ class ServingRequest:
     simulate   requests to serve one by one; 0: none
     around     its client, fleet and promise
     conditions   limits, cooling and prices of power
+    idle       what is stated and changes nothing (`plans.idle`)
     """
 
     model: Model
@@ -76,6 +78,7 @@ class ServingRequest:
     simulate: int = 0
     around: Around = field(default_factory=Around)
     conditions: Conditions = field(default_factory=Conditions)
+    idle: tuple[str, ...] = ()
 
     @property
     def variation(self) -> float:
@@ -141,6 +144,7 @@ def complete_serving(
         simulate=_simulable(plan, values, around),
         around=around,
         conditions=conditions_of(values),
+        idle=idle(plan, spec.to_dict()),
     )
 
 

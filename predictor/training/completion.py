@@ -31,7 +31,7 @@ from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
 from predictor.memory import node_memory
 from predictor.models import Model
-from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check, near_multiples
+from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check, idle, near_multiples
 from predictor.power import Conditions
 from predictor.precision import PEAK, PRECISIONS
 from predictor.records import dataclass
@@ -96,6 +96,7 @@ class TrainingRequest:
     seen     images, where a second tower encodes some
     regions  in which the accelerators are, where there are several
     kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
+    idle     what is stated and changes nothing (`plans.idle`)
     """
 
     model: Model
@@ -113,6 +114,7 @@ class TrainingRequest:
     regions: Regions | None = None
     kinds: Kinds = ()
     by: str = ""
+    idle: tuple[str, ...] = ()
 
     @property
     def uneven(self) -> bool:
@@ -191,6 +193,7 @@ def complete_training(
         price=price,
         **machines_of(values, tokens),
         conditions=conditions_of(values),
+        idle=idle(plan, spec.to_dict()),
         **unlike,
     )
 

@@ -408,6 +408,7 @@ class Prediction:
                 {"field": a.field, "value": plain(a.value), "rule": a.rule}
                 for a in self.request.assumed
             ],
+            "no_effect": list(self.request.idle),
             "step_time_s": self.step_time.to_dict(),
             "sigma": self._at(self.batch.sigma),
             "tokens_per_s": self.tokens_per_s,

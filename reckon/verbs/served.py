@@ -275,6 +275,7 @@ class ServingResult:
                 {"field": a.field, "value": plain(a.value), "rule": a.rule}
                 for a in self.request.assumed
             ],
+            "no_effect": list(self.request.idle),
             "ttft_s": self.ttft.to_dict(),
             "tpot_s": self.tpot.to_dict(),
             "e2e_s": self.e2e.to_dict(),

@@ -18,6 +18,7 @@ from reckon.views.terminal import (
     seconds,
     short,
     show_assumed,
+    show_idle,
     strong,
     with_interval,
 )
@@ -167,6 +168,7 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
         )
     _show_longest(result, top)
     show_assumed(result.request.assumed)
+    show_idle(result.request.idle)
 
 
 def _show_mixture(found: Mixture) -> None:

@@ -164,6 +164,13 @@ def show_prediction(result: Prediction, top: int = 6) -> None:
     if longest:
         print(grid(["longest operators", "phase", "per step", "bound", "known"], longest, 2))
     show_assumed(result.request.assumed)
+    show_idle(result.request.idle)
+
+
+def show_idle(idle: Sequence[str]) -> None:
+    """What was stated and changes nothing."""
+    if idle:
+        print(strong(f"no effect here: {', '.join(idle)}", "2"))
 
 
 TOLD = (STORED, NAMED, "the system's name", "accelerators that")

@@ -1,0 +1,61 @@
+"""What is stated and changes nothing is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import reckon
+from predictor.plans import SERVING_FIELDS, TRAINING_FIELDS
+from predictor.plans.idle import SERVING, TRAINING
+
+TRAINED: dict[str, Any] = {
+    "gpus": 8, "tp": 1, "pp": 1, "cp": 1, "global_batch": 64, "seq_len": 4096,
+    "recompute": "none", "sharding": "zero1", "dispatch": "copies", "trained": "all",
+}  # fmt: skip
+SERVED: dict[str, Any] = {"gpus": 8, "tp": 8, "input_len": 256, "output_len": 64, "batch": 4}
+
+OTHER: dict[str, Any] = {
+    "lora_rank": 8, "frozen_precision": "nf4", "offload_to": "nvme", "host_memory_gb": 700,
+    "recompute_share": 0.5,
+    "recompute_modules": "mlp", "dp_shard": 4, "reshard": False, "routed_nodes": 1,
+    "routing": "in_turn", "cp_kind": "ulysses", "p2p_overlap": True, "image_tiles": 3,
+    "tower": "frozen",
+    "prefill_tp": 2, "kv_gbs": 3, "cold_start_s": 9,
+    "cache_drive_gbs": 1, "draft_cost": 0.3, "acceptance": 0.4, "adapter_rank": 8,
+    "host_bandwidth_gbs": 9, "host_link_gbs": 9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_is_as_without_and_says_so(name: str) -> None:
+    plain = reckon.predict_train("mixtral-8x7b", "dgx-h100", {**TRAINED, "gpus": 64, "ep": 8})
+    asked = {**TRAINED, "gpus": 64, "ep": 8, name: OTHER[name]}
+    found = reckon.predict_train("mixtral-8x7b", "dgx-h100", asked)
+    told = found.to_dict()["no_effect"]
+    assert plain.to_dict()["no_effect"] == []
+    assert [one.partition(" ")[0] for one in told] == [name]
+    assert found.step_time == plain.step_time
+    assert found.peak_memory == plain.peak_memory
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_serving_is_as_without_and_says_so(name: str) -> None:
+    plain = reckon.predict_infer("llama3-8b", "dgx-h100", SERVED)
+    found = reckon.predict_infer("llama3-8b", "dgx-h100", {**SERVED, name: OTHER[name]})
+    assert [one.partition(" ")[0] for one in found.to_dict()["no_effect"]] == [name]
+    assert found.e2e == plain.e2e
+
+
+def test_what_has_what_it_needs_is_not_told() -> None:
+    lora = {**TRAINED, "trained": "lora", "lora_rank": 8, "recompute": "full"}
+    again = {**lora, "recompute_share": 0.5}
+    assert reckon.predict_train("llama3-8b", "dgx-h100", again).to_dict()["no_effect"] == []
+    drafted = {**SERVED, "drafted": 3, "draft_cost": 0.2}
+    assert reckon.predict_infer("llama3-8b", "dgx-h100", drafted).to_dict()["no_effect"] == []
+
+
+def test_entries_are_fields() -> None:
+    assert set(TRAINING) <= set(TRAINING_FIELDS)
+    assert set(SERVING) <= set(SERVING_FIELDS)

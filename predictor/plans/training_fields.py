@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.plans.byte_fields import BYTE_FIELDS
 from predictor.plans.fields import (
     ALL,
     CLUSTER_FIELDS,
@@ -447,46 +448,7 @@ _OVERLAP = (
     ),
 )  # fmt: skip
 
-_BYTES = (
-    PlanField(
-        "weight_bytes", POSITIVE, "A stored weight.", ("optimizer", "memory"), unit="bytes",
-        default="of the precision: 2 or 4", reason="weights are stored as they are multiplied",
-    ),
-    PlanField(
-        "gradient_bytes", POSITIVE, "An accumulated gradient element.",
-        ("optimizer", "memory"), unit="bytes", default="4",
-        reason="gradients accumulate in fp32",
-    ),
-    PlanField(
-        "reduce_bytes", POSITIVE, "A gradient element as it is reduced.",
-        ("communication", "memory"),
-        unit="bytes", default="4", reason="gradients are reduced in fp32",
-    ),
-    PlanField(
-        "handed_bytes", POSITIVE, "An activation element as stages hand it on.",
-        ("communication",), unit="bytes", default="of the precision: 2 or 4",
-        reason="activations are handed on as they are",
-        more="0.516 where they are packed into four bits with a scale for each 32 elements; the "
-        "packing takes no time here. `reduce_bytes` is that of gradients.",
-    ),
-    PlanField(
-        "gather_bytes", POSITIVE, "A weight element as it is gathered.",
-        ("communication", "memory"),
-        unit="bytes", default="of the precision: 2 or 4",
-        reason="weights are gathered as they are multiplied",
-    ),
-    PlanField(
-        "optimizer_bytes", POSITIVE, "Optimizer states of a parameter.", ("optimizer", "memory"),
-        unit="bytes", default="of the precision: 8 or 12",
-        reason="an fp32 copy, where weights are not, and two Adam moments",
-    ),
-    PlanField(
-        "logit_bytes", POSITIVE, "Kept per logit when its gradient is there.", (*PASSES, "memory"),
-        unit="bytes",
-        reason="16-bit logits, fp32 ones that become softmax and gradient in place, and the 16-bit "
-        "gradient; more where each is apart",
-        more="No more than the 16-bit logits' 2: one kernel writes the gradient over them.",
-    ),
+_VOCABULARY = (
     PlanField(
         "vocab_multiple", COUNT, "A rank's share of the vocabulary is padded to a multiple of it.",
         ALL, reason="Megatron's make-vocab-size-divisible-by",
@@ -496,7 +458,7 @@ _BYTES = (
 TRAINING_FIELDS: Table = table(
     (
         *_WHERE, *_PARALLEL, *_BATCH, *_RECIPE, *RUN_FIELDS, *POWER_FIELDS, *_RECOMPUTE,
-        *_OFFLOAD, *_OVERLAP, *_BYTES,
+        *_OFFLOAD, *_OVERLAP, *BYTE_FIELDS, *_VOCABULARY,
     )
 )  # fmt: skip
 """What a request may state of a training plan."""

@@ -233,6 +233,12 @@ def test_the_first_megatron_reduces_in_16_bits_and_overlaps_under_wide_layers() 
     assert complete(framework="megatron-lm", era="2021-04", tp=8).plan.grad_overlap is False
 
 
+def test_the_launchers_optimizer_is_divided_from_september_2022_on() -> None:
+    """fused_adam, then distributed_fused_adam in conf/training/gpt3."""
+    for era, sharding in (("2022-07", "none"), ("2022-09", "zero1"), ("2023-03", "zero1")):
+        assert complete(framework="nemo", era=era).plan.sharding == sharding
+
+
 def test_what_stops_early_is_a_habit() -> None:
     """PyTorch's checkpoints and compiled programs leave out the end; Megatron Core's do not."""
     for framework, early in (("torchtitan", True), ("maxtext", True), ("megatron-lm", False)):

@@ -195,8 +195,10 @@ def _busy(
 def _sustained(
     busy: Array, shapes: Shapes, found: Ideal, accelerator: Accelerator, calibration: Calibration
 ) -> Array:
-    """Kernels in back-to-back work under the power cap of the accelerator's architecture [s]."""
-    throttle = calibration.throttles.get(accelerator.architecture)
+    """Kernels in back-to-back work under the power cap of the accelerator's architecture, or of the
+    one that it revises, over watts of its own [s]."""
+    known, own = calibration.throttles, accelerator.architecture
+    throttle = known.get(own, known.get(own.removesuffix("-ultra")))
     if throttle is None:
         return busy
     peak = shapes.flop / np.maximum(found.compute, 1e-30)

@@ -466,6 +466,21 @@ def test_sustained_work_is_throttled_and_bursts_are_not() -> None:
     assert long - DEFAULTS["gemm"].latency == pytest.approx(busy * (share / 0.4) ** 0.5)
 
 
+def test_a_revised_architecture_is_capped_as_the_first_over_its_own_watts() -> None:
+    rule = Throttle(0.4, 0.5, 1e9, DEVICE.peak["bf16"])
+    capped = Calibration("capped", throttles={"arch": rule})
+    product = shapes("gemm", 8192, 8192, 8192)
+    first = replace(DEVICE, architecture="arch", power=300.0)
+
+    def long(**changes: object) -> float:
+        return float(shape_times(product, replace(first, **changes), capped, True)[0][0])
+
+    assert long() == long(architecture="arch-ultra")
+    assert long(architecture="arch-ultra", power=600.0) <= long(architecture="arch-ultra")
+    burst = float(shape_times(product, first, capped, False)[0][0])
+    assert long(architecture="other") == burst < long(architecture="arch-ultra")
+
+
 def test_efficiencies_are_kept_under_what_tells_kernels_apart() -> None:
     assert kind_of("gemm", "fwd") == kind_of("gemm", "wgrad") == "gemm"
     assert kind_of("gemm", "bmm") == kind_of("gemm", "bmm_bwd") == "bmm"

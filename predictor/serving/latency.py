@@ -59,10 +59,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
     several replicas share (W < 1) do not read a single prompt any slower.
     """
-    step, batch = decode_time(work, own), prompt_time(work, own)
-    # A last token that is decoded is not read, and its pass comes on top.
-    answered = np.asarray(work.answered)
-    batch = batch * (1.0 - answered / np.maximum(work.new_tokens, 1.0))
+    step, batch = decode_time(work, own), _read_time(work, own)
     prompt = batch / work.together * (1.0 + work.fill)
     apart, static = np.asarray(work.workers) > 0, np.asarray(work.static) > 0
     turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
@@ -76,7 +73,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
     under_way = _residual(work, after, step + delay)
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
-    ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + answered * step
+    ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + work.answered * step
     # In passes of their own, with what passes over few prompts take beyond their share.
     alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
     ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
@@ -102,6 +99,13 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
         turn=np.asarray(np.where((ahead > 0) & (np.asarray(work.apart) > 0), ahead, turn)),
         queue=np.asarray(queue + busy),
     )
+
+
+def _read_time(work: Work, own: EngineParameters) -> Array:
+    """Wall time of the passes over `together` prompts [s]: a last token that is decoded is not
+    read."""
+    unread = np.asarray(work.answered) / np.maximum(work.new_tokens, 1.0)
+    return np.asarray(prompt_time(work, own) * (1.0 - unread))
 
 
 def _of_batch(work: Work, prompts: Array, life: Array) -> Array:

@@ -1,5 +1,5 @@
-"""What programs print when they are done, in the text of a terminal: reports of clients that load an
-engine, and the summary of HuggingFace's trainer.
+"""What programs print when they are done, in the text of a terminal: reports of clients that load
+an engine, and the summary of HuggingFace's trainer.
 
 Sources of the forms (read November 2026): vllm-project/vllm `vllm/benchmarks/serve.py` and
 sgl-project/sglang `bench_serving.py` (what they print, and the `Namespace(...)` of their arguments

@@ -11,6 +11,9 @@ import pandas as pd
 from predictor.errors import InputError
 from predictor.files import unpacked
 
+MARKS = {";": ",", "\t": "."}
+"""What separates columns where commas do not, and its mark of decimals, as spreadsheets write."""
+
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a kernel or point table (.csv, .csv.gz, .parquet).
@@ -22,8 +25,11 @@ def read_table(path: Path) -> pd.DataFrame:
         if name.endswith(".parquet"):
             return pd.read_parquet(path)
         if name.endswith((".csv", ".csv.gz")):
-            table = pd.read_csv(unpacked(path), low_memory=False)
-            if name.endswith(".csv") and _cut_off(path, table.shape[1]):
+            head = [str(one) for one in pd.read_csv(unpacked(path), nrows=0).columns]
+            mark = next((m for m in MARKS if len(head) == 1 and m in head[0]), ",")
+            decimal = MARKS.get(mark, ".")
+            table = pd.read_csv(unpacked(path), sep=mark, decimal=decimal, low_memory=False)
+            if name.endswith(".csv") and mark == "," and _cut_off(path, table.shape[1]):
                 raise ValueError("its last line is cut off")
             return table
     except FileNotFoundError:
@@ -31,7 +37,9 @@ def read_table(path: Path) -> pd.DataFrame:
     except (OSError, ValueError, EOFError, zlib.error) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read as a table: {reason}") from None
-    raise InputError(f"{path}: expected a .parquet, .csv or .csv.gz file")
+    raise InputError(
+        f"{path}: expected a .parquet, .csv or .csv.gz file (logs and reports: reckon import runs)"
+    )
 
 
 def _cut_off(path: Path, columns: int) -> bool:

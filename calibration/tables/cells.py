@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ def cell(row: Mapping[str, Any], key: str) -> Any:
 
 
 def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
-    """A table of runs with its numbers as such.
+    """A table of runs with its numbers as such, and a name of every run.
+
+    where   the table's file, or what it is of
 
     Raises InputError, naming the line (the first row is line 2) and the column, where a column of
     numbers holds something else.
@@ -44,4 +47,19 @@ def check_runs(table: pd.DataFrame, where: str) -> pd.DataFrame:
                 f"{where}, line {row + 2}: {column} must be a number from 0 up, got {shown}"
             )
         checked[column] = values
-    return checked
+    return _named(checked, where)
+
+
+NAMES = ("point_id", "name", "run", "run_name", "id")
+"""Columns that name runs, the first that says something."""
+
+
+def _named(table: pd.DataFrame, where: str) -> pd.DataFrame:
+    """A table whose every run has a `point_id`: what names it, else its file and line."""
+    file = PurePath(where).name if PurePath(where).suffix else "row"
+    found = pd.Series([f"{file}:{line}" for line in range(2, len(table) + 2)], index=table.index)
+    for column in reversed([name for name in NAMES if name in table]):
+        told = table[column].astype(str).str.strip()
+        found = told.where(table[column].notna() & (told != ""), found)
+    table["point_id"] = found
+    return table

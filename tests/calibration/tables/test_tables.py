@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from calibration.sources.reading import read_table
+from calibration.tables.cells import check_runs
 from calibration.tables.kernel_table import check_kernels, gaps, kinds, shapes_of, variants
 from predictor.errors import InputError
 from predictor.models.model import Model
@@ -176,3 +177,21 @@ def test_a_latent_cache_is_read_once_for_keys_and_values() -> None:
     prefill = one(op="attention_prefill", kernel="mla", batch=1, q_len=512, kv_len=512, heads=16,
                   head_dim=192, causal=1)  # fmt: skip
     assert prefill.flop == 2 * 16 * 512 * 256 * (192 + 128)
+
+
+def test_a_table_of_a_spreadsheet_is_that_of_commas(tmp_path: Path) -> None:
+    """Semicolons with decimal commas, tabs, a mark of byte order: the same numbers."""
+    plain, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    plain.write_text("name,step_time_s,tp\na,4.25,8\n", encoding="utf-8")
+    for text in ("\ufeffname;step_time_s;tp\na;4,25;8\n", "name\tstep_time_s\ttp\na\t4.25\t8\n"):
+        other.write_text(text, encoding="utf-8")
+        assert read_table(other).equals(read_table(plain))
+
+
+def test_every_own_run_has_a_name() -> None:
+    """Its own, whatever the column is called; where it has none its file and line."""
+    table = pd.DataFrame({"name": ["a", None, " "], "step_time_s": [1.0, 2.0, 3.0]})
+    assert [*check_runs(table, "/x/mine.csv")["point_id"]] == ["a", "mine.csv:3", "mine.csv:4"]
+    stated = check_runs(table.assign(point_id=["p", "q", ""], name=""), "the runs")
+    assert [*stated["point_id"]] == ["p", "q", "row:4"]
+    assert "point_id" not in table

@@ -36,11 +36,13 @@ class Side:
     name      as it was given
     result    the prediction; None where the file holds results alone
     measured  figure -> value in SI, of what was measured
+    lacks     why a log's run cannot be predicted; empty where it can
     """
 
     name: str
     result: Prediction | ServingResult | None
     measured: Mapping[str, float]
+    lacks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +139,21 @@ def _logged(path: Path, fields: Mapping[str, Any], known: Calibration) -> Side:
             if row["metric"] in names
         }
         point = inference_point(rows[0], known.run)
-        result = served(point.request, known) if isinstance(point, InferencePoint) else None
-        return Side(str(path), result, measured)
+        if not isinstance(point, InferencePoint):
+            return Side(str(path), None, measured, point.reason)
+        return Side(str(path), served(point.request, known), measured)
     one = point_of(rows[0], known.run)
     if not isinstance(one, Point):
-        value = float(rows[0]["step_time_s"]) if "step_time_s" in rows[0] else math.nan
-        return Side(str(path), None, {"step_time": value})
+        value = float(rows[0].get("step_time_s") or math.nan)
+        return Side(str(path), None, _finite({"step_time": value}), one.reason)
     of = one.request
     found = Prediction(of, predict(of.model, of.cluster, of.plan, known))
-    return Side(str(path), found, {"step_time": one.measured})
+    return Side(str(path), found, _finite({"step_time": one.measured}))
+
+
+def _finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """Figures that are known."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def compare(
@@ -174,7 +182,11 @@ def compare(
     elif one.result is not None and two.result is not None:
         raise InputError("a training run and one of serving have nothing to compare")
     if not ratios and not both:
-        raise InputError(f"{a} and {b} do not say enough of their runs to be compared")
+        why = "; ".join(f"{of.name}: {of.lacks}" for of in (one, two) if of.lacks)
+        raise InputError(
+            f"{a} and {b} do not say enough of their runs to be compared"
+            + (f" ({why}; --set says more)" if why else "")
+        )
     return Contrast(one, two, ratios, both, terms)
 
 

@@ -120,6 +120,11 @@ def understood(given: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], L
     found = {**launch.fields, **fields}
     if "model" not in fields and launch.model is not None:
         found["model"] = reference(launch.model)
+    if launch.dialect in ENGINES and not _is_serving(found):
+        raise InputError(
+            "an engine's line does not say what it is asked: give --set input_len=, output_len= "
+            "(tokens) and concurrency="
+        )
     return found, launch
 
 
@@ -142,6 +147,9 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
         raise InputError(f"{given}: no reader of launch lines understands it ({errors[0]})")
     return max(found, key=lambda pair: pair[0])[1]
 
+
+ENGINES = ("vllm", "sglang", "trtllm")
+"""Dialects whose lines start an engine."""
 
 SIGNS = {"megatron": ("pretrain_gpt", "megatron"), "torchtitan": ("torchtitan", "[parallelism]"),
          "nemo": ("nemo",), "deepspeed": ("deepspeed", "zero_optimization"),

@@ -250,3 +250,25 @@ def test_of_what_can_be_measured_is_asked_for(cli: Cli, tmp_path: Path) -> None:
     assert status == 2
     assert "--suggest" in err
     assert err.count("\n") == 1
+
+
+def test_what_is_missing_is_told_in_one_line(cli: Cli, tmp_path: Path) -> None:
+    """An engine's line without what it is asked, and logs that do not say what they ran on: no
+    ratio of nothing."""
+    status, _, err = cli("check", "vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 1",
+                         "--system", "dgx-h100")  # fmt: skip
+    assert status == 2
+    assert "input_len=" in err
+    assert err.count("\n") == 1
+    titan = tmp_path / "titan.log"
+    titan.write_text(
+        "".join(
+            f"step: {n}  loss: 8.1  memory: 42.10GiB(53%)  tps: 5,76{n}\n" for n in range(1, 9)
+        ),
+        encoding="utf-8",
+    )
+    status, out, err = cli("compare", titan, titan)
+    assert status == 2
+    assert "nan" not in out + err
+    assert "the accelerator is not stated" in err
+    assert err.count("\n") == 1

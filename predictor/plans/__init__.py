@@ -1,5 +1,6 @@
 """How it is laid out and what is asked: plans of training and serving, rules, schedules."""
 
+from predictor.plans.again import request_of
 from predictor.plans.batches import Batch, Request, batches
 from predictor.plans.chunks import in_chunks
 from predictor.plans.copies import distinct_share
@@ -214,6 +215,7 @@ __all__ = [
     "pipeline_rules",
     "pipeline_time",
     "precedence",
+    "request_of",
     "runnable",
     "serving_rules",
     "stages",

@@ -24,6 +24,7 @@ from predictor.catalog import (
 from predictor.errors import InputError
 from predictor.hardware import Cluster
 from predictor.models import Model
+from predictor.plans import request_of
 from predictor.records import dataclass
 from predictor.search import (
     OBJECTIVES,
@@ -48,7 +49,7 @@ from predictor.search import (
 from predictor.timing import Calibration
 from predictor.training import TrainingPrediction, complete_training, predict, vary
 from predictor.units import GB
-from predictor.variation import LEVELS, NONE
+from predictor.variation import LEVELS, NONE, PACKING_KEYS
 from reckon.verbs.frugal import (
     MOST,
     Frugal,
@@ -185,6 +186,15 @@ class TrainingSearch:
             return tuple(powered_plans(self.result, positions, limits).front())
         except InputError:
             return ()
+
+    def request(self, position: int = 0) -> dict[str, Any]:
+        """Keys of a plan that `predict_train` takes, of one plan; beside the search's model and
+        system, and what it said of the run and of its documents."""
+        found = self.result
+        documents = {
+            name: value for name, value in found.mapping(position).items() if name in PACKING_KEYS
+        }
+        return {**request_of(found.plan(position)), **documents}
 
     def entry(
         self, position: int, against: Ratio | None = None, drawn: tuple[float, float] | None = None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,3 +234,20 @@ def test_help_shows_an_example_that_runs(cli: Cli, verb: str) -> None:
     example = " ".join(out.split("Example: reckon ")[1].split(". Every")[0].split())
     status, _, err = cli(*example.split(), "--top", "1")
     assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("mixtral-8x7b", {"gpus": 32, "global_batch": 64, "seq_len": 4096}),
+        ("llama3-8b", {"gpus": 8, "global_batch": 16, "seq_len": 4096, "trained": "lora"}),
+    ],
+)
+def test_a_plan_that_was_found_may_be_asked_for_again(model: str, fields: dict[str, Any]) -> None:
+    """Its request gives its step and its memory, whichever plan it is."""
+    found = reckon.search(model, "dgx-h100", fields)
+    many = len(found.result)
+    for at in (0, many // 3, many - 1):
+        again = reckon.predict_train(model, "dgx-h100", found.request(at))
+        assert again.step_time.value == pytest.approx(float(found.result.step_time[at]), rel=1e-9)
+        assert again.peak_memory == pytest.approx(float(found.result.memory[at]), rel=1e-9)

@@ -405,12 +405,8 @@ def memory(
     if built:
         total = subtotal + whole["fragmentation"]
         whole["model built whole"] = np.maximum(built + DRIVER - total, 0.0)
-    for part, ranks in (
-        (layers, group),
-        (adapters, group),
-        (edges, group),
-        (parameters.expert, expert_group),
-    ):
+    parts = (layers, group), (adapters, group), (edges, group), (parameters.expert, expert_group)
+    for part, ranks in parts:
         away = away + host_states(plan, part, ranks)
     peak = np.where(present, sum(whole.values(), zero), 0.0).max(axis=0)
     reserved = np.maximum(peak - beside(divided(plan), adds.context), built)

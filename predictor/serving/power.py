@@ -175,6 +175,23 @@ def _tiled(found: InferencePrediction) -> float:
     return float(found.model.is_moe and found.plan.weights == "fp8_block")
 
 
+def _exchanging(
+    found: InferencePrediction, own: Array, steps: Array, first: Array, rest: Array
+) -> list[Array]:
+    """Shares of the time of reading and of decoding in which ranks talk to each other.
+
+    own, steps    requests and passes per second
+    first, rest   shares of the time in which prompts are read, and in which tokens are decoded
+    """
+    talk = found.parameters.communication
+    asking = own * talk * found.work.prompts.communication / found.work.together
+    meeting = steps * talk * found.work.decoding.communication
+    return [
+        np.clip(part / np.maximum(whole, 1e-12), 0.0, 1.0)
+        for part, whole in ((asking, first), (meeting, rest))
+    ]
+
+
 def serving_activity(
     found: InferencePrediction, tokens_per_s: Numeric | None = None
 ) -> ServingActivity:
@@ -207,13 +224,7 @@ def serving_activity(
     rows = sequences * (1.0 + plan.drafted)
     kernels = steps * decode_time(replace(found.work, streamed=0.0), found.parameters)
     padded = unforeseen * _tiled(found)
-    talk = found.parameters.communication
-    asking = own * talk * found.work.prompts.communication / found.work.together
-    meeting = steps * talk * found.work.decoding.communication
-    waits = [
-        np.clip(part / np.maximum(whole, 1e-12), 0.0, 1.0)
-        for part, whole in ((asking, first), (meeting, rest))
-    ]
+    waits = _exchanging(found, own, steps, first, rest)
     halted = np.clip(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0, 1.0)
     many = np.asarray(found.work.together) * plan.new_tokens
     work = {

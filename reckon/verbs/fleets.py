@@ -98,9 +98,7 @@ def search_infer(
     Raises InputError for anything that cannot be.
     """
     known, own_model = load(calibration), catalog.model(model)
-    plan = dict(plan)
-    systems = _every(clusters, {name: plan.pop(name) for name in BESIDE if name in plan})
-    given = _given(plan if target is None else {"framework": framework_of(target), **plan})
+    systems, given = _asked(clusters, plan, target)
     readers = [catalog.system(one) for one in given.pop("prefill_system", ())]
     table = prices(price, [*systems, *readers])
     goal = _goal(objective, table, thrift := thrift or Thrift())
@@ -153,6 +151,15 @@ def _every(
     many = clusters if isinstance(clusters, list | tuple) else [clusters]
     values = parse(ServingPlanSpec, beside, "plan").to_dict()
     return [catalog.stated_cluster(one, values) for one in many]  # type: ignore[arg-type]
+
+
+def _asked(
+    clusters: Ref | Cluster | Sequence[Ref | Cluster], plan: Mapping[str, Any], target: str | None
+) -> tuple[list[Cluster], dict[str, Any]]:
+    """Systems to choose among, and what a request states of the plan."""
+    own = dict(plan)
+    systems = _every(clusters, {name: own.pop(name) for name in BESIDE if name in own})
+    return systems, _given(own if target is None else {"framework": framework_of(target), **own})
 
 
 def _given(plan: Mapping[str, Any]) -> dict[str, Any]:

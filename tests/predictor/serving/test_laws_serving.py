@@ -33,11 +33,8 @@ from predictor.serving.latency import latencies
 from predictor.serving.parts import COMMUNICATION, TERMS, Pass
 from predictor.serving.pass_times import (
     NOTHING,
-    DeviceTime,
-    Work,
     decode_time,
     prompt_time,
-    told,
 )
 from predictor.serving.passes import body, prefill_cores
 from predictor.serving.prediction import predict_inference, prompt_pass
@@ -45,10 +42,11 @@ from predictor.serving.reading import ReadTable, read_table
 from predictor.serving.spreads import spread_of
 from predictor.serving.tables import PassTable, between, pass_table
 from predictor.timing.calibration import RunParameters
-from predictor.timing.engines import EngineParameters, ServingParameters
+from predictor.timing.engines import ServingParameters
 from predictor.work.primitives import Operator
 from predictor.work.serving import layer_operators
 from tests.predictor.serving.bare import bare
+from tests.predictor.serving.counted import OWN, plan, work
 
 SMALL = Model(
     name="small", layers=4, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn_hidden=1024,
@@ -57,21 +55,6 @@ SMALL = Model(
 CLUSTER = catalog.system("dgx-h100")
 PLAIN = replace(load("none"), serving=ServingParameters())
 BARE = bare(burst=1e12)
-OWN = EngineParameters(
-    decode=1.1, prefill=1.2, communication=1.3, gap=1e-3, launch=2e-3, step=0.05, sequence=0.01,
-    request=0.5, mixing=0.4, burst=1e12,
-)  # fmt: skip
-
-
-def work(**fields: object) -> Work:
-    """Two prompts in 2.0 s of kernels and 0.5 s of collectives; a pass of 0.1 s and 0.02 s."""
-    base: dict[str, object] = {
-        "prompts": DeviceTime(2.0, 0.5, 100.0, 3.0), "together": 2.0,
-        "decoding": DeviceTime(0.1, 0.02, 40.0), "captured": 1.0, "sequences": 6.0, "fill": 0.0,
-        "running": 6.0, "clients": 6.0, "static": 0.0, "new_tokens": 1000.0, "output_len": 11.0,
-        "chunk": 8192.0, "synchrony": 0.0, "single": DeviceTime(1.1, 0.3, 50.0),
-    }  # fmt: skip
-    return Work(**{**base, **fields})  # type: ignore[arg-type]
 
 
 def test_a_pass_is_its_kernels_its_collectives_its_gaps_and_the_host() -> None:
@@ -290,11 +273,6 @@ def test_a_plane_is_looked_up_exactly() -> None:
     assert made.prompts(2.0, True) == pytest.approx(70)
 
 
-def plan(**fields: object) -> ServingPlan:
-    given = {"batch": 8.0, "input_len": 1000.0, "output_len": 100.0, "serving": 1.0, **fields}
-    return ServingPlan(**given)  # type: ignore[arg-type]
-
-
 def test_prompts_of_the_mean_length_are_read_without_interpolation() -> None:
     """The mean is a node of the table, as are the ends of the range of lengths."""
     own = plan(prefill_workers=2.0, chunk=4096.0)
@@ -494,30 +472,3 @@ def test_kernels_that_stream_a_matrix_or_a_cache_by_hand() -> None:
     copied = headwise_time(core, replace(own, headwise="copied"), DEVICE)
     assert float(copied) == pytest.approx(2.5e-6 + (3 + 2 * 4) * cache / (0.9 * 1.5e12))
     assert 0.2 <= NATIVE <= 4 / 10
-
-
-def test_a_last_token_that_is_decoded_costs_a_pass_and_is_not_read() -> None:
-    """Of a prompt of one token nothing is read; of a longer one, one token less."""
-    alone = work(static=1.0)
-    step, prompts = float(decode_time(alone, OWN)), float(prompt_time(alone, OWN))
-    for length in (1.0, 2.0, 1000.0):
-        found = latencies(work(static=1.0, new_tokens=length, answered=1.0), OWN)
-        assert float(found.ttft) == pytest.approx(step + prompts * (length - 1.0) / length)
-        assert float(found.tpot) == pytest.approx(step)
-    under_load = [float(latencies(work(answered=x), OWN).ttft) for x in (0.0, 1.0)]
-    assert under_load[1] > under_load[0]
-
-
-def test_a_session_is_made_once_a_batch() -> None:
-    kept, made = (latencies(work(static=1.0, making=m), OWN) for m in (0.0, 0.25))
-    assert float(made.ttft - kept.ttft) == pytest.approx(0.25)
-    assert float(made.e2e - kept.e2e) == pytest.approx(0.25)
-    assert float(made.tpot) == pytest.approx(float(kept.tpot))
-
-
-def test_workers_are_told_all_tokens_each_and_a_lone_one_nothing() -> None:
-    def time(tp: float, context: float, control: str = "pickled") -> float:
-        return float(told(replace(plan(), tp=tp, control=control), context))
-
-    assert time(1, 1000) == time(8, 1000, "broadcast") == 0.0
-    assert time(8, 1000) == pytest.approx(2 * time(4, 1000)) == pytest.approx(2 * time(8, 500))

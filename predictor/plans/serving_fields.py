@@ -147,9 +147,10 @@ _LOAD = (
         flags=(PREDICT,), lists=False, held="",
     ),
     PlanField(
-        "variation", SHARE, "Of lengths, where requests are served one by one.", ("load",),
-        default="0.1", held="", reason="benchmarks draw lengths within a tenth of the mean",
-        more="Uniform within so much of the mean.",
+        "variation", SHARE, "Of lengths: uniform within so much of their mean.", ("load",),
+        default="0.1", reason="benchmarks draw lengths within a tenth of the mean",
+        more="Where requests are served one by one; 0, all of one length: those that are read "
+        "together end together, in closed forms, too.",
     ),
     PlanField(
         "synchrony", SHARE, "Of the clients that send together.", ("load",),

@@ -153,7 +153,7 @@ class _Decoder(EngineRun):
 
     def send(self, one: int) -> None:
         """A client's request goes to the workers."""
-        self.workers.send(self.now, one)
+        self.workers.send(self.came[one], one)
 
     def arrive(self) -> None:
         """Prompts that can be read by now are; caches that have come by now wait."""

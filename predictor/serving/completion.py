@@ -152,6 +152,8 @@ def _asked(filler: Filler, model: Model) -> None:
     """Lengths of requests, what their clients do, and their images."""
     filler.need("input_len", "output_len")
     fill_client(filler)
+    if filler.values.get("lengths") == "exponential":
+        filler.values["variation"] = 1.0  # whatever is stated: that of the distribution
     take_images(filler, model)
 
 
@@ -257,21 +259,17 @@ REQUEST_DEFAULTS = (
 def _together(values: Mapping[str, Any]) -> Default:
     """How many of the clients of a closed loop send together.
 
-    Where prompts and answers are of one length each, requests that are read together end together,
-    and their clients send the next ones together: all, where prompts come first; as many as a pass
-    has room for beside those that decode, where they ride along. A spread of one in a hundred
-    undoes it (both as requests served one by one do, `events.serve`).
+    Where prompts come first and answers are of one length, requests decode together and end
+    together, and their clients send the next ones together: a spread of one in a hundred undoes it
+    (as requests served one by one do, `events.serve`). Where prompts ride along, those of one
+    length that return together are counted by their passes (`latency`).
     """
     clients = float(values["batch"])
     alike = values.get("variation") == 0.0 and values.get("lengths", "uniform") == "uniform"
-    if not (alike and values["serving"] and 1.0 < clients < np.inf):
+    closed = values["serving"] and 1.0 < clients < np.inf
+    if not (alike and closed and values.get("batching") == "apart"):
         return Default("synchrony", SYNCHRONY, SPREAD_RULE)
-    if values.get("batching") == "apart":
-        return Default("synchrony", 1.0, "answers of one length end together: all send together")
-    fresh = max(float(values["input_len"]) * (1.0 - float(values.get("cached", 0.0))), 1.0)
-    room = np.clip(values["chunk"] / fresh, 1.0, clients)
-    share = max(SYNCHRONY, round(float((room - 1.0) / (clients - 1.0)), 3))
-    return Default("synchrony", share, "of one length: those that one pass reads stay together")
+    return Default("synchrony", 1.0, "answers of one length end together: all send together")
 
 
 def _apart(values: Mapping[str, Any]) -> list[Default]:

@@ -138,6 +138,8 @@ class EngineRun:
     """One engine that reads and decodes, and its requests, by position.
 
     came, first, last   times of arrival, first and last token [s]
+    sent       requests whose arrival is known; `turn`: time from a client's answer to the arrival
+               of its next request, that of the host before a first token [s]
     waiting    requests without room yet
     reading    those whose prompts are being read: request, tokens that are left, and those that
                its next part attends to beside itself
@@ -160,9 +162,9 @@ class EngineRun:
     __slots__ = (
         "ahead", "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded",
         "done", "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live",
-        "looked", "most", "now", "open", "order", "polling", "pool", "preempted",
-        "reading", "reserved", "seen", "stalls", "started", "step", "table", "until", "waiting",
-        "wanted", "watched", "whole",
+        "looked", "most", "now", "open", "order", "polling", "pool", "preempted", "reading",
+        "reserved", "seen", "sent", "stalls", "started", "step", "table", "turn", "until",
+        "waiting", "wanted", "watched", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -182,10 +184,12 @@ class EngineRun:
         self.ahead, self.seen = plan.scheduling == "overlapped", 0.0
         self.given, self.wanted, self.count = given, wanted, len(given)
         self.open = arrivals is not None
+        self.turn = float(plan.launching * table.own.request)
         self.came = arrivals or [0.0] * self.count
         self.first, self.last = [0.0] * self.count, [0.0] * self.count
         self.done, self.started = [0] * self.count, [0] * self.count
         self.arrived = 0 if self.open else min(clients, self.count)
+        self.sent = self.count if self.open else self.arrived
         self.waiting: deque[int] = deque(range(self.arrived))
         self.reading: deque[list[float]] = deque()
         self.ending: list[tuple[int, int]] = []
@@ -218,14 +222,12 @@ class EngineRun:
 
     def arrive(self) -> None:
         """Requests that have come by now wait."""
-        if not self.open:
-            return
         came, now, arrived = self.came, self.now, self.arrived
-        while arrived < self.count and came[arrived] <= now:
+        while arrived < self.sent and came[arrived] <= now:
             self.waiting.append(arrived)
             arrived += 1
         self.arrived = arrived
-        self.until = came[arrived] if arrived < self.count else math.inf
+        self.until = came[arrived] if arrived < self.sent else math.inf
 
     def admit(self) -> None:
         """Let requests in, in their order, as long as there is room."""
@@ -398,21 +400,19 @@ class EngineRun:
 
     def ended(self, one: int) -> None:
         """A request has its last token: its client sends the next one."""
-        if not self.open and self.arrived < self.count:
-            self.came[self.arrived] = self.now
-            self.send(self.arrived)
-            self.arrived += 1
+        if not self.open and self.sent < self.count:
+            self.came[self.sent] = self.now + self.turn
+            self.send(self.sent)
+            self.sent += 1
 
     def send(self, one: int) -> None:
-        """A client's request comes."""
-        self.waiting.append(one)
+        """A client's request is on its way."""
 
     def served(self, every: int) -> Served:
         """What became of every so many-th request."""
-        overhead = self.table.plan.launching * float(self.table.own.request)
         start, head, tail, tokens = (
             np.array(values, float)[::every]
             for values in (self.came, self.first, self.last, self.wanted)
         )
         pooled = np.array(self.gaps, float).reshape(-1, 2).T
-        return Served(start, head + overhead, tail + overhead, tokens, self.preempted, pooled)
+        return Served(start, head + self.turn, tail + self.turn, tokens, self.preempted, pooled)

@@ -139,8 +139,23 @@ def _later(work: Work) -> Array:
 
 def _together(work: Work, own: EngineParameters) -> Array:
     """Prompts that arrive together in the waves after the first."""
-    together = _later(work) * np.maximum(work.running - 1.0, 0.0)
+    others = np.maximum(work.running - 1.0, 0.0)
+    together = np.maximum(_later(work) * others, np.minimum(_returning(work, own), others))
     return np.asarray(1.0 + together / (1.0 + together * work.new_tokens / own.burst))
+
+
+def _returning(work: Work, own: EngineParameters) -> Array:
+    """Others whose next prompts come with one's own, where requests of one length ride along: those
+    that a pass read end in one pass, those of the next one pass later; all that end before the
+    first of their clients is back, after the host's work before a first token, are back together.
+    """
+    waves = np.isfinite(work.clients) & (np.asarray(work.synchrony) > 0)
+    waves = waves & (np.asarray(work.alike) > 0) & (np.asarray(work.apart) <= 0)
+    if not np.any(waves):
+        return np.zeros(waves.shape)
+    room = np.maximum(work.chunk / work.new_tokens, 1.0)
+    passes = 1.0 + work.launching * np.asarray(own.request) / decode_time(work, own)
+    return np.asarray(np.where(waves, room * passes - 1.0, 0.0))
 
 
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
@@ -163,13 +178,15 @@ def _reading(
     among = (np.asarray(work.running) > 1) & (np.asarray(work.workers) <= 0)
     opening, later = _opening(work), _later(work)
     idle = np.where(among, _in_burst(work, own, prompt, step), prompt)
-    mine = np.where(among, own_prompt(work, own, prompt), prompt)
+    mine = np.where(among, _in_passes(work, own, prompt, burst), prompt)
     mine = later * idle + (1.0 - later) * mine
     each = alone / np.maximum(prompt, 1e-12)
     rest = _first(work, burst, mine, each * mine)
-    # Of several waves, one after the other, each finds the prompts of another in the pass ahead.
+    # Of several waves, one after the other, each finds the prompts of another in the pass ahead,
+    # as many of them as it has room for.
     several = np.asarray(work.overlapped) * ((later > 0) & (later < 1))
-    found = (1.0 - opening) * (rest + several * burst * mine)
+    ahead = np.minimum(burst, np.maximum(work.chunk / work.new_tokens, 1.0))
+    found = (1.0 - opening) * (rest + several * ahead * mine)
     found = found + opening * _first(work, np.asarray(work.running), idle, each * idle)
     return np.asarray(found + work.launching * np.asarray(own.request))
 
@@ -292,6 +309,16 @@ def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
     alone = np.maximum(prompt, prompt_time(work, own, single=True))
     mixed = beside(work, own) + (_passes(work) - 1.0) * decode_time(work, own)
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
+
+
+def _in_passes(work: Work, own: EngineParameters, prompt: Array, burst: Array) -> Array:
+    """What each of a burst of prompts adds, on average, to the passes in which their first tokens
+    come, while others decode [s]: of those that ride along in one pass the first as much as by
+    itself, the rest their share of a full pass."""
+    first = own_prompt(work, own, prompt)
+    filling = np.clip(np.floor(work.chunk / work.new_tokens), 1.0, np.maximum(burst, 1.0))
+    packed = np.minimum((first + (filling - 1.0) * own.mixing * prompt) / filling, first)
+    return np.asarray(np.where(np.asarray(work.apart) > 0, first, packed))
 
 
 def _full(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Array:

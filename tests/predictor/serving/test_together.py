@@ -1,11 +1,14 @@
 """Clients whose prompts and answers are of one length each stay together: as requests served one
 by one show, and by how much."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from predictor.catalog import ServingPlanSpec, load, parse
 from predictor.serving import complete_serving, pass_table, predict_inference, serve
+from predictor.serving.latency import _together
 
 CALIBRATION = load("default")
 CLIENTS = 32
@@ -43,11 +46,6 @@ def test_lengths_alike_keep_clients_together(framework):
     assert abs(np.log(float(loose.latencies.ttft) / shown)) > np.log(1.6)
 
 
-def test_a_pass_with_room_for_one_prompt_sends_one_at_a_time():
-    request = completed(framework="vllm", chunk=1000)
-    assert float(request.plan.synchrony) == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"variation": 0.1}, {"lengths": "lognormal"}, {"concurrency": None, "batch": 8}],
@@ -60,13 +58,37 @@ def test_a_stated_share_holds():
     assert float(completed(framework="sglang", synchrony=0.4).plan.synchrony) == 0.4
 
 
-def test_those_that_one_pass_reads_stay_together():
-    """Of 32 clients a pass of 8,192 tokens reads eight prompts of 1,024 beside those that decode:
-    each of them has 7 of 31 others with it. Prompts that come first keep all together; lengths that
-    vary, none beyond what is usual."""
-    own = {"framework": "vllm", "input_len": 1024, "chunk": 8192, "batching": "mixed"}
-    assert float(completed(**own).plan.synchrony) == pytest.approx(7 / 31, abs=5e-4)
-    assert float(completed(**own, concurrency=8).plan.synchrony) == 1.0
-    assert float(completed(**{**own, "batching": "apart"}).plan.synchrony) == 1.0
-    loose = float(completed(**{**own, "variation": 0.1}).plan.synchrony)
-    assert loose < 7 / 31
+def first(**fields) -> float:
+    """Mean time to the first token, in closed form [s]."""
+    request = completed(framework="vllm", batching="mixed", **fields)
+    told = predict_inference(request.model, request.cluster, request.plan, CALIBRATION)
+    return float(told.latencies.ttft)
+
+
+def test_those_that_end_before_the_first_is_back_return_together():
+    """Where prompts ride along, lengths that are alike never shorten the wait for a first token;
+    a pass that reads more of the prompts sends more of them back together; with so long a host's
+    work before a first token that all have ended before anybody is back, all return together."""
+    base = {"input_len": 1024, "chunk": 2048}
+    assert first(**base) > first(**base, variation=0.1)
+    request = completed(framework="vllm", batching="mixed", **base)
+    told = predict_inference(request.model, request.cluster, request.plan, CALIBRATION)
+    work, own = told.work, told.parameters
+    wide = replace(work, chunk=8192.0)
+    assert float(_together(wide, own)) > float(_together(work, own)) > 1.0
+    endless = replace(own, request=1e3, burst=1e12)
+    assert float(_together(work, endless)) == pytest.approx(CLIENTS)
+    for lone in ({"synchrony": 0.0}, {"alike": 0.0}, {"clients": np.inf}):
+        assert float(_together(replace(work, **lone), endless)) == pytest.approx(1.0)
+
+
+def test_a_client_is_back_after_the_hosts_work():
+    """One client, one request at a time: its requests end as often as one takes (Little 1961)."""
+    request = completed(framework="vllm", concurrency=1, batching="mixed")
+    plan = request.plan
+    table = pass_table(
+        request.model, request.cluster, plan, CALIBRATION, (plan.input_len, plan.output_len)
+    )
+    lengths = (np.full(20, float(one)) for one in (plan.input_len, plan.output_len))
+    served = serve(table, *lengths, clients=1)
+    assert served.requests_per_s * float(served.e2e.mean()) == pytest.approx(1.0, rel=1e-9)

@@ -56,7 +56,7 @@ def mamba_block(at: WorkList, reading: Reading | None) -> None:
         tokens,
         mixed,
         2.0 * size,
-        backward=("conv", 4.0 * size),
+        backward=("conv", 5.0 * size),  # once more, then three passes for the gradient
         saved=size * tokens * mixed,
     )
     if reading is not None:
@@ -79,7 +79,9 @@ def scan(at: WorkList, tokens: Numeric) -> None:
     """Scan of `tokens` tokens in chunks: masked products within them, states between.
 
     Scores and states are not kept: the backward pass computes them once more, passes the states of
-    all chunks on again, and their gradients back.
+    all chunks on again, and their gradients back; for the gradient of the decay, what the scores'
+    gradient is made of is multiplied once more (state-spaces/mamba 2.2 to 2.3, ops/triton/
+    ssd_combined.py: `_mamba_chunk_scan_combined_bwd`, `_chunk_scan_bwd_ddAcs_stable`).
     """
     model = at.model
     heads, groups, _ = _widths(model, at.portion.tp)
@@ -91,6 +93,9 @@ def scan(at: WorkList, tokens: Numeric) -> None:
         ("mamba.between", chunks * heads, CHUNK, p, state, False),  # C times the state before
     ):
         at.mixed(name, m, n, k, batch, repeated=repeated)
+    if at.learning:
+        wide = chunks * heads
+        at.product("mamba.decay", "bmm_bwd", CHUNK, CHUNK, p, batch=wide, phase="backward")
     at.stream(
         "mamba.pass",
         "elementwise",

@@ -215,7 +215,8 @@ def test_adapters() -> None:
 
 def test_state_space_block() -> None:
     """Gate and channels, B and C of each group, step sizes; a convolution over channels, B and C;
-    a scan in chunks of 128 tokens. Scores and states are computed once more backward."""
+    a scan in chunks of 128 tokens. Scores, states and the convolution are computed once more
+    backward, and the product that the scores' gradient comes from, for that of the decay."""
     heads, groups, chunks = CHANNELS // TP, GROUPS // TP, T / 128
     width, mixed = heads * WIDE, heads * WIDE + 2 * groups * STATES
 
@@ -235,7 +236,8 @@ def test_state_space_block() -> None:
         | layer("mamba.in", T, 2 * width + 2 * groups * STATES + heads, H, 2 * OWN * H)
         | {
             "mamba.conv": stream(T, mixed, 4, 2 * T * mixed),
-            "mamba.conv.bwd": stream(T, mixed, 8),
+            "mamba.conv.bwd": stream(T, mixed, 2 * (2 + 3)),
+            "mamba.decay": product(128, 128, WIDE, batch=chunks * heads),
             "mamba.gate": stream(T, width, 6, 2 * 2 * T * width),
             "mamba.gate.bwd": stream(T, width, 12),
             "mamba.pass": stream(chunks * heads * STATES, WIDE, 2 * 4),

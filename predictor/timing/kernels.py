@@ -117,7 +117,7 @@ def _fitted(
     found = ideal(shapes, accelerator)
     kind = kind_of(shapes.op, shapes.variants[0])
     resolved = calibration.resolve(kind, shapes.dtype, accelerator)
-    pedigree = resolved.pedigree
+    pedigree, family = resolved.pedigree, kind
     latency: Numeric
     sigma = np.full(found.time.shape, resolved.sigma)
     measured = np.zeros(found.time.shape, bool)
@@ -161,7 +161,6 @@ def _fitted(
     else:
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
-        family = kind
     return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
                  away=away)  # fmt: skip
 

@@ -36,20 +36,16 @@ from predictor.search import (
     Timed,
     Within,
     alternatives,
-    brief,
-    differences,
-    mapping,
     over_best,
-    ratio,
     search_train,
     ties,
-    timed,
     timed_again,
 )
 from predictor.timing import Calibration
-from predictor.training import TrainingPrediction, complete_training, predict, vary
+from predictor.training import TrainingPrediction, predict
 from predictor.units import GB
-from predictor.variation import LEVELS, NONE, PACKING_KEYS
+from predictor.variation import NONE, PACKING_KEYS
+from reckon.verbs.against import Own, hold_against
 from reckon.verbs.frugal import (
     MOST,
     Frugal,
@@ -77,8 +73,6 @@ LIMITS = tuple(field.name for field in fields(Limits))
 CLUSTER = ("system", "accelerator", "accelerators_per_node", "inter_link_gbps")
 """Keys that say where it runs."""
 
-P95 = LEVELS[1]
-
 SAVING = ("energy", "money")
 """Objectives that power the best plans."""
 
@@ -87,26 +81,6 @@ THRIFT = ("power_limits", "slower", "price_per_kwh", "stage_clocks")
 
 MOST_TIES = 200
 """Plans behind the winner that are held against it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A plan of the user's against the winner.
-
-    slower   step time over the winner's
-    rank     plans that were timed and are faster, plus one
-    spends   (term, seconds more than the winner), largest first
-    fits     whether its peak memory is within the limit
-    """
-
-    plan: dict[str, Any]
-    label: str
-    step_time: float
-    memory: float
-    fits: bool
-    slower: Ratio
-    rank: int
-    spends: list[tuple[str, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,41 +413,6 @@ def _batch_of(plan: Mapping[str, Any]) -> dict[str, Any]:
     if sequences < 1:
         raise InputError(f"--batch-tokens {tokens} is less than a sequence")
     return {**stated, "global_batch": sequences}
-
-
-def hold_against(
-    result: SearchResult, stated: Mapping[str, Any], compare: Mapping[str, Any]
-) -> Own:
-    """Hold a plan of the user's against the winner; what it leaves open is taken from the request
-    where that states one value, else completed as `predict train` does."""
-    single = {
-        name: value
-        for name, value in stated.items()
-        if not isinstance(value, list | tuple) and ".." not in str(value) and "," not in str(value)
-    }
-    spec = parse(TrainingPlanSpec, {**single, **compare}, "--compare")
-    request = complete_training(
-        spec, result.calibration.run, model=result.model, cluster=result.cluster
-    )
-    whole = predict(result.model, result.cluster, request.plan, result.calibration)
-    (mine,) = timed(result.model, result.cluster, request.plan, result.calibration)
-    (best,) = timed_again(result, [0])
-    weight = float(np.asarray(request.plan.gpus)) ** OBJECTIVES[result.objective]
-    ranked = mine.step_time
-    if result.machines.name != NONE:
-        ranked = float(vary(whole, result.machines).quantile(P95))
-    score = ranked * weight
-    limit = result.limits.memory_fraction * float(result.cluster.accelerator.memory)
-    return Own(
-        plan=mapping(request.plan),
-        label=brief(request.plan),
-        step_time=mine.step_time,
-        memory=float(whole.memory.peak),
-        fits=float(whole.memory.peak) <= limit,
-        slower=ratio(mine, best, result.calibration, weight / result.weight(0)),
-        rank=int(np.sum(result.score < score * (1 - 1e-12))) + 1,
-        spends=differences(mine, best),
-    )
 
 
 def asked(

@@ -15,7 +15,7 @@ from predictor.plans.training import TrainingPlan
 from predictor.timing.calibration import Calibration, Throttle
 from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times, throttled
-from predictor.timing.shapes import Shapes, memory_time
+from predictor.timing.shapes import Shapes, kind_of, memory_time
 from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators
 
@@ -422,3 +422,15 @@ def test_slow_matrix_units_slow_no_product_that_waits_for_memory() -> None:
             for name in ("H20-96GB", "H200-SXM-141GB")
         )
         assert 1.0 < slow / quick < 1.5
+
+
+def test_efficiencies_are_kept_under_what_tells_kernels_apart() -> None:
+    assert kind_of("gemm", "fwd") == kind_of("gemm", "wgrad") == "gemm"
+    assert kind_of("gemm", "bmm") == kind_of("gemm", "bmm_bwd") == "bmm"
+    assert kind_of("elementwise", "add") == "elementwise.add"
+    assert kind_of("norm", "rmsnorm") == "norm.fwd"
+    assert kind_of("norm", "rmsnorm_bwd") == "norm.bwd"
+    assert kind_of("attention_prefill", "flash") == "attention_prefill"
+    assert kind_of("attention_prefill", "flash2") == "attention_prefill.flash2"
+    assert kind_of("attention_decode", "kv8") == "attention_decode.kv8"
+    assert kind_of("optimizer", "adam") == "optimizer"

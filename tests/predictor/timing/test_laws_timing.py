@@ -26,7 +26,7 @@ from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.timing.features import ideal
 from predictor.timing.kernels import shape_times, throttled
 from predictor.timing.roofline import hierarchy, least_time
-from predictor.timing.shapes import Shapes, kind_of, memory_time, power_limit
+from predictor.timing.shapes import Shapes, memory_time, power_limit
 
 L2, L2_RATE, RATE, PEAK, SMS = 3e7, 5e12, 1.5e12, 4e14, 70.0
 DEVICE = Accelerator(
@@ -479,18 +479,6 @@ def test_a_revised_architecture_is_capped_as_the_first_over_its_own_watts() -> N
     assert long(architecture="arch-ultra", power=600.0) <= long(architecture="arch-ultra")
     burst = float(shape_times(product, first, capped, False)[0][0])
     assert long(architecture="other") == burst < long(architecture="arch-ultra")
-
-
-def test_efficiencies_are_kept_under_what_tells_kernels_apart() -> None:
-    assert kind_of("gemm", "fwd") == kind_of("gemm", "wgrad") == "gemm"
-    assert kind_of("gemm", "bmm") == kind_of("gemm", "bmm_bwd") == "bmm"
-    assert kind_of("elementwise", "add") == "elementwise.add"
-    assert kind_of("norm", "rmsnorm") == "norm.fwd"
-    assert kind_of("norm", "rmsnorm_bwd") == "norm.bwd"
-    assert kind_of("attention_prefill", "flash") == "attention_prefill"
-    assert kind_of("attention_prefill", "flash2") == "attention_prefill.flash2"
-    assert kind_of("attention_decode", "kv8") == "attention_decode.kv8"
-    assert kind_of("optimizer", "adam") == "optimizer"
 
 
 def test_a_host_reads_and_writes_every_element_once() -> None:

@@ -59,9 +59,10 @@ OF_DEVICES = ("bigscience_bloom_prequel",)
 others state what the allocator holds: the chronicle read it off nvidia-smi (train/tr11-176B-ml/
 chronicles-prequel.md of bigscience-workshop/bigscience at 9e64ede, lines 86 and 962)."""
 
-OF_TENSORS = ("kempnerforge_mfu", "kempnerforge_moe")
+OF_TENSORS = ("kempnerforge_mfu", "kempnerforge_moe", "simumax_b200")
 """Sources whose memory is what tensors take, without what the allocator loses: torch's
-max_memory_allocated (KempnerForge at 5666d0d, kempnerforge/metrics/memory.py and tracker.py)."""
+max_memory_allocated (KempnerForge at 5666d0d, kempnerforge/metrics/memory.py and tracker.py;
+SimuMax's real column is called allocated memory by who gathered it)."""
 
 
 def memory_of(source: str) -> str:

@@ -40,6 +40,9 @@ KINDS = {
     "config": "`config.json` of models",
     "trainer": "HuggingFace and DeepSpeed trainers",
     "pretraining": "GPT-NeoX configurations",
+    "maxtext": "MaxText commands and YAML",
+    "nanotron": "nanotron YAML",
+    "llm-foundry": "llm-foundry YAML",
     "serving": "serving lines and manifests",
 }
 """Kinds of the list, and what they are called."""
@@ -48,8 +51,9 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("open", r"does not set (that|those) variable|is a template|name the file as it is called"),
     ("open", r"not say the size of the vocabulary|cannot read .*(options|that the command names)"),
     ("open", r"its stage is not in its name|states a model without its|\?\?\?"),
+    ("open", r"takes it from the checkpoint; state the number"),
     ("foreign", r"which is not read|is not predicted"),
-    ("nothing", r"no flag of |no container that runs|\d recipes; name one"),
+    ("nothing", r"no flag of |no container that runs|\d recipes; name one|no settings are in it"),
 )
 """Verdicts of a refusal, and what its message says then; any other is `failed`."""
 
@@ -200,7 +204,9 @@ INTRODUCTION = """# Real inputs that were tried
 Files that nobody here wrote, as public repositories hold them, given to the readers of launch
 lines and of `config.json`. None was looked at before the column *right at first* was taken; the
 readers were then mended, so that the other columns are of files that are known. GPT-NeoX had no
-reader before: its was written with these files in view.
+reader before: its was written with these files in view. Those of MaxText, nanotron and llm-foundry
+were written from these programs' sources and one file of each, which is not in the list; a file
+that was read, but as another model, counts as wrong at first.
 [The list](real-inputs.csv) has repository, commit and path of every one; with them checked out,
 `python tools/real_inputs.py FOLDER --write` writes this page.
 

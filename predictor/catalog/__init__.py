@@ -41,7 +41,7 @@ from predictor.catalog.filling import (
     note_names,
     period,
 )
-from predictor.catalog.forms import EMPTY, Spec, parse
+from predictor.catalog.forms import EMPTY, Spec, parse, scaled
 from predictor.catalog.given import Given, Range, read_given
 from predictor.catalog.learned import (
     learned_mapping,
@@ -57,8 +57,15 @@ from predictor.catalog.machine_names import (
     read_accelerator_name,
     read_machine_name,
     system_in,
+    unlike_system,
 )
-from predictor.catalog.model_names import NAMED, ModelName, read_model_name, refuse_not_read
+from predictor.catalog.model_names import (
+    NAMED,
+    ModelName,
+    read_model_name,
+    refuse_not_read,
+    unlike_catalog,
+)
 from predictor.catalog.names import aliases, recognised, spelled
 from predictor.catalog.power import (
     byte_law,
@@ -178,6 +185,7 @@ __all__ = [
     "rows",
     "run_parameters",
     "scale_up",
+    "scaled",
     "settings_of",
     "several_systems",
     "spec_of",
@@ -186,6 +194,8 @@ __all__ = [
     "system",
     "system_in",
     "to_mapping",
+    "unlike_catalog",
+    "unlike_system",
     "version_of",
     "with_host",
 ]

@@ -7,6 +7,7 @@ which take longer to import and to build than a prediction takes, are not needed
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -164,7 +165,31 @@ def _narrowed(schema: dict[str, Any], by: Any) -> Any:
         return {"type": "function-before", "function": _called(by), "schema": schema}
     ends = {"ge": by.least, "gt": by.above, "le": by.most, "lt": by.below}
     finite = {"allow_inf_nan": False} if by.number is float else {}
-    return schema | {name: end for name, end in ends.items() if end is not None} | finite
+    schema = schema | {name: end for name, end in ends.items() if end is not None} | finite
+    if by.number is None:
+        return schema
+    read = scaled if by.scaled else _whole if by.number is int else None
+    if read is None:
+        return schema
+    return {"type": "function-before", "function": _called(read), "schema": schema}
+
+
+SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+
+
+def scaled(value: Any) -> Any:
+    """A number with its scale behind it, as 15T; anything else as it is."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbgtKMBGT])\s*", value) if (
+        isinstance(value, str)) else None  # fmt: skip
+    return value if match is None else float(match[1]) * SCALES[match[2].lower()]
+
+
+def _whole(value: Any) -> Any:
+    """A whole number that is written with an exponent, as 1e3; anything else as it is."""
+    if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", value):
+        found = float(value)
+        return int(found) if found.is_integer() else value
+    return value
 
 
 def _explain(error: ValidationError, form: type[Spec]) -> str:

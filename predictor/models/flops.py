@@ -69,20 +69,30 @@ def _parts(model: Model, seq_len: Numeric, convention: Convention) -> tuple[Nume
     return 2.0 * model.matrix_parameters(active=True) + attention, attention
 
 
-def model_flop_per_token(model: Model, seq_len: Numeric, convention: str) -> Numeric:
+def model_flop_per_token(
+    model: Model, seq_len: Numeric, convention: str, frozen: bool = False
+) -> Numeric:
     """Model FLOPs of training on one token [FLOP]: three forward passes' worth.
 
     seq_len   tokens in a sequence, float or array.
     convention a key of `CONVENTIONS`.
+    frozen    whether weights get no gradients of their own, as beside adapters: of their products
+              two passes' worth is left, 4 N per token; the adapters' own are not counted
     """
     rule = CONVENTIONS[convention]
-    repeated, _ = _parts(model, seq_len, rule)
+    repeated, attention = _parts(model, seq_len, rule)
     head = 0.0 if rule.weights == "all" else 2.0 * model.vocab * model.hidden
-    return 3.0 * (repeated + head)
+    whole = 3.0 * (repeated + head)
+    return whole - (repeated - attention + head) if frozen else whole
 
 
 def hardware_flop_per_token(
-    model: Model, seq_len: Numeric, convention: str, recompute: str, share: Numeric = 1.0
+    model: Model,
+    seq_len: Numeric,
+    convention: str,
+    recompute: str,
+    share: Numeric = 1.0,
+    frozen: bool = False,
 ) -> Numeric:
     """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation.
 
@@ -90,6 +100,7 @@ def hardware_flop_per_token(
               the layers once more) or 'full' (layers once more; the
               output projection is not repeated: Narayanan et al. 2021, eq. 3)
     share     of the layers that full recomputation covers
+    frozen    whether weights get no gradients of their own
     """
     repeated, attention = _parts(model, seq_len, CONVENTIONS[convention])
     extra = {
@@ -98,4 +109,4 @@ def hardware_flop_per_token(
         "per_op": 0.5 * (repeated - attention),
         "full": repeated * share,
     }[recompute]
-    return model_flop_per_token(model, seq_len, convention) + extra
+    return model_flop_per_token(model, seq_len, convention, frozen) + extra

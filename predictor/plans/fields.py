@@ -22,6 +22,7 @@ class Kind:
     number   int or float
     least, most     ends that are values themselves
     above, below    ends that are none
+    scaled          whether people write it with K, M, B or T for thousands to millions of millions
     """
 
     what: str
@@ -30,6 +31,7 @@ class Kind:
     most: float | None = None
     above: float | None = None
     below: float | None = None
+    scaled: bool = False
 
     @property
     def span(self) -> str:
@@ -50,6 +52,7 @@ class Kind:
 COUNT = Kind("whole", int, least=1, most=10**9)
 NATURAL = Kind("whole", int, least=0, most=10**9)
 POSITIVE = Kind("number", float, above=0, below=1e30)
+BUDGET = Kind("number", float, above=0, below=1e30, scaled=True)
 AMOUNT = Kind("number", float, least=0, below=1e30)
 SHARE = Kind("share", float, least=0, most=1)
 PART = Kind("share", float, above=0, most=1)

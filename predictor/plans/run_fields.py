@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.plans.fields import (
+    BUDGET,
     NATURAL,
     PLAN,
     POSITIVE,
@@ -28,7 +29,7 @@ RUN_FIELDS = (
         ("run",), default="nothing", flags=(PREDICT,), metavar="X", held="", quiet=True,
     ),
     PlanField(
-        "tokens", POSITIVE, "Budget: adds days, goodput, GPU-hours.", ("run",), unit="tokens",
+        "tokens", BUDGET, "Budget: adds days, goodput, GPU-hours.", ("run",), unit="tokens",
         default="no budget", flags=(PREDICT,), lists=False, held="",
     ),
     PlanField(

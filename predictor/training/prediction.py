@@ -155,10 +155,12 @@ def _conventions(model: Model, plan: TrainingPlan) -> dict[str, tuple[Numeric, N
     """Model and hardware FLOP per token by convention."""
     core = plan.recompute != "selective" or "core_attn" in plan.recompute_parts
     again = plan.recompute if core else "none"  # conventions count the attention core only
+    frozen = plan.trained != "all"
+    share = plan.recompute_share
     return {
         name: (
-            model_flop_per_token(model, plan.seq_len, name),
-            hardware_flop_per_token(model, plan.seq_len, name, again, plan.recompute_share),
+            model_flop_per_token(model, plan.seq_len, name, frozen),
+            hardware_flop_per_token(model, plan.seq_len, name, again, share, frozen),
         )
         for name in CONVENTIONS
     }

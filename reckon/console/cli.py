@@ -167,6 +167,11 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"reckon: {shortened(str(error))}", file=sys.stderr)
         return 2
+    except click.NoSuchOption as error:
+        from reckon.console.hints import hint
+
+        print(f"reckon: {shortened(hint(error))}", file=sys.stderr)
+        return 2
     except click.ClickException as error:
         print(f"reckon: {shortened(error.format_message())}", file=sys.stderr)
         return 2

@@ -208,8 +208,12 @@ def invocation(
     file = given.pop("file", None)
     stated = {name: value for name, value in flags.items() if value is not None}
     content = catalog.read_mapping(Path(file)) if file else {}
+    keyed = settings(given.pop("set"))
+    for name in (name for name in keyed if name in stated and str(stated[name]) != keyed[name]):
+        flag = name.replace("_", "-")
+        raise InputError(f"--{flag} {stated[name]} and --set {name}={keyed[name]}: give one")
     return Invocation(
-        {**content, **_split_lists(stated, lists or {}), **settings(given.pop("set"))},
+        {**content, **_split_lists(stated, lists or {}), **keyed},
         file or "command line",
         given.pop("calibration"),
         given.pop("json"),

@@ -39,6 +39,24 @@ INFER_EXAMPLE = (
     "--input-len 1024 --output-len 256 --ttft-ms 1000 --tpot-ms 40 --precision bf16,fp8"
 )
 
+
+class Budget(click.ParamType):
+    """A number of tokens, also as 15T."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number."""
+        try:
+            return float(catalog.scaled(value))
+        except (TypeError, ValueError):
+            self.fail(f"{value!r} is not a number", param, ctx)
+
+
+BUDGET = Budget()
+
 OFFLOADED: dict[str, Any] = {"offload_activations": [0, 0.5, 1], "offload_optimizer": [0, 1]}
 """What `--offload` adds to the search."""
 
@@ -47,7 +65,7 @@ def _training_bounds() -> list[click.Option]:
     """Flags that bound a search of training plans and are no fields of one."""
     return [
         option("batch-tokens", "Instead of --global-batch: tokens per step."),
-        option("tokens", "To train on.", "X", float),
+        option("tokens", "To train on.", "X", BUDGET),
         option("days", "At most so many.", "X", float),
         option("money", "At most so much, in the price's unit.", "X", float),
         option("price-per-gpu-hour", "Adds money.", "X", float, key="price"),

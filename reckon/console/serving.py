@@ -10,7 +10,7 @@ from reckon.console.flags import calibration_option, option, switch
 @click.command(
     epilog="Example: reckon serve --port 8717",
     params=[
-        option("port", "On 127.0.0.1.", "N", int, default=8717),
+        option("port", "On 127.0.0.1.", "N", click.IntRange(1, 65535), default=8717),
         switch("open", "Open a browser, too."),
         calibration_option(),
     ],

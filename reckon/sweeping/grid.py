@@ -151,7 +151,7 @@ def _checked(verb: str, name: str, value: Any, where: str) -> Any:
     if name in kinds:
         kind = kinds[name]
         if isinstance(value, str) and not value.endswith((".yaml", ".yml", ".json")):
-            return catalog.find(kind, value)["name"]
+            return _named(kind, value)
         return catalog.to_mapping(catalog.spec_of(kind, value))
     form = ServingPlanSpec if verb.endswith("infer") else TrainingPlanSpec
     if verb == "plan infer" and name == "load":
@@ -160,6 +160,19 @@ def _checked(verb: str, name: str, value: Any, where: str) -> Any:
     if verb.startswith("plan") and (bounds or name not in form.fields()):
         return value
     return getattr(parse(form, {name: value}, where), name)
+
+
+def _named(kind: str, name: str) -> str:
+    """A name as cells carry it: the catalog's own, or as it was written where it says more than the
+    catalog's (a stored precision, a number of accelerators, a cloud's instance).
+
+    Raises InputError.
+    """
+    more = {"models": catalog.unlike_catalog, "systems": catalog.unlike_system}.get(kind)
+    if more is not None and more(name) is not None:
+        (catalog.model if kind == "models" else catalog.system)(name)
+        return name
+    return str(catalog.find(kind, name)["name"])
 
 
 def _load(value: Any) -> dict[str, list[float]]:

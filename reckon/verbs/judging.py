@@ -12,7 +12,7 @@ from predictor.errors import InputError
 from predictor.files import is_file
 from predictor.records import dataclass
 from predictor.timing import Calibration
-from predictor.units import GB
+from predictor.units import GIB
 from reckon.launch import DIALECTS, Launch
 from reckon.launch.dialect import text_of
 from reckon.verbs.launching import read_beside, reference
@@ -222,7 +222,7 @@ def _doubts(result: Prediction | ServingResult, launch: Launch | None) -> tuple[
     if chance > SURE:
         found.append(
             f"it does not fit with a probability of {chance:.0%} "
-            f"({result.peak_memory / GB:.1f} GB per device)"
+            f"({result.peak_memory / GIB:.1f} GiB per device)"
         )
     if launch is not None and launch.unknown:
         found.append(f"flags that may matter are not known: {', '.join(launch.unknown[:6])}")

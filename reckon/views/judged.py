@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.units import GIB
 from reckon.verbs.judging import Judged
 from reckon.verbs.results import Prediction
 from reckon.views.terminal import grid
@@ -17,7 +18,7 @@ def show_judged(found: Judged) -> None:
         print(f"understood ({found.launch.dialect}): {said}")
         if found.launch.unknown:
             print(f"not known, which may matter: {', '.join(found.launch.unknown[:6])}")
-    memory = f"{result.peak_memory / 1e9:.1f} GB per device"
+    memory = f"{result.peak_memory / GIB:.1f} GiB per device"
     if isinstance(result, Prediction):
         time = result.step_time
         chance = f"{1.0 - result.p_oom:.0%} sure to fit"

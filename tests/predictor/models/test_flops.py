@@ -73,3 +73,14 @@ def test_what_recomputation_repeats(name: str) -> None:
     assert half == pytest.approx(full / 2)
     matrices = model.matrix_parameters() if name.startswith("megatron") else model.parameters
     assert full - selective == pytest.approx(2 * matrices)
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_frozen_weights_get_no_gradients_of_their_own(name: str) -> None:
+    """Of products forward and to the input, of attention all three: 4 N and 3 times the core."""
+    model = catalog.model("llama3-8b")
+    every, frozen = (model_flop_per_token(model, 4096, name, own) for own in (False, True))
+    core = 4.0 * model.layers * model.attention_width * 4096 * CONVENTIONS[name].attention
+    assert frozen - 3.0 * core == pytest.approx(2.0 / 3.0 * (every - 3.0 * core))
+    again = hardware_flop_per_token(model, 4096, name, "full", frozen=True)
+    assert again - frozen == hardware_flop_per_token(model, 4096, name, "full") - every

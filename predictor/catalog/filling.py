@@ -4,6 +4,7 @@ record of what was filled in. One mechanism, for training and serving.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -90,7 +91,7 @@ def dated(era: str) -> str:
 
     Raises InputError for one that is no date.
     """
-    if not era[:4].isdigit():
+    if not re.fullmatch(r"\d{4}(-(0[1-9]|1[0-2])(-\d{2})?)?", era):
         raise InputError(f"era {era!r} is not a date; write YYYY or YYYY-MM")
     return era if len(era) > 4 else f"{era}-06"
 

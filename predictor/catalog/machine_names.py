@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from predictor.catalog import tables
 from predictor.catalog.model_names import NAMED, words
@@ -60,6 +61,7 @@ class MachineName:
 
     count     accelerators that it names; 0 where it names none
     per_node  of them in a node; 0 where it does not say
+    system    of the catalog that it names so many of; empty for an accelerator's usual one
     """
 
     written: str
@@ -67,6 +69,7 @@ class MachineName:
     count: int = 0
     instance: Instance | None = None
     per_node: int = 0
+    system: str = ""
 
     def rule(self, system: str) -> str:
         """What was taken for what, in a line."""
@@ -211,6 +214,14 @@ def _slice(name: str) -> MachineName | None:
     return MachineName(name, one, chips) if one is not None and chips and not half else None
 
 
+def _joined(row: Mapping[str, Any]) -> int:
+    """Accelerators of one system as people count it: of a node, or of the rack that its innermost
+    link joins (NVL72)."""
+    tiers = [tier for tier in row["tiers"] if tier["link"] == row["tiers"][0]["link"]]
+    sizes = [int(float(tier["size"])) for tier in tiers if tier.get("size")]
+    return max([int(row["accelerators_per_node"]), *sizes])
+
+
 def read_machine_name(name: str) -> MachineName | None:
     """What the name of a machine is taken for; None where nothing is called so.
 
@@ -229,6 +240,9 @@ def read_machine_name(name: str) -> MachineName | None:
     nodes = int(match["nodes"] or 1) if match else 1
     if count and (instance := _instance(written)) is not None:
         return MachineName(name, count=nodes * count * instance.count, instance=instance)
+    if count and (row := tables.known("systems", re.sub(r"\s+", "-", written))) is not None:
+        whole = nodes * count * _joined(row)
+        return MachineName(name, str(row["accelerator"]), count=whole, system=str(row["name"]))
     one = read_accelerator_name(written) or (written if other_memory(written) else None)
     return MachineName(name, one, nodes * count, per_node=count) if one is not None else None
 

@@ -141,13 +141,28 @@ def _stored(name: list[str], owner: str) -> tuple[str | None, str, list[str]]:
     return found, exact, [word for word in rest if word != "block"]
 
 
+GGUF = re.compile(r"[-_.:]q(?P<bits>[3-6])_k(_[sml])?(?![a-z0-9])|[-_.:]q8_0(?![a-z0-9])", re.I)
+"""How files of llama.cpp, and tags of Ollama, say that weights are stored (q4_K_M)."""
+
+
+def _of_llama_cpp(name: str) -> tuple[str, str]:
+    """A name without such a word, and the data type that it says; '' where there is none."""
+    match = GGUF.search(name)
+    if match is None:
+        return name, ""
+    stored = f"q{match['bits']}_k" if match["bits"] else "q8_0"
+    left = re.sub(r"[-_.]gguf\b", "", name[: match.start()] + name[match.end() :], flags=re.I)
+    return left, stored
+
+
 @lru_cache(maxsize=512)
 def _read(name: str, directory: Path) -> ModelName | None:
     owner, _, last = name.strip().rstrip("/").rpartition("/")
     owner = owner.rsplit("/", 1)[-1].lower()
+    last, packed = _of_llama_cpp(last)
     cut = parts(last)
     index = _index(directory)
-    stored, said, rest = _stored(cut, owner)
+    stored, said, rest = (packed, packed, cut) if packed else _stored(cut, owner)
     bare = key(_bare(rest))
     for table, spelling in (
         (index.whole, key(cut)),

@@ -55,6 +55,8 @@ def _named(name: MachineName) -> Cluster:
     name has in one where those are fewer."""
     if name.instance is not None:
         return system(name.instance.system)
+    if name.system:
+        return system(name.system)
     usual = default_system(entries.accelerator(name.accelerator), None)
     stated = name.per_node or name.count
     fewer = 0 < stated < usual.accelerators_per_node

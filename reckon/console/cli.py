@@ -172,6 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         print(f"reckon: {shortened(hint(error))}", file=sys.stderr)
         return 2
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return 2
     except click.ClickException as error:
         print(f"reckon: {shortened(error.format_message())}", file=sys.stderr)
         return 2

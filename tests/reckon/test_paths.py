@@ -1,6 +1,5 @@
 """One request gives one number, whichever way it is asked: command line, run file, Python, the
-page, a check, a comparison, a sweep.
-a check, a comparison, a sweep."""
+page, a check, a comparison, a sweep."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from predictor.catalog.forms import EMPTY, Spec, parse
 from predictor.catalog.specs import TrainingPlanSpec
 from predictor.errors import InputError
 from predictor.plans import AMOUNT, COUNT, NATURAL, POSITIVE, Kind
+from predictor.plans.fields import BUDGET
 
 
 class Inner(Spec):
@@ -43,7 +44,7 @@ NEEDED = {"name": "x", "parts": [{"width": 1}]}
 
 GIVEN = (
     0, 1, -1, 3, 10**9, 10**9 + 1, 1.0, 1.5, 2e30, math.nan, math.inf, True, False, "8", " 8 ",
-    "8.0", "8.5", "1e3", "yes", "off", "", "x", None, [], [1], {}, {"a": 1}, b"8",
+    "8.0", "8.5", "yes", "off", "", "x", None, [], [1], {}, {"a": 1}, b"8",
 )  # fmt: skip
 
 
@@ -132,3 +133,22 @@ def test_a_key_that_nothing_resembles_is_not_answered_by_a_hundred_others() -> N
         parse(TrainingPlanSpec, {"zzqx": 1}, "plan")
     assert "reckon show fields" in str(told.value)
     assert len(str(told.value)) < 120
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "meant"),
+    [(COUNT, "1e3", 1000), (COUNT, "3.2e1", 32), (BUDGET, "15T", 15e12), (BUDGET, "1.5 b", 1.5e9),
+     (BUDGET, "300B", 3e11), (BUDGET, "2e12", 2e12)],
+)  # fmt: skip
+def test_numbers_as_people_write_them(kind: Kind, written: str, meant: float) -> None:
+    """Beyond what pydantic reads: exponents of whole numbers, scales of budgets."""
+    own = type("Own", (Spec,), {"__annotations__": {"key": Annotated[kind.number, kind]}})
+    assert parse(own, {"key": written}, "test").key == meant  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("kind", "written"), [(COUNT, "1.5e0"), (COUNT, "1k"), (BUDGET, "15X"),
+                                               (POSITIVE, "15T")])  # fmt: skip
+def test_what_is_no_number_is_refused(kind: Kind, written: str) -> None:
+    own = type("Own", (Spec,), {"__annotations__": {"key": Annotated[kind.number, kind]}})
+    with pytest.raises(InputError):
+        parse(own, {"key": written}, "test")

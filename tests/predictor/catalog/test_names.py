@@ -72,6 +72,22 @@ def test_a_catalog_name_itself_stays_as_the_catalog_has_it() -> None:
     assert catalog.model("gpt-oss-120b").quantization is None
 
 
+@pytest.mark.parametrize(
+    ("name", "row", "stored"),
+    [("llama3.1:8b-instruct-q4_K_M", "llama3.1-8b", "q4_k"),
+     ("org/Qwen3-32B-GGUF:Q5_K_M", "qwen3-32b", "q5_k"), ("Qwen3-8B-Q8_0.gguf", "qwen3-8b", "q8_0"),
+     ("gemma-3-27b-it-Q3_K_S", "gemma3-27b", "q3_k")],
+)  # fmt: skip
+def test_files_of_llama_cpp_say_how_they_are_stored(name: str, row: str, stored: str) -> None:
+    """Bits of a weight: the file is as large as its data type says."""
+    found = catalog.read_model_name(name)
+    assert found is not None
+    assert (found.row, found.stored) == (row, stored)
+    quantization = catalog.model(name).quantization
+    assert quantization is not None
+    assert quantization.precision == stored
+
+
 def test_what_nothing_is_called_is_an_error_that_names_the_nearest() -> None:
     assert catalog.read_model_name("org/some-other-13b") is None
     with pytest.raises(InputError, match="did you mean 'llama3-70b'"):
@@ -84,6 +100,8 @@ MACHINES = {
     "H100:4": ("DGX-H100 with 4 per node", 4, 4),
     "16xH200": ("DGX-H200", 8, 16),
     "2x8xH100": ("DGX-H100", 8, 16),
+    "2xgb300-nvl72": ("GB300-NVL72", 4, 144),
+    "4x dgx-h100": ("DGX-H100", 8, 32),
     "4 x 4 x H100": ("DGX-H100 with 4 per node", 4, 16),
     "2xp5.48xlarge": ("AWS-p5.48xlarge", 8, 16),
     "v5p-128": ("TPU-v5p-pod", 4, 64),

@@ -25,6 +25,7 @@ TRAIN = ["predict", "train", "--model", "llama3-8b", "--system", "dgx-h100", "--
         (["--tpp", "8"], "--tpp"),
         (["--tp", "4", "--set", "tp=2"], "--tp 4 and --set tp=2: give one"),
         (["--tokens", "15X"], "tokens"),
+        (["--era", "2031-13"], "is not a date"),
     ],
 )
 def test_what_a_flag_is_called_here(
@@ -58,3 +59,10 @@ def test_numbers_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_port_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--port", "99999999"]) == 2
     assert "65535" in capsys.readouterr().err
+
+
+def test_a_group_without_a_verb_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Usage: reckon predict")
+    assert "\n  train " in error

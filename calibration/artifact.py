@@ -61,6 +61,7 @@ def _entry(
         "accelerator": model.accelerator,
         "latency_us": _number(model.latency * 1e6),
         "limit": _number(model.limit),
+        **({"least": _number(model.least)} if model.least else {}),
         "degree": model.degree,
         "sigma": _number(model.sigma),
         "points": model.points,

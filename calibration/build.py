@@ -1,6 +1,6 @@
 """Builds the calibrations that ship with reckon from the shared measurement sets.
 
-    python -m calibration.build ../shared [--out data/calibrations] [--ops gemm ...]
+    python -m calibration.build ../shared [--out data/calibrations] [--ops gemm ... | --few]
 
 `kernels-only` is fitted to kernels and collectives alone. `default` adds run parameters fitted to
 published runs (`calibration.runs`), and shares its kernels.
@@ -22,7 +22,9 @@ from calibration.artifact import heldout_table, rounded, write
 from calibration.checks.kernel_rows import KNOWN, STRANGE
 from calibration.checks.kernels import families, libraries_left_out
 from calibration.checks.strangers import between_sources
-from calibration.kernels.models import KernelFit, fit_kernels
+from calibration.kernels.fit import op_of
+from calibration.kernels.leaning import LEANT
+from calibration.kernels.models import KernelFit, fit_few, fit_kernels
 from calibration.kernels.power import power_left_out
 from calibration.kernels.throttle import fit_throttle
 from calibration.network.fit import fit_links
@@ -130,12 +132,6 @@ def bursts(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["source"] == "aiconfigurator"]
 
 
-def op_of(kind: str) -> str:
-    """The operator that a kind of the calibration is fitted to: batched products are products."""
-    name = kind.split(".")[0].split("/")[0]
-    return "gemm" if name == "bmm" else name
-
-
 def _kind_at(position: int, key: str) -> str:
     """The kind that a row of held-out errors names at a position."""
     return key.split("/")[position]
@@ -171,6 +167,26 @@ def partly(
         provenance={**before.provenance, "sources": SOURCES},
     )
     return found, sections
+
+
+def build_few(shared: Path, out: Path) -> None:
+    """Fit links, and the pools of few points, over the models of a calibration that is written; run
+    parameters stay."""
+    known = set(catalog.rows("accelerators"))
+    table = kernel_table(shared, LEANT)
+    table = table[table["accelerator"].isin(known)]
+    links = fit_links(collective_table(shared))
+    for name in ("kernels-only", "default"):
+        before = load(out / name)
+        if name == "kernels-only":
+            few = fit_few(table, before.kernels)
+        heldout = json.loads((out / name / MANIFEST).read_text("utf-8"))["heldout"]
+        heldout["links"] = heldout_table(links.heldout)
+        heldout["accelerator_left_out"] |= heldout_table(few.transfer)
+        found = replace(before, kernels=few.models, links=links.links)
+        write(
+            found, out / name, heldout, kernels=None if name == "kernels-only" else "kernels-only"
+        )
 
 
 def with_strangers(calibration: Calibration, shared: Path, table: pd.DataFrame) -> Calibration:
@@ -246,7 +262,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("data/calibrations"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--ops", nargs="*", default=[], choices=COMPUTE_OPS, help="only these")
+    parser.add_argument("--few", action="store_true", help="only links, and pools of few points")
     arguments = parser.parse_args()
+    if arguments.few:
+        build_few(arguments.shared, arguments.out)
+        return
     build(arguments.shared, arguments.out, arguments.jobs, arguments.ops)
 
 

@@ -18,7 +18,7 @@ from calibration.heldout import HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, blend, ideal, shape_keys
+from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, among, ideal, shape_keys
 from predictor.units import Z80
 
 NETWORK_POINTS = 4000
@@ -62,7 +62,8 @@ class Points:
     """Measured points of one kind and data type, on one or several accelerators.
 
     features (N, F); ideal, time, latency [s]; variant names; group: accelerator of each point;
-    library: kernel library that took `time`, '' for the neutral one
+    library: kernel library that took `time`, '' for the neutral one; sizes: `SIZES` of the shapes,
+    (N, sizes)
     """
 
     features: np.ndarray
@@ -73,6 +74,7 @@ class Points:
     group: np.ndarray
     keys: np.ndarray
     library: np.ndarray
+    sizes: np.ndarray
 
     def take(self, index: np.ndarray) -> Points:
         """The points at `index`."""
@@ -90,6 +92,9 @@ class Points:
         """How much of the time the efficiency decides: squared share beyond the latency."""
         return np.asarray(np.clip((self.time - self.latency) / self.time, 0.02, 1.0) ** 2)
 
+
+SIZES = ("m", "n", "k", "batch", "flop", "bytes", "idle", "windowed", "sharing", "joined", "cold")
+"""Numbers of a shape (`timing.Shapes`)."""
 
 POINT_FIELDS = tuple(item.name for item in fields(Points))
 
@@ -140,6 +145,7 @@ def points_of(table: pd.DataFrame, accelerator: Accelerator, op: str, dtype: str
         group=np.full(time.shape, accelerator.name, dtype=object),
         keys=_keys(shapes),
         library=table["framework"].to_numpy(object),
+        sizes=np.stack([getattr(shapes, name) + 0.0 * shapes.m for name in SIZES], axis=1),
     )
     return everything.take(np.flatnonzero(sound))
 
@@ -360,18 +366,37 @@ def predict_points(model: EfficiencyModel, points: Points) -> np.ndarray:
     return np.asarray(model.latency + lag + points.ideal * np.exp(y))
 
 
+def op_of(kind: str) -> str:
+    """The operator that a kind of the calibration is fitted to: batched products are products."""
+    name = kind.split(".")[0].split("/")[0]
+    return "gemm" if name == "bmm" else name
+
+
 def predict_among(
-    relatives: Sequence[tuple[EfficiencyModel, float]], points: Points, accelerator: Accelerator
+    relatives: Sequence[tuple[EfficiencyModel, float]],
+    points: Points,
+    accelerator: Accelerator,
+    op: str,
+    dtype: str,
 ) -> np.ndarray:
     """Times that other architectures' models answer for points [s], as `timing.shape_times` has
     them: the mean, each counting by its likeness."""
-    every = [
-        inefficiency(model, points)
-        + np.array([model.offsets.get(str(name), 0.0) for name in points.variant])
-        for model, _ in relatives
-    ]
-    y, latency = blend(relatives, every, accelerator)
-    return np.asarray(latency + points.ideal * np.exp(np.maximum(y, 0.0)))
+    time = np.empty(len(points.time))
+    for library in np.unique(points.library.astype(str)):
+        own = np.flatnonzero(points.library == library)
+        shapes = _shapes(points.take(own), op, dtype)
+        found = ideal(shapes, accelerator)
+        y, latency, _ = among(relatives, found, str(library), shapes, accelerator)
+        time[own] = latency + found.time * np.exp(np.maximum(y, 0.0))
+    return time
+
+
+def _shapes(points: Points, op: str, dtype: str) -> Shapes:
+    """The shapes of points of one op and data type."""
+    names, codes = np.unique(points.variant.astype(str), return_inverse=True)
+    numbers = dict(zip(SIZES, points.sizes.T, strict=True))
+    variants = tuple(str(name) for name in names)
+    return Shapes(op=op, dtype=dtype, variants=variants, variant=codes.astype(float), **numbers)
 
 
 def spread(predicted: np.ndarray, measured: np.ndarray) -> float:

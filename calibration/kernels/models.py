@@ -28,18 +28,20 @@ from calibration.kernels.fit import (
     fit_points,
     folds_of,
     join,
+    op_of,
     points_of,
     predict_among,
     predict_points,
     sample,
     spread,
 )
+from calibration.kernels.leaning import FEW_POINTS, leaning, leans, support
 from calibration.kernels.together import MOST_TOGETHER, fit_together, groups, kin_of
 from calibration.tables.kernel_table import STREAMED, kinds, variants
 from calibration.tables.libraries import library, neutral, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, VENDOR, Calibration, EfficiencyModel, Resolved
+from predictor.timing import ABROAD, ANY, VENDOR, Calibration, EfficiencyModel, Resolved
 from predictor.units import Z80
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
@@ -189,6 +191,9 @@ def part_of(
     return Part(own, everything.take(np.flatnonzero(~is_neutral)))
 
 
+Key = tuple[str, str]
+"""Kind and data type."""
+
 Group = Mapping[str, "Part"]
 """The accelerators on which one kind and data type was measured."""
 
@@ -244,8 +249,17 @@ def _fit_pools(
         delayed(fit_points)(_join_sample(parts[key], names), *key, name)
         for (key, name), names in near.items()
     )
-    trials = dict(zip(near, left, strict=True))
     joint_trials = _fit_together(result, parts, accelerators, set(near), run, progress)
+    _lean_pools(result, parts, accelerators)
+    trials = {
+        (key, name): _lean(
+            model,
+            _join_sample(parts[key], near[key, name]),
+            result.models,
+            accelerators[name].vendor,
+        )
+        for (key, name), model in zip(near, left, strict=True)
+    }
     ratios: dict[str, dict[str, np.ndarray]] = {}
     for key, group in parts.items():
         for name in group:
@@ -258,8 +272,77 @@ def _fit_pools(
     spread_of_transfers(result, ratios)
 
 
-Key = tuple[str, str]
-"""Kind and data type."""
+def _lean_pools(
+    result: KernelFit, parts: Mapping[Key, Group], accelerators: Mapping[str, Accelerator]
+) -> None:
+    """Make the pools of few points lean on what is known of many."""
+    for key, group in parts.items():
+        for arch, names in _architectures(group, accelerators).items():
+            place = (*key, f"{ANY}{arch}")
+            points, vendor = _join_sample(group, names), accelerators[names[0]].vendor
+            own = result.models[place]
+            lent = _lean(own, points, result.models, vendor)
+            if lent is own:
+                continue
+            if not own.sparse:  # enough for those of its architecture
+                place = (*key, f"{ANY}{arch}{ABROAD}")
+                lent = replace(lent, accelerator=place[2])
+            result.models[place] = lent
+
+
+def fit_few(
+    table: pd.DataFrame, models: Mapping[tuple[str, str, str], EfficiencyModel]
+) -> KernelFit:
+    """Fit the pools of few points again over models that are known, whose own tables stay unread.
+
+    table    rows of `predictor.schema`
+    models   of a calibration, keyed as there; those that do not change are in the result, too
+
+    Held-out errors are those of accelerators of whose vendor nothing is leant on.
+    """
+    names = table["accelerator"].unique()
+    accelerators = {str(name): catalog.accelerator(str(name)) for name in names}
+    table = table.assign(framework=table["framework"].map(library))
+    result = KernelFit(models=dict(models))
+    parts: dict[Key, dict[str, Part]] = {}
+    for kind, op, dtype, rows in split(merge_dtypes(table, accelerators)):
+        home = rows["accelerator"].map(lambda name: accelerators[str(name)].architecture)
+        few = home.map(home.value_counts()) < FEW_POINTS[1]
+        for name, own in rows[few].groupby("accelerator", observed=True):
+            part = part_of(own, accelerators[str(name)], op, dtype, {})
+            place = (kind, dtype, f"{ANY}{accelerators[str(name)].architecture}")
+            if len(part.points.time) >= LEAST_POINTS and place in models:
+                parts.setdefault((kind, dtype), {})[str(name)] = part
+    _lean_pools(result, parts, accelerators)
+    for key, group in parts.items():
+        for name in group:
+            one = accelerators[name]
+            other = support(result.models, *key)
+            if other is None or other.accelerator == f"{VENDOR}{one.vendor}":
+                continue
+            without: EfficiencyModel | Resolved | None
+            if near := _near(name, group, accelerators):
+                points = _join_sample(group, near)
+                without = _lean(fit_points(points, *key, name), points, result.models, one.vendor)
+            else:
+                without = relatives_without(result.models, {}, key, one)
+            if without is not None:
+                _try_without(result, key, name, group[name], one, without, {})
+    return result
+
+
+def _lean(
+    model: EfficiencyModel,
+    points: Points,
+    models: Mapping[tuple[str, str, str], EfficiencyModel],
+    vendor: str,
+) -> EfficiencyModel:
+    """A pool of a vendor's accelerators as it is, or where its points are few leaning on the model
+    that knows most, if that is another vendor's."""
+    other = support(models, model.kind, model.dtype) if leans(points, model.kind) else None
+    if other is None or other.accelerator == f"{VENDOR}{vendor}":
+        return model
+    return leaning(model, points, other)
 
 
 def _fit_together(
@@ -310,10 +393,11 @@ def relatives_without(
 ) -> Resolved | None:
     """What stands for an accelerator where nothing of its architecture was measured, in no data
     type; None where nothing would."""
-    left_out = f"{ANY}{accelerator.architecture}", f"{VENDOR}{accelerator.vendor}"
+    home = f"{ANY}{accelerator.architecture}"
+    left_out = home, f"{home}{ABROAD}", f"{VENDOR}{accelerator.vendor}"
     others = {k: model for k, model in models.items() if k[2] not in left_out}
-    for (other, home), model in trials.items():
-        if home == accelerator.architecture:
+    for (other, absent), model in trials.items():
+        if absent == accelerator.architecture:
             others[(*other, model.accelerator)] = model
     found = Calibration("", kernels=others).resolve(*key, replace(accelerator, name=""))
     return found if found.relatives else None
@@ -350,7 +434,7 @@ def _try_without(
         predicted, kind = predict_points(own, rows), f"{kind}/architecture"
     else:
         own = without.relatives[0][0]
-        predicted = predict_among(without.relatives, rows, accelerator)
+        predicted = predict_among(without.relatives, rows, accelerator, op_of(key[0]), key[1])
     result.transfer[(*key, name)] = errors(predicted, rows.time)
     ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
     if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:

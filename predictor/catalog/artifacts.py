@@ -225,6 +225,7 @@ def _kernel(entry: dict[str, Any], arrays: Array, keys: Array) -> EfficiencyMode
         accelerator=entry["accelerator"],
         latency=entry["latency_us"] * 1e-6,
         limit=entry["limit"],
+        least=entry.get("least", 0.0),
         degree=entry["degree"],
         sigma=entry["sigma"],
         points=entry["points"],

@@ -92,7 +92,17 @@ def link_family(link: str) -> str:
     return link.split("-")[0].rstrip("0123456789")
 
 
-SCALE_UP = ("nvlink", "xgmi", "ualink", "pcie", "ici", "neuronlink", "rocemesh", "unifiedbus")
+SCALE_UP = (
+    "nvlink",
+    "xgmi",
+    "ualink",
+    "pcie",
+    "ici",
+    "neuronlink",
+    "rocemesh",
+    "unifiedbus",
+    "hccs",
+)
 
 
 PCIE = "pcie"

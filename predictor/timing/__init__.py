@@ -15,6 +15,7 @@ from predictor.timing.adaptation import (
 from predictor.timing.alternatives import widens
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
+    ABROAD,
     VENDOR,
     Calibration,
     EfficiencyModel,
@@ -44,7 +45,7 @@ from predictor.timing.engines import (
     ServingParameters,
 )
 from predictor.timing.features import ideal
-from predictor.timing.kernels import BOUNDS, Timing, blend, operator_times, shape_times
+from predictor.timing.kernels import BOUNDS, Timing, among, blend, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
 from predictor.timing.roofline import hierarchy
 from predictor.timing.shapes import CLOCK, Shapes, columns, energy_of, kind_of, peak_of
@@ -65,6 +66,7 @@ from predictor.timing.taxes import (
 from predictor.timing.training_kernels import training_times
 
 __all__ = [
+    "ABROAD",
     "ANY",
     "BOUNDS",
     "BULK",
@@ -101,6 +103,7 @@ __all__ = [
     "Timing",
     "Traits",
     "alone",
+    "among",
     "blend",
     "cached_share",
     "collective_time",

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from predictor.arrays import Array
+from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
-from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
-from predictor.timing.shapes import Shapes
+from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
+from predictor.timing.calibration import EMPTY_KERNEL
+from predictor.timing.shapes import Shapes, peak_of
 
 SLACK = 1.5
 """Of the time of experts one after the other, as products of dense layers, what their one kernel
@@ -17,20 +18,68 @@ takes at most where nothing like it was measured. Kernels that were timed on A10
 within it (ai-dynamo/aiconfigurator, moe_perf: Mixtral's 16-bit experts, 1 to 128 tokens)."""
 
 
+CAST_BANDWIDTH = 0.8
+"""Share of the memory's bandwidth that a cast of many elements reaches (aiconfigurator's casts to
+fp8 of more than 2^24 elements: 0.75 to 0.87 on H100, H200, B200)."""
+
+WIDENING, WIDENED_ROWS = 4.0, 128.0
+"""Operations outside the matrix unit that widen a weight (its shift, mask, conversion and scale),
+done again for so many rows of the output, those of a tile."""
+
+VECTOR = 16.0
+"""Rate of a matrix unit in 16 bits over that of the processor's other units, where that is not
+stated: A100's (312 and 19.5 TFLOP/s; 12 on H200, 15 on MI355X)."""
+
+WIDER = {
+    "nvfp4": "fp8",
+    "mxfp4": "fp8",
+    "mxfp8": "bf16",
+    "fp8": "bf16",
+    "fp8_block": "bf16",
+    "int8": "bf16",
+    "sq": "bf16",
+}
+"""The next wider data type, whose products those of a narrower one replace."""
+
+
 def widens(dtype: str) -> bool:
     """Whether weights of a data type are widened to that of the activations as they are read."""
     return WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype] == ELEMENT_BYTES["bf16"]
 
 
-def widened(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]:
-    """Products of 16-bit weights, and the bytes that a kernel moves which widens narrow ones to
-    these before, as engines do where that is faster (vLLM's AWQ from 256 tokens on, exllamav2 from
-    50)."""
+def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array] | None:
+    """The same products in the next wider data type, and what is to be done beside them [s]; None
+    where there is no such, or its peak is higher.
+
+    Narrow weights are widened in registers, or before, by a kernel of its own, as engines do where
+    that is faster (vLLM's AWQ from 256 tokens on, exllamav2 from 50). The activations of a narrower
+    product are narrowed, unless they come so.
+    """
+    if shapes.op not in ("gemm", "moe_gemm"):
+        return None
     half = "bf16" if "bf16" in accelerator.peak else "fp16"
-    weights = shapes.n * shapes.k * shapes.batch
-    size, stored = ELEMENT_BYTES[half], WEIGHT_BYTES[shapes.dtype]
-    plain = replace(shapes, dtype=half, bytes=shapes.bytes + (size - stored) * weights)
-    return plain, (stored + size) * weights
+    wider = half if widens(shapes.dtype) else WIDER.get(shapes.dtype, "").replace("bf16", half)
+    peaks = (PEAK.get(name, name) for name in (wider, shapes.dtype))
+    above, own = (accelerator.peak.get(peak) for peak in peaks)
+    if above is None or own is None or np.any(above > own):
+        return None
+    rows, columns, depth = shapes.m, shapes.n, shapes.k
+    matrices: Numeric = 1.0
+    if shapes.op == "moe_gemm":
+        matrices = shapes.flop / np.maximum(2.0 * rows * columns * depth * shapes.batch, 1.0)
+    weights = matrices * columns * depth * shapes.batch
+    inputs = rows * (depth + (matrices - 1.0) * columns) * shapes.batch
+    stored, read = WEIGHT_BYTES[shapes.dtype], ELEMENT_BYTES[shapes.dtype]
+    more = (WEIGHT_BYTES[wider] - stored) * weights + (ELEMENT_BYTES[wider] - read) * inputs
+    plain = replace(shapes, dtype=wider, bytes=shapes.bytes + more)
+    copying = CAST_BANDWIDTH * accelerator.bandwidth
+    if not widens(shapes.dtype):
+        cast = EMPTY_KERNEL + (read + ELEMENT_BYTES[wider]) * inputs / copying
+        return plain, np.asarray(np.where(ELEMENT_BYTES[wider] == read, 0.0, cast))
+    before = EMPTY_KERNEL + (stored + ELEMENT_BYTES[wider]) * weights / copying
+    rate = accelerator.peak.get("fp32", accelerator.peak[half] / VECTOR)
+    within = WIDENING * weights * np.ceil(rows / WIDENED_ROWS) / rate
+    return plain, np.fmin(before, within)
 
 
 def apart(shapes: Shapes) -> tuple[Shapes, Shapes]:
@@ -48,3 +97,19 @@ def apart(shapes: Shapes) -> tuple[Shapes, Shapes]:
         )  # fmt: skip
 
     return product(ups * inner, width), product(width, inner)
+
+
+TOGETHER, PADDED, BUSY = 16.0, 16.0, 0.5
+"""Query heads of a key head that decoding was timed with, up to which its time hardly grows
+(ai-dynamo/aiconfigurator: 0.8 of the bandwidth with 1 and with 16 on eight accelerators); rows of
+a matrix instruction; share of the peak that attention's products reach (`defaults`: 0.45, 0.55)."""
+
+
+def together(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]:
+    """Decoding with as many heads of a key head as were timed, and the arithmetic of the others
+    [s], over keys and values that are on the chip already."""
+    share = np.minimum(TOGETHER / np.maximum(shapes.m, 1.0), 1.0)
+    rows = np.ceil(shapes.m / PADDED) * PADDED / np.maximum(shapes.m, 1.0)
+    rate = BUSY * peak_of(shapes.dtype, accelerator)
+    few = replace(shapes, m=np.minimum(shapes.m, TOGETHER), flop=shapes.flop * share)
+    return few, np.asarray(shapes.flop * rows * (1.0 - share) / rate)

@@ -30,6 +30,10 @@ from predictor.units import Z80
 VENDOR = f"{ANY}{ANY}"
 """Before a vendor's name: the place of the model of all its accelerators together."""
 
+ABROAD = "+"
+"""After a place: the model of the same points that stands for accelerators of other architectures,
+where that is another than the one for those of its own."""
+
 EMPTY_KERNEL, ITS_YEAR = 2.5e-6, 2020.0
 """Time of an empty kernel [s] on A100, and the year of that."""
 
@@ -127,6 +131,8 @@ class EfficiencyModel:
     casts     what tables of a narrow data type's products add for narrowing their input [s], by
               kernel library, '' for the neutral one: what the smallest take over those in 16 bits
     kin       whose measurements a pooled model is of; None where an accelerator's own
+    least     y never falls below this where arithmetic binds (the first feature of products and
+              attention is above 0): the most efficient of the points of a pool of few
     """
 
     kind: str
@@ -152,6 +158,7 @@ class EfficiencyModel:
     near: Neighbours | None = None
     casts: Mapping[str, float] = field(default_factory=dict)
     kin: Kin | None = None
+    least: float = 0.0
 
     def inefficiency(
         self, features: Array, library: str = "", variant: npt.NDArray[np.str_] | None = None
@@ -176,7 +183,8 @@ class EfficiencyModel:
             z = rowwise(z, weight) + (bias if index or shift is None else bias + shift)
             if index + 1 < len(self.weights):
                 z = np.maximum(z, 0.0)
-        return np.minimum(np.maximum(z[:count, 0] + bend, 0.0), self.limit)
+        least = np.where(features[:, 0] > 0.0, self.least, 0.0) if self.least else 0.0
+        return np.minimum(np.maximum(z[:count, 0] + bend, least), self.limit)
 
     def standard(self, features: Array) -> Array:
         """Features within the box, standardised, (N, F) -> (N, F)."""

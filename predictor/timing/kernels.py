@@ -14,7 +14,14 @@ from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
-from predictor.timing.alternatives import SLACK, apart, widened, widens
+from predictor.timing.alternatives import (
+    CAST_BANDWIDTH,
+    SLACK,
+    TOGETHER,
+    apart,
+    other_ways,
+    together,
+)
 from predictor.timing.calibration import (
     EMPTY_KERNEL,
     VENDOR,
@@ -26,7 +33,7 @@ from predictor.timing.calibration import (
 )
 from predictor.timing.defaults import ANY
 from predictor.timing.features import ideal
-from predictor.timing.likeness import per_clock
+from predictor.timing.likeness import held_back, per_clock
 from predictor.timing.roofline import least_time
 from predictor.timing.shapes import COLUMNS, Ideal, Shapes, columns, kind_of
 from predictor.work import Operator
@@ -122,6 +129,7 @@ def _fitted(
     sigma = np.full(found.time.shape, resolved.sigma)
     measured = np.zeros(found.time.shape, bool)
     away: Numeric = 0.0
+    outside: Numeric = 0.0
     if resolved.model is not None:
         model = resolved.model
         names = np.array(shapes.variants)[shapes.variant.astype(int)] if model.near else None
@@ -132,8 +140,9 @@ def _fitted(
 
         y = answer(found.features)
         latency, away = model.latency, model.distance(found.features)
+        outside = away
         if resolved.relatives:
-            y, latency, away = _among(resolved.relatives, found, library, shapes, accelerator)
+            y, latency, away = among(resolved.relatives, found, library, shapes, accelerator)
         elif resolved.relative is not None and np.any(away > 0):
             y, latency, sigma, away = _beyond(
                 resolved=resolved,
@@ -146,6 +155,7 @@ def _fitted(
             )
         elif pedigree == "transferred":
             y = _eased(y, found, shapes, model, accelerator, answer)
+        y = _no_better(y, found, shapes, (pedigree == "transferred") | (np.asarray(away) > 0))
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
@@ -162,7 +172,7 @@ def _fitted(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
     return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
-                 away=away)  # fmt: skip
+                 away=np.maximum(outside, away))  # fmt: skip
 
 
 def _busy(
@@ -175,19 +185,24 @@ def _busy(
     """Kernels as fitted, under the power cap, and where nothing like them was timed no slower than
     what else does the same (`alternatives`)."""
     one = _fitted(shapes, accelerator, calibration, library)
-    found, busy, far = one.found, one.busy, np.asarray(one.away) > 0
+    found, busy = one.found, one.busy
+    far = (np.asarray(one.away) > 0) | (one.pedigree == "transferred")
     if shapes.op == "moe_gemm" and np.any(far):
         each = [_busy(part, accelerator, calibration, False, library) for part in apart(shapes)]
         most = SLACK * shapes.batch * sum(part.busy + part.latency for part in each) - one.latency
         busy = np.where(far, np.minimum(busy, np.maximum(most, found.time)), busy)
+    if shapes.op == "attention_decode" and np.any(shapes.m > TOGETHER):
+        few, beside = together(shapes, accelerator)
+        one_tile = _fitted(few, accelerator, calibration, library)
+        most = one_tile.latency + one_tile.busy + beside - one.latency
+        busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
     if sustained and shapes.op in THROTTLED:
         busy = _sustained(busy, shapes, found, accelerator, calibration)
-    if one.pedigree == "transferred" and shapes.op == "gemm" and widens(shapes.dtype):
-        plain, moved = widened(shapes, accelerator)
+    if one.pedigree == "transferred" and (other := other_ways(shapes, accelerator)) is not None:
+        plain, beside = other
         wide = _busy(plain, accelerator, calibration, sustained, library)
-        copied = EMPTY_KERNEL + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
-        most = wide.latency + wide.busy + copied - one.latency
-        busy = np.minimum(busy, np.maximum(most, found.time))
+        least = np.maximum(found.time, EMPTY_KERNEL - one.latency)
+        busy = np.minimum(busy, np.maximum(wide.latency + wide.busy + beside - one.latency, least))
     return replace(one, busy=busy)
 
 
@@ -203,11 +218,6 @@ def _sustained(
     peak = shapes.flop / np.maximum(found.compute, 1e-30)
     half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
     return throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
-
-
-CAST_BANDWIDTH = 0.8
-"""Share of the memory's bandwidth that a cast of many elements reaches (aiconfigurator's casts to
-fp8 of more than 2^24 elements: 0.75 to 0.87 on H100, H200, B200)."""
 
 
 def _without_cast(
@@ -260,6 +270,14 @@ with it: DeepGEMM's on H20 take 0.94 of the peak in the middle (InferSim, SANITY
 kernel tables)."""
 
 
+def _no_better(y: Array, found: Ideal, shapes: Shapes, unknown: Mask) -> Array:
+    """y of products and attention, of which no unmeasured one is believed to come nearer to its
+    roofline than `NARROW` (decoding that was timed reads at 0.90 of the bandwidth at best)."""
+    if shapes.op not in (*THROTTLED, "attention_decode") or not np.any(unknown):
+        return y
+    return np.where(unknown, np.maximum(y, NARROW), y)
+
+
 NOTHING = 1e-15
 """A time so short that kernels of no work take it [s]."""
 
@@ -277,11 +295,12 @@ def _eased(
     exponentials, issue, is as fast here and hides behind the products. A kernel takes the longer of
     what it would with units as quick as theirs and of what its own need for the arithmetic.
 
+    Units may be narrow in one data type only (integers on Blackwell Ultra).
+
     answer   y of features
     """
-    if model.kin is None:
-        return y
-    slower = np.minimum(np.log(per_clock(accelerator)) - model.kin.traits[2], 0.0)
+    there = np.log(per_clock(accelerator)) if model.kin is None else model.kin.traits[2]
+    slower = np.minimum(np.log(per_clock(accelerator, shapes.dtype)) - there, 0.0)
     if not np.any(slower < 0.0):
         return y
     quick = {name: rate * np.exp(-slower) for name, rate in accelerator.peak.items()}
@@ -292,7 +311,7 @@ def _eased(
     return np.where(np.asarray(slower) < 0.0, np.maximum(beside, least), y)
 
 
-def _among(
+def among(
     relatives: Sequence[tuple[EfficiencyModel, float]],
     found: Ideal,
     library: str,
@@ -301,6 +320,8 @@ def _among(
 ) -> tuple[Array, Numeric, Array]:
     """Shapes on an accelerator of whose architecture nothing was measured, or hardly: the mean of
     what other architectures' models, and its own, say of them, each counting by its likeness.
+
+    relatives   models with their likeness; found   `ideal` of the shapes
 
     Returns (y, latency [s], distance from what they were measured on).
     """
@@ -312,8 +333,8 @@ def _among(
             return model.inefficiency(features, library) + _by_variant(model.offsets, shapes)
 
         y = answer(found.features)
-        mine = model.accelerator == own
-        every.append(_eased(y, found, shapes, model, accelerator, answer) if mine else y)
+        eased = model.accelerator == own or held_back(accelerator)
+        every.append(_eased(y, found, shapes, model, accelerator, answer) if eased else y)
     return *blend(relatives, every, accelerator), relatives[0][0].distance(found.features)
 
 

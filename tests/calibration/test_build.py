@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from calibration.artifact import write
-from calibration.build import op_of, partly
+from calibration.build import partly
+from calibration.kernels.fit import op_of
 from calibration.kernels.models import KernelFit
 from predictor.timing import Calibration, EfficiencyModel
 from tests.predictor.timing.test_likeness import model

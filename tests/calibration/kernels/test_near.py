@@ -10,7 +10,14 @@ import pytest
 
 from calibration.artifact import write
 from calibration.heldout import errors
-from calibration.kernels.fit import Points, fit_checked, fit_near, fit_points, predict_points
+from calibration.kernels.fit import (
+    SIZES,
+    Points,
+    fit_checked,
+    fit_near,
+    fit_points,
+    predict_points,
+)
 from calibration.kernels.near import fitted
 from predictor.catalog.artifacts import load
 from predictor.timing.calibration import ANY, Calibration
@@ -29,7 +36,7 @@ def points(count: int, seed: int, variants: int = 1) -> Points:
     latency = np.full(count, 1e-6)
     return Points(
         features=features, ideal=ideal, time=time, latency=latency, variant=names, group=text,
-        keys=rng.random(count), library=text == "",
+        keys=rng.random(count), library=text == "", sizes=np.ones((count, len(SIZES))),
     )  # fmt: skip
 
 

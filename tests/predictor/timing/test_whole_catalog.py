@@ -1,0 +1,168 @@
+"""Laws of kernels on every accelerator of the catalog, measured or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.hardware import Accelerator
+from predictor.plans import ServingPlan
+from predictor.precision import PEAK
+from predictor.timing import Timing, columns, operator_times
+from predictor.timing.alternatives import WIDER, together, widens
+from predictor.timing.likeness import held_back, per_clock
+from predictor.work.primitives import gemm
+from predictor.work.serving import decode_attention
+
+KERNELS = load("kernels-only")
+DEVICES = {
+    name: device
+    for name in catalog.rows("accelerators")
+    for device in (catalog.accelerator(name),)
+    if not device.is_host and {"bf16", "fp16"} & set(device.peak)
+}
+LARGE, TOKEN, FEW = (8192.0, 8192.0, 8192.0), (1.0, 8192.0, 8192.0), (64.0, 28672.0, 8192.0)
+SIZES = (LARGE, TOKEN, FEW)
+LAUNCH = 5e-6
+
+
+def half(device: Accelerator) -> str:
+    return "bf16" if "bf16" in device.peak else "fp16"
+
+
+@cache
+def products(name: str, dtype: str) -> Timing:
+    device = DEVICES[name]
+    found = [gemm("x", "fwd", "forward", "layer", dtype, *size) for size in SIZES]
+    return operator_times(found, device, KERNELS, ())
+
+
+def types(device: Accelerator) -> list[str]:
+    every = (half(device), *WIDER, "int8_wo", "int4_wo")
+    return [name for name in every if PEAK.get(name, name) in device.peak]
+
+
+def test_large_products_take_a_plausible_share_of_the_peak() -> None:
+    """Measured ones 0.3 to 0.94 (nvfp4 and blocks on cards less). What nobody measured is neither
+    better than the best that anybody did (0.94), nor wastes nine tenths."""
+    for name, device in DEVICES.items():
+        for dtype in types(device):
+            found = products(name, dtype)
+            peak = device.peak[PEAK.get(dtype, dtype)]
+            share = 2 * np.prod(LARGE) / peak / found.time[0]
+            most = 1.0 if found.pedigree[0] in ("interpolated", "measured") else 0.945
+            assert 0.1 < share < most, (name, dtype, share)
+
+
+def test_narrow_types_are_no_slower_than_wide_ones() -> None:
+    """Where nobody timed them and the peak is no lower: by a cast of what goes in at most."""
+    for name, device in DEVICES.items():
+        for dtype in types(device):
+            wide = half(device) if widens(dtype) else WIDER.get(dtype, "").replace(
+                "bf16", half(device)
+            )  # fmt: skip
+            peaks = [device.peak.get(PEAK.get(one, one)) for one in (wide, dtype)]
+            if None in peaks or peaks[0] > peaks[1]:
+                continue
+            found, other = products(name, dtype), products(name, wide)
+            if found.pedigree[0] != "transferred":
+                continue
+            cast = [LAUNCH + 4.0 * m * k / (0.8 * device.bandwidth) for m, _, k in SIZES]
+            if widens(dtype):
+                cast = [LAUNCH + 4.0 * n * k / (0.8 * device.bandwidth) for _, n, k in SIZES]
+            assert (found.time <= other.time + cast).all(), (name, dtype, found.time, other.time)
+
+
+@pytest.mark.parametrize("heads", [32.0, 64.0, 128.0])
+def test_heads_of_one_key_share_what_is_read(heads: float) -> None:
+    """Keys of 64 sequences are read once, whether 16 heads or 128 multiply them: what more heads
+    take is their arithmetic, at a fifth of the peak at least, and their own rows."""
+    model = replace(catalog.model("llama3-8b"), kv_heads=1)
+    for name, device in DEVICES.items():
+        plan = ServingPlan(
+            batch=64.0, input_len=4096.0, output_len=64.0, weights=half(device), kv=half(device)
+        )
+
+        def timed(count: float, plan: ServingPlan = plan, device: Accelerator = device) -> float:
+            (one,) = decode_attention(replace(model, heads=int(count)), plan, 64.0, 4096.0)
+            return float(operator_times([one], device, KERNELS, ()).time[0])
+
+        flop = 4.0 * 64 * 4096 * model.head_dim * heads
+        assert timed(heads) < 1.3 * timed(16.0) + flop / (0.2 * device.peak[half(device)]), name
+
+
+def test_long_caches_are_read_at_a_plausible_share_of_the_bandwidth() -> None:
+    """Measured decoding reads at 0.6 to 0.97 of it, on TPUs (in vLLM's paged kernel) at a quarter;
+    what nobody measured never at more than 0.95."""
+    model = catalog.model("llama3-8b")
+    for name, device in DEVICES.items():
+        plan = ServingPlan(
+            batch=64.0, input_len=8192.0, output_len=64.0, weights=half(device), kv=half(device)
+        )
+        (one,) = decode_attention(model, plan, 64.0, 8192.0)
+        found = operator_times([one], device, KERNELS, ())
+        share = float(np.max(one.bytes)) / device.bandwidth / float(found.time[0])
+        known = found.pedigree[0] != "transferred"
+        assert 0.2 < share < (1.0 if known else 0.96), (name, share)
+
+
+def test_more_of_everything_is_not_slower() -> None:
+    """Of two unmeasured accelerators of one architecture, one that has no less of anything, by more
+    than what these kernels are said to be uncertain by (a log-standard-deviation)."""
+    for dtype in ("bf16", "fp8"):
+        own = {
+            name: device
+            for name, device in DEVICES.items()
+            if dtype in device.peak and products(name, dtype).pedigree[0] == "transferred"
+        }
+        for name, device in own.items():
+            for other, larger in own.items():
+                if name == other or device.architecture != larger.architecture:
+                    continue
+                pairs = [
+                    (device.peak[dtype], larger.peak[dtype]),
+                    (device.bandwidth, larger.bandwidth),
+                    (device.l2, larger.l2),
+                    (device.l2_bandwidth, larger.l2_bandwidth),
+                    (device.power, larger.power),
+                ]
+                if all(b >= a for a, b in pairs):
+                    found, less = products(other, dtype), products(name, dtype)
+                    slower = np.log(found.time / less.time)
+                    assert (slower < found.sigma).all(), (dtype, name, other, slower)
+
+
+def test_units_that_are_held_back_are_those_of_cards_for_games() -> None:
+    found = {name for name, device in DEVICES.items() if held_back(device)}
+    assert {"RTX-3090-24GB", "RTX-4090-24GB", "RTX-5090-32GB", "RTX-2080Ti-11GB"} <= found
+    assert all(name.startswith("RTX-") and "Ada" not in name for name in found)
+
+
+def test_one_narrow_type_is_narrow_alone() -> None:
+    """Blackwell Ultra multiplies integers at a fifteenth of what Blackwell does."""
+    device = DEVICES["B300-SXM-288GB"]
+    assert per_clock(device, "fp8") == pytest.approx(per_clock(device))
+    assert per_clock(device, "int8") < 0.1 * per_clock(device)
+    token = products("B300-SXM-288GB", "int8").time[1]
+    assert token < 1.5 * products("B300-SXM-288GB", "bf16").time[1]
+
+
+def test_no_heads_are_left_over() -> None:
+    """Of 16 heads and fewer nothing is done apart; the arithmetic of more grows with them."""
+    model = replace(catalog.model("llama3-8b"), kv_heads=1)
+    device = DEVICES["H100-SXM5-80GB"]
+    plan = ServingPlan(batch=4.0, input_len=512.0, output_len=64.0)
+    beside = []
+    for heads in (8, 16, 32, 64, 128):
+        (one,) = decode_attention(replace(model, heads=heads), plan, 4.0, 512.0)
+        shapes = columns([one], ())
+        few, extra = together(shapes, device)
+        assert few.m[0] == min(heads, 16)
+        beside.append(float(extra[0]))
+    assert beside[:2] == [0.0, 0.0]
+    assert 0.0 < beside[2] < beside[3] < beside[4]

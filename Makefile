@@ -8,7 +8,7 @@ OUT ?= demo-out
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := .setup-$(shell cat pyproject.toml constraints.txt 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: demo check-profile test docs lint setup validate plans pictures scoreboard peers calibration runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
+.PHONY: demo check-profile test docs lint setup validate plans pictures scoreboard peers calibration pools runs engines variation power own catalogs reference studies bench rooms thousand mutants wheel clean
 
 setup: $(VENV)/$(STAMP)
 
@@ -70,6 +70,10 @@ calibration: setup       ## refit all that ships from the shared measurement set
 	@test -d $(SHARED) || { echo "make calibration needs $(SHARED)"; exit 2; }
 	$(BIN)/python -m calibration.build $(SHARED) --out data/calibrations
 	$(MAKE) engines variation power
+
+pools: setup             ## refit links, and kernels of few points that lean on those of many; two minutes
+	@test -d $(SHARED) || { echo "make pools needs $(SHARED)"; exit 2; }
+	$(BIN)/python -m calibration.build $(SHARED) --out data/calibrations --few
 
 engines: setup           ## refit the serving engines to published runs of inference; a quarter of an hour
 	@test -d $(SHARED) || { echo "make engines needs $(SHARED)"; exit 2; }

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import minimize
 
 from predictor.arrays import Array
 from predictor.timing import EARLY_SPREADS, LATE_SPREADS
@@ -50,6 +49,8 @@ def fit_first_tokens(
     used       share of the time in which prompts are read
     doubtful   whether the source doubts its own figure
     """
+    from scipy.optimize import minimize
+
     counts = Counter(sources)
     kept = np.array([counts[one] >= FEWEST for one in sources], bool)
     if not kept.any():

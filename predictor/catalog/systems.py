@@ -4,9 +4,11 @@ accelerators that no catalog system has."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,24 +109,26 @@ NODE_NETWORK = 12.5e9
 def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
     """The first catalog system with an accelerator and node size, else one of another node size
     resized; else that of the same chip with other memory; else a PCIe node (`alone`)."""
-    own = {
-        name: str(row["accelerator"])
-        for name, row in tables.rows("systems").items()
-        if not bridged([tier["link"] for tier in row["tiers"]])  # sold apart
-    }
-    matches = [name for name, one in own.items() if one == accelerator.name]
+    rows = tables.rows("systems")
+    own = accelerator.name
+    matches = [name for name, row in rows.items() if row["accelerator"] == own and _whole(row)]
     if not matches:
-        chip = (chip_of(accelerator.name) or ("", 0.0))[0]
-        twin = next((one for one in own.values() if (chip_of(one) or (None,))[0] == chip), None)
+        chip = (chip_of(own) or ("", 0.0))[0]
+        others = (str(row["accelerator"]) for row in rows.values() if _whole(row))
+        twin = next((one for one in others if (chip_of(one) or (None,))[0] == chip), None)
         if twin is None:
             return alone(accelerator, per_node)
         return replace(default_system(entries.accelerator(twin), per_node), accelerator=accelerator)
     for name in matches:
-        row = tables.rows("systems")[name]
-        if per_node in (None, int(row["accelerators_per_node"])):
+        if per_node in (None, int(rows[name]["accelerators_per_node"])):
             return system(name)
     found = system(matches[0])
     return resize_node(found, int(per_node or NODE_FALLBACK))
+
+
+def _whole(row: Mapping[str, Any]) -> bool:
+    """Whether a system comes as it stands: bridges between its cards are sold apart."""
+    return not bridged([tier["link"] for tier in row["tiers"]])
 
 
 def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:

@@ -26,6 +26,7 @@ from predictor.timing import (
     Calibration,
     Timing,
     operator_times,
+    padded,
     peak_of,
 )
 from predictor.work import (
@@ -105,7 +106,13 @@ def _kernels(
 
     def timed(listed: list[Operator]) -> Timing:
         return operator_times(
-            listed, base.accelerator, calibration, base.within, sustained, library, host
+            padded(listed, base.accelerator),
+            base.accelerator,
+            calibration,
+            base.within,
+            sustained,
+            library,
+            host,
         )
 
     timing = no_slower_than_others(operators, plan, timed)

@@ -12,7 +12,7 @@ from predictor.timing.adaptation import (
     open_variance,
     shared,
 )
-from predictor.timing.alternatives import widens
+from predictor.timing.alternatives import padded, widens
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     ABROAD,
@@ -123,6 +123,7 @@ __all__ = [
     "on_chip",
     "open_variance",
     "operator_times",
+    "padded",
     "peak_of",
     "shape_keys",
     "shape_times",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
 from predictor.timing.calibration import EMPTY_KERNEL
 from predictor.timing.shapes import Shapes, peak_of
+from predictor.work import Operator
 
 SLACK = 1.5
 """Of the time of experts one after the other, as products of dense layers, what their one kernel
@@ -113,3 +115,14 @@ def together(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]:
     rate = BUSY * peak_of(shapes.dtype, accelerator)
     few = replace(shapes, m=np.minimum(shapes.m, TOGETHER), flop=shapes.flop * share)
     return few, np.asarray(shapes.flop * rows * (1.0 - share) / rate)
+
+
+def padded(operators: Sequence[Operator], accelerator: Accelerator) -> list[Operator]:
+    """Operators as an accelerator runs them: one that states no rate in 32 bits has matrix units
+    alone, which pad heads that do not fit them (TPUs, Gaudi)."""
+    half = next((one for one in ("bf16", "fp16") if one in accelerator.peak), "")
+    if "fp32" in accelerator.peak or not half:
+        return list(operators)
+    heads = [one.core and one.op == "gemm" and one.dtype == "fp32" for one in operators]
+    every = zip(operators, heads, strict=True)
+    return [replace(one, dtype=half) if apart else one for one, apart in every]

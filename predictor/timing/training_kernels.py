@@ -22,6 +22,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
+from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration
 from predictor.timing.kernels import Timing, operator_times
 from predictor.work import Operator
@@ -42,7 +43,7 @@ def training_times(
 ) -> Timing:
     """Time one execution of each operator of a training step, as `operator_times` at sustained
     clocks, but no slower than another kernel that cannot be quicker (`_slower`)."""
-    every = list(operators)
+    every = padded(operators, accelerator)
     found = operator_times(every, accelerator, calibration, shape, sustained=True, host=host)
     bounds = [(i, _slower(one, accelerator, calibration)) for i, one in enumerate(every)]
     at = [i for i, one in bounds if one is not None]

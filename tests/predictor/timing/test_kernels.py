@@ -12,6 +12,7 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
+from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration, Throttle
 from predictor.timing.features import ideal
 from predictor.timing.kernels import operator_times, shape_times, throttled
@@ -434,3 +435,18 @@ def test_efficiencies_are_kept_under_what_tells_kernels_apart() -> None:
     assert kind_of("attention_prefill", "flash2") == "attention_prefill.flash2"
     assert kind_of("attention_decode", "kv8") == "attention_decode.kv8"
     assert kind_of("optimizer", "adam") == "optimizer"
+
+
+def test_units_without_ordinary_products_pad_heads() -> None:
+    """What states no rate in 32 bits multiplies heads of 100 in 16, all else as it was."""
+    model = replace(catalog.model("gpt3-1.3b"), heads=20, kv_heads=20, head_dim=100)
+    plan = TrainingPlan(1.0, 1.0, 1.0, 1.0, 1.0, 2048.0, attention="unfused", recompute="none")
+    listed = step_operators(model, plan)
+    wide = [one for one in listed if one.core and one.op == "gemm"]
+    assert {one.dtype for one in wide} == {"fp32"}
+    for name, dtype in (("TPUv5p", "bf16"), ("A100-SXM4-80GB", "fp32")):
+        found = padded(listed, catalog.accelerator(name))
+        for before, after in zip(listed, found, strict=True):
+            apart = before.core and before.op == "gemm"
+            assert after.dtype == (dtype if apart else before.dtype)
+            assert (after.name, after.flop) == (before.name, before.flop)

@@ -229,15 +229,12 @@ def _fit_pools(
     )
     models = {(key, arch): model for (key, arch, _), model in zip(joint, fitted, strict=True)}
     for key, arch, names in pools:
-        place = f"{ANY}{arch}"
+        place, years = f"{ANY}{arch}", [accelerators[name].year for name in names]
         model = models.get((key, arch), result.models[(*key, names[0])])
         result.models[(*key, place)] = replace(
-            model,
-            accelerator=place,
-            keys=np.empty(0),
-            kin=kin_of(names, accelerators),
-            year=float(np.mean([accelerators[name].year for name in names])),
-        )
+            model, accelerator=place, keys=np.empty(0), kin=kin_of(names, accelerators),
+            year=float(np.mean(years)),
+        )  # fmt: skip
     near = {
         (key, name): found
         for key, group in parts.items()

@@ -28,7 +28,6 @@ from predictor.timing.calibration import (
     Calibration,
     EfficiencyModel,
     Resolved,
-    Throttle,
     shape_keys,
 )
 from predictor.timing.defaults import ANY
@@ -36,6 +35,7 @@ from predictor.timing.features import ideal
 from predictor.timing.likeness import held_back, per_clock
 from predictor.timing.roofline import least_time
 from predictor.timing.shapes import COLUMNS, Ideal, Shapes, columns, kind_of
+from predictor.timing.sustained import THROTTLED, sustained_time
 from predictor.work import Operator
 
 BOUNDS = ("compute", "memory", "launch")
@@ -81,26 +81,6 @@ def _known(pedigree: str, measured: Any) -> str:
     if pedigree not in ("interpolated", "measured"):
         return pedigree
     return "measured" if np.all(measured) else "interpolated"
-
-
-THROTTLED = ("gemm", "moe_gemm", "attention_prefill", "attention_backward")
-"""Operators that draw enough power for the cap to bind."""
-
-
-def throttled(
-    throttle: Throttle | None, time: Array, flop: Array, peak: Array, watts: Numeric
-) -> Array:
-    """Slow a kernel down to what the clocks sustain under the power cap [s].
-
-    peak    FLOP/s of each kernel's data type
-    watts   power cap per FLOP/s of 16-bit peak; NaN: that of the fit's device
-    """
-    if throttle is None:
-        return time
-    share = flop / np.maximum(time, 1e-12) / peak
-    start = throttle.start * np.where(np.isnan(watts), 1.0, watts / throttle.watts)
-    excess = np.log(np.maximum(share / start, 1.0))
-    return np.asarray(time * np.exp(throttle.gamma * excess / (1.0 + time / throttle.fade)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,27 +177,13 @@ def _busy(
         most = one_tile.latency + one_tile.busy + beside - one.latency
         busy = np.where(shapes.m > TOGETHER, np.minimum(busy, np.maximum(most, found.time)), busy)
     if sustained and shapes.op in THROTTLED:
-        busy = _sustained(busy, shapes, found, accelerator, calibration)
+        busy = sustained_time(busy, shapes, found, accelerator, calibration)
     if one.pedigree == "transferred" and (other := other_ways(shapes, accelerator)) is not None:
         plain, beside = other
         wide = _busy(plain, accelerator, calibration, sustained, library)
         least = np.maximum(found.time, EMPTY_KERNEL - one.latency)
         busy = np.minimum(busy, np.maximum(wide.latency + wide.busy + beside - one.latency, least))
     return replace(one, busy=busy)
-
-
-def _sustained(
-    busy: Array, shapes: Shapes, found: Ideal, accelerator: Accelerator, calibration: Calibration
-) -> Array:
-    """Kernels in back-to-back work under the power cap of the accelerator's architecture, or of the
-    one that it revises, over watts of its own [s]."""
-    known, own = calibration.throttles, accelerator.architecture
-    throttle = known.get(own, known.get(own.removesuffix("-ultra")))
-    if throttle is None:
-        return busy
-    peak = shapes.flop / np.maximum(found.compute, 1e-30)
-    half = accelerator.peak.get("bf16", accelerator.peak.get("fp16", np.nan))
-    return throttled(throttle, busy, shapes.flop, peak, accelerator.power / half)
 
 
 def _without_cast(

@@ -15,8 +15,9 @@ from predictor.plans.training import TrainingPlan
 from predictor.timing.alternatives import padded
 from predictor.timing.calibration import Calibration, Throttle
 from predictor.timing.features import ideal
-from predictor.timing.kernels import operator_times, shape_times, throttled
+from predictor.timing.kernels import operator_times, shape_times
 from predictor.timing.shapes import Shapes, kind_of, memory_time
+from predictor.timing.sustained import throttled
 from predictor.work.primitives import gemm, streaming
 from predictor.work.training import step_operators
 

@@ -24,9 +24,10 @@ from predictor.timing.calibration import (
 from predictor.timing.defaults import DEFAULTS
 from predictor.timing.engines import EngineParameters, ServingParameters
 from predictor.timing.features import ideal
-from predictor.timing.kernels import shape_times, throttled
+from predictor.timing.kernels import shape_times
 from predictor.timing.roofline import hierarchy, least_time
 from predictor.timing.shapes import Shapes, memory_time, power_limit
+from predictor.timing.sustained import throttled
 
 L2, L2_RATE, RATE, PEAK, SMS = 3e7, 5e12, 1.5e12, 4e14, 70.0
 DEVICE = Accelerator(

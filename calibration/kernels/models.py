@@ -214,8 +214,8 @@ def _fit_pools(
     progress: Callable[[str], None],
 ) -> None:
     """Add the models pooled over architectures to `result`, and what relatives are worth on each
-    accelerator that is left out of them: those of its architecture, or where there is none, those
-    of the architectures most alike."""
+    accelerator left out of them: of its architecture, or where there is none, of those most alike.
+    """
     pools = [
         (key, arch, names)
         for key, group in parts.items()
@@ -229,12 +229,11 @@ def _fit_pools(
     )
     models = {(key, arch): model for (key, arch, _), model in zip(joint, fitted, strict=True)}
     for key, arch, names in pools:
-        place, years = f"{ANY}{arch}", [accelerators[name].year for name in names]
+        place, kin = f"{ANY}{arch}", kin_of(names, accelerators)
         model = models.get((key, arch), result.models[(*key, names[0])])
-        result.models[(*key, place)] = replace(
-            model, accelerator=place, keys=np.empty(0), kin=kin_of(names, accelerators),
-            year=float(np.mean(years)),
-        )  # fmt: skip
+        year = float(np.mean([accelerators[name].year for name in names]))
+        of_pool = replace(model, accelerator=place, keys=np.empty(0), kin=kin, year=year)
+        result.models[(*key, place)] = of_pool
     near = {
         (key, name): found
         for key, group in parts.items()

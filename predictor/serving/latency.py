@@ -64,8 +64,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     apart, static = np.asarray(work.workers) > 0, np.asarray(work.static) > 0
     turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
     prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
-    tokens = np.maximum(work.output_len - 1.0, 0.0)
-    after = tokens / work.per_pass
+    after = (tokens := np.maximum(work.output_len - 1.0, 0.0)) / work.per_pass
     opening, burst = _opening(work), _burst(work, own, after)
     read = (1.0 - opening) * np.maximum(work.running - burst, 0.0)
     mixed = riding(work, own, read, prompt, after)
@@ -75,10 +74,11 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
     ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + work.answered * step
     # In passes of their own, with what passes over few prompts take beyond their share.
-    alone = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
-    ahead = np.where(np.asarray(work.apart) > 0, alone, _full(work, own, prompt, step))
+    several = np.where(read > 0, mixed / np.maximum(read, 1e-9), prompt)
+    ahead = np.where(np.asarray(work.apart) > 0, several, _full(work, own, prompt, step))
     ahead = np.where(apart | static | (work.running <= 1), 0.0, ahead)
-    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed + _behind(work, own, prompt))
+    mixed = mixed + _behind(work, own, prompt, _room(work, after) - read)
+    mixed = np.where(static | apart | (tokens < 1), 0.0, mixed)
     decoding = after * step + mixed + np.where(tokens > 0, work.transfer, 0.0)
     # Workers that are always busy, or full passes, decide how often a request gets its turn.
     full = np.where(apart, prompt, np.where(np.asarray(work.apart) > 0, 0.0, ahead))
@@ -162,8 +162,13 @@ def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
     """Prompts that are read one after the other before one of them on average decodes: that arrive
     together, or for which passes that decode have no room."""
     burst = _together(work, own)
-    room = after * np.maximum(work.chunk / work.new_tokens, 1e-9)
-    return np.where(np.asarray(work.workers) > 0, burst, np.maximum(burst, work.running - room))
+    waiting = work.running - _room(work, after)
+    return np.where(np.asarray(work.workers) > 0, burst, np.maximum(burst, waiting))
+
+
+def _room(work: Work, after: Numeric) -> Array:
+    """Prompts that `after` passes read at most beside what they decode."""
+    return np.asarray(after * np.maximum(work.chunk / work.new_tokens, 1e-9))
 
 
 def _reading(
@@ -375,14 +380,18 @@ def _ahead(work: Work, burst: Array) -> Array:
     return np.asarray((1.0 + rest * (1.0 + 0.5 * (rest + filling))) / burst)
 
 
-def _behind(work: Work, own: EngineParameters, prompt: Array) -> Array:
+def _behind(work: Work, own: EngineParameters, prompt: Array, room: Numeric) -> Array:
     """Time for which prompts that come together are read after a mean one of them, whose next
-    tokens wait for them [s]; an engine that is always full begins no wave."""
+    tokens wait for them [s]; an engine that is always full begins no wave.
+
+    room   prompts that the passes of its next tokens read at most, where prompts ride along
+    """
 
     def after(burst: Array) -> Array:
         return np.asarray(burst - _ahead(work, burst))
 
     opening, every = _opening(work), np.maximum(np.asarray(work.running, float), 1.0)
     prompts = opening * after(every) + (1.0 - opening) * after(_together(work, own))
-    share = np.where(np.asarray(work.apart) > 0, prompt, own.mixing * prompt)
-    return np.asarray(np.where(np.isfinite(work.clients), prompts * share, 0.0))
+    beside = np.minimum(prompts, np.maximum(room, 0.0)) * own.mixing * prompt
+    delayed = np.where(np.asarray(work.apart) > 0, prompts * prompt, beside)
+    return np.asarray(np.where(np.isfinite(work.clients), delayed, 0.0))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import reckon
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
@@ -472,3 +473,21 @@ def test_kernels_that_stream_a_matrix_or_a_cache_by_hand() -> None:
     copied = headwise_time(core, replace(own, headwise="copied"), DEVICE)
     assert float(copied) == pytest.approx(2.5e-6 + (3 + 2 * 4) * cache / (0.9 * 1.5e12))
     assert 0.2 <= NATIVE <= 4 / 10
+
+
+@pytest.mark.parametrize("output_len", [2, 16, 64])
+def test_prompts_that_ride_along_delay_a_token_by_no_more_than_a_full_pass(output_len: int) -> None:
+    """64 clients of 30,000 tokens each: whoever's prompt is read has a token in every pass, which
+    reads `chunk` of the others' at most; requests one by one say so too (the closed form once said
+    14 times as long)."""
+    fields = {
+        "gpus": 8, "tp": 8, "input_len": 30000, "output_len": output_len, "concurrency": 64,
+        "framework": "vllm",
+    }  # fmt: skip
+    found = reckon.predict_infer("llama3-8b", "HGX-H20", fields)
+    alone = reckon.predict_infer("llama3-8b", "HGX-H20", {**fields, "concurrency": 1})
+    passes = 30000 / float(found.request.plan.chunk)
+    assert found.tpot.value < 1.5 * alone.ttft.value / passes
+    served = reckon.predict_infer("llama3-8b", "HGX-H20", {**fields, "simulate": 200})
+    mean = served.to_dict()["simulated"]["tpot_s"]["mean"]
+    assert found.tpot.value == pytest.approx(mean, rel=0.25)

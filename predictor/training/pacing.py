@@ -6,7 +6,7 @@ much of each as their passes are long. Where a stage waits anyway, it draws what
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -119,19 +119,9 @@ def pipeline_of(found: TrainingPrediction, conditions: Conditions) -> Pipeline:
 
 def _plain(work: Activity) -> Activity:
     """The same with plain numbers."""
-    names = (
-        "time",
-        "flop",
-        "bytes",
-        "link",
-        "widened",
-        "rows",
-        "thin",
-        "spinning",
-        "padded",
-        "core",
+    return Activity(
+        **{one.name: float(np.asarray(getattr(work, one.name))) for one in fields(work)}
     )
-    return Activity(**{name: float(np.asarray(getattr(work, name))) for name in names})
 
 
 def _parts(found: TrainingPrediction, busy: float) -> list[list[tuple[str, Activity]]]:

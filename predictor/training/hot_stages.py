@@ -2,8 +2,7 @@
 
 In air the rear accelerators of a node take what the front ones have warmed, leak more and, under a
 limit of power or heat, run slower (`predictor.power.heat`). Where a pipeline has several stages in
-a node, those behind hold the others up; dealing them fewer layers is what Cui et al. 2025 (CharLLM,
-arXiv 2509.10371) call thermal-aware placement.
+a node, those behind hold the others up; CharLLM (arXiv 2509.10371) deals them fewer layers.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from predictor.training.dealt import Dealt
 from predictor.training.power import COMPUTED, step_power
 from predictor.training.prediction import TrainingPrediction, predict
 from predictor.training.unlike_stages import by_stage
+from predictor.variation import SILENT
 
 
 def by_heat(request: TrainingRequest, calibration: Calibration) -> tuple[TrainingPrediction, Dealt]:
@@ -28,9 +28,11 @@ def by_heat(request: TrainingRequest, calibration: Calibration) -> tuple[Trainin
 
     Clocks are those of equal work: what a layer more or less changes of the heat is left out.
 
-    Raises InputError for one stage, and as `by_stage` and `step_power` do.
+    Raises InputError for one stage, for what it would leave out, and as `by_stage` and `step_power`
+    do.
     """
     plan, cluster = request.plan, request.cluster
+    _enforce(request)
     if float(plan.pp) == 1:
         raise InputError("split heat deals layers to stages; state --pp of at least 2")
     alone = predict(request.model, cluster, plan, calibration)
@@ -40,6 +42,22 @@ def by_heat(request: TrainingRequest, calibration: Calibration) -> tuple[Trainin
     slower = [float(np.max(place[sorted(own)])) for own in rows]
     kinds = ((cluster, int(plan.pp)),)
     return by_stage(request.model, kinds, plan, calibration, request.seen, slower=slower)
+
+
+def _enforce(request: TrainingRequest) -> None:
+    """Refuse what a step of unlike stages does not tell."""
+    plan, tariff = request.plan, request.conditions.tariff
+    asked = {
+        "first_layers": not np.isnan(plan.first_layers),
+        "last_layers": not np.isnan(plan.last_layers),
+        "variation": request.variation != SILENT,
+        "faults": bool(request.faults),
+        "price_per_kwh": tariff.price is not None,
+        "carbon_intensity": tariff.carbon is not None,
+    }
+    for name, is_so in asked.items():
+        if is_so:
+            raise InputError(f"{name} cannot be with split heat; leave one of them out")
 
 
 def _paces(found: TrainingPrediction, under: Powered) -> Array:

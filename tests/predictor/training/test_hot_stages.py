@@ -77,6 +77,11 @@ def test_rows_in_which_stages_sit() -> None:
     ("fields", "says"),
     [
         ({"pp": 1, "tp": 8}, "at least 2"),
+        ({"first_layers": 30}, "first_layers"),
+        ({"variation": "cloud"}, "variation"),
+        ({"faults": "nic:0.5"}, "faults"),
+        ({"price_per_kwh": 0.1}, "price_per_kwh"),
+        ({"vpp": 2}, "plain pipelines"),
         ({"pp": None, "stage_systems": "dgx-h100:1+dgx-a100:1", "system": None}, "one system"),
     ],
 )

@@ -53,8 +53,8 @@ def by_stage(
     """
     if plan.pipeline.fold != LINE or float(plan.vpp) > 1 or float(plan.attention_cv) > 0:
         raise InputError(
-            "stage_systems, images and split heat are of plain pipelines (1f1b, gpipe, zb-h1; vpp 1) "
-            "of even micro-batches"
+            "stage_systems, images and split heat are of plain pipelines (1f1b, gpipe, zb-h1; vpp "
+            "1) of even micro-batches"
         )
     tables: dict[tuple[object, ...], _Table] = {}
     for one, _ in kinds:

@@ -70,7 +70,7 @@ BATCH_TOKENS = "batch_tokens"
 LIMITS = tuple(field.name for field in fields(Limits))
 """Keys that bound a search."""
 
-CLUSTER = ("system", "accelerator", "accelerators_per_node", "inter_link_gbps")
+CLUSTER = ("system", *BESIDE)
 """Keys that say where it runs."""
 
 SAVING = ("energy", "money")

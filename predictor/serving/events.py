@@ -150,21 +150,23 @@ class EngineRun:
     until      when the next one arrives [s]; inf: none, as far as is known
     apart      whether prompts have passes of their own; `holds`: not before enough of them wait
     polling    passes between two looks for requests; `looked`: pass of the last one
-    gaps       times between tokens, and how many of each; `stalls`: passes over prompts since the
-               last one that decodes, and how many requests were running before each
+    gaps       times between tokens, and how many of each, in turn; `stalls`: passes over prompts
+               since the last one that decodes, and how many requests were running before each
     ahead      whether passes are prepared while those before them run: a pass takes up none that
                came after the start of the one before it, `seen`
+    decode, beside   times of passes that decode, and what prompts add to them (`tables.Lookup`)
+    within     time of the attention within prompts of so many tokens, of those that were read
     watched    whether somebody looks at it when the next request comes, room or not
     crowded    whether a request had to give way, and no pass has been made since: none is let in
                (Kwon et al. 2023; vLLM's scheduler takes up no waiting request in such a pass)
     """
 
     __slots__ = (
-        "ahead", "apart", "arrived", "cached", "came", "chunk", "clients", "count", "crowded",
-        "done", "ending", "finished", "first", "fresh", "gaps", "given", "holds", "last", "live",
-        "looked", "most", "now", "open", "order", "polling", "pool", "preempted", "reading",
-        "reserved", "seen", "sent", "stalls", "started", "step", "table", "turn", "until",
-        "waiting", "wanted", "watched", "whole",
+        "ahead", "apart", "arrived", "beside", "cached", "came", "chunk", "clients", "count",
+        "crowded", "decode", "done", "ending", "finished", "first", "fresh", "gaps", "given",
+        "holds", "last", "live", "looked", "mixing", "most", "now", "open", "order", "polling",
+        "pool", "preempted", "reading", "reserved", "seen", "sent", "stalls", "started", "step",
+        "table", "turn", "until", "waiting", "wanted", "watched", "whole", "within",
     )  # fmt: skip
 
     def __init__(
@@ -177,6 +179,8 @@ class EngineRun:
     ) -> None:
         plan = table.plan
         self.table, self.pool, self.most = table, table.pool, int(table.running[-1])
+        self.decode, self.beside = table.lookups()
+        self.mixing, self.within = float(table.own.mixing), {0.0: 0.0}
         self.chunk, self.fresh = float(plan.chunk), 1.0 - float(plan.cached)
         self.whole = plan.admission == "whole"
         self.apart, self.holds = plan.batching != "mixed", plan.batching == "waiting"
@@ -198,7 +202,7 @@ class EngineRun:
         self.now, self.cached, self.reserved = 0.0, 0.0, 0.0
         self.until = math.inf
         self.step = self.finished = self.preempted = 0
-        self.gaps: list[tuple[float, int]] = []
+        self.gaps: list[float] = []
         self.stalls: list[tuple[float, int]] = []
         self.watched = False
 
@@ -210,7 +214,8 @@ class EngineRun:
     def advance(self) -> None:
         """Up to the end of the next pass, or the next event."""
         self.arrive()
-        self.admit()
+        if self.waiting:
+            self.admit()
         if self.reading:
             self.read()
         elif self.live:
@@ -218,7 +223,8 @@ class EngineRun:
                 return
         else:
             self.now = max(self.now, self.until)
-        self.finish()
+        if self.ending and self.ending[0][0] <= self.step:
+            self.finish()
 
     def arrive(self) -> None:
         """Requests that have come by now wait."""
@@ -232,7 +238,7 @@ class EngineRun:
     def admit(self) -> None:
         """Let requests in, in their order, as long as there is room."""
         waiting, reading, given = self.waiting, self.reading, self.given
-        if not waiting or self.crowded or (self.polling > 1 and not self._looks()):
+        if self.crowded or (self.polling > 1 and not self._looks()):
             return
         if not self.live and not reading:
             self.seen = self.now
@@ -274,34 +280,36 @@ class EngineRun:
     def read(self) -> None:
         """One pass over parts of prompts, with one token of every request that decodes unless
         prompts have passes of their own."""
-        table, reading, self.seen = self.table, self.reading, self.now
+        reading, self.seen = self.reading, self.now
         many = 0 if self.apart else len(self.live)
         budget, cores, work = self.chunk, 0.0, 0.0
         read: list[int] = []
         while reading and budget > 0:
             head = reading[0]
-            piece = min(head[1], budget)
-            begin, end = head[2], head[2] + piece
+            one, left, begin = head
+            piece = min(left, budget)
+            end = begin + piece
             if many:
-                cores += table.cores(end) - table.cores(begin)
+                cores += self._core(end) - self._core(begin)
             else:
-                work += table.prompts(end, False) - table.prompts(begin, False)
+                work += self._spent(begin, end)
                 if not read:
-                    work = max(work, table.prompts(piece, True))
+                    work = max(work, self.table.prompts(piece, True))
             budget -= piece
-            head[1] -= piece
-            head[2] = end
-            if head[1] <= 0:
-                read.append(int(reading.popleft()[0]))
+            head[1], head[2] = left - piece, end
+            if left <= piece:
+                reading.popleft()
+                read.append(int(one))
             elif piece == 0:
                 break
         if many:
-            spent = table.decoding(many, self.cached / many)
-            spent += table.added(many, self.chunk - budget, cores)
+            spent = self.decode.at(many, self.cached / many)
+            added = self.beside.at(many, self.chunk - budget) + cores
+            spent += self.mixing * max(added, 0.0)
             self.now += spent
             self.step += 1
             self.cached += many
-            self.gaps.append((spent, many))
+            self.gaps += (spent, many)
         else:
             self.now += work
             self.step += not self.apart
@@ -309,6 +317,18 @@ class EngineRun:
         self.looked, self.crowded = self.step, False
         for one in read:
             self._start(one)
+
+    def _core(self, length: float) -> float:
+        """Time of the attention within a prompt of so many tokens [s]."""
+        found = self.within.get(length)
+        if found is None:
+            found = self.within[length] = self.table.cores(length)
+        return found
+
+    def _spent(self, begin: float, end: float) -> float:
+        """What a part of a prompt costs [s]."""
+        prompts = self.table.prompts
+        return prompts(end, False) - (prompts(begin, False) if begin else 0.0)
 
     def _start(self, one: int) -> None:
         """A request whose prompt has been read has a token, and decodes."""
@@ -336,13 +356,14 @@ class EngineRun:
             leap = 1 if self.crowded else self._until_look(leap)
         elif self.waiting and self.ahead and self.came[self.waiting[0]] > self.seen:
             leap = 1
-        if until < math.inf and (self.watched or many + len(self.waiting) < self.most):
-            each = self.table.decoding(many, self.cached / many)
-            leap = max(min(leap, int((until - self.now) / each) + 1), 1)
-        each = self.table.decoding(many, self.cached / many + 0.5 * leap)
+        decode, mean = self.decode.at, self.cached / many
+        if leap > 1 and until < math.inf and (self.watched or many + len(self.waiting) < self.most):
+            leap = max(min(leap, int((until - self.now) / decode(many, mean)) + 1), 1)
+        each = decode(many, mean + 0.5 * leap)
         self.seen = self.now + (leap - 1) * each
         self.now += leap * each
-        self.gaps.append((each, many * leap - self._resume(each)))
+        resumed = self._resume(each) if self.stalls else 0
+        self.gaps += (each, many * leap - resumed)
         self.step += leap
         self.cached += many * leap
         self.crowded = False
@@ -358,7 +379,7 @@ class EngineRun:
             waited += spent
             since = running - (self.stalls[at - 1][1] if at else 0)
             if since > 0:
-                self.gaps.append((waited + each, since))
+                self.gaps += (waited + each, since)
                 back += since
         self.stalls.clear()
         return back
@@ -414,5 +435,9 @@ class EngineRun:
             np.array(values, float)[::every]
             for values in (self.came, self.first, self.last, self.wanted)
         )
-        pooled = np.array(self.gaps, float).reshape(-1, 2).T
-        return Served(start, head + self.turn, tail + self.turn, tokens, self.preempted, pooled)
+        head, tail = head + self.turn, tail + self.turn
+        return Served(start, head, tail, tokens, self.preempted, self.pooled())
+
+    def pooled(self) -> Array:
+        """Times between tokens, and how many there were of each, (2, gaps)."""
+        return np.array(self.gaps, float).reshape(-1, 2).T

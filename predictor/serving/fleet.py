@@ -283,10 +283,10 @@ def serve_fleet(
     one = every[0].served(1)
     end = float(one.last.max())
     asked = sum(replica.store.asked for replica in every)
-    gaps = [np.array(replica.gaps, float).reshape(-1, 2) for replica in every]
+    gaps = np.concatenate([replica.pooled() for replica in every], axis=1)
     return FleetServed(
         served=Served(one.arrival, one.first, one.last, one.output_len,
-                      sum(replica.preempted for replica in every), np.concatenate(gaps).T),
+                      sum(replica.preempted for replica in every), gaps),
         cached=sum(replica.store.held for replica in every) / asked if asked else 0.0,
         replicas=fleet.most,
         seconds=sum(min(replica.stopped, end) - max(replica.ready - around.cold, 0.0)

@@ -3,8 +3,10 @@ serves requests one by one looks up at every event."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -62,15 +64,13 @@ class PassTable:
     plan: ServingPlan
     own: EngineParameters
 
-    def decoding(self, sequences: int, context: float) -> float:
-        """Wall time of decoding one token of each, between the nodes linear [s]."""
-        return _over(self.decode, self.running, self.contexts, float(sequences), context)
-
-    def added(self, sequences: int, tokens: float, cores: float) -> float:
-        """What so many new tokens of prompts, whose attention takes `cores`, add to a pass that
-        decodes [s] (`latency.beside`)."""
-        most = _over(self.beside, self.running, self.tokens, float(sequences), tokens)
-        return float(self.own.mixing) * max(most + cores, 0.0)
+    def lookups(self) -> tuple[Lookup, Lookup]:
+        """Of wall times of decoding one token of each at a mean context, and of what new tokens of
+        prompts add to that without the attention among them [s]."""
+        return (
+            Lookup(self.decode, self.running, self.contexts),
+            Lookup(self.beside, self.running, self.tokens),
+        )
 
     def cores(self, length: float) -> float:
         """Time of the attention within a prompt of so many tokens [s]."""
@@ -86,23 +86,59 @@ class PassTable:
         return _along(table, self.lengths, tokens)
 
 
+class Lookup:
+    """Values of a table at whole rows and any column, linear between its nodes. What a row is
+    between is found once for each: engines look up few rows, many thousand times.
+
+    rows, columns   rising nodes
+    """
+
+    __slots__ = ("_columns", "_known", "_rows", "_values", "_widths")
+
+    def __init__(self, values: list[list[float]], rows: list[float], columns: list[float]) -> None:
+        self._values, self._rows, self._columns = values, rows, columns
+        # Beyond the last node, nothing is added to it.
+        self._widths = [*(high - low for low, high in pairwise(columns)), math.inf]
+        self._known: dict[int, _Row] = {}
+
+    def at(self, row: int, column: float) -> float:
+        """The value."""
+        found = self._known.get(row)
+        if found is None:
+            found = self._known[row] = self._row(row)
+        below, rises, right, above, ascents = found
+        at = bisect_right(self._columns, column) - 1
+        if at < 0:
+            at, part = 0, 0.0
+        else:
+            part = (column - self._columns[at]) / self._widths[at]
+        value = below[at] + part * rises[at]
+        if not right:
+            return value
+        return value + right * (above[at] + part * ascents[at] - value)
+
+    def _row(self, row: int) -> _Row:
+        at, right = between(self._rows, float(row))
+        below, above = (self._values[i] for i in (at, min(at + 1, len(self._rows) - 1)))
+        return below, _rises(below), right, above, _rises(above)
+
+
+_Row = tuple[list[float], list[float], float, list[float], list[float]]
+"""Values of the node below a row, and what follows each adds; how far the row is on the way to the
+next node, 0..1; the same of that one."""
+
+
+def _rises(values: list[float]) -> list[float]:
+    """What the next value adds to each, nothing after the last."""
+    return [*(high - low for low, high in pairwise(values)), 0.0]
+
+
 def _along(values: list[float], nodes: list[float], at: float) -> float:
     """Value between nodes, linear."""
     row, right = between(nodes, at)
     if not right:
         return values[row]
     return values[row] + right * (values[row + 1] - values[row])
-
-
-def _over(
-    values: list[list[float]], rows: list[float], columns: list[float], row: float, column: float
-) -> float:
-    """Value between the nodes of a table, linear in both."""
-    at, right = between(rows, row)
-    below = _along(values[at], columns, column)
-    if not right:
-        return below
-    return below + right * (_along(values[at + 1], columns, column) - below)
 
 
 def between(nodes: list[float], value: float) -> tuple[int, float]:

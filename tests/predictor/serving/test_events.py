@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given as given_any
+from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
@@ -13,7 +15,7 @@ from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
 from predictor.serving.rates import predict_rate
-from predictor.serving.tables import PassTable, pass_table
+from predictor.serving.tables import Lookup, PassTable, pass_table
 from predictor.timing.engines import ServingParameters
 from tests.predictor.serving.bare import BARE
 
@@ -107,6 +109,17 @@ def test_whole_admission_never_preempts_and_mean_admission_recovers():
     for found in (safe, bold):
         assert np.all(found.last >= found.first)
         assert np.all(found.first > found.arrival)
+
+
+@given_any(st.integers(1, 80), st.floats(0.0, 120.0))
+def test_what_is_looked_up_is_linear_between_the_nodes_and_level_beyond(row, column):
+    """Against NumPy's interpolation, first along the columns, then between the rows."""
+    rows, columns = [1.0, 2.0, 8.0, 64.0], [1.0, 10.0, 100.0]
+    values = [[1.0, 2.0, 4.0], [1.5, 2.0, 7.0], [3.0, 3.0, 3.0], [4.0, 9.0, 12.0]]
+    found = Lookup(values, rows, columns)
+    along = [np.interp(column, columns, line) for line in values]
+    for _ in range(2):  # found, and kept
+        assert found.at(row, column) == pytest.approx(np.interp(row, rows, along), rel=1e-12)
 
 
 def test_passes_in_a_leap_are_as_many_as_one_by_one():

@@ -261,14 +261,15 @@ def test_a_plane_is_looked_up_exactly() -> None:
         core=[17 * v for v in lengths], tokens=lengths, beside=beside, pool=1e9, plan=plan,
         own=BARE,
     )  # fmt: skip
+    decode, more = made.lookups()
     for r in (1, 2, 4, 7, 8):
         for c in (1.0, 5.0, 11.0, 20.0, 21.0):
-            assert made.decoding(r, c) == pytest.approx(2 * r + 3 * c)
+            assert decode.at(r, c) == pytest.approx(2 * r + 3 * c)
     for tokens in (10.0, 15.0, 30.0, 40.0):
         assert made.prompts(tokens, False) == pytest.approx(5 * tokens)
         assert made.prompts(tokens, True) == pytest.approx(7 * tokens)
         assert made.cores(tokens) == pytest.approx(17 * tokens)
-        assert made.added(2, tokens, 80.0) == pytest.approx(max(13 * tokens - 98, 0))
+        assert more.at(2, tokens) == pytest.approx(22 + 13 * tokens - 200)
     # A part of a prompt costs its share; a pass over it alone at least that of the shortest.
     assert made.prompts(2.0, False) == pytest.approx(10)
     assert made.prompts(2.0, True) == pytest.approx(70)
@@ -405,7 +406,7 @@ def test_tables_answer_what_predictions_do(fields: dict[str, float]) -> None:
     table = pass_table(SMALL, CLUSTER, own, PLAIN, (1000.0, 100.0))
     for batch in (1.0, 2.0, 4.0):
         one = predict_inference(SMALL, CLUSTER, replace(own, batch=batch), PLAIN).latencies
-        found = table.decoding(int(batch), 1001.0)
+        found = table.lookups()[0].at(int(batch), 1001.0)
         tokens = float(own.tokens_per_pass)
         assert found == pytest.approx(float(one.step) / tokens, rel=0.01)
     assert table.pool > 4 * 1002

@@ -98,7 +98,8 @@ def test_the_host_holds_the_cache():
 def test_events_stream_too():
     plan = predict(batch=64.0).plan
     table = pass_table(MODEL, CLUSTER, plan, CALIBRATION)
-    assert table.decoding(64, 132.0) == pytest.approx(float(predict(batch=64.0).latencies.step))
+    decode, _ = table.lookups()
+    assert decode.at(64, 132.0) == pytest.approx(float(predict(batch=64.0).latencies.step))
 
 
 def request(**fields):

@@ -111,6 +111,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
         "sigma": _number(run.sigma),
         "sigma_moe": _number(run.sigma_moe),
         "sigma_plan": _number(run.sigma_plan),
+        "sigma_unnamed": _number(run.sigma_unnamed),
         "factors": dict(run.factors),
         **({"habits": dict(run.habits)} if run.habits else {}),
         **({"jitter": {k: list(v) for k, v in run.jitter.items()}} if run.jitter else {}),

@@ -140,3 +140,31 @@ def with_plan_spread(run: RunParameters, found: Sequence[Residual]) -> RunParame
             f"of {told}",
         },
     )
+
+
+def with_unnamed_spread(
+    run: RunParameters, found: Sequence[Residual], q: float, level: float
+) -> RunParameters:
+    """Run parameters with what a run adds to its spread of which nobody says the framework: the
+    log-standard-deviation beside the run's own with which `level` of such runs lie inside (as
+    `run_sigma`); as they are where fewer than `LEAST_SOURCES` have some.
+
+    found   errors of runs whose framework was hidden from the prediction, their source left out of
+            what was fitted
+    """
+    if len({one.source for one in found}) < LEAST_SOURCES:
+        return run
+    wide = [replace(one, sigma=float(np.hypot(one.sigma, _own(run, one)))) for one in found]
+    return replace(
+        run,
+        sigma_unnamed=run_sigma(wide, q, level),
+        sources={
+            **run.sources,
+            "sigma_unnamed": f"errors of {len(found)} runs whose framework was hidden, every "
+            "source left out of the fit",
+        },
+    )
+
+
+def _own(run: RunParameters, one: Residual) -> float:
+    return run.sigma_moe if one.moe else run.sigma

@@ -29,16 +29,17 @@ from typing import Any
 
 import numpy as np
 
-from calibration.checks.hidden import sampled
 from calibration.checks.unstated import ablation, changes, each_alike, interval_score
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import default_run, left_out, read_points
+from calibration.sources.hiding import sampled
 from calibration.spread import Residual, run_sigma, with_spread
 from calibration.tables.runs import Point
 from predictor import catalog
 from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.files import write_text
+from predictor.plans import UNNAMED
 from predictor.timing import Calibration
 
 FRAMEWORKS, RECIPES = Path("defaults/frameworks.yaml"), Path("software/recipes.csv")
@@ -46,9 +47,6 @@ FRAMEWORKS, RECIPES = Path("defaults/frameworks.yaml"), Path("software/recipes.c
 
 MODULE = "calibration.checks.ablation"
 """This file, as Python runs it."""
-
-UNNAMED = "neutral"
-"""The framework of who names none."""
 
 Residuals = Mapping[str, Residual]
 """Errors of runs by their points."""

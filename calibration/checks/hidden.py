@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from calibration.runs.apart import predictions, take_apart
+from calibration.sources.hiding import Row, hide, sampled
 from calibration.sources.reading import read_table
 from calibration.sources.told import amended
 from calibration.tables.cells import cell, check_runs
@@ -52,8 +53,6 @@ parallelism goes with what it follows from."""
 FIELDS = {"dp_sharding": "sharding", "published": "era"}
 """Columns that are called otherwise than the field of a plan that they state."""
 
-Row = Mapping[Any, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -75,22 +74,6 @@ class Cost:
 
 
 Plans = Mapping[str, TrainingPlan]
-
-
-def hide(row: Row, columns: Sequence[str]) -> dict[Any, Any]:
-    """A row with columns emptied, under a name that amends nothing of it."""
-    known = dict(amended(row))
-    return {**known, **dict.fromkeys(columns, ""), "point_id": f"{row['point_id']}?"}
-
-
-def sampled(rows: Sequence[Row], each: int) -> list[Row]:
-    """At most so many rows of each source, the same ones every time."""
-    chosen: list[Row] = []
-    for source in sorted({str(row["source"]) for row in rows}):
-        own = [row for row in rows if row["source"] == source]
-        order = np.random.default_rng(0).permutation(len(own))[:each]
-        chosen += [own[i] for i in sorted(order.tolist())]
-    return chosen
 
 
 def errors(points: Sequence[Point], calibration: Calibration) -> dict[str, tuple[float, float]]:

@@ -33,8 +33,9 @@ from calibration.runs.allocation import with_allocation
 from calibration.runs.apart import Runs, residuals, take_apart
 from calibration.runs.descent import fit_parameters
 from calibration.runs.levels import fit_levels
+from calibration.sources.hiding import hide, sampled
 from calibration.sources.reading import read_table
-from calibration.spread import Residual, with_plan_spread, with_spread
+from calibration.spread import Residual, with_plan_spread, with_spread, with_unnamed_spread
 from calibration.tables.cells import check_runs
 from calibration.tables.profiles import device_systems
 from calibration.tables.runs import Point, point_of
@@ -43,11 +44,18 @@ from predictor import catalog
 from predictor.catalog import load, run_parameters
 from predictor.errors import InputError
 from predictor.hardware import Cluster
+from predictor.plans import UNNAMED
 from predictor.schema import TRAINING_KEYS, of_training
 from predictor.timing import Calibration, RunParameters
 
 LEAST_SOURCES = 3
 """Fewer sources than this keep the documented defaults."""
+
+NAMES = ("framework", "framework_version")
+"""Columns that name what a run ran with."""
+
+UNNAMED_ROWS = 10
+"""Rows of each source that are read without these too: sources count alike, whatever they have."""
 
 
 def default_run() -> RunParameters:
@@ -113,13 +121,37 @@ def left_out(
     return [residual for residual in found if residual is not None]
 
 
-def fit_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
+def unnamed_points(paths: Sequence[Path], run: RunParameters) -> list[Point]:
+    """Training points of `UNNAMED_ROWS` rows of each source, as if nobody had said with which
+    framework they ran; without those that can have run with one alone."""
+    found: list[Point] = []
+    for path in paths:
+        rows = check_runs(read_table(path), str(path)).to_dict("records")
+        made = [point_of(hide(row, NAMES), run) for row in sampled(rows, UNNAMED_ROWS)]
+        found += [
+            one
+            for one in made
+            if isinstance(one, Point) and one.measured > 0 and not one.doubtful
+            if one.request.plan.framework == UNNAMED
+        ]
+    return found
+
+
+def fit_runs(
+    calibration: Calibration, points: Sequence[Point], unnamed: Sequence[Point] = ()
+) -> Calibration:
     """A calibration with its run parameters fitted to points, from the documented defaults.
+
+    unnamed   points of which the framework is hidden (`unnamed_points`), to which nothing but what
+              that adds to the spread is fitted
 
     The spread is that of errors on sources left out of the fit. The points' ids are kept, so that
     `reckon validate` knows them as seen.
     """
-    runs = take_apart(calibration, points)
+    every = take_apart(calibration, [*points, *unnamed])
+    hidden = frozenset(point.point_id for point in unnamed)
+    named = np.array([point.point_id not in hidden for point in every.points])
+    runs = every.only(named)
     defaults = default_run()
     fitted = replace(
         calibration,
@@ -135,15 +167,20 @@ def fit_runs(calibration: Calibration, points: Sequence[Point]) -> Calibration:
             },
         },
     )
-    found = left_out(runs, defaults)
-    spread = with_spread(fitted.run, found, fitted.interval_q, fitted.interval_level)
-    return replace(fitted, run=with_plan_spread(spread, found))
+    found = left_out(every, defaults, known=named)
+    said = [one for one, is_so in zip(found, named, strict=True) if is_so]
+    unsaid = [one for one, is_so in zip(found, named, strict=True) if not is_so]
+    q, level = fitted.interval_q, fitted.interval_level
+    spread = with_plan_spread(with_spread(fitted.run, said, q, level), said)
+    return replace(fitted, run=with_unnamed_spread(spread, unsaid, q, level))
 
 
 def fit_shared(calibration: Calibration, shared: Path) -> Calibration:
     """A calibration with its run parameters fitted to the runs that ship with it, and what
     nanotron's allocation adds to its sweep."""
-    fitted = fit_runs(calibration, shared_points(shared, calibration.run))
+    points = shared_points(shared, calibration.run)
+    reference = catalog.data_dir() / "reference" / "training.csv"
+    fitted = fit_runs(calibration, points, unnamed_points([reference], calibration.run))
     sweep = shared / "bulk" / "training" / "nanotron_sweep.csv"
     return replace(fitted, run=with_allocation(sweep, fitted.run))
 
@@ -178,7 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"wrote {given.out}: {len(fitted.fitted_points)} runs")
     print(
         f"spread {fitted.run.sigma:.3f}, of mixtures of experts {fitted.run.sigma_moe:.3f}, "
-        f"between plans {fitted.run.sigma_plan:.3f}"
+        f"between plans {fitted.run.sigma_plan:.3f}, of frameworks that nobody named "
+        f"{fitted.run.sigma_unnamed:.3f} more"
     )
     for name, value in {**fitted.run.overlap, **fitted.run.factors}.items():
         print(f"  {name:28} {value:.3f}")

@@ -23,6 +23,7 @@ from predictor.timing import (
     Calibration,
     Learned,
     Prior,
+    RunParameters,
     Traits,
     alone,
     joined,
@@ -191,7 +192,7 @@ def _choices(calibration: Calibration, runs: Runs, field: str) -> dict[Any, Runs
     for at in open_:
         point = runs.points[at]
         room = float(point.request.cluster.accelerator.memory)
-        for value, plan in _with(point.request, field):
+        for value, plan in _with(point.request, field, calibration.run):
             if float(memory(point.request.model, plan, calibration.run).peak) > room:
                 continue
             changed = values.setdefault(value, list(runs.points))
@@ -207,10 +208,12 @@ def _choices(calibration: Calibration, runs: Runs, field: str) -> dict[Any, Runs
     return found
 
 
-def _with(request: TrainingRequest, field: str) -> Iterator[tuple[Any, TrainingPlan]]:
+def _with(
+    request: TrainingRequest, field: str, run: RunParameters
+) -> Iterator[tuple[Any, TrainingPlan]]:
     """A request's plan with the other values of a setting; recomputation of whole layers is of all
     of them."""
-    for value, plan in others(request, field):
+    for value, plan in others(request, field, run):
         yield value, replace(plan, recompute_share=1.0) if field == "recompute" else plan
     plan = request.plan
     if field == "recompute" and plan.recompute == "full" and float(plan.recompute_share) < 1.0:

@@ -284,6 +284,7 @@ def run_parameters(content: Mapping[str, Any]) -> RunParameters:
         sigma=content["sigma"],
         sigma_moe=content["sigma_moe"],
         sigma_plan=content.get("sigma_plan", RunParameters().sigma_plan),
+        sigma_unnamed=content.get("sigma_unnamed", RunParameters().sigma_unnamed),
         factors=content["factors"],
         habits=content.get("habits", {}),
         jitter={name: (own[0], own[1]) for name, own in content.get("jitter", {}).items()},

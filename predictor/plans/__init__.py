@@ -100,6 +100,7 @@ from predictor.plans.training import (
     SHARDINGS,
     SPLITS,
     TRAINED,
+    UNNAMED,
     VARIATIONS,
     TrainingPlan,
 )
@@ -179,6 +180,7 @@ __all__ = [
     "TRAINED",
     "TRAINING_DERIVED",
     "TRAINING_FIELDS",
+    "UNNAMED",
     "VARIATIONS",
     "WEIGHTS",
     "WORD",

@@ -112,6 +112,9 @@ fabric (`data/variation/profiles.yaml`)."""
 USUAL_FAULTS = "compute:1.1,compute:1.5,hbm:0.8,nvlink:0.5,nic:0.5,nic:0.25,nic:0.1,rail:1"
 """Slow parts that are looked at where none is named."""
 
+UNNAMED = "neutral"
+"""A framework that nobody named."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
@@ -204,8 +207,13 @@ class TrainingPlan:
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True
-    framework: str = "neutral"
+    framework: str = UNNAMED
     era: str = "neutral"
+
+    @property
+    def named(self) -> bool:
+        """Whether somebody named the framework."""
+        return self.framework != UNNAMED
 
     @property
     def gpus(self) -> Numeric:

@@ -304,7 +304,8 @@ class _Search:
         for own in self._together(pieces, timed.frames):
             found = self._parts(own, timed)
             run, blocks = self.calibration.run, [self.blocks[number] for number, _ in own]
-            using = environment_of(self.cluster, blocks[0].fixed, run)
+            fixed = blocks[0].fixed
+            using, named = environment_of(self.cluster, fixed, run), fixed.named
             step = assemble(found, run, using)
             rows = [self.rows[number][part] for number, part in own]
             gpus = [asked(block, chosen) for block, chosen in zip(blocks, rows, strict=True)]
@@ -312,7 +313,7 @@ class _Search:
                 np.repeat([number for number, _ in own], [len(part) for _, part in own]),
                 np.concatenate(rows),
                 step.step_time,
-                interval(step, using.factor, run.spread(self.model.is_moe)),
+                interval(step, using.factor, run.spread(self.model.is_moe, named)),
                 np.concatenate([self.peak[number][part] for number, part in own]),
                 self._ranked(own, timed, found, step),
                 np.concatenate(gpus),

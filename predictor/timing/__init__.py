@@ -21,7 +21,6 @@ from predictor.timing.calibration import (
     EfficiencyModel,
     Neighbours,
     Resolved,
-    RunParameters,
     Throttle,
     empty_kernel,
     shape_keys,
@@ -48,6 +47,7 @@ from predictor.timing.features import ideal
 from predictor.timing.kernels import BOUNDS, Timing, among, blend, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
 from predictor.timing.roofline import hierarchy
+from predictor.timing.run import RunParameters
 from predictor.timing.shapes import CLOCK, Shapes, columns, energy_of, kind_of, peak_of
 from predictor.timing.taxes import (
     BULK,

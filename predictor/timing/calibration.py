@@ -25,6 +25,7 @@ from predictor.timing.adaptation import Learned
 from predictor.timing.defaults import ANY, DEFAULTS, Constant
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
+from predictor.timing.run import RunParameters
 from predictor.units import Z80
 
 VENDOR = f"{ANY}{ANY}"
@@ -213,49 +214,6 @@ class EfficiencyModel:
         """How far each row lies outside the training box, in standard deviations, (N, F) -> (N,)"""
         outside = np.maximum(self.low - features, features - self.high)
         return np.asarray(np.max(np.maximum(outside, 0.0) / self.scale, axis=1))
-
-
-@dataclass(frozen=True, slots=True)
-class RunParameters:
-    """Parameters of a whole run; each has a source in `sources`.
-
-    host_per_kernel   host time to launch one kernel, eager [s]
-    overlap           share of the window behind which communication can hide, by kind
-    contention        slowdown of computation while a collective runs beside it
-    context           bytes that framework and libraries take
-    engine            the same of a serving engine, with its captured graphs: vLLM's memory profile
-                      on A100 and H100 has 1 to 2 GB; trainers keep more rings of NCCL
-    fragmentation     share of the peak that the allocator loses
-    memory_sigma      log-standard-deviation of peak memory
-    sigma             log-standard-deviation of a run that no operator explains
-    sigma_moe         the same where the model is a mixture of experts
-    sigma_plan        the part of it that is particular to one plan, which plans of one model on
-                      one machine do not share
-    factors           time factor by 'framework/era' (neutral: 1)
-    habits            fields of a plan as one's own runs show them, where a plan leaves them open
-    jitter            accelerator -> log-standard-deviation between ranks of a stretch of work,
-                      however long, and of what is drawn anew, of a second's [s^0.5]; of machines
-                      whose ranks were timed together
-    """
-
-    host_per_kernel: float = 6e-6
-    overlap: Mapping[str, float] = field(default_factory=dict)
-    contention: float = 1.0
-    context: float = 2e9
-    engine: float = 2e9
-    fragmentation: float = 0.05
-    memory_sigma: float = 0.1
-    sigma: float = 0.1
-    sigma_moe: float = 0.1
-    sigma_plan: float = 0.03
-    factors: Mapping[str, float] = field(default_factory=dict)
-    habits: Mapping[str, Any] = field(default_factory=dict)
-    jitter: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-
-    def spread(self, moe: bool) -> float:
-        """Log-standard-deviation of a run of a dense model, or of a mixture of experts."""
-        return self.sigma_moe if moe else self.sigma
 
 
 @dataclass(frozen=True, slots=True)

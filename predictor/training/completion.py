@@ -25,6 +25,7 @@ from predictor.catalog import (
     default_precision,
     named_model,
     note_names,
+    parse,
     with_host,
 )
 from predictor.errors import InputError
@@ -97,6 +98,8 @@ class TrainingRequest:
     regions  in which the accelerators are, where there are several
     kinds    systems of the stages or replicas (`by`) and how many are on each; empty: one system
     idle     what is stated and changes nothing (`plans.idle`)
+    stated   the request as it was made; None where it was not completed
+    strict   whether it was held to the laws of plans
     """
 
     model: Model
@@ -115,6 +118,8 @@ class TrainingRequest:
     kinds: Kinds = ()
     by: str = ""
     idle: tuple[str, ...] = ()
+    stated: TrainingPlanSpec | None = None
+    strict: bool = True
 
     @property
     def uneven(self) -> bool:
@@ -194,8 +199,21 @@ def complete_training(
         **machines_of(values, tokens),
         conditions=conditions_of(values),
         idle=idle(plan, spec.to_dict()),
+        stated=spec,
+        strict=strict,
         **unlike,
     )
+
+
+def restated(request: TrainingRequest, run: RunParameters, **fields: Any) -> TrainingRequest:
+    """A completed request as if some of its fields had been stated, too, or otherwise.
+
+    Raises InputError where it cannot be.
+    """
+    if request.stated is None:
+        raise InputError("a request that was not completed cannot be stated otherwise")
+    spec = parse(TrainingPlanSpec, {**request.stated.to_dict(), **fields}, "request")
+    return complete_training(spec, run, request.strict, request.model, request.cluster)
 
 
 def _laid_out(

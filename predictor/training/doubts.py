@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from predictor.catalog import framework_settings
+from predictor.errors import InputError
 from predictor.memory import memory
 from predictor.plans import (
     CP_KINDS,
     DISPATCHES,
-    NUMERIC_FIELDS,
     RECOMPUTES,
     TrainingPlan,
     feasible,
 )
 from predictor.records import dataclass
 from predictor.timing import RunParameters
-from predictor.training.completion import TrainingRequest
+from predictor.training.completion import TrainingRequest, restated
 
 YES_NO = (False, True)
 
@@ -81,50 +79,27 @@ class Doubt:
     weight: float = 0.0
 
 
-def others(request: TrainingRequest, field: str) -> Iterator[tuple[Any, TrainingPlan]]:
-    """The plan with the other values of a field that it can have."""
-    plan = request.plan
-    current = getattr(plan, field)
-    for other in OTHERS[field]:
-        if other == current:
+def others(
+    request: TrainingRequest, field: str, run: RunParameters
+) -> Iterator[tuple[Any, TrainingPlan]]:
+    """The plan as it is completed where the other values of a field that it can have are stated.
+
+    run   memory parameters, to judge what fits
+    """
+    current, values = getattr(request.plan, field), OTHERS[field]
+    if field in LAYOUT:
+        values = tuple(int(current * factor) for factor in values if current * factor >= 1)
+    for value in values:
+        if value == current:
             continue
-        if other == "fsdp" and float(plan.pp) > 1:
+        try:
+            own = restated(request, run, **{field: value}).plan
+        except InputError:
+            continue
+        if value == "fsdp" and float(own.pp) > 1:
             continue  # hardly anybody shards weights under a pipeline
-        if field == "framework":
-            own = replace(plan, framework=other, **_habits(request, other))
-        elif field in LAYOUT:
-            other = float(current) * other
-            own = replace(plan, **_layout(plan, field, other))
-        else:
-            changed: dict[str, Any] = {field: float(other) if field in NUMERIC_FIELDS else other}
-            own = replace(plan, **changed)
         if bool(np.all(feasible(own, request.model))):
-            yield other, own
-
-
-def _habits(request: TrainingRequest, framework: str) -> dict[str, Any]:
-    """What another framework does in assumed fields, as far as it is a value by itself."""
-    plan = request.plan
-    open_ = {one.field for one in request.assumed} & set(OTHERS)
-    known = {name: getattr(plan, name) for name in ("precision", "sharding", "trained")}
-    era = None if plan.era == "neutral" else plan.era
-    settings, _ = framework_settings(framework, era, request.model, known)
-    split = settings.pop("sequence_parallel", False)
-    found = {
-        field: float(value) if field in NUMERIC_FIELDS else value
-        for field, value in settings.items()
-        if field in open_ and (value in OTHERS[field] or value in YES_NO)
-    }
-    if "sequence_parallel" in open_:
-        found["sequence_parallel"] = float(split is True or (split == "tp" and plan.tp > 1))
-    return found
-
-
-def _layout(plan: TrainingPlan, field: str, value: float) -> dict[str, Any]:
-    """A field of the layout, and the replicas that are left of as many accelerators."""
-    ranks = {name: float(getattr(plan, name)) for name in ("tp", "pp", "cp")} | {field: value}
-    each = ranks["tp"] * ranks["pp"] * ranks["cp"]
-    return {field: value, "dp": float(plan.gpus) / each}
+            yield value, own
 
 
 def doubts(
@@ -140,7 +115,7 @@ def doubts(
     for field in {one.field for one in request.assumed} & set(OTHERS):
         changes = {
             other: time(plan) / total - 1.0
-            for other, plan in others(request, field)
+            for other, plan in others(request, field, run)
             if float(memory(request.model, plan, run).peak) <= room
         }
         if not changes:

@@ -17,7 +17,7 @@ from predictor.catalog import (
 )
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans import FIT, SCHEDULES
+from predictor.plans import FIT, SCHEDULES, UNNAMED
 from predictor.records import dataclass
 
 
@@ -135,9 +135,6 @@ def _of_recipe(
         return values.get("sharding") != "fsdp"
     return True
 
-
-UNNAMED = "neutral"
-"""A framework that nobody named."""
 
 UNDIVIDED = {"without_pp": "pp", "without_tp": "tp"}
 """Habits of plans without a pipeline, and of those whose layers are whole: of dropping gathered

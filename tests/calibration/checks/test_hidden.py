@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from calibration.checks.hidden import HIDDEN, cost, costs, hide, sampled
+from calibration.checks.hidden import HIDDEN, cost, costs
+from calibration.sources.hiding import hide, sampled
 from calibration.tables.cells import cell
 from calibration.tables.runs import Point, point_of
 from predictor import catalog

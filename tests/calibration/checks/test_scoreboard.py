@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from calibration.spread import (
     run_sigma,
     with_plan_spread,
     with_spread,
+    with_unnamed_spread,
 )
 from predictor import catalog
 from predictor.catalog.artifacts import load
@@ -316,3 +319,18 @@ def test_the_report_says_how_well_out_of_memory_is_told(
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("out of memory"))
     assert f"{result['memory']['oom_accuracy']:.1%} of rows right" in line
     assert f"{result['memory']['oom_recall']:.1%} said to" in line
+
+
+def test_runs_without_a_named_framework_widen_until_their_share_lies_inside() -> None:
+    """Beside a run's own 0.1 and operators' 0.05, errors of 0.3 at one standard deviation want
+    sqrt(0.3² - 0.1² - 0.05²); few sources keep what was documented."""
+    run = replace(KERNELS.run, sigma=0.1, sigma_moe=0.1)
+    errors = [0.01, 0.02, 0.05, 0.1, 0.12, 0.15, 0.2, 0.3, 0.6, 0.9]
+    found = [Residual(error, 0.05, source) for source in "abcd" for error in errors]
+    fitted = with_unnamed_spread(run, found, 1.0, 0.8)
+    assert fitted.sigma_unnamed == pytest.approx(math.sqrt(0.3**2 - 0.1**2 - 0.05**2))
+    assert fitted.spread(moe=False) == 0.1
+    wide = math.hypot(0.05, fitted.spread(moe=False, named=False))
+    assert np.mean(np.abs([one.error for one in found]) <= wide * (1 + 1e-9)) == 0.8
+    few = with_unnamed_spread(run, found[:20], 1.0, 0.8)
+    assert few.sigma_unnamed == run.sigma_unnamed

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import reckon
+from predictor.catalog import load
 from predictor.plans import feasible
 from predictor.training.doubts import LAYOUT, MATTERS, OTHERS, OTHERWISE, USUAL, others
+
+RUN = load("kernels-only").run
 
 PLAN = {"gpus": 128, "tp": 4, "pp": 4, "global_batch": 128, "seq_len": 4096}
 
@@ -28,8 +32,6 @@ def test_what_would_change_the_step_is_what_changes_it_when_stated() -> None:
         again = reckon.predict_train(
             "llama3-70b", "dgx-h100", {**PLAN, one.field: one.other}, "kernels-only"
         )
-        if one.field in ("attention", "framework", *LAYOUT):
-            continue  # what is completed from them changes, too
         assert again.step_time.value / base - 1 == pytest.approx(one.change, rel=1e-6), one.field
 
 
@@ -66,7 +68,7 @@ def test_another_layout_has_as_many_accelerators() -> None:
     request = reckon.predict_train("llama3-70b", "dgx-h100", plan, "kernels-only").request
     seen = 0
     for field in LAYOUT:
-        for other, changed in others(request, field):
+        for other, changed in others(request, field, RUN):
             assert other in (getattr(request.plan, field) * 0.5, getattr(request.plan, field) * 2)
             assert float(changed.gpus) == 64
             seen += 1
@@ -82,6 +84,30 @@ def test_an_unnamed_framework_is_doubted_with_its_habits() -> None:
     other = reckon.predict_train("llama3-70b", "dgx-h100", named, "default").explain()
     assert "framework" not in {one.field for one in other.doubts}
     request = reckon.predict_train("llama3-70b", "dgx-h100", {**PLAN, "pp": 1, "tp": 8}).request
-    changed = dict(others(request, "framework"))
+    changed = dict(others(request, "framework", RUN))
     assert changed["torchtitan"].sharding == "fsdp"
     assert {name: plan.framework for name, plan in changed.items()} == {n: n for n in changed}
+
+
+def test_who_names_no_framework_is_less_sure() -> None:
+    """By `sigma_unnamed`, in a plan and in a search of plans; not on accelerators that one
+    framework alone trains on."""
+    known = load("kernels-only")
+    sure = replace(known, run=replace(known.run, sigma_unnamed=0.0))
+    unsure = replace(known, run=replace(known.run, sigma_unnamed=0.2))
+    for system, named, extra in (
+        ("dgx-h100", {}, 0.2),
+        ("dgx-h100", {"framework": "nemo"}, 0.0),
+        ("tpu-v5p", {}, 0.0),
+    ):
+        plan = {"gpus": 64, "tp": 4, "global_batch": 128, "seq_len": 4096, **named}
+        one, other = (
+            reckon.predict_train("llama3-70b", system, plan, each).batch.sigma
+            for each in (sure, unsure)
+        )
+        assert float(other) == pytest.approx(math.hypot(float(one), extra)), (system, named)
+    plan = {"gpus": 16, "global_batch": 32, "seq_len": 4096}
+    best = [reckon.search("llama3-8b", "dgx-h100", plan, each) for each in (sure, unsure)]
+    one, other = (found.entry(0)["step_time_s"] for found in best)
+    assert other["value"] == one["value"]
+    assert other["high"] / other["low"] > 1.2 * one["high"] / one["low"]

@@ -74,6 +74,9 @@ LAYER_SPLIT = ("llama.cpp", "exllamav2", "huggingface")
 
 SOURCES_DECODE_ONLY = ("mlc_llm_perf_bench",)
 
+ALONE = ("ttft_ms", "tpot_ms", "e2e_latency_s")
+"""Metrics of one request: a row that says nothing of others is of one that had none beside it."""
+
 UNSTATED_OUTPUT = {"gpt_fast": 200, "exllamav2_readme": 128, "trtllm_blogs": 128}
 """Tokens that the sources' scripts generate where a table does not say."""
 
@@ -197,7 +200,7 @@ def _point(
     model, assumed = described({**row, "model": MODELS.get(stated, stated)})
     given, made = _lengths(row, source)
     framework = _framework(row)
-    batch, concurrency = _requests(row)
+    batch, concurrency = _requests(row, metric, framework)
     if batch is None and concurrency is None and not _laid_out(row, source):
         return Skipped(point_id, source, "neither layout nor batch is stated")
     rate = cell(row, "request_rate")
@@ -280,9 +283,12 @@ def _per_node(row: Mapping[Any, Any]) -> Any:
     return None if cards is None else cards * DIES.get(str(row["accelerator"]), 1)
 
 
-def _requests(row: Mapping[Any, Any]) -> tuple[Any, Any]:
+def _requests(row: Mapping[Any, Any], metric: str, framework: str) -> tuple[Any, Any]:
     """Batch and concurrency of a row; of one worker that decodes where prompts are read apart."""
     batch, concurrency = cell(row, "batch"), cell(row, "concurrency")
+    unsaid = all(cell(row, name) is None for name in ("batch", "concurrency", "request_rate"))
+    if unsaid and (metric in ALONE or framework in DECODE_ONLY):
+        batch = 1.0
     if cell(row, "prefill_workers"):
         return None, batch if concurrency is None else concurrency / decoders(row)
     if concurrency is None and cell(row, "batch_counts") == "clients":

@@ -98,6 +98,17 @@ def test_what_a_row_states(fields, kind, metric, value):
     assert found.value == pytest.approx(value)
 
 
+@pytest.mark.parametrize("metric", ["ttft_ms", "tpot_ms", "e2e_latency_s"])
+def test_latency_of_who_says_nothing_of_others_is_of_one_alone(metric):
+    """What can be measured of one request is not that of as many as there is room for."""
+    alone, one = (point(metric=metric, batch=batch) for batch in (np.nan, 1.0))
+    assert (alone.kind, alone.request.plan.batch) == (one.kind, one.request.plan.batch)
+    assert float(one.request.plan.batch) == 1.0
+    stream = {"framework": "llama.cpp", "metric": "output_tokens_per_s", "value": 50.0}
+    found = point(**stream, batch=np.nan, num_gpus=1, tp=1.0)
+    assert (found.metric, found.value) == ("tpot_s", pytest.approx(0.02))
+
+
 def test_precisions_and_engines_under_their_own_names():
     assert point(weights_precision="int4 (AWQ)").request.plan.weights == "int4_wo"
     assert point(weights_precision="fp8").request.plan.weights == "fp8"
@@ -124,7 +135,10 @@ def test_layers_that_take_turns_are_pipeline_stages():
     ("fields", "reason"),
     [
         ({"input_len": np.nan}, "lengths"),
-        ({"batch": np.nan, "tp": np.nan, "num_gpus": np.nan}, "neither layout nor batch"),
+        (
+            {**dict.fromkeys(("batch", "tp", "num_gpus"), np.nan), "metric": "output_tokens_per_s"},
+            "neither layout nor batch",
+        ),
         ({"accelerator": np.nan}, "accelerator is not stated"),
         ({"accelerator": "H1000"}, "unknown accelerator"),
         ({"model": "glm-50"}, "not in the catalog"),

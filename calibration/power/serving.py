@@ -58,9 +58,6 @@ BOARD = 8.0
 one streams at half as much again as its limit, which costs what is left out .1 to .3 points."""
 
 
-SHARES = ("prefill", "decode", "idle")
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """A row with its prediction: activity at the measured rate where there is one (`measured`) and
@@ -150,11 +147,18 @@ class Batch:
 
 def stacked(name: str, found: list[ServingActivity]) -> Batch:
     """Activities of rows of one accelerator as one batch."""
+    phases = dict.fromkeys(phase for one in found for phase in one.share)
+    nothing = Activity(1e-12)
     wide = {
-        phase: arrays.join([arrays.widened(one.activity[phase], (1,)) for one in found])
-        for phase in SHARES
+        phase: arrays.join(
+            [arrays.widened(one.activity.get(phase, nothing), (1,)) for one in found]
+        )
+        for phase in phases
     }
-    share = {phase: np.concatenate([one.share[phase] for one in found]) for phase in SHARES}
+    share = {
+        phase: np.concatenate([one.share.get(phase, np.zeros(1)) for one in found])
+        for phase in phases
+    }
     return Batch(name, share, wide)
 
 
@@ -171,9 +175,9 @@ def powers(
     known = None if laws is None else {**power_laws(), **laws}
     constants = power_constants(accelerator(batch.name), known, own)
     total: Array = np.zeros(len(batch.share["decode"]))
-    for phase in SHARES:
+    for phase, share in batch.share.items():
         drawn = demand(batch.activity[phase], constants)
-        total = total + batch.share[phase] * operating(drawn, constants, constants.limit).power
+        total = total + share * operating(drawn, constants, constants.limit).power
     return total
 
 
@@ -185,6 +189,12 @@ def _beyond(name: str, laws: Mapping[str, float]) -> Array:
     work = Activity(1.0, bytes=STREAMING * np.asarray(device.bandwidth), rows=np.inf)
     most = power_laws()["stream_most"] * np.asarray(constants.limit)
     return np.maximum(np.log(demand(work, constants).whole / most), 0.0).reshape(1)
+
+
+def _above(laws: Mapping[str, float]) -> Array:
+    """Log by which ranks that spin in a collective, in a few processors, would draw more than all
+    processors full of threads; 0 where they do not."""
+    return np.maximum(np.log([laws["waiting_share"] / laws["busy_share"]]), 0.0)
 
 
 def fit_laws(
@@ -213,6 +223,7 @@ def fit_laws(
             weight = 1.0 if len(groups) == 1 else np.sqrt(200.0 / len(power))
             parts.append(weight * np.log(own / power))
             parts.append(BOARD * _beyond(batch.name, values))
+        parts.append(BOARD * _above(values))
         if centre is not None:
             parts.append((logs - centre) / PRIOR * SOFT * WEIGHT)
         return np.concatenate(parts)

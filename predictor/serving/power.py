@@ -6,6 +6,7 @@ products of many rows, decoding as products of a row for each sequence.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import numpy as np
@@ -155,7 +156,9 @@ def _rates(found: InferencePrediction) -> tuple[Numeric, Numeric]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingActivity:
-    """What one accelerator does in a second of serving, by phase: 'prefill', 'decode', 'idle'.
+    """What one accelerator does in a second of serving, by phase: 'prefill', 'decode', 'idle'; of
+    the first two apart what ranks spend in collectives ('decode.exchange'), which meets a limit by
+    itself: a rank that waits draws less than its products do.
 
     share     of the second
     activity  while it lasts
@@ -190,6 +193,52 @@ def _exchanging(
         np.clip(part / np.maximum(whole, 1e-12), 0.0, 1.0)
         for part, whole in ((asking, first), (meeting, rest))
     ]
+
+
+EXCHANGE = "exchange"
+"""Of a phase: its collectives, in which ranks wait for each other and no kernel multiplies."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passing:
+    """Passes of a phase in a second: the work of one, how many there are, rows of their products,
+    whether those have a row for each sequence only (1 or 0); shares of their time that are tiles of
+    padding, in which the host is at work, and in which ranks talk to each other."""
+
+    phase: str
+    work: PassWork
+    rate: Array
+    rows: Array
+    thin: float
+    padded: Array
+    halted: Array
+    talks: Array
+
+    def parts(self, time: Array) -> dict[str, Activity]:
+        """Activity of their kernels, and of their collectives where there are any.
+
+        time   of the phase in a second
+        """
+        each, rate = self.work, self.rate
+        alone = np.maximum(1.0 - self.talks, 1e-12)
+        found = {
+            self.phase: Activity(
+                time=np.maximum(time * alone, 1e-12),
+                flop=rate * each.flop,
+                bytes=rate * each.bytes,
+                widened=rate * each.widened,
+                rows=self.rows,
+                thin=self.thin,
+                padded=np.minimum(self.padded / alone, 1.0),
+                core=each.core,
+                halted=np.minimum(self.halted / alone, 1.0),
+            )
+        }
+        if np.any(self.talks > 0):
+            found[f"{self.phase}.{EXCHANGE}"] = Activity(
+                np.maximum(time * self.talks, 1e-12), link=rate * each.link, spinning=1.0
+            )
+        return found
 
 
 def serving_activity(
@@ -227,26 +276,20 @@ def serving_activity(
     waits = _exchanging(found, own, steps, first, rest)
     halted = np.clip(1.0 - kernels / np.maximum(rest, 1e-12) - padded, 0.0, 1.0)
     many = np.asarray(found.work.together) * plan.new_tokens
-    work = {
-        "prefill": (prompt, own, many, 0.0, first, 0.0, 0.0, waits[0]),
-        "decode": (decode, steps, rows, 1.0, rest, padded, halted, waits[1]),
-    }
-    activity = {
-        name: Activity(
-            time=np.maximum(time, 1e-12),
-            flop=rate * each.flop,
-            bytes=rate * each.bytes,
-            link=rate * each.link,
-            widened=rate * each.widened,
-            rows=width,
-            thin=thin,
-            spinning=np.asarray(met) + none,
-            padded=np.asarray(tiles) + none,
-            core=each.core,
-            halted=np.asarray(host) + none,
-        )
-        for name, (each, rate, width, thin, time, tiles, host, met) in work.items()
-    }
+    passes = (
+        Passing(
+            phase="prefill", work=prompt, rate=own, rows=many, thin=0.0, padded=none, halted=none,
+            talks=waits[0],
+        ),
+        Passing(
+            phase="decode", work=decode, rate=steps, rows=rows, thin=1.0, padded=padded + none,
+            halted=halted + none, talks=waits[1],
+        ),
+    )  # fmt: skip
+    activity: dict[str, Activity] = {}
+    for one in passes:
+        activity |= one.parts(share[one.phase])
+    share |= {name: np.asarray(part.time) for name, part in activity.items()}
     activity["idle"] = Activity(time=np.maximum(share["idle"], 1e-12), flop=none)
     return ServingActivity(share, activity, np.asarray(own), np.asarray(steps))
 
@@ -268,6 +311,17 @@ def serving_power(found: InferencePrediction, conditions: Conditions) -> Powered
     return powered(work.activity, pieces, constants, chassis, conditions)
 
 
+def _kernels(under: Powered, phase: str, longer: Mapping[str, Array]) -> Array:
+    """How much longer a phase's kernels take by themselves: its collectives follow no clock.
+
+    longer   times of phases, collectives included, over those by themselves
+    """
+    kernels, talk = (under.work.get(f"{phase}{name}") for name in ("", f".{EXCHANGE}"))
+    if kernels is None or talk is None:
+        return longer[phase]
+    return np.asarray(1.0 + (longer[phase] - 1.0) * (1.0 + np.asarray(talk.time) / kernels.time))
+
+
 def limited(
     found: InferencePrediction, under: Powered, conditions: Conditions
 ) -> InferencePrediction:
@@ -280,7 +334,10 @@ def limited(
         return found
     setting = power_setting(found.cluster, Conditions(), found.calibration.power)
     usual = unlimited(under.work, *setting)
-    slower = {name: under.longer[name] / usual[name] for name in under.longer}
+    slower = {
+        name: _kernels(under, name, under.longer) / _kernels(under, name, usual)
+        for name in ("prefill", "decode")
+    }
     work = found.work
     prompts = replace(work.prompts, compute=np.asarray(work.prompts.compute) * slower["prefill"])
     decode = replace(work.decoding, compute=np.asarray(work.decoding.compute) * slower["decode"])

@@ -24,7 +24,7 @@ from calibration.power.training import node_row
 from calibration.tables.energy import catalog_name, energy_point
 from calibration.tables.requests import InferencePoint
 from calibration.tables.runs import Skipped
-from predictor.catalog import load, power_constants
+from predictor.catalog import load, power_constants, power_fit
 from predictor.errors import InputError
 from predictor.power import Activity, demand, operating
 
@@ -196,3 +196,14 @@ def test_what_leaks_changes_nothing_at_the_reference_and_costs_time_above_it() -
     warm = operating(demand(idle, constants), constants, constants.limit, temperature=80.0)
     assert float(warm.slower) == 1.0
     assert float(warm.power) > float(constants.awake)
+
+
+def test_ranks_that_wait_draw_no_more_than_processors_full_of_threads() -> None:
+    """Collectives spin in a few processors: of what ships, within the slack of the bound that the
+    fit is held to."""
+    fitted = power_fit()
+    sets = {"laws": fitted["laws"], **fitted["accelerators"]}
+    told = {name: one for name, one in sets.items() if "waiting_share" in one}
+    assert len(told) >= 3
+    for name, one in told.items():
+        assert one["waiting_share"] <= 1.02 * one["busy_share"], name

@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.catalog import ServingPlanSpec, load, parse
-from predictor.serving import complete_serving, predict_inference, serving_activity
+from predictor.catalog import ServingPlanSpec, accelerator, load, parse, power_constants
+from predictor.power import Conditions, demand
+from predictor.serving import (
+    complete_serving,
+    limited,
+    predict_inference,
+    serving_activity,
+    serving_power,
+)
 from predictor.serving.power import decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 
 CALIBRATION = load("default")
+CONSTANTS = power_constants(accelerator("H100-SXM5-80GB"))
 
 
 def served(
@@ -92,11 +100,49 @@ def test_four_bits_are_widened_once_in_a_pass_and_by_nobody_who_multiplies_them(
     assert float(np.max(decode_work(awq, 1.0).widened)) == pytest.approx(layers, rel=0.01)
 
 
+def shares(many: int) -> dict[str, float]:
+    found = serving_activity(served("llama3-8b", "bf16", many)).share
+    return {name: float(np.max(one)) for name, one in found.items()}
+
+
 def test_ranks_wait_for_each_other_in_collectives_and_no_longer() -> None:
     """As long as collectives take: a rank by itself never, ranks of eight longer than of two."""
-    waits = [
-        serving_activity(served("llama3-8b", "bf16", many)).activity["decode"].spinning
-        for many in (1, 2, 8)
-    ]
-    alone, pair, eight = (float(np.max(np.asarray(one))) for one in waits)
-    assert alone == 0.0 < pair < eight < 1.0
+    alone, pair, eight = (shares(many) for many in (1, 2, 8))
+    assert set(alone) == {"prefill", "decode", "idle"}
+    for phase in ("prefill", "decode"):
+        own = [one[f"{phase}.exchange"] / one[phase] for one in (pair, eight)]
+        assert 0.0 < own[0] < own[1]
+
+
+def test_no_kernel_multiplies_while_ranks_exchange() -> None:
+    """What a pass computes, reads and sends is the same: the collectives' part of its time has all
+    of the bytes on links and no FLOP, the kernels' part the rest."""
+    work = serving_activity(served("llama3-70b", "bf16", 8)).activity
+    talk, kernels = work["decode.exchange"], work["decode"]
+    assert float(np.max(np.asarray(talk.flop))) == 0.0 < float(np.max(np.asarray(talk.link)))
+    assert float(np.max(np.asarray(kernels.link))) == 0.0 < float(np.max(np.asarray(kernels.flop)))
+    assert float(np.max(np.asarray(kernels.spinning))) == 0.0
+
+
+def test_a_rank_that_waits_draws_less_than_one_that_multiplies() -> None:
+    """So that the mean of ranks may lie below a limit that each of their kernels meets."""
+    for many in (4, 8):
+        own = serving_activity(served("llama3-70b", "bf16", many)).activity
+        drawn = {name: float(np.max(demand(one, CONSTANTS).whole)) for name, one in own.items()}
+        assert drawn["idle"] < drawn["decode.exchange"] < drawn["decode"]
+
+
+def test_a_limit_slows_kernels_and_no_collective() -> None:
+    """A pass of as much more time as its kernels took longer, whatever ranks exchange."""
+    found = served("llama3-70b", "bf16", 8)
+    under = serving_power(found, Conditions(limit=350.0))
+    slowed = limited(found, under, Conditions(limit=350.0))
+    kernels = float(np.max(np.asarray(under.work["decode"].time)))
+    talk = float(np.max(np.asarray(under.work["decode.exchange"].time)))
+    usual = serving_power(found, Conditions())
+    ratio = float(np.max(under.longer["decode"] / usual.longer["decode"]))
+    of_kernels = float(
+        np.max(np.asarray(slowed.work.decoding.compute) / np.asarray(found.work.decoding.compute))
+    )
+    assert ratio == pytest.approx((kernels * of_kernels + talk) / (kernels + talk), rel=1e-3)
+    assert of_kernels > ratio > 1.0

@@ -3,8 +3,8 @@
     python tools/mutants.py [--count 100] [--seed 1] [--jobs 2] [--room timing] [--out FILE.json]
 
 Draws so many places at random among the arithmetic of `predictor/`, changes one of them at a time
-in a copy of the project (another operator, another number, the other bound), and runs the tests
-that reached that line (of a constant: the lines that read it), those first that are of little else.
+as it is imported (another operator, another number, the other bound), and runs the tests that
+reached that line (of a constant: the lines that read it), those first that are of little else.
 Which tests reach a line, and how long each takes, is recorded once (`--map FILE` keeps it). What no
 test notices is listed: a missing law, or a change
 that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
@@ -14,36 +14,45 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
+import importlib.abc
 import json
+import multiprocessing
 import os
 import random
-import re
-import shutil
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
-PARTS = (
-    "predictor",
-    "profiler",
-    "calibration",
-    "reckon",
-    "tests",
-    "tools",
-    "benchmarks",
-    "studies",
-)
+PRELOADED = (
+    "hypothesis", "numpy", "pandas", "pydantic", "pydantic_core", "pytest", "scipy.optimize",
+    "scipy.stats", "sklearn.ensemble", "yaml",
+)  # fmt: skip
+"""What tests import beside the project; loaded once."""
+
 MOST_TESTS, MOST_SECONDS = 60, 240.0
 """Tests that are run for a mutant at most, and how long they may take together [s of a processor,
 so that what else ran while they were recorded leaves none of them out]."""
+
+GUARD = 1e-9
+"""A number so small is no quantity [s, bytes, shares]: it stands where a zero must not."""
+
+MOST_BYTES = 8 * 2**30
+"""Memory of a change's tests; one that asks for more is noticed."""
 
 OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Add: ("+", "-"),
@@ -114,6 +123,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         if isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
             skipped.update(ast.iter_child_nodes(node))
             continue
+        skipped.update(_harmless(node))
         if isinstance(node, ast.AnnAssign):
             skipped.add(node.annotation)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -121,6 +131,20 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
             skipped.update(a.annotation for a in node.args.kwonlyargs if a.annotation)
             skipped.update([node.returns] if node.returns else [])
         yield from _changes(node, name, lines)
+
+
+def _harmless(node: ast.AST) -> Iterator[ast.AST]:
+    """Numbers whose change no prediction can show: how much a cache keeps, and floors that keep a
+    quotient from 0 / 0 (`GUARD` at most)."""
+    if not isinstance(node, ast.Call):
+        return
+    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    if called == "lru_cache":
+        yield from (word.value for word in node.keywords)
+        yield from node.args
+    elif called in ("maximum", "max"):
+        numbers = (one for one in node.args if isinstance(one, ast.Constant))
+        yield from (one for one in numbers if 0.0 < abs(float(one.value)) <= GUARD)
 
 
 def _changes(node: ast.AST, name: str, lines: list[str]) -> Iterator[Mutant]:
@@ -273,53 +297,103 @@ def by_context(times: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
     return found
 
 
-def copied(folder: Path) -> Path:
-    """A copy of the project to change; data, and the tables beside the checkout, are linked."""
-    shared = folder.parent / "shared"
-    if (ROOT.parent / "shared").is_dir() and not shared.exists():
-        shared.symlink_to((ROOT.parent / "shared").resolve())
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            shutil.copytree(
-                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-    for name in ("pyproject.toml", "README.md", "Makefile", "data"):
-        (folder / name).symlink_to(ROOT / name)
-    return folder
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module of the project with a change, from memory."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant, self.name = mutant, mutant.file[:-3].replace("/", ".")
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module's place, where it is the one."""
+        file = ROOT / self.mutant.file
+        found = spec_from_file_location(name, file, loader=self) if name == self.name else None
+        return found
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the changed text."""
+        file = ROOT / self.mutant.file
+        text = self.mutant.apply(file.read_text(encoding="utf-8"))
+        exec(compile(text, file, "exec"), module.__dict__)
 
 
-def ran(tests: list[str], home: Path) -> tuple[bool, str]:
-    """Whether all tests pass in a copy, and the one that does not ('': it cannot be told)."""
+class _Noticed:
+    """What pytest is told of, so that it tells which test failed first."""
+
+    def __init__(self) -> None:
+        self.first = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.first = self.first or report.nodeid
+
+
+def _in_fork(tests: list[str], mutant: Mutant | None, answer: int) -> None:
+    """Run tests in this process, which ends with them; the one that failed goes to `answer`."""
+    import pytest
+
+    signal.alarm(int(3 * MOST_SECONDS))  # a change that never ends is noticed
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    if mutant:
+        sys.meta_path.insert(0, _Changed(mutant))
+    noticed = _Noticed()
+    status = 1
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-p", "no:xdist", *tests],
-            cwd=home, capture_output=True, text=True, timeout=3 * MOST_SECONDS,
-            env={**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return False, ""
-    told = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    return done.returncode == 0, told[1] if told else ""
+        words = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
+        status = int(pytest.main(words, plugins=[noticed]))
+        os.write(answer, noticed.first.encode())
+    finally:
+        os._exit(status)
 
 
-def survives(mutant: Mutant, tests: list[str], home: Path, fail: dict[str, bool]) -> bool:
+def ran(tests: list[str], mutant: Mutant | None = None) -> tuple[bool, str]:
+    """Whether all tests pass with a change, and the one that does not ('': it cannot be told).
+
+    A fork of this process, which has imported what the tests import but nothing of the project,
+    imports the module changed: that costs a tenth of a new interpreter and no copy of the project.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _in_fork(tests, mutant, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        told = stream.read().decode()
+    _, status = os.waitpid(child, 0)
+    return status == 0, told
+
+
+def survives(mutant: Mutant, tests: list[str], fail: dict[str, bool]) -> bool:
     """Whether all tests pass with the change, but for those that fail without it too.
 
     fail   what is known of that, which this adds to
     """
-    target = home / mutant.file
-    before = target.read_text(encoding="utf-8")
     while tests := [one for one in tests if not fail.get(one)]:
-        target.write_text(mutant.apply(before), encoding="utf-8")
-        try:
-            passed, noticed = ran(tests, home)
-        finally:
-            target.write_text(before, encoding="utf-8")
+        passed, noticed = ran(tests, mutant)
         if not passed and noticed in tests and noticed not in fail:
-            fail[noticed] = not ran([noticed], home)[0]
+            fail[noticed] = not ran([noticed])[0]
         if passed or not fail.get(noticed):
             return passed
     return True
+
+
+def judged(
+    mutants: list[Mutant], content: Mapping[str, Any]
+) -> tuple[dict[str, bool], dict[str, bool]]:
+    """Which mutants survive, and which tests fail without a change."""
+    nodes = by_context(content["times"])
+    lines = (who for file in content["reached"].values() for who in file.values())
+    wide = Counter(context for who in lines for context in who)
+    verdicts, fail = {}, {}
+    for mutant in mutants:
+        tests = tests_of(mutant, content["reached"], nodes, wide)
+        verdicts[str(mutant)] = not tests or survives(mutant, tests, fail)
+        print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
+    return verdicts, fail
 
 
 def equivalents() -> dict[str, str]:
@@ -343,9 +417,6 @@ def main() -> int:
     if not kept.is_file():
         recorded(kept)
     content = json.loads(kept.read_text(encoding="utf-8"))
-    nodes = by_context(content["times"])
-    lines = (who for file in content["reached"].values() for who in file.values())
-    wide = Counter(context for who in lines for context in who)
     files = sorted((ROOT / "predictor" / given.room).rglob("*.py"))
     every = [m for f in files if f.name != "__init__.py" for m in mutants_of(f)]
     reached = [m for m in every if str(m.line) in content["reached"].get(m.file, {})]
@@ -354,23 +425,15 @@ def main() -> int:
     drawn_out = [m for m in drawn if m.key in harmless]
     todo = [m for m in drawn if m.key not in harmless]
     print(f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried")
+    for name in PRELOADED:
+        importlib.import_module(name)
     verdicts: dict[str, bool] = {}
     fail: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        homes = []
-        for job in range(given.jobs):
-            home = Path(folder) / str(job)
-            home.mkdir()
-            homes.append(copied(home))
-
-        def work(job: int) -> None:
-            for mutant in todo[job :: given.jobs]:
-                tests = tests_of(mutant, content["reached"], nodes, wide)
-                verdicts[str(mutant)] = bool(not tests or survives(mutant, tests, homes[job], fail))
-                print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
-
-        with ThreadPoolExecutor(given.jobs) as pool:
-            list(pool.map(work, range(given.jobs)))
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork")) as pool:
+        shares = [todo[job :: given.jobs] for job in range(given.jobs)]
+        for told, broken in pool.map(judged, shares, [content] * given.jobs):
+            verdicts |= told
+            fail |= broken
     for one in sorted(name for name, broken in fail.items() if broken):
         print(f"  fails without a change, not counted: {one}")
     alive = [name for name, survived in verdicts.items() if survived]

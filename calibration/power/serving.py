@@ -24,7 +24,7 @@ from predictor.errors import InputError
 from predictor.plans import batches
 from predictor.power import STREAMING, Activity, demand, operating
 from predictor.serving import ServingActivity, predict_inference, serving_activity
-from predictor.timing import Calibration
+from predictor.timing import NOISE, Calibration
 
 LAWS = (
     "awake_share",
@@ -50,8 +50,9 @@ WEIGHT = 3.0
 LEAST_OWN = 40
 """Rows from which an accelerator has constants of its own."""
 
-SOFT = 0.08
-"""Log-error from which a row counts less."""
+SOFT = NOISE
+"""Log-error from which a row counts less: that of a published figure of serving, whose rate it is
+divided by."""
 
 BOARD = 8.0
 """What is known of boards (`_beyond`) counts as the square of this in rows: enough that no fitted

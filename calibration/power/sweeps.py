@@ -63,7 +63,9 @@ WIDTH = (0.3, 0.05, 0.3, 0.2, 0.02, 0.2, 0.1, 0.05)
 """Bounds and priors' standard deviations of those."""
 
 SOFT = 0.05
-"""Misses, in logarithms, beyond which a row counts less than squarely."""
+"""Misses, in logarithms, beyond which a row counts less than squarely: a sensor is right to 5 % of
+what is drawn (NVML's reference, nvmlDeviceGetPowerUsage, of Fermi and Kepler; read in November
+2026), so that larger ones are the model's or the row's."""
 
 UNLIMITED = 1e6
 """More than any accelerator draws [W]."""

@@ -29,9 +29,6 @@ LORA = {
 """MLPerf's fine-tuning of Llama 2 70B (reference of Training v4.0: rank 16, 8,192 tokens), which
 submissions run in NeMo with fp8."""
 
-HOST_SHARE = 0.6
-"""Load of the host of a node that trains, of what work adds to it."""
-
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
@@ -133,7 +130,6 @@ def predicted_power(row: NodeRow, calibration: Calibration) -> tuple[float, Node
     busy = steps / (steps + AROUND)
     mean = busy * float(np.mean(state.mean)) + (1.0 - busy) * waiting
     node = node_power(
-        mean, row.per_node, constants.limit, HOST_SHARE, catalog.node_constants(cluster),
-        chassis.cooling,
-    )  # fmt: skip
+        mean, row.per_node, constants.limit, catalog.node_constants(cluster), chassis.cooling
+    )
     return mean, node

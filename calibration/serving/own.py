@@ -47,7 +47,7 @@ WIDTHS: dict[str, float] = {
 WITHIN = 0.1
 """The same of what is common to one's runs but no parameter of the engine's."""
 
-CHECKPOINT = 0.04
+CHECKPOINT = NOISE / 2.0
 """The same of a checkpoint's own level: half of a figure's error, so that one figure that is far
 off counts as odd by itself, and several of a checkpoint as one odd checkpoint."""
 

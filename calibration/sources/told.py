@@ -5,13 +5,12 @@ fill columns)."""
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from predictor import catalog
 
@@ -20,7 +19,7 @@ Row = Mapping[Any, Any]
 
 def _empty(row: Row, column: str) -> bool:
     value = row.get(column)
-    return bool(pd.isna(value)) or value == ""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 @lru_cache(maxsize=8)

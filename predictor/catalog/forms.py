@@ -74,7 +74,7 @@ class Spec:
             return [plain(one) for one in value] if isinstance(value, list) else value
 
         return {
-            name: plain(value)
+            name: plain(value) if isinstance(value, (Spec, list)) else value
             for name, value in vars(self).items()
             if (blanks or value is not None) and (defaults or value != default[name])
         }
@@ -104,13 +104,6 @@ def parse(form: type[S], fields: Mapping[str, Any], where: str) -> S:
     except ValidationError as error:
         raise InputError(f"{where}: {_explain(error, form)}") from None
     return found
-
-
-@cache
-def _validator(form: type[Spec]) -> SchemaValidator:
-    return SchemaValidator(
-        {"type": "function-after", "function": _called(form.of), "schema": keys_schema(form)}
-    )
 
 
 def keys_schema(form: type[Spec]) -> Any:

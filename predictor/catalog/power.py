@@ -241,6 +241,7 @@ def node_constants(cluster: Cluster) -> NodeConstants:
     return NodeConstants(
         idle=law["node_idle"] * share**0.5,
         span=law["node_span"] * share**0.5,
+        load=law["node_load"],
         adapter=law["adapter"],
         adapters=law["adapters_per_accelerator"] * count,
         switch=law["switch"] if count > 2 else 0.0,

@@ -83,7 +83,8 @@ class LinkModel:
         at = np.interp(np.log2(np.maximum(members, 1.0)), known, np.arange(len(known)))
         below = np.minimum(at.astype(int), len(known) - 1)
         above = np.minimum(below + 1, len(known) - 1)
-        low, high = (np.take_along_axis(found, i[None], 0)[0] for i in (below, above))
+        column = np.arange(found[0].size).reshape(found[0].shape)
+        low, high = (found.reshape(len(found), -1)[row, column] for row in (below, above))
         return np.asarray(np.exp(low + (at - below) * (high - low)))
 
 

@@ -15,7 +15,8 @@ KWH = 3.6e6
 class NodeConstants:
     """What of a node is no accelerator.
 
-    idle, span    of processors, memory and drives: idle, and what work adds [W]
+    idle, span    of processors, memory and drives: idle, and what work adds at most [W]
+    load          share of that which the host adds while its accelerators work
     adapter       one network adapter with its optics [W]; adapters in a node
     switch        switches inside the node, per accelerator [W]
     fans          of an air-cooled node at full flow [W]; cubic in the flow, which follows the heat
@@ -26,6 +27,7 @@ class NodeConstants:
 
     idle: Numeric
     span: Numeric
+    load: Numeric
     adapter: Numeric
     adapters: Numeric
     switch: Numeric
@@ -59,17 +61,15 @@ def node_power(
     accelerators: Numeric,
     count: Numeric,
     rated: Numeric,
-    load: Numeric,
     constants: NodeConstants,
     cooling: str,
 ) -> NodePower:
     """Power of a node.
 
     accelerators   one of them, mean [W]; `count` in the node, each rated at `rated` [W]
-    load           of the host, 0..1
     """
     ours = np.asarray(accelerators) * count
-    host = constants.idle + constants.span * np.asarray(load)
+    host = constants.idle + constants.span * np.asarray(constants.load)
     adapters = constants.adapter * np.asarray(constants.adapters)
     switches = constants.switch * np.asarray(count)
     inside = ours + host + adapters + switches

@@ -102,7 +102,7 @@ def complete_serving(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
-    filler = Filler(spec.to_dict())
+    filler = Filler(stated := spec.to_dict(blanks=False))
     values = filler.values
     model = model if model is not None else named_model(values)
     cluster = _readers(values, cluster if cluster is not None else complete_cluster(filler))
@@ -144,7 +144,7 @@ def complete_serving(
         simulate=_simulable(plan, values, around),
         around=around,
         conditions=conditions_of(values),
-        idle=idle(plan, spec.to_dict()),
+        idle=idle(plan, stated),
     )
 
 

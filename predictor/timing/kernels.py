@@ -135,7 +135,7 @@ def _fitted(
             )
         elif pedigree == "transferred":
             y = _eased(y, found, shapes, model, accelerator, answer)
-        y = _no_better(y, found, shapes, (pedigree == "transferred") | (np.asarray(away) > 0))
+        y = _no_better(y, shapes, (pedigree == "transferred") | (np.asarray(away) > 0))
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
@@ -236,7 +236,7 @@ with it: DeepGEMM's on H20 take 0.94 of the peak in the middle (InferSim, SANITY
 kernel tables)."""
 
 
-def _no_better(y: Array, found: Ideal, shapes: Shapes, unknown: Mask) -> Array:
+def _no_better(y: Array, shapes: Shapes, unknown: Mask) -> Array:
     """y of products and attention, of which no unmeasured one is believed to come nearer to its
     roofline than `NARROW` (decoding that was timed reads at 0.90 of the bandwidth at best)."""
     if shapes.op not in (*THROTTLED, "attention_decode") or not np.any(unknown):

@@ -159,7 +159,7 @@ def complete_training(
 
     Raises InputError: a needed field is missing, names are unknown, the plan is impossible.
     """
-    filler = Filler(spec.to_dict())
+    filler = Filler(stated := spec.to_dict(blanks=False))
     values = filler.values
     model = model if model is not None else named_model(values)
     filler.need("seq_len", "global_batch")
@@ -198,7 +198,7 @@ def complete_training(
         price=price,
         **machines_of(values, tokens),
         conditions=conditions_of(values),
-        idle=idle(plan, spec.to_dict()),
+        idle=idle(plan, stated),
         stated=spec,
         strict=strict,
         **unlike,

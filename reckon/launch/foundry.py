@@ -177,9 +177,6 @@ def _adapter_means(flags: Flags, facts: Facts) -> Facts:
     return found | ({"lora_rank": whole_number(RANK, flags[RANK])} if RANK in flags else {})
 
 
-UNITS = {"ba": 1.0, "tok": 1.0, "sp": 1.0}
-
-
 def _long_means(flags: Flags, facts: Facts) -> Facts:
     """The budget: batches, samples or tokens (Composer's `Time`); epochs say nothing of it."""
     match = re.fullmatch(r"([\d_.eE+]+?)(ba|tok|sp)", str(flags.get(LONG, "")))

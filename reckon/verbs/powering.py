@@ -17,9 +17,6 @@ from predictor.units import Z80
 
 B = TypeVar("B")
 
-HOST_LOAD = 0.6
-"""Of the host of a node at work, of what work adds to it."""
-
 MEGAJOULE = 1e6
 YEAR = 8766.0
 """Hours of a year of 365.25 days."""
@@ -89,9 +86,8 @@ class PowerResult:
         constants, cooled = power_setting(self.cluster, self.conditions)
         count = min(self.cluster.accelerators_per_node, self.gpus)
         return node_power(
-            self.mean, count, constants.limit, HOST_LOAD, node_constants(self.cluster),
-            cooled.cooling,
-        )  # fmt: skip
+            self.mean, count, constants.limit, node_constants(self.cluster), cooled.cooling
+        )
 
     @property
     def site(self) -> float:

@@ -203,22 +203,24 @@ def test_peaks_lie_between_mean_and_highest_and_fall_with_the_window() -> None:
 
 def test_a_node_is_the_sum_of_its_parts_and_fans_are_cubic() -> None:
     node = NodeConstants(
-        idle=600.0, span=400.0, adapter=30.0, adapters=8.0, switch=25.0, fans=1000.0, spread=0.1,
-        efficiency=0.95, fabric=60.0,
+        idle=600.0, span=400.0, load=1.0, adapter=30.0, adapters=8.0, switch=25.0, fans=1000.0,
+        spread=0.1, efficiency=0.95, fabric=60.0,
     )  # fmt: skip
-    full = node_power(700.0, 8, 700.0, 1.0, node, "air")
+    full = node_power(700.0, 8, 700.0, node, "air")
     assert float(full.whole) == pytest.approx(sum(float(v) for v in full.parts.values()))
     assert full.parts["fans"] == pytest.approx(1000.0)
-    less = node_power(300.0, 8, 700.0, 1.0, node, "air")
+    less = node_power(300.0, 8, 700.0, node, "air")
     heat = (300 * 8 + 1000 + 240 + 200) / (700 * 8 + 1000 + 240 + 200)
     assert less.parts["fans"] == pytest.approx(1000.0 * heat**3)
-    assert node_power(700.0, 8, 700.0, 1.0, node, "liquid").parts["fans"] == 0.0
+    assert node_power(700.0, 8, 700.0, node, "liquid").parts["fans"] == 0.0
+    half = node_power(700.0, 8, 700.0, replace(node, load=0.5), "liquid")
+    assert half.parts["host"] == 600.0 + 0.5 * 400.0
 
 
 def test_an_hgx_node_at_work_draws_what_is_published() -> None:
     """8xH100 in air: 7,752 W mean in intensive training, 8,400 W the highest seen (BNL)."""
     cluster = catalog.system("dgx-h100")
-    node = node_power(670.0, 8, 700.0, 0.6, catalog.node_constants(cluster), "air")
+    node = node_power(670.0, 8, 700.0, catalog.node_constants(cluster), "air")
     assert 0.88 * 7752 < float(node.whole) < 1.08 * 8400
 
 

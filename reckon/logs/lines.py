@@ -26,7 +26,8 @@ STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:[.,]\d+)?)")
 NUMBER = r"([-+]?[\d.,]+(?:[eE][-+]?\d+)?[KMBT]?)"
 SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 LONGEST = 1_000_000
-"""Letters of a line beyond which it is no log's."""
+"""Letters of a line beyond which it is no log's: a configuration that a framework writes on one
+line is a tenth of it."""
 
 
 def value_of(text: str) -> float:

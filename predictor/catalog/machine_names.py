@@ -18,7 +18,8 @@ from predictor.errors import InputError
 from predictor.records import dataclass
 
 VENDORS = re.compile(
-    r"\b(nvidia|amd|intel|google|aws|tesla|geforce|instinct|habana|quadro|radeon|accelerators?|gpus?)\b"
+    r"\b(nvidia|amd|intel|google|aws|huawei|moore threads|tesla|geforce|instinct|habana|quadro|radeon"
+    r"|accelerators?|gpus?)\b"
 )
 """What says nothing beyond the rest of a name."""
 
@@ -158,13 +159,41 @@ def _accelerators(directory: Path) -> Mapping[str, str]:
 
 
 def _beginning(name: str) -> str | None:
-    """The only accelerator whose name begins so, None where there is none.
+    """The only accelerator whose name begins so, None where there is none; of several the one that
+    says no more than its memory ('RTX 4060' is not 'RTX 4060 Ti').
 
     Raises InputError where there are several.
     """
     table, wanted = _accelerators(tables.data_dir()), fold(name)
+    if len(wanted) < 3:
+        return None
     near = sorted({row for own, row in table.items() if own.startswith(wanted)})
-    if len(wanted) < 3 or not near:
+    bare = [row for row in near if re.fullmatch(rf"{wanted}\d*(gb)?", fold(row))]
+    return _only(name, bare if len(bare) == 1 else near)
+
+
+LOOSE = re.compile(r"(?<=sxm)\d(?!\d)|hbm\d?e?")
+"""What of a name people leave out or guess: which SXM socket, which kind of memory."""
+
+
+def _loosely(name: str) -> str | None:
+    """The only accelerator whose name differs in no more than `LOOSE`, None where there is none.
+
+    Raises InputError where there are several.
+    """
+    wanted = fold(LOOSE.sub("", name.lower()))
+    return _only(
+        name,
+        [row for row in tables.rows("accelerators") if fold(LOOSE.sub("", row.lower())) == wanted],
+    )
+
+
+def _only(name: str, near: list[str]) -> str | None:
+    """The accelerator that a name may be, None where there is none.
+
+    Raises InputError where there are several.
+    """
+    if not near:
         return None
     if len(near) > 1:
         raise InputError(f"accelerator {name!r} may be {', '.join(near)}; name one of them")
@@ -176,7 +205,7 @@ def read_accelerator_name(name: str) -> str | None:
 
     Raises InputError where it may be several.
     """
-    return _accelerators(tables.data_dir()).get(fold(name)) or _beginning(name)
+    return _accelerators(tables.data_dir()).get(fold(name)) or _beginning(name) or _loosely(name)
 
 
 MEMORY = re.compile(r"(?P<chip>.+?)-?(?P<gib>\d+)gb", re.IGNORECASE)

@@ -235,3 +235,24 @@ def test_a_colon_parts_words(tag: str, row: str) -> None:
 @pytest.mark.parametrize("name", ["0x8xH100", "0xH100", "2x0xH100"])
 def test_no_machine_is_named_by_nought_of_it(name: str) -> None:
     assert catalog.read_machine_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "known"),
+    [
+        ("H100-SXM-80GB", "H100-SXM5-80GB"),
+        ("NVIDIA H200-SXM5-141GB", "H200-SXM-141GB"),
+        ("b200-sxm6-180gb", "B200-SXM-180GB"),
+        ("H100-SXM5-80GB-HBM3", "H100-SXM5-80GB"),
+        ("RTX 4060", "RTX-4060-8GB"),  # not the 4060 Ti
+        ("RX 7900 XT", "RX-7900XT-20GB"),
+        ("Huawei Ascend 910B4 32GB", "Ascend-910B4-32GB"),
+    ],
+)
+def test_sockets_and_kinds_of_memory_are_guessed_by_people(written: str, known: str) -> None:
+    assert catalog.accelerator(written).name == known
+
+
+def test_a_socket_that_may_be_two_is_asked_for() -> None:
+    with pytest.raises(InputError, match="V100-SXM2-32GB, V100-SXM3-32GB"):
+        catalog.accelerator("V100-SXM-32GB")

@@ -18,8 +18,8 @@ from predictor.errors import InputError
 from predictor.records import dataclass
 
 VENDORS = re.compile(
-    r"\b(nvidia|amd|intel|google|aws|huawei|moore threads|tesla|geforce|instinct|habana|quadro|radeon"
-    r"|accelerators?|gpus?)\b"
+    r"\b(nvidia|amd|intel|google|aws|huawei|moore threads|tesla|geforce|instinct|habana|quadro"
+    r"|radeon|accelerators?|gpus?)\b"
 )
 """What says nothing beyond the rest of a name."""
 

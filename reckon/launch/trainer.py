@@ -62,6 +62,10 @@ SAME = {
 }  # fmt: skip
 """Other programs' keys by their own names."""
 
+PROGRAM = "program"
+WHOSE = {"torchtune": "torchtitan", "litgpt": "fms-fsdp"}
+"""Programs that do not stand on HuggingFace's trainer, and whose modules theirs are like."""
+
 STAGED = r"z(?:ero)?[_-]?(?:stage[_-]?)?([0-3])"
 """How names of DeepSpeed's configurations tell the stage."""
 
@@ -196,6 +200,11 @@ ENTRIES: tuple[Entry, ...] = (
         _adapter_means,
         fields=("trained", "lora_rank", "frozen_precision"),
     ),
+    Derived(
+        (PROGRAM,),
+        _nothing,
+        lambda flags, facts: {"framework": WHOSE[str(flags[PROGRAM])]} if PROGRAM in flags else {},
+    ),
     Derived((OPTIMIZER, "pure"), _nothing, _optimizer_means),
     Derived(
         ("cpu_offload",),
@@ -256,6 +265,10 @@ def _translated(flat: Flags, notes: list[str]) -> Flags:
         where = str(found.pop(MODEL)).rstrip("/").removeprefix("checkpoints/")
         found["@repository"] = where.rsplit("/", 1)[-1] if where.startswith(("/", ".")) else where
     _kinds(found, notes)
+    if "model._component_" in found:
+        found[PROGRAM] = "torchtune"
+    elif "lora_query" in found:
+        found[PROGRAM] = "litgpt"
     if "devices" in found and str(found["devices"]).isdigit():
         nodes = str(found.get("num_nodes", 1))
         found[PROCESSES] = int(found["devices"]) * (int(nodes) if nodes.isdigit() else 1)
@@ -365,7 +378,7 @@ def _parse(text: str, folder: Path) -> Source:
 
 TRAINER = Dialect(
     name="trainer",
-    framework="",
+    framework="huggingface",
     model=HINTS,
     entries=ENTRIES,
     ignored=IGNORED,

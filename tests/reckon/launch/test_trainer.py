@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from predictor.errors import InputError
 from reckon.launch import read_launch
@@ -125,3 +126,19 @@ def test_such_files_are_not_written() -> None:
     with pytest.raises(InputError, match="such files are read, not written"):
         search("llama3-8b", "dgx-h100", {"gpus": 8, "global_batch": 8, "seq_len": 4096},
                "none", target="trainer")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "framework"),
+    [
+        ({"per_device_train_batch_size": 2}, "huggingface"),
+        ({"per_device_train_batch_size": 2, "deepspeed": "ds_z3_config.json"}, "deepspeed"),
+        ({"batch_size": 2, "model._component_": "torchtune.models.llama3.llama3_8b"}, "torchtitan"),
+        ({"train.micro_batch_size": 2, "lora_query": True}, "fms-fsdp"),
+    ],
+)
+def test_whose_modules_run(said: dict[str, object], framework: str) -> None:
+    """HuggingFace's trainer and what stands on it, and those whose modules are others'."""
+    text = yaml.safe_dump({"model_name_or_path": "meta-llama/Meta-Llama-3-8B", **said})
+    launch = read_launch("trainer", text, beside={"gpus": 8})
+    assert launch.fields["framework"] == framework

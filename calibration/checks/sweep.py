@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from calibration.runs.allocation import fit_allocation, sweep_tensors
 from calibration.runs.apart import errors, take_apart
@@ -50,23 +51,24 @@ def score_sweep(path: Path, calibration: Calibration) -> pd.DataFrame:
 def score_memory(path: Path, run: RunParameters) -> dict[str, float]:
     """Reserved memory of the first rank and out-of-memory, with the constants of allocation fitted
     to the other model sizes. No field that tells a run that ended from one that ran out is read to
-    say whether it did; the reserved memory is that in the environment that a row states.
+    say whether it did; the reserved memory is that with what waits for collectives where a row says
+    that its job launched fast.
 
     Returns rows, mean and median error, and accuracy, recall and precision of running out, the
-    accuracy also of plans at `NEAR` times the limit.
+    accuracy also of plans at `NEAR` times the limit, and the Brier score of its probability.
     """
-    points, tensors, usual = sweep_tensors(read_sweep(path, run), run)
+    points, tensors, needed = sweep_tensors(read_sweep(path, run), run)
     model = np.array([point.request.model.name for point in points])
     error, ratio = np.zeros(len(points)), np.zeros(len(points))
     for name in np.unique(model):
         own = model == name
-        factors = fit_allocation(tensors.only(~own), run, "nanotron", usual.only(~own))
+        factors = fit_allocation(tensors.only(~own), run, "nanotron", needed.only(~own))
         adds = allocation(replace(run, factors=factors), "nanotron")
         held = tensors.only(own)
         reserved = held.reserved(adds.held, adds.fragmentation)
         first = reserved[np.arange(len(held.first)), held.first]
         error[own] = np.log(first / held.measured)
-        peak = usual.only(own).reserved(adds.held, adds.fragmentation).max(axis=1)
+        peak = needed.only(own).reserved(adds.held, adds.fragmentation).max(axis=1)
         ratio[own] = (peak + beside(held.divided, adds.context)) / held.capacity
     over = ratio > 1.0
     near = (ratio > NEAR[0]) & (ratio < NEAR[1])
@@ -80,6 +82,7 @@ def score_memory(path: Path, run: RunParameters) -> dict[str, float]:
         "near": float((over == tensors.out)[near].mean()),
         "recall": right / float(tensors.out.sum()),
         "precision": right / float(over.sum()),
+        "brier": float(np.mean((ndtr(np.log(ratio) / run.memory_sigma) - tensors.out) ** 2)),
     }
 
 
@@ -131,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"reserved memory: {kept['rows']} rows, mean {kept['mean']:.1%}, median "
         f"{kept['median']:.1%}; out of memory: accuracy {kept['accuracy']:.1%}, near the "
         f"limit {kept['near']:.1%}, recall "
-        f"{kept['recall']:.3f}, precision {kept['precision']:.3f}"
+        f"{kept['recall']:.3f}, precision {kept['precision']:.3f}, Brier score {kept['brier']:.4f}"
     )
     for own in by_field(table[~table["sick"]]).values():
         print(f"\n{own.round(3).to_string()}")

@@ -66,23 +66,6 @@ class Sweep:
         """Rows of jobs whose environment launches fast."""
         return np.asarray(self.table["measured_allreduce_intra_gbps"].fillna(0) * 1e9 > FAST_BUS)
 
-    @property
-    def usually_fast(self) -> Array:
-        """Whether most jobs of as many stages (one, or several) that state a bandwidth ran in the
-        environment that launches fast: what is known of a job that ran out of memory, and states
-        none."""
-        stated = self.table["measured_allreduce_intra_gbps"].notna()
-        several = self.table["pp"].to_numpy(float) > 1
-        found = np.zeros(len(self.table), bool)
-        for own in (several, ~several):
-            known = own & stated.to_numpy()
-            found[own] = bool(known.any()) and float(np.mean(self.fast[known])) > 0.5
-        return found
-
-    def in_environment(self, rows: npt.NDArray[np.intp], fast: Array) -> list[Point]:
-        """Points of some rows, each in its environment."""
-        return [environment_of(self.points[at], bool(fast[at])) for at in rows]
-
 
 def read_sweep(path: Path, run: RunParameters) -> Sweep:
     """Read the sweep. Raises InputError where the file is no table of runs."""
@@ -143,7 +126,6 @@ def healthy_points(path: Path, run: RunParameters) -> list[Point]:
 
 def environment_of(point: Point, fast: bool) -> Point:
     """A point with its environment in the place of its era: that of jobs that launch slowly is
-    called 'slow' (runs of nanotron elsewhere are none). They gather for tensor parallelism again,
-    the fast ones keep what they gathered: their reserved memory shows it."""
-    plan = replace(point.request.plan, era="neutral" if fast else "slow", tp_regather=not fast)
+    called 'slow' (runs of nanotron elsewhere are none)."""
+    plan = replace(point.request.plan, era="neutral" if fast else "slow")
     return replace(point, request=replace(point.request, plan=plan))

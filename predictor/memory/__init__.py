@@ -6,6 +6,7 @@ from predictor.memory.serving import ServingMemory, serving_memory, weight_bytes
 from predictor.memory.training import (
     CONTEXT,
     FRAGMENTATION,
+    GATHERED,
     HELD,
     SENT,
     UNHELD,
@@ -21,6 +22,7 @@ from predictor.memory.training import (
 __all__ = [
     "CONTEXT",
     "FRAGMENTATION",
+    "GATHERED",
     "HELD",
     "SENT",
     "UNHELD",

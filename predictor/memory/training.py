@@ -37,7 +37,8 @@ UNHELD = ("tp_overlap", "tp_async_backward", "grad_overlap", "param_overlap", "p
 """Categories of a plan that change nothing of what a device holds, nor break a law: which
 communication hides."""
 
-HELD, SENT, FRAGMENTATION, CONTEXT = "held", "sent", "fragmentation", "context"
+HELD, SENT, GATHERED = "held", "sent", "gathered"
+FRAGMENTATION, CONTEXT = "fragmentation", "context"
 """Keys 'held/FRAMEWORK' and so on of `RunParameters.factors`: see `Allocation`."""
 
 
@@ -50,12 +51,15 @@ class Allocation:
                    one micro-batch after the other do not
     sent           copies of what a stage hands on, or got, that it keeps of every micro-batch in
                    flight beside what its layers keep
+    gathered       buffers that stay, each of what all ranks of a tensor-parallel group gather of
+                   a micro-batch's residual stream, where they split it
     fragmentation  share of all tensors that the allocator loses
     context        bytes that framework and libraries take beside it on several devices (`beside`)
     """
 
     held: float
     sent: float
+    gathered: float
     fragmentation: float
     context: float
 
@@ -91,8 +95,10 @@ def allocation(run: RunParameters, framework: str) -> Allocation:
     held, fragmentation, context = (
         run.factors.get(f"{key}/{framework}", 1.0) for key in (HELD, FRAGMENTATION, CONTEXT)
     )
-    sent = run.factors.get(f"{SENT}/{framework}", 0.0)
-    return Allocation(held, sent, fragmentation * run.fragmentation, context * run.context)
+    sent, gathered = (run.factors.get(f"{key}/{framework}", 0.0) for key in (SENT, GATHERED))
+    return Allocation(
+        held, sent, gathered, fragmentation * run.fragmentation, context * run.context
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -354,6 +360,15 @@ def _gathered(model: Model, plan: TrainingPlan, at: Stages) -> Numeric:
     return piece * (gathered * plan.gather_bytes + trained)
 
 
+def _buffers(model: Model, plan: TrainingPlan, count: float) -> Numeric:
+    """Buffers of a micro-batch's whole residual stream on ranks that split it [bytes].
+
+    count   `Allocation.gathered`
+    """
+    split = (np.asarray(plan.tp) > 1) & (np.asarray(plan.sequence_parallel) > 0)
+    return np.where(split, count * plan.recipe.activation * plan.tokens * model.hidden, 0.0)
+
+
 def memory(
     model: Model, plan: TrainingPlan, run: RunParameters, saved: Kept | None = None
 ) -> Memory:
@@ -393,7 +408,7 @@ def memory(
         "activations": flying * kept - away + sent,
         "embedding and head activations": at.embeds * ends["embedding"] * flying + head,
         # The loss is through with the logits when the backward pass of the layers begins.
-        "backward workspace": np.maximum(behind - head, 0.0),
+        "backward workspace": np.maximum(behind - head, 0.0) + _buffers(model, plan, adds.gathered),
         "gathered layers": _gathered(model, plan, at),
         "context": beside(divided(plan), adds.context),
     }

@@ -51,6 +51,25 @@ def test_pipelines_keep_what_they_hand_on(framework: str, copies: int) -> None:
         assert (found - bare)[there] == pytest.approx(copies * one * flying[there])
 
 
+def test_nanotron_keeps_what_it_gathers_into() -> None:
+    """Two buffers of a micro-batch's residual stream on every rank of a group that splits it, none
+    where there is no group, or none that splits it; no other framework has them."""
+    model, plan = point().request.model, replace(point().request.plan, pp=1.0, cp=1.0)
+    bare = replace(RUN, factors={})
+    for tp, split, framework, count in (
+        (4.0, 1.0, "nanotron", 2),
+        (1.0, 1.0, "nanotron", 0),
+        (4.0, 0.0, "nanotron", 0),
+        (4.0, 1.0, "megatron-lm", 0),
+    ):
+        own = replace(plan, tp=tp, dp=plan.gpus / tp, sequence_parallel=split, framework=framework)
+        without, found = (
+            memory(model, own, run).classes["backward workspace"] for run in (bare, RUN)
+        )
+        buffer = 2.0 * float(own.tokens) * model.hidden
+        assert (found - without)[2] == pytest.approx(count * buffer)
+
+
 def test_other_frameworks_keep_the_defaults() -> None:
     run = replace(RUN, factors={"context/nanotron": 2.0, "fragmentation/nanotron": 3.0})
     assert allocation(run, "nemo") == allocation(RUN, "nemo")
@@ -71,13 +90,40 @@ def test_the_stated_allocation_is_found_again() -> None:
     out = true.max(axis=1) * noise + 12e9 > 80e9
     made = Tensors(
         fixed=fixed, flying=flying, present=np.ones((count, 3), bool), first=first,
-        measured=np.where(out, np.nan, true[:, 0] * noise), divided=np.ones(count), out=out,
-        capacity=np.full(count, 80e9),
+        measured=np.where(out, np.nan, true[:, 0] * noise), told=np.ones(count, bool),
+        divided=np.ones(count), out=out, capacity=np.full(count, 80e9),
     )  # fmt: skip
     found = fit_allocation(made, RUN, "x")
     assert found["held/x"] == pytest.approx(1.4, rel=0.03)
     assert found["fragmentation/x"] * RUN.fragmentation == pytest.approx(0.1, abs=0.02)
     assert found["context/x"] * RUN.context == pytest.approx(12e9, rel=0.15)
+
+    # What else was reserved in rows that do not tell it changes nothing but what they left free.
+    odd = rng.random(count) < 0.3
+    more = np.where(odd, 1.02 * made.measured, made.measured)
+    again = fit_allocation(replace(made, measured=more, told=~odd), RUN, "x")
+    bare = fit_allocation(made.only(~odd | out), RUN, "x")
+    assert again["held/x"] == pytest.approx(bare["held/x"])
+
+
+def test_what_ended_had_room_beside_it() -> None:
+    """Plans of one stage that ran out from 60 GB on would have it that 20 are taken beside; one
+    that ended with 68 GB reserved says that it is 12 at most."""
+    fixed = np.linspace(40e9, 80e9, 81)
+    out = fixed > 60e9
+    made = Tensors(
+        fixed=np.repeat(fixed[:, None], 3, axis=1), flying=np.zeros((81, 3)),
+        present=np.tile([False, False, True], (81, 1)), first=np.full(81, 2),
+        measured=np.where(out, np.nan, fixed), told=np.ones(81, bool), divided=np.ones(81),
+        out=out, capacity=np.full(81, 80e9),
+    )  # fmt: skip
+    run = replace(RUN, fragmentation=1e-9)
+    free = fit_allocation(made, run, "x")["context/x"] * run.context
+    assert free == pytest.approx(20e9, rel=0.05)
+    full = made.measured.copy()
+    full[0] = 68e9
+    bound = fit_allocation(replace(made, measured=full), run, "x")["context/x"] * run.context
+    assert bound == pytest.approx(12e9, rel=1e-5)
 
 
 def test_few_rows_say_nothing() -> None:

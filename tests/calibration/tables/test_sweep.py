@@ -10,7 +10,6 @@ from calibration.checks import plans as choosing
 from calibration.checks.sweep import by_field, figures, rank_correlation, score_sweep
 from calibration.tables.sweep import (
     SICK,
-    Sweep,
     ffn_width,
     healthy_points,
     layer_times,
@@ -81,17 +80,19 @@ def test_the_sweep_is_read_whole(shared: Path) -> None:
     assert all(p.request.plan.framework == "nanotron" for p in found.points)
 
 
-def test_the_usual_environment_is_that_of_most_rows_with_as_many_stages() -> None:
-    """Rows that state a bandwidth vote, those with one stage and those with several apart; rows
-    that state none have no vote."""
-    table = pd.DataFrame(
-        {
-            "pp": [1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 4.0],
-            "measured_allreduce_intra_gbps": [450.0, 455.0, 300.0, np.nan, 300.0, 450.0, 310.0],
-        }
-    )
-    found = Sweep(table, [], [])
-    assert found.usually_fast.tolist() == [True] * 4 + [False] * 3
+def test_buffers_that_are_gathered_into_stay(shared: Path) -> None:
+    """What tensor-parallel jobs that differ in the micro-batch alone have allocated at a step's end
+    differs by two buffers of all its tokens, whatever they reserved meanwhile."""
+    table = pd.read_csv(shared / "bulk" / "training" / "nanotron_sweep.csv")
+    table = table[(table["status"] == "Success") & (table["tp"] > 1)]
+    found: list[float] = []
+    for _, own in table.groupby(["model", "tp", "pp", "dp", "dp_sharding"]):
+        own = own.sort_values("micro_batch")
+        buffer = 2.0 * own["micro_batch"] * own["seq_len"] * own["hidden"] / 2**30
+        grows, more = own["memory_allocated_gb"].diff(), buffer.diff()
+        found += (grows / more)[more > 0.1].tolist()
+    assert len(found) > 50
+    assert np.quantile(found, [0.1, 0.5, 0.9]) == pytest.approx(2.0, abs=0.1)
 
 
 def test_rank_correlation_compares_plans_of_one_model_and_size() -> None:

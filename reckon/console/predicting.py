@@ -308,7 +308,8 @@ def _show_training(found: Sweep[Any], why: Explanation | None) -> None:
 def _show_power(result: Prediction | ServingResult) -> None:
     from reckon.views.power import show_power
 
-    show_power(result.power, result.run_energy, getattr(result, "paced", None))
+    paced, limit = (getattr(result, name, None) for name in ("paced", "supposed_limit"))
+    show_power(result.power, result.run_energy, paced, limit)
 
 
 def _status(found: Sweep[Any] | ServingSweep, allow_oom: bool, held: bool) -> int:

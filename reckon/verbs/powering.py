@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,10 @@ from predictor.records import dataclass
 from predictor.units import Z80
 
 B = TypeVar("B")
+
+LOWER, MATTERS = 0.8, 0.01
+"""Of the catalog's limit, what a machine's is supposed to be where nobody states it; share of the
+time below which that is not worth telling."""
 
 MEGAJOULE = 1e6
 YEAR = 8766.0
@@ -195,3 +200,41 @@ def powered(
     drawn = Drawn(of, batch, conditions)
     under = drawn.found if drawn.asked else None
     return (batch if under is None else limited(batch, under, conditions)), drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Supposed:
+    """A limit of power that nobody stated, and what depends on it.
+
+    taken   the catalog's, which is taken for the machine's [W]
+    lower   one that it may have instead [W]
+    longer  share of the time that work takes longer under that
+    """
+
+    taken: float
+    lower: float
+    longer: float
+
+
+def supposed(
+    drawn: Drawn[B],
+    index: int | None,
+    limited: Callable[[B, Powered, Conditions], B],
+    time: Callable[[B], Any],
+    cluster: Cluster,
+) -> Supposed | None:
+    """What a lower limit would cost, where none is stated and it matters; None otherwise, and where
+    the device's power is not known.
+
+    index    place in a batch
+    limited  a batch in the time that conditions leave it, given what it draws
+    time     of a batch [s]
+    """
+    if drawn.conditions.slows or drawn.found is None:
+        return None
+    taken = float(np.mean(np.asarray(power_constants(cluster.accelerator).limit)))
+    conditions = replace(drawn.conditions, limit=LOWER * taken)
+    slower = limited(drawn.batch, drawn.of(drawn.batch, conditions), conditions)
+    ratio = np.asarray(time(slower)) / np.asarray(time(drawn.batch))
+    longer = float(ratio if index is None or not ratio.ndim else ratio[index]) - 1.0
+    return Supposed(taken, LOWER * taken, longer) if longer >= MATTERS else None

@@ -27,6 +27,7 @@ from predictor.training import (
     checked_by_lots,
     explain,
     goodput,
+    limited,
     losses,
     predict,
     sensitivity,
@@ -37,7 +38,7 @@ from predictor.training import (
 from predictor.units import GB
 from predictor.variation import NONE, Profile
 from reckon.verbs.pacing import Paced
-from reckon.verbs.powering import Drawn, PowerResult
+from reckon.verbs.powering import Drawn, PowerResult, Supposed, supposed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,6 +150,14 @@ class Prediction:
             return None
         clocks = {} if self.paced is None else {"stage_clocks": self.paced.to_dict()}
         return {**power.to_dict(), **clocks, "run": self.run_energy}
+
+    @property
+    def supposed_limit(self) -> Supposed | None:
+        """The limit of power that nobody stated, where a lower one would matter."""
+        if self.powered is None or self.dealt is not None or self.paced is not None:
+            return None
+        cluster = self.batch.cluster
+        return supposed(self.powered, self.index, limited, lambda of: of.step_time, cluster)
 
     @property
     def run_energy(self) -> dict[str, float] | None:

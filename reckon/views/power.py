@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reckon.verbs.pacing import Paced
-from reckon.verbs.powering import PowerResult
+from reckon.verbs.powering import PowerResult, Supposed
 from reckon.views.terminal import grid
 
 
@@ -16,12 +16,16 @@ def energy_text(joules: float) -> str:
 
 
 def show_power(
-    power: PowerResult | None, kwh: dict[str, float] | None = None, paced: Paced | None = None
+    power: PowerResult | None,
+    kwh: dict[str, float] | None = None,
+    paced: Paced | None = None,
+    limit: Supposed | None = None,
 ) -> None:
     """Print what is drawn, the phases, heat by position, and what energy costs.
 
     kwh     costs of a whole run, where there is a budget
     paced   clocks of the stages of a pipeline, where those were asked for
+    limit   that nobody stated, where it matters
     """
     if power is None:
         return
@@ -50,6 +54,14 @@ def show_power(
             f"{power.site / 1e3:,.1f} kW at the meter",
         ],
     ]
+    if limit is not None:
+        rows.append(
+            [
+                "limit",
+                f"{limit.taken:.0f} W per GPU, as the catalog has it; under {limit.lower:.0f} W "
+                f"the step takes {limit.longer:.1%} longer: state --power-limit if yours is lower",
+            ]
+        )
     if kwh:
         rows.append(["whole", _costs(kwh)])
     if paced is not None:

@@ -10,6 +10,7 @@ import pytest
 import reckon
 from reckon.verbs.results import Prediction
 from reckon.verbs.served import ServingResult
+from reckon.views.power import show_power
 
 PLAN = {"gpus": 64, "tp": 8, "pp": 2, "global_batch": 64, "seq_len": 4096}
 SERVED = {"tp": 4, "concurrency": 32, "input_len": 512, "output_len": 128}
@@ -50,6 +51,30 @@ def test_samples_per_second_and_megajoule_fall_with_the_square_of_the_time() -> 
     step = found.step_time.value
     hand = 64 / step / (found.power.mean * 64 * step / 1e6)
     assert told["samples_per_s_per_mj"] == pytest.approx(hand)
+
+
+def test_a_limit_that_nobody_states_is_told_where_it_matters() -> None:
+    """What it tells of a lower one is what a plan with that limit takes; nothing where a limit is
+    stated, or where the step hardly depends on it."""
+    found = train(pp=8, gpus=512)
+    limit = found.supposed_limit
+    assert limit is not None
+    assert (limit.taken, limit.lower) == pytest.approx((700.0, 560.0))
+    under = train(pp=8, gpus=512, power_limit=560.0)
+    assert under.step_time.value / found.step_time.value - 1.0 == pytest.approx(limit.longer)
+    assert under.supposed_limit is None
+    waiting = reckon.predict_train(
+        "llama3-8b", "dgx-h100", {**PLAN, "pp": 4, "global_batch": 16, "seq_len": 128}
+    )
+    assert isinstance(waiting, Prediction)
+    assert waiting.supposed_limit is None
+
+
+def test_the_line_of_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    for stated in ({}, {"power_limit": 600.0}):
+        found = train(**stated)
+        show_power(found.power, limit=found.supposed_limit)
+        assert ("state --power-limit" in capsys.readouterr().out) == (not stated)
 
 
 def test_a_lower_limit_costs_time_and_saves_energy() -> None:

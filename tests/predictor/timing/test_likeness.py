@@ -58,7 +58,7 @@ def test_an_accelerator_is_most_like_itself() -> None:
     for one in every:
         assert likeness(one, one) == 1.0
         assert all(0.0 < likeness(one, other) <= 1.0 for other in every)
-        assert likeness(one, (float("nan"),) * 3) == 1.0  # what is not known parts nobody
+        assert likeness(one, (float("nan"),) * 3) < 0.1  # a stranger is not a twin
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(1e-6, 1)), min_size=1, max_size=9))
@@ -195,3 +195,14 @@ def test_older_units_of_one_design_keep_busier_than_those_that_were_measured() -
         for device in (catalog.accelerator(name),)
     }
     assert all(shares["TPUv6e"] < shares[name] <= 1.0 for name in ("TPUv4", "TPUv5e", "TPUv5p"))
+
+
+def test_who_is_hardly_known_is_nobodys_nearest() -> None:
+    """Of two relatives as far apart in what is known of both, the one of which more is known is
+    the nearer one as long as the rest is less far than accelerators mostly are."""
+    own = (5.7, 0.2, 9.0)
+    known, hardly = (5.5, 0.7, 8.6), (np.nan, 0.7, np.nan)
+    assert likeness(own, known) > likeness(own, hardly)
+    assert likeness(own, own) == 1.0
+    far = (3.0, 0.7, 6.0)
+    assert likeness(own, hardly) > likeness(own, far)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import reckon
 from calibration.checks.ablation import tables as ablation_tables
+from calibration.checks.asked import power_table_of, uneven_lines
 from calibration.checks.baseline import constant_mfu_by_source
 from calibration.checks.kernels import FOLDS, heldout_section, summary
 from calibration.checks.serving_baseline import beaten, constant_by_source
@@ -236,9 +237,13 @@ def main() -> None:
     text = put(text, "ablation", ablation_tables(points, "default", catalog.load("default"), 8))
     text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
     text = put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
+    shared = ROOT.parent / "shared"
+    if shared.is_dir():
+        known = catalog.load("default")
+        text = put(text, "power", "\n".join(power_table_of(shared, known)))
+        text = put(text, "uneven", "\n".join(uneven_lines(shared, known)))
     served = [
-        ROOT.parent / "shared" / name
-        for name in ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz")
+        shared / name for name in ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz")
     ]
     if all(path.exists() for path in served):
         scored = reckon.validate(served, "default", folds="source")

@@ -56,7 +56,8 @@ def power_table(table: pd.DataFrame) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PowerPoint:
-    """A scored row: what is published and predicted in the unit of its metric."""
+    """A scored row: what is published and predicted in the unit of its metric; of a sweep whether
+    its limit is 'bound' or 'free', or whether it is of a locked 'clock'."""
 
     point_id: str
     source: str
@@ -67,6 +68,7 @@ class PowerPoint:
     accelerator: str
     model: str = ""
     in_sample: bool = False
+    control: str = ""
 
 
 COOLED = {("gpu_power_lab", "B300-SXM6"): "liquid"}
@@ -174,13 +176,13 @@ def _sweeps(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fo
             points.append(
                 PowerPoint(
                     *about, "rel_time", float(sweep.time[at]), float(time[at]), sigma,
-                    sweep.names[at],
+                    sweep.names[at], control=kind,
                 )
             )  # fmt: skip
         points.append(
             PowerPoint(
                 *about, "rel_power", float(sweep.power[at]), float(power[at]),
-                _sigma(f"power_{kind}", 0.07), sweep.names[at],
+                _sigma(f"power_{kind}", 0.07), sweep.names[at], control=kind,
             )
         )  # fmt: skip
     ids = table["source"].astype(str).tolist()

@@ -17,6 +17,7 @@ from predictor import catalog
 from predictor.catalog import load
 from predictor.plans import ServingPlan
 from predictor.serving import (
+    Client,
     Promise,
     capacity,
     pass_table,
@@ -25,6 +26,7 @@ from predictor.serving import (
     predict_rate,
     serve,
     spread_lengths,
+    unchecked,
 )
 from predictor.timing import Calibration
 
@@ -42,13 +44,17 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8)
 REQUESTS, WARM = 1500, 300
 """Requests of a load, and those of them that are not counted."""
 
+INSIDE = "all, inside the bounds"
+"""Name of the loads that the closed forms answer."""
+
 FULL = 400
 """Clients that show the largest load, one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Errors of the closed forms at one load, as shares."""
+    """Errors of the closed forms at one load, as shares; `inside`: of the bounds within which they
+    answer (`predictor.serving.unchecked`)."""
 
     batching: str
     machine: str
@@ -57,6 +63,7 @@ class Load:
     tpot: float
     ttft_p50: float
     ttft_p90: float
+    inside: bool
 
 
 def _plans() -> Iterator[tuple[str, str, ServingPlan]]:
@@ -99,13 +106,14 @@ def loads(calibration: Calibration) -> Iterator[Load]:
                 for share, own in tails.items()
             }
             yield Load(
-                str(plan.batching),
-                f"{model_name} on {system}",
-                f"{mean[0]:g} in, {mean[1]:g} out",
-                part,
-                float(closed.tpot) / float(served.tpot.mean()) - 1.0,
-                first[0.5],
-                first[0.9],
+                batching=str(plan.batching),
+                machine=f"{model_name} on {system}",
+                lengths=f"{mean[0]:g} in, {mean[1]:g} out",
+                share=part,
+                tpot=float(closed.tpot) / float(served.tpot.mean()) - 1.0,
+                ttft_p50=first[0.5],
+                ttft_p90=first[0.9],
+                inside=not unchecked(plan, Client(), rate, rate / part, float(closed.tpot)),
             )
 
 
@@ -118,19 +126,21 @@ def page(found: list[Load]) -> str:
         "`rates.py`, `capacities.py`); the event engine (`events.py`) serves the same requests one",
         f"by one. Errors of the closed forms over {len(found)} loads of 10 to 80 % of the largest",
         "(`python -m calibration.checks.closed_forms`), as mean / 90th percentile over the loads;",
-        "where they are wide, `--simulate N` is the better answer.",
+        "outside of their bounds (the rows of all, and of those inside), `predict infer` serves",
+        "requests one by one instead, and says so.",
         "",
         "| prompts | machine, lengths | loads | per token | first token P50 | first token P90 |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
-    keys = sorted({(one.batching, "all", "") for one in found})
+    keys = sorted({(one.batching, name, "") for one in found for name in ("all", INSIDE)})
     keys += sorted({(one.batching, one.machine, one.lengths) for one in found})
     for batching, machine, lengths in keys:
         own = [
             one
             for one in found
             if one.batching == batching
-            and machine in ("all", one.machine)
+            and (one.inside or machine != INSIDE)
+            and machine in ("all", INSIDE, one.machine)
             and lengths in ("", one.lengths)
         ]
         cells = []

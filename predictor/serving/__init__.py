@@ -15,7 +15,6 @@ from predictor.serving.capacities import (
     LoadPower,
     Promise,
     capacity,
-    waiting_quantile,
 )
 from predictor.serving.checked import served_instead, unchecked
 from predictor.serving.clients import VARIATION, Client, arrivals, poisson, spread_lengths
@@ -98,7 +97,6 @@ __all__ = [
     "spread_of",
     "spreads",
     "unchecked",
-    "waiting_quantile",
     "with_fleet",
     "worker",
 ]

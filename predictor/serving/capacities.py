@@ -1,11 +1,9 @@
 """How much of a load plans of serving carry at which latencies, met by a share of the requests.
 
 Requests arrive at random. As many run at a time as Little's law says; their number is close to
-Poisson's, so that a share q of requests meets no more than its q-quantile running, and latencies
-are those of so many and one more. A prompt that finds others being read waits: not at all with
-probability 1 - u, else exponentially with a mean of 1 / (2 (1 - u)) prompts, u = rate x prompt
-(Pollaczek 1930 for the mean; Kingman 1961 for the tail). `apart_capacities` has engines whose
-prompts are read apart.
+Poisson's, so that a share q of requests meets no more than its q-quantile running, and times per
+token are those of so many and one more. What a first token waits for is in `gathering`;
+`apart_capacities` has engines whose prompts are read apart.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.power import Conditions, Powered
 from predictor.records import dataclass
+from predictor.serving.gathering import first_token_quantile
 from predictor.serving.power import limited, serving_power
 from predictor.serving.prediction import InferencePrediction, predict_inference
 from predictor.timing import Calibration
@@ -104,17 +103,6 @@ def poisson_quantile(mean: Numeric, share: float) -> Array:
     return np.asarray(np.maximum(values + z * np.sqrt(values) + (z * z - 1.0) / 6.0, values))
 
 
-def waiting_quantile(used: Numeric, turn: Numeric, share: float) -> Array:
-    """Wait for the prompts of others that a share of the requests does not exceed [s].
-
-    used   share of the time in which prompts are read, below 1
-    turn   of reading a prompt [s]
-    """
-    u = np.clip(used, 1e-9, 0.999)
-    mean = turn / (2.0 * (1.0 - u))
-    return np.asarray(np.maximum(mean * np.log(u / (1.0 - share)), 0.0))
-
-
 def capacity(
     model: Model,
     cluster: Cluster,
@@ -141,36 +129,28 @@ def capacity(
         batch = replace(column, batch=running * column.dp)
         return predict_inference(model, cluster, batch, calibration)
 
-    def met(others: Array) -> tuple[InferencePrediction, Powered | None]:
-        """A request that meets so many, under the conditions; and what is drawn then."""
+    def meeting(others: Array) -> tuple[InferencePrediction, InferencePrediction, Powered | None]:
+        """A request that meets so many; the same under the conditions; and what is drawn then."""
         found: InferencePrediction = at(np.minimum(others + 1.0, np.maximum(top, 1.0)))
         if conditions is None:
-            return found, None
+            return found, found, None
         under = serving_power(found, conditions)
-        return limited(found, under, conditions), under
-
-    def meeting(others: Array) -> Any:
-        """Latencies of a request that meets so many."""
-        return met(others)[0].latencies
+        return found, limited(found, under, conditions), under
 
     share = nodes / np.minimum(nodes + 1.0, np.maximum(top, 1.0))
-    found, under = met(nodes)
+    free, found, under = meeting(nodes)
     mean = found.latencies
     drawn = None if under is None else _drawn(found, share, conditions or Conditions())
-    slow_first = meeting(poisson_quantile(nodes, promise.ttft_share))
-    slow_token = slow_first
-    if promise.tpot_share != promise.ttft_share:
-        slow_token = meeting(poisson_quantile(nodes, promise.tpot_share))
+    slow = meeting(poisson_quantile(nodes, promise.tpot_share))[1].latencies
+    own = calibration.serving.of(plan.framework, plan.era)
+    first = first_token_quantile(
+        free.work, own, share * free.latencies.requests_per_s, nodes, promise.ttft_share
+    )
     used = share * mean.requests_per_s * mean.prompt
-    # The pass that is prepared ahead has prompts as often as the one under way, where they ride
-    # along with decoding; where they come first it mostly has none.
-    ahead = plan.scheduling == "overlapped" and plan.batching == "mixed"
-    passes = 1.0 + float(ahead)
-    wait = waiting_quantile(used, passes * mean.turn, promise.ttft_share)
     return Capacity(
         rate=share * mean.requests_per_s * column.dp,
-        ttft=slow_first.ttft + wait,
-        tpot=slow_token.tpot,
+        ttft=first * (mean.ttft / free.latencies.ttft),
+        tpot=slow.tpot,
         running=nodes * column.dp,
         used=used,
         drawn=drawn,

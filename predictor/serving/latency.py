@@ -60,7 +60,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     several replicas share (W < 1) do not read a single prompt any slower.
     """
     step, batch = decode_time(work, own), _read_time(work, own)
-    prompt = batch / work.together * (1.0 + work.fill)
+    prompt = full_share(work, own)
     apart, static = np.asarray(work.workers) > 0, np.asarray(work.static) > 0
     turn = np.where(apart, prompt / np.maximum(work.shared, 1.0), prompt)
     prompt = np.where(apart, prompt / np.where(apart, work.workers, 1.0), prompt)
@@ -106,6 +106,11 @@ def _read_time(work: Work, own: EngineParameters) -> Array:
     read."""
     unread = np.asarray(work.answered) / np.maximum(work.new_tokens, 1.0)
     return np.asarray(prompt_time(work, own) * (1.0 - unread))
+
+
+def full_share(work: Work, own: EngineParameters) -> Array:
+    """A prompt's share of passes that are full of them [s]."""
+    return np.asarray(_read_time(work, own) / work.together * (1.0 + np.asarray(work.fill)))
 
 
 def _of_batch(work: Work, prompts: Array, life: Array) -> Array:
@@ -218,7 +223,7 @@ def riding(
     alone = np.asarray(many * prompt) + _own_passes(work, own, many, prompt, after)
     first, share = beside(work, own), own.mixing * prompt
     each = np.asarray(many) / np.maximum(after, 1e-9)
-    ones = np.where(_passes(work) > 1, each, _first_ones(work, own, each, first, share))
+    ones = np.where(single_passes(work) > 1, each, _first_ones(work, own, each, first, share))
     ones = np.minimum(after * ones, many)
     mixed = ones * first + np.maximum(many - ones, 0.0) * share
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
@@ -238,9 +243,7 @@ def _first_ones(
     first, share   what the first of a pass adds to it, and every other one [s]
 
     A client's next prompt comes where a pass has ended: 1 - exp(-m) of them have one. Prompts that
-    arrive at random gather during passes that others make longer: a pass of s without any is
-    followed by one in a = 1 - exp(-r s), one of l with some in b = 1 - exp(-r l) of all cases, so
-    that a / (1 - b + a) of the passes have some.
+    arrive at random gather during passes that others make longer (`with_prompts`).
     """
     ones = -np.expm1(-each)
     random = _random(work)
@@ -251,12 +254,23 @@ def _first_ones(
         rate = each / (step + found * first + np.maximum(each - found, 0.0) * share)
         more = np.maximum(each / np.maximum(found, 1e-12) - 1.0, 0.0)
         long = step + first + more * share
-        none, some = -np.expm1(-rate * step), -np.expm1(-rate * long)
-        found = np.clip(none / (1.0 - some + none), 1e-12, np.maximum(each, 1e-12))
+        found = np.clip(with_prompts(rate, step, long), 1e-12, np.maximum(each, 1e-12))
     return np.asarray(np.where(random, found, ones))
 
 
-def _passes(work: Work) -> Array:
+def with_prompts(rate: Array, step: Array, longer: Array) -> Array:
+    """Share of the passes that have prompts, which arrive at random and gather during the pass
+    before: one of s without any is followed by one in a = 1 - exp(-r s), one of l with some in b =
+    1 - exp(-r l) of all cases, so that a / (1 - b + a) of the passes have some.
+
+    rate           of arrivals [1/s]
+    step, longer   passes without prompts, and with some [s]
+    """
+    none, some = -np.expm1(-rate * step), -np.expm1(-rate * longer)
+    return np.asarray(none / (1.0 - some + none))
+
+
+def single_passes(work: Work) -> Array:
     """Passes over a single prompt."""
     return np.asarray(np.maximum(np.asarray(work.single.passes), 1.0))
 
@@ -264,7 +278,7 @@ def _passes(work: Work) -> Array:
 def beside(work: Work, own: EngineParameters) -> Array:
     """What one prompt that rides along adds to the passes that decode in any case [s]."""
     step = decode_time(work, own) / (1.0 + np.asarray(work.drafting))
-    added = mixed_time(work, own) - _passes(work) * step
+    added = mixed_time(work, own) - single_passes(work) * step
     return np.asarray(own.mixing * np.maximum(added, 0.0) * (1.0 + work.fill))
 
 
@@ -273,7 +287,7 @@ def mixed_time(work: Work, own: EngineParameters) -> Array:
     each = own.sequence + LISTING * np.asarray(work.listed) + np.asarray(work.told)
     each = np.asarray(each * work.sequences)
     shown = np.where(np.asarray(work.overlapped) > 0, work.shown, 1.0)
-    rest = _passes(work) * shown * work.launching * each
+    rest = single_passes(work) * shown * work.launching * each
     return np.asarray(prompt_time(work, own, single=True) + rest)
 
 
@@ -312,7 +326,7 @@ def own_prompt(work: Work, own: EngineParameters, prompt: Array) -> Array:
     """What a prompt adds to the pass in which its first token comes, while others decode [s]: what
     it takes by itself, and the passes before that one."""
     alone = np.maximum(prompt, prompt_time(work, own, single=True))
-    mixed = beside(work, own) + (_passes(work) - 1.0) * decode_time(work, own)
+    mixed = beside(work, own) + (single_passes(work) - 1.0) * decode_time(work, own)
     return np.asarray(np.where(np.asarray(work.apart) > 0, alone, mixed))
 
 
@@ -330,7 +344,7 @@ def _full(work: Work, own: EngineParameters, prompt: Array, step: Array) -> Arra
     """Time of one prompt in a pass that is full of them and decodes in `step` beside [s]."""
     each = np.asarray(work.new_tokens / work.chunk)
     rest = np.maximum(1.0 - each, 0.0) * own.mixing * prompt
-    return np.asarray(each * (step + beside(work, own) / _passes(work)) + rest)
+    return np.asarray(each * (step + beside(work, own) / single_passes(work)) + rest)
 
 
 WAITING_SHARE = 0.3
@@ -348,16 +362,21 @@ def _residual(work: Work, after: Numeric, usual: Array) -> Array:
     those before them run have the next one ready when a request comes, too. One that holds prompts
     until enough wait begins no later than its `polling`.
     """
-    others = np.maximum(work.running - 1.0, 0.0)
-    every = np.asarray(work.polling, float)
-    enough = np.where(others > 0, WAITING_SHARE * np.asarray(after), 1.0)
-    every = np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
+    others, every = np.maximum(work.running - 1.0, 0.0), looks(work, after)
     # A prompt that rides along has its first token with the tokens of the others.
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
     before, later = 0.5 + np.asarray(work.overlapped), _later(work)
     waits = (1.0 - later) * before + 0.5 * (every - 1.0)
     waits = waits + (1.0 - 0.5 * later) * answers
     return np.asarray(np.where(others > 0, waits * usual, 0.0))
+
+
+def looks(work: Work, after: Numeric) -> Array:
+    """Passes from one look for new requests to the next, of requests of `after` passes; one that
+    holds prompts looks again as soon as enough of them wait."""
+    every = np.asarray(work.polling, float)
+    enough = np.where(np.asarray(work.running) > 1, WAITING_SHARE * np.asarray(after), 1.0)
+    return np.where(np.asarray(work.hold) > 0, np.minimum(every, np.maximum(enough, 1.0)), every)
 
 
 def _first(work: Work, burst: Array, prompt: Array, alone: Array) -> Array:

@@ -135,7 +135,8 @@ def _where_unchecked(
     if request.rate is None or closed.saturated or not (fits and request.around.plain):
         return closed, None
     client, plan = request.around.client, request.plan
-    why = unchecked(plan, client, request.rate, closed.most_requests_per_s)
+    tpot = float(closed.prediction.latencies.tpot)
+    why = unchecked(plan, client, request.rate, closed.most_requests_per_s, tpot)
     if not why:
         return closed, None
     found, served = served_instead(

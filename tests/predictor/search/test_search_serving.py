@@ -19,7 +19,7 @@ from predictor.search.fleets import (
     search_engines,
 )
 from predictor.serving.apart import worker
-from predictor.serving.capacities import Promise, poisson_quantile, waiting_quantile
+from predictor.serving.capacities import Promise, poisson_quantile
 from predictor.serving.clients import poisson, spread_lengths
 from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
@@ -92,9 +92,6 @@ def test_quantiles_are_those_of_the_distributions() -> None:
     numbers = np.random.default_rng(0).poisson(30.0, 200_000)
     assert poisson_quantile(30.0, 0.9) == pytest.approx(np.quantile(numbers, 0.9), abs=0.6)
     assert poisson_quantile(30.0, 0.99) == pytest.approx(np.quantile(numbers, 0.99), abs=0.8)
-    # Half used: mean wait of half a prompt over (1 - 1/2), met by half of the requests.
-    assert waiting_quantile(0.5, 2.0, 0.75) == pytest.approx(2.0 * np.log(2.0))
-    assert waiting_quantile(0.5, 2.0, 0.4) == 0.0
 
 
 def test_engines_for_a_load(found: Engines) -> None:

@@ -11,7 +11,7 @@ from predictor import catalog
 from predictor.catalog import load
 from predictor.plans import ServingPlan
 from predictor.serving import Client, predict_rate, served_instead, unchecked
-from predictor.serving.checked import FEWEST, LENGTHS, MOST, MOST_LOAD, counts
+from predictor.serving.checked import FEWEST, LENGTHS, MOST, MOST_LOAD, MOST_PROMPTS, counts
 from reckon import predict_infer
 
 PLAN = ServingPlan(
@@ -26,7 +26,7 @@ def test_loads_inside_the_grid_are_left_to_the_closed_forms():
     for given in LENGTHS["input_len"]:
         for made in LENGTHS["output_len"]:
             plan = replace(PLAN, input_len=given, output_len=made)
-            assert unchecked(plan, Client(), MOST_LOAD, 1.0) == ()
+            assert unchecked(plan, Client(), MOST_LOAD, 1.0, MOST_PROMPTS) == ()
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,15 @@ def test_loads_inside_the_grid_are_left_to_the_closed_forms():
     ],
 )
 def test_each_bound_that_a_load_leaves_is_told(plan, client, rate, word):
-    (told,) = unchecked(plan, client, rate, 1.0)
+    (told,) = unchecked(plan, client, rate, 1.0, 0.5)
     assert word in told
+
+
+def test_many_prompts_within_the_time_of_a_token_are_told():
+    """20 ms per token: 30 requests a second are more than half a prompt, of two replicas less."""
+    (told,) = unchecked(PLAN, Client(), 30.0, 100.0, 0.02)
+    assert "0.6 prompts" in told
+    assert unchecked(replace(PLAN, dp=2.0), Client(), 30.0, 100.0, 0.02) == ()
 
 
 def test_enough_requests_are_served_for_the_engine_to_fill():

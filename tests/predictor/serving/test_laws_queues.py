@@ -15,7 +15,6 @@ from predictor.serving.apart_events import serve_apart
 from predictor.serving.capacities import (
     Promise,
     poisson_quantile,
-    waiting_quantile,
 )
 from predictor.serving.events import serve
 from predictor.serving.prediction import predict_inference
@@ -42,10 +41,7 @@ def test_poissons_quantiles_are_those_of_its_sum(mean: float, share: float) -> N
 
 
 def test_waits_are_exponential_beyond_those_who_do_not_wait() -> None:
-    """Half busy: half wait, a mean of one turn; three quarters meet no more than log 2 of it."""
-    assert float(waiting_quantile(0.5, 2.0, 0.75)) == pytest.approx(2.0 * math.log(2))
-    assert float(waiting_quantile(0.5, 2.0, 0.5)) == 0.0
-    assert float(waiting_quantile(0.0, 2.0, 0.9)) == 0.0
+    """Of those that wait for prompts read apart."""
     promise = Promise()
     assert (promise.ttft, promise.tpot) == (math.inf, math.inf)
     assert promise.ttft_share == promise.tpot_share == 0.9

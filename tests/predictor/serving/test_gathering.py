@@ -1,0 +1,91 @@
+"""First tokens where requests arrive at random: by hand, and against passes made one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor.serving.gathering import (
+    PassLengths,
+    first_token_quantile,
+    gathered,
+    pass_lengths,
+)
+from predictor.serving.pass_times import DeviceTime
+from tests.predictor.serving import bare
+
+OWN = replace(bare.BARE, request=0.2)
+
+
+def work(**fields):
+    """Passes of 0.1 s; one prompt by itself takes 0.3 s, of many in a pass each 0.04 s."""
+    base = {"prompts": DeviceTime(0.4, 0.0, 10.0), "together": 10.0,
+            "single": DeviceTime(0.3, 0.0, 10.0), "apart": 1.0}  # fmt: skip
+    return bare.work(**{**base, **fields})
+
+
+def quantile(one, rate, others, share):
+    return float(first_token_quantile(one, OWN, np.array(rate), np.array(others), share))
+
+
+def test_who_meets_nothing_waits_for_its_own_prompt():
+    of = pass_lengths(work(), OWN)
+    for share in (0.1, 0.5, 0.99):
+        assert quantile(work(), 1e-9, 1e-9, share) == pytest.approx(float(of.alone) + 0.2)
+
+
+@pytest.mark.parametrize("overlapped", [0.0, 1.0])
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_who_meets_no_prompts_waits_for_the_rest_of_a_pass(overlapped, apart):
+    """Anywhere in it; and for one more where that is prepared already."""
+    one = work(overlapped=overlapped, apart=apart)
+    of = pass_lengths(one, OWN)
+    for share in (0.1, 0.5, 0.9):
+        found = quantile(one, 1e-9, 1e3, share)
+        assert found == pytest.approx(
+            float((share + overlapped) * of.step + of.first) + 0.2, rel=1e-4
+        )
+
+
+@given(st.floats(0.01, 8.0), st.floats(0.01, 1.0), st.floats(0.0, 1.0), st.floats(0.01, 1.0))
+def test_passes_have_as_many_prompts_as_come(rate, step, more, part):
+    """And their mean is that of those without, of first prompts and of the others."""
+    first = step * more + 0.05
+    of = PassLengths(*(np.array(v) for v in (step, first, part * first, first)))
+    if rate * part * first > 0.8:
+        return
+    some, prompts, mean = (float(value) for value in gathered(np.array(rate), of))
+    assert prompts == pytest.approx(rate * mean)
+    assert 0 < some <= prompts
+    parts = (1 - some) * step + some * first + (prompts - some) * part * first
+    assert mean == pytest.approx(parts, rel=0.03)
+
+
+@pytest.mark.parametrize("rate", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_quantiles_are_those_of_passes_made_one_by_one(rate, overlapped):
+    """An engine that always decodes: 40,000 passes, with prompts that come at random."""
+    one = work(overlapped=float(overlapped), chunk=1e9)
+    of = pass_lengths(one, OWN)
+    step, first, each = float(of.step), float(of.first), float(of.each)
+    numbers = np.random.default_rng(3)
+    now, came, read = 0.0, [], []
+    before: list[float] = []  # came during the pass before the last one
+    for _ in range(40_000):
+        ready, before = (before, came) if overlapped else (came, [])
+        spent = first + (len(ready) - 1) * each if ready else step
+        came = list(now + spent * numbers.random(numbers.poisson(rate * spent)))
+        now += spent
+        read += [now - at for at in ready]
+    for share in (0.5, 0.9):
+        found = quantile(one, rate, 1e3, share) - OWN.request
+        assert found == pytest.approx(np.quantile(read, share), rel=0.1)
+
+
+def test_first_tokens_are_later_the_more_arrive():
+    found = [quantile(work(), rate, 20.0, 0.9) for rate in (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)]
+    assert found == sorted(found)

@@ -52,7 +52,8 @@ from predictor.training.software import (
     environment,
     stretched,
 )
-from predictor.training.step import TERMS, Step, assemble, interval
+from predictor.training.spread import interval
+from predictor.training.step import TERMS, Step, assemble
 from predictor.training.taxes import taxes
 from predictor.training.uneven import dealt_step
 from predictor.training.unlike import SEVERAL

@@ -17,7 +17,8 @@ from predictor.timing import HOSTS, Calibration, Learned, Prior, RunParameters, 
 from predictor.training.decomposition import Parts
 from predictor.training.exchange import Exchange
 from predictor.training.software import Environment
-from predictor.training.step import Step, assemble, interval
+from predictor.training.spread import interval
+from predictor.training.step import Step, assemble
 
 SLOPES = ("contention", "attention", "between", "recompute", "bubble")
 """Physical parameters by which runs are compared: slowdown beside communication, time of fused

@@ -65,6 +65,7 @@ class Step:
     hidden      seconds of communication that run behind computation, by kind, of a step
     families    family -> seconds of a step, on the slowest stage, for the interval
     sigmas      their log-standard-deviations
+    kernels     those of kernels (the others are of links, and of the step's ends)
     layer_time  of one layer (the mean one) and micro-batch, forward and backward [s]
     slowest     index of the slowest stage kind
     passes      of one micro-batch on each kind of stage
@@ -78,6 +79,7 @@ class Step:
     hidden: dict[str, Array]
     families: dict[str, Array]
     sigmas: dict[str, Array]
+    kernels: frozenset[str]
     layer_time: Array
     slowest: npt.NDArray[np.intp]
     passes: Passes
@@ -427,7 +429,6 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     longer = busy / np.maximum(critical(stage_time), 1e-30)
     families = {family: critical(value) * longer for family, value in book.families.items()}
     families[links.family] = families.get(links.family, 0.0) + waits / using.factor
-    spreads = {**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma}
     hidden = {kind: critical(value) for kind, value in book.hidden.items()}
     hidden["pp"] = hidden["pp"] + np.maximum(2.0 * m * passes.hop - waits, 0.0)
     return Step(
@@ -435,22 +436,14 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         breakdown=breakdown,
         hidden={**hidden, "dp": _chosen(behind, last)},
         families=families | {name: _chosen(ends[term], last) for name, term in ENDS.items()},
-        sigmas=_with_links(spreads, links),
+        sigmas=_with_links({**book.sigmas, "dp": dp_sigma, "optimizer": parts.update_sigma}, links),
+        kernels=frozenset(parts.sigmas),
         layer_time=parts.spread(book.layer),
         slowest=slowest,
         passes=passes,
         terms=book.terms,
         ends=ends,
     )
-
-
-def interval(step: Step, factor: Numeric, spread: float) -> Array:
-    """sigma² = Σ over families (share of the step × sigma)² + spread² of the run itself."""
-    neutral = step.step_time / factor
-    variance: Array = np.asarray(spread**2)
-    for family, time in step.families.items():
-        variance = variance + (time / neutral * step.sigmas[family]) ** 2
-    return np.asarray(np.sqrt(variance))
 
 
 def _chosen(value: Array, stage: npt.NDArray[np.intp]) -> Array:

@@ -5,7 +5,8 @@
 Every source of published runs is left out in turn: of the run parameters, and of the covariance
 with which its runs are read (`calibration.runs.prior`). Then k of its runs are drawn at random,
 five times, and the others predicted; the same inside groups as a user's runs are (source,
-accelerator, family of models).
+accelerator, family of models). Of runs drawn that contradict one another only the first is learned
+from, as `reckon calibrate` asks; the others are predicted like any that is not known.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from calibration.runs.apart import Runs, take_apart
 from calibration.runs.descent import fit_parameters
 from calibration.runs.fit import default_run, read_points
 from calibration.runs.levels import fit_levels
-from calibration.runs.own import suggest
+from calibration.runs.own import contradictions, suggest
 from calibration.runs.prior import Block, block, fit_prior, write_prior
 from calibration.tables.sweep import healthy_points
-from predictor.arrays import Array, Index
+from predictor.arrays import Array, Index, Mask
 from predictor.catalog import load
 from predictor.timing import Prior, learn
 from predictor.units import Z80
@@ -51,11 +52,23 @@ SWEPT = 150
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """Runs of one source, or of a group of it, with the prior of the other sources."""
+    """Runs of one source, or of a group of it, with the prior of the other sources.
+
+    twins   runs that contradict each run, (N, N); none if None
+    """
 
     name: str
     block: Block
     prior: Prior
+    twins: Mask | None = None
+
+    def agreeing(self, chosen: Index) -> Index:
+        """Of chosen runs, in their order, those that contradict none before them."""
+        kept: list[int] = []
+        for at in chosen.tolist():
+            if self.twins is None or not self.twins[at, kept].any():
+                kept.append(at)
+        return np.array(kept, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +133,12 @@ def shot(one: Drawn, known: int, seed: int, chosen: Index | None = None) -> Scor
     if chosen is None:
         generator = np.random.default_rng([seed, known])
         chosen = generator.permutation(count)[:known]
+    chosen = one.agreeing(np.asarray(chosen, dtype=np.intp))
     rest = np.setdiff1d(np.arange(count), chosen)
     others = one.block.take(rest)
     if known == 0:
         return _score(np.zeros(len(rest)), np.full(len(rest), np.nan), others.residual)
-    own = one.block.take(np.asarray(chosen, dtype=np.intp))
+    own = one.block.take(chosen)
     found = learn(one.prior, own.traits, own.residual)
     return _score(*found.correction(others.traits), others.residual)
 
@@ -239,7 +253,7 @@ def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -
         small = np.flatnonzero(gpus <= np.median(gpus))
         scores = []
         for seed in range(SEEDS):
-            own = np.random.default_rng(seed).permutation(small)[:known]
+            own = one.agreeing(np.random.default_rng(seed).permutation(small))[:known]
             large = np.flatnonzero(gpus >= LARGER * gpus[own].max())
             if len(own) < known or len(large) < 3:
                 continue
@@ -247,7 +261,7 @@ def scaled(drawn: Sequence[Drawn], sizes: Mapping[str, Array], known: int = 3) -
             names = [str(at) for at in able]
             asked = suggest(None, one.prior, one.block.take(able).traits, names, known,
                             others.traits)  # fmt: skip
-            chosen = np.array([int(each.name) for each in asked], dtype=np.intp)
+            chosen = one.agreeing(np.array([int(each.name) for each in asked], dtype=np.intp))
             scores.append([_missed(one, at, others) for at in (None, own, chosen)])
         if scores:
             found[one.name] = Larger(*np.mean(scores, axis=0).tolist())
@@ -338,15 +352,21 @@ def left_out(runs: Runs, blocks: dict[str, Block]) -> tuple[Prior, list[Drawn], 
         if len(one.residual) < LEAST_SOURCE and not groups_of(runs, name):
             continue
         prior = fit_prior([b for other, b in blocks.items() if other != name], whole, steps=12)
-        found.append(Drawn(name, one, prior))
+        twins = contradictions(runs.only(runs.source == name).points)
+        found.append(Drawn(name, one, prior, twins))
     told = early([beyond(one) for one in found])
     found = narrowed(found)
     sources = [one for one in found if len(one.block.residual) >= LEAST_SOURCE]
     groups = [
-        Drawn(label, one.block.take(rows), one.prior)
+        replace(one, name=label, block=one.block.take(rows), twins=_among(one.twins, rows))
         for one in found for label, rows in groups_of(runs, one.name)
     ]  # fmt: skip
     return replace(whole, early=told), sources, groups
+
+
+def _among(twins: Mask | None, rows: Index) -> Mask | None:
+    """Which of some runs contradict each other."""
+    return None if twins is None else twins[np.ix_(rows, rows)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from calibration.runs.apart import Runs, take_apart
 from calibration.runs.prior import Block, block
 from calibration.tables.runs import Point
-from predictor.arrays import Array
+from predictor.arrays import Array, Mask
 from predictor.catalog import own_prior
 from predictor.errors import InputError
 from predictor.memory import memory
@@ -112,18 +112,23 @@ def _configuration(point: Point) -> str:
                  request.plan))  # fmt: skip
 
 
+def contradictions(points: Sequence[Point]) -> Mask:
+    """Which runs are the same as another and differ from it by more than `APART`, (N, N)."""
+    names = np.array([_configuration(point) for point in points], dtype=object)
+    times = np.log([point.measured for point in points])
+    apart = np.abs(times[:, None] - times[None, :]) > math.log(APART)
+    return np.asarray((names[:, None] == names[None, :]) & apart)
+
+
 def check_agree(points: Sequence[Point]) -> None:
     """Raise InputError where two runs are the same and their times differ by more than `APART`."""
-    found: dict[str, Point] = {}
-    for point in points:
-        other = found.setdefault(_configuration(point), point)
-        ratio = point.measured / other.measured
-        if not 1.0 / APART <= ratio <= APART:
-            raise InputError(
-                f"runs {other.point_id} and {point.point_id} are the same configuration and take "
-                f"{other.measured:.4g} s and {point.measured:.4g} s; leave out the one that is "
-                "wrong, or state what differs between them"
-            )
+    for first, second in np.argwhere(contradictions(points)).tolist():
+        one, other = points[first], points[second]
+        raise InputError(
+            f"runs {one.point_id} and {other.point_id} are the same configuration and take "
+            f"{one.measured:.4g} s and {other.measured:.4g} s; leave out the one that is "
+            "wrong, or state what differs between them"
+        )
 
 
 def check_possible(calibration: Calibration, points: Sequence[Point]) -> None:
@@ -234,6 +239,10 @@ SURE, MOVED = 0.5, 0.7
 that many of its own spreads away."""
 
 
+LIKELY = 0.5
+"""Probability of restless runs from which on that is told."""
+
+
 def words(learned: Learned) -> list[str]:
     """What runs said, a line each, with intervals of 80 %: of what they say something of."""
     found = []
@@ -255,6 +264,11 @@ def words(learned: Learned) -> list[str]:
     own = np.exp(np.median(learned.residual))
     count = learned.runs
     runs = "your run takes" if count == 1 else f"in the middle your {count} runs take"
+    if learned.restless > LIKELY:
+        found.append(
+            "like runs of yours differ by far more than repeats do: what they say of others is "
+            "wide, and runs that are alone on the machine would say more"
+        )
     return [f"{runs} {own:.2f} x the time predicted without them", *found]
 
 

@@ -10,7 +10,8 @@ Ghahramani 2014, eq. 6) with the covariance
 where J_a is the slope of the log time over the log of a physical parameter a, c a category, z a
 size of the run and sigma what kernels leave open. The host's cost is no slope, since a step waits
 for host or device, whichever is later: it is integrated on a grid. One or two of the runs may be
-outliers. What the parameters of the covariance are is learned from published runs
+outliers, or all of them restless: on a shared cluster each run may be off by itself, and so will
+the next. What the parameters of the covariance are is learned from published runs
 (`calibration.runs.prior`, `calibration.serving.prior`).
 """
 
@@ -34,6 +35,11 @@ HOSTS = np.log(2.0) * np.arange(-3.0, 3.01, 0.5)
 
 OUTLIER, FAR = 0.1, 0.6
 """Probability that a run is an outlier, and its log-standard-deviation then."""
+
+RESTLESS, LOUD = 0.05, 0.3
+"""Probability that all runs of a place are restless, and the log-standard-deviation of each then.
+One of two dozen published sources is: its authors warn of +/-40 %, and its repeats take 125 to
+225 s. Between .2 and .4, and .05 and .2, what comes of sources left out hardly moves."""
 
 PAIRED = 24
 """Runs up to which every pair of them may be outliers; of more, those that may be single ones."""
@@ -178,9 +184,15 @@ class Learned:
         return mean, float(np.sqrt(max(self.weight @ (at - mean) ** 2, 0.0)))
 
     @property
+    def restless(self) -> float:
+        """Probability that all runs are, and that those to come are, too."""
+        return float(self.weight @ restless(self.outlying)[self.parts[:, 0]])
+
+    @property
     def doubtful(self) -> Array:
-        """Probability that each run is an outlier, (k,)."""
-        return np.asarray(self.weight @ self.outlying[self.parts[:, 0]])
+        """Probability that each run is an outlier among others that are not, (k,)."""
+        alone = self.outlying & ~restless(self.outlying)[:, None]
+        return np.asarray(self.weight @ alone[self.parts[:, 0]])
 
     def slopes(self) -> tuple[Array, Array]:
         """Means and standard deviations of the logs of the physical parameters, (A,)."""
@@ -210,6 +222,7 @@ class Learned:
         for place, own in enumerate(self.inverse):
             known = np.einsum("ni,ij,nj->n", across, own, across, optimize=True)
             left[:, place] = np.maximum(variance - known, 1e-8)
+        left += LOUD**2 * restless(self.outlying)
         spread = left[:, self.parts[:, 0]] * self.stretch
         mean = means @ self.weight
         total = (spread + (means - mean[:, None]) ** 2) @ self.weight
@@ -237,14 +250,20 @@ def narrower(freedom: float) -> float:
 
 @cache
 def hypotheses(count: int) -> npt.NDArray[np.bool_]:
-    """Which of so many runs are outliers: none, one of them, two of them (of few), (O, k)."""
+    """Which of so many runs are outliers: none, one of them, two of them (of few), all, (O, k)."""
     sets: list[tuple[int, ...]] = [(), *((i,) for i in range(count))] if count > 1 else [()]
     if 3 < count <= PAIRED:
         sets += itertools.combinations(range(count), 2)
+    sets.append(tuple(range(count)))
     found = np.zeros((len(sets), count), bool)
     for place, own in enumerate(sets):
         found[place, list(own)] = True
     return found
+
+
+def restless(outlying: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """In which hypotheses all runs are restless, (O,)."""
+    return np.asarray(outlying.all(axis=1))
 
 
 def log_t(distance: Array, log_determinant: Array, count: int, freedom: float) -> Array:
@@ -266,7 +285,9 @@ def learn(prior: Prior, traits: Traits, residual: Array) -> Learned:
     count = len(residual)
     base = shared(traits, traits, prior) + np.diag(alone(traits, prior))
     outlying = hypotheses(count)
-    covariance = base + FAR**2 * np.eye(count) * outlying[:, None, :]
+    loud = restless(outlying)
+    own = np.where(loud, LOUD, FAR)[:, None] ** 2 * outlying
+    covariance = base + np.eye(count) * own[:, None, :]
     inverse = np.linalg.inv(covariance)
     _, determinant = np.linalg.slogdet(covariance)
     left = residual[:, None] - traits.host  # (k, G)
@@ -275,6 +296,7 @@ def learn(prior: Prior, traits: Traits, residual: Array) -> Learned:
     density = log_t(distance, determinant[:, None], count, prior.freedom)
     size = outlying.sum(1)
     chance = size * math.log(OUTLIER) + (count - size) * math.log1p(-OUTLIER)
+    chance = np.where(loud, math.log(RESTLESS), math.log1p(-RESTLESS) + chance)
     host = -0.5 * (HOSTS / prior.host) ** 2
     host = host - np.log(np.exp(host).sum())
     score = density + chance[:, None] + host[None, :]

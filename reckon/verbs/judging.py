@@ -134,18 +134,24 @@ def _launch(given: str, fields: Mapping[str, Any]) -> Launch:
     model = catalog.model(fields["model"]) if "model" in fields else None
     beside = {key: value for key, value in fields.items() if key != "model"}
     found: list[tuple[int, Launch]] = []
-    errors: list[str] = []
+    errors: dict[str, InputError] = {}
     for name in DIALECTS:
         try:
             launch = read_beside(name, given, model, beside)
         except InputError as error:
-            errors.append(str(error))
+            errors[name] = error
             continue
         score = 3 * len(launch.understood) - 2 * len(launch.unknown) + _named(name, given)
         found.append((score, launch))
     if not found:
-        raise InputError(f"{given}: no reader of launch lines understands it ({errors[0]})")
-    return max(found, key=lambda pair: pair[0])[1]
+        first = next(iter(errors.values()))
+        raise InputError(f"{given}: no reader of launch lines understands it ({first})")
+    best = max(found, key=lambda pair: pair[0])[1]
+    sure = _named(best.dialect, given) + (best.model is not None)
+    own = max(errors, key=lambda name: _named(name, given), default=None)
+    if own is not None and _named(own, given) > sure:
+        raise errors[own]  # a line of that tool, which is wrong: others make nothing of it
+    return best
 
 
 ENGINES = ("vllm", "sglang", "trtllm")

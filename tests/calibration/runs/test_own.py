@@ -17,7 +17,7 @@ from calibration.checks.few_shot import Drawn, early, scaled, shot, table
 from calibration.checks.own_steps import added
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import read_points
-from calibration.runs.own import adapt_runs, suggest
+from calibration.runs.own import adapt_runs, contradictions, suggest, words
 from calibration.runs.prior import START, Block, _pieces, _vector, block, fit_prior, likelihood
 from calibration.tables.profiles import device_systems
 from calibration.tables.runs import Point, point_of
@@ -26,6 +26,7 @@ from predictor.errors import InputError
 from predictor.timing import HOSTS, Calibration, Prior, Traits, joined, learn, open_variance
 from predictor.timing.adaptation import narrower
 from predictor.training import WORDS, predict
+from predictor.units import Z80
 from tests.conftest import ROOT
 
 BASE = load("default")
@@ -218,6 +219,40 @@ def test_a_prior_learns_how_far_sources_lie_apart() -> None:
         assert 0.23 < scores[0][name].error < 0.38
         assert scores[3][name].error < 0.05
     assert shot(drawn[0], 0, 1).error == shot(drawn[0], 0, 2).error
+
+
+def test_runs_of_a_restless_place_say_little_of_others() -> None:
+    """Equal runs that take 1.5 x and 0.67 x the time by turns, as on a shared cluster: others are
+    corrected less than by runs all of which take 1.5 x, and what is said of them is wider than
+    their own spread; of one run alone nothing of the kind can be known."""
+    one = synthetic(1, 0.0, 4)
+    known = joined([one.traits] * 6)
+    steady = learn(START, known, np.full(6, np.log(1.5)))
+    loud = learn(START, known, np.log(1.5) * np.array([1.0, -1.0, 1.0, 1.0, 1.0, 1.0]))
+    louder = learn(START, known, np.log(1.5) * np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0]))
+    assert steady.restless < 0.05
+    assert loud.restless < 0.5 < louder.restless  # one of six is an outlier, three are a place
+    assert sum(louder.doubtful) < 0.5
+    (mean, sigma), (wide, sure) = louder.correction(one.traits), steady.correction(one.traits)
+    assert abs(mean[0]) < 0.1 < wide[0]
+    assert Z80 * sigma[0] > np.log(1.3) > Z80 * sure[0]
+    assert any("alone on the machine" in line for line in words(louder))
+    assert not any("alone on the machine" in line for line in words(steady))
+    assert learn(START, one.traits, np.array([0.1])).restless < 0.1
+
+
+def test_of_drawn_runs_that_contradict_each_other_the_first_is_learned_from() -> None:
+    """As calibrate asks: the second is left out, and predicted like any that is not known."""
+    own = points(1.0)
+    twice = [*own, replace(own[0], point_id="again", measured=1.5 * own[0].measured)]
+    found = contradictions(twice)
+    assert np.argwhere(found).tolist() == [[0, 5], [5, 0]]
+    even = synthetic(6, 0.3, 1)
+    one = Drawn("s", even, START, found)
+    assert one.agreeing(np.array([5, 2, 0])).tolist() == [5, 2]
+    with_twin = shot(one, 3, 0, np.array([5, 2, 0]))
+    assert with_twin == shot(one, 2, 0, np.array([5, 2]))
+    assert with_twin != shot(replace(one, twins=None), 3, 0, np.array([5, 2, 0]))
 
 
 def test_far_from_all_runs_nothing_is_corrected() -> None:

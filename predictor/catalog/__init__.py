@@ -90,6 +90,7 @@ from predictor.catalog.technology import (
     budget,
     machine,
     processor,
+    processors,
     read_table,
     relative,
 )
@@ -169,6 +170,7 @@ __all__ = [
     "power_laws",
     "power_setting",
     "processor",
+    "processors",
     "read_accelerator_name",
     "read_given",
     "read_learned",

@@ -123,10 +123,14 @@ def processor(name: str) -> Processor:
     return _processor(name, tables.data_dir())
 
 
+def processors() -> dict[str, Any]:
+    """Processor designs by name, as their file states them."""
+    return _read_yaml(tables.data_dir() / "technology" / "processors.yaml")
+
+
 @lru_cache(maxsize=64)
 def _processor(name: str, _: Path) -> Processor:
-    table = _read_yaml(tables.data_dir() / "technology" / "processors.yaml")
-    row = _find("processor", name, table)
+    row = _find("processor", name, processors())
     rows, columns = row["instruction"]
     return Processor(
         name=str(name).lower(),
@@ -215,7 +219,10 @@ def budget(content: Mapping[str, Any], known: Mapping[str, float] | None = None)
             raise unknown("key of a technology", key, KEYS)
     for key in ("node", "area_mm2", "memory"):
         if key not in content:
-            raise InputError(f"technology: key {key!r} is missing")
+            raise InputError(
+                f"technology: key {key!r} is missing; a budget needs node, area_mm2 and memory "
+                "(reckon show technology)"
+            )
     of = node(str(content["node"]))
     memory = memory_technology(str(content["memory"]))
     up = link_technology(str(content.get("scale_up", "NVLink4")), "scale-up")

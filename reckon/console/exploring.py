@@ -55,7 +55,11 @@ def sweep(grid: str, out: str, json: str | None, **rest: Any) -> int:
     ],
 )
 def explore(grid: Path, out: tuple[Path, ...], json: str | None) -> int:
-    """Sweep fields of model, plan, machine or technology; find the best shares of a budget."""
+    """Sweep fields of model, plan, machine or technology; find the best shares of a budget.
+
+    GRID.yaml: model, system or technology (`reckon show technology`), plan, and under sweep lists
+    by SECTION.FIELD (plan.tp, technology.node); or optimise, with over: {FIELD: [low, high]}.
+    """
     from reckon.explore import explore, read_grid
     from reckon.explore.report import check_target, measure, terminal, write
 

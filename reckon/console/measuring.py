@@ -37,7 +37,7 @@ def validate(
     epilog="Example: reckon calibrate out --base default --out out/calibration",
     params=[
         argument("measurements", "[DIR|FILE...]", nargs=-1, type=Path),
-        option("out", "Where to write it.", "DIR", Path, default=""),
+        option("out", "Where to write it.", "DIR", Path),
         option("reference", "Own runs, or published ones.", "RUNS", Path, multiple=True),
         option("suggest", "Plans: which to measure next.", "RUNS", Path),
         option("among", "What can be measured, if not those.", "RUNS", Path),
@@ -49,7 +49,7 @@ def validate(
 )
 def calibrate(
     measurements: tuple[Path, ...],
-    out: Path,
+    out: Path | None,
     json: str | None,
     suggest: Path | None,
     among: Path | None,
@@ -66,7 +66,7 @@ def calibrate(
             "--among says what can be measured of what --suggest asks about: give both"
         )
     with working("calibrating"):
-        found = calibrate(list(measurements), out, **rest)
+        found = calibrate(list(measurements), out or "", **rest)
     return told(found, json, show_calibrated)
 
 

@@ -20,7 +20,8 @@ from reckon.console.flags import argument, json_option, switch
 def show(kind: str, name: str | None, yaml: bool, json: str | None) -> int:
     """List a catalog, or show one entry.
 
-    KIND: accelerators, systems, models, calibrations, or fields (of plans).
+    KIND: accelerators, systems, models, calibrations, fields (of plans), or technology (what a
+    machine that does not exist may be made of; `show systems FILE` says what its budget makes).
     """
     from reckon.views.catalogs import content, show
 

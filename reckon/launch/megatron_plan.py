@@ -35,6 +35,15 @@ def _stages(facts: Facts, loss: bool) -> int | None:
     return int(facts["model.layers"]) + (2 if loss else 0)
 
 
+def _undivided(slots: int, pp: int, layers: int) -> str:
+    """Why layers do not divide into so many stages of so many each, and what would."""
+    told = f"{slots} layers are not a multiple of pp {pp} x {layers} = {pp * layers}"
+    if able := [n for n in range(1, slots // pp + 1) if slots % (pp * n) == 0]:
+        return f"{told}; {', '.join(map(str, able))} layers a stage divide them"
+    stages = sorted((n for n in range(2, slots) if slots % n == 0), key=lambda n: abs(n - pp))[:3]
+    return f"{told}; no number does with pp {pp}: pp {', '.join(map(str, sorted(stages)))} would"
+
+
 def _interleaved_means(flags: Flags, facts: Facts) -> Facts:
     direct, per = (
         "--num-virtual-stages-per-pipeline-rank",
@@ -50,9 +59,7 @@ def _interleaved_means(flags: Flags, facts: Facts) -> Facts:
             raise InputError(f"{per} {layers}: needs --num-layers, or --model")
         pp = int(facts.get("pp", 1))
         if layers < 1 or slots % (pp * layers):
-            raise InputError(
-                f"{per} {layers}: {slots} layers do not divide into {pp} stages of such"
-            )
+            raise InputError(f"{per} {layers}: {_undivided(slots, pp, layers)}")
         found.append((per, slots // pp // layers))
     if len({vpp for _, vpp in found}) > 1:
         told = " contradicts ".join(f"{flag} {flags[flag]}" for flag, _ in found)

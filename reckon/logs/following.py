@@ -141,6 +141,10 @@ class Watched:
     last: float = math.nan
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
+    def waiting(self) -> dict[str, Any]:
+        """There is no log yet."""
+        return self._event("waiting", "")
+
     def restart(self, why: str) -> list[dict[str, Any]]:
         """The file was cut off or made anew: what was seen stays."""
         return [self._event(why, f"the log was {why}; read on from its beginning")]

@@ -40,6 +40,9 @@ def _start(
     """The calibration to start from, once there is something to learn and somewhere to write."""
     if not paths and not reference:
         raise InputError("give measurements (a folder, tables, traces), or --reference with runs")
+    for path in (*paths, *reference):
+        if not Path(path).exists():
+            raise InputError(f"no such file or folder: {path}")
     if not str(out):
         raise InputError("give --out, a folder for the calibration")
     check_folder(Path(out))

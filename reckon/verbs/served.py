@@ -237,7 +237,8 @@ class ServingResult:
         if served is None or not (np.isfinite(around.ttft) or np.isfinite(around.tpot)):
             return {}
         share = served.attained(around.ttft, around.tpot)
-        return {"attained": share, "goodput_requests_per_s": share * served.requests_per_s}
+        ranks = round(float(self.request.plan.dp))  # one of them was followed
+        return {"attained": share, "goodput_requests_per_s": share * served.requests_per_s * ranks}
 
     def _fleet(self) -> dict[str, float]:
         """Replicas, their time and what was cached."""

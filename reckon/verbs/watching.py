@@ -79,6 +79,8 @@ def watch(
     found = Watched(expected_of(plan, dict(fields or {}), calibration))
     follower, tail = Follower(), Tail(path)
     begun = seen = clock()
+    if not path.is_file():
+        yield {**found.waiting(), "text": f"no such file yet: {path}; it is waited for"}
     while True:
         grown = False
         for kind, text in tail.read():

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from predictor import catalog
 from predictor.catalog import load
 from predictor.errors import InputError, unknown
+from predictor.files import is_file
 from predictor.precision import PEAK
 from predictor.units import GB, GIB
+from reckon.views.budgets import budgeted, technologies
 from reckon.views.fields import briefly, entry, listed
 from reckon.views.terminal import grid
 
-KINDS = (*catalog.KINDS, "calibrations", "fields")
+TECHNOLOGY = "technology"
+
+KINDS = (*catalog.KINDS, "calibrations", "fields", TECHNOLOGY)
 
 Content = list[dict[str, Any]] | dict[str, Any]
 
@@ -28,8 +33,14 @@ def content(kind: str, name: str | None) -> Content:
         raise unknown("catalog", kind, KINDS)
     if kind == "fields":
         return listed() if name is None else entry(name)
+    if kind == TECHNOLOGY:
+        return technologies(name)
     if name is None:
         return _all(kind)
+    if kind == "systems" and is_file(path := Path(name)):
+        stated = catalog.read_mapping(path)
+        if TECHNOLOGY in stated:
+            return budgeted(stated, str(path))
     try:
         return _one(kind, name)
     except InputError:
@@ -49,7 +60,7 @@ def show(kind: str, found: Content) -> None:
     if isinstance(found, list):
         rows = briefly(found) if kind == "fields" else found
         columns = list(rows[0])
-        text = len(columns) if kind == "fields" else 2
+        text = len(columns) if kind in ("fields", TECHNOLOGY) else 2
         print(grid(columns, [[_cell(row[c]) for c in columns] for row in rows], left=text))
     else:
         print(grid(["", ""], [[key, _cell(value)] for key, value in _flat(found)], left=2))

@@ -21,6 +21,7 @@ from reckon.views.terminal import (
     show_idle,
     strong,
     with_interval,
+    with_time,
 )
 
 TERM_NAMES = {
@@ -134,13 +135,13 @@ def show_serving(result: ServingResult, top: int = 6) -> None:
     level = result.batch.calibration.interval_level
     per_gpu = result.output_tokens_per_s.value / result.gpus
     rows = [
-        ["first token", with_interval(result.ttft.scaled(1e3), "ms"), f"{level:.0%} interval"],
-        ["per token", with_interval(result.tpot.scaled(1e3), "ms"), "after the first"],
+        ["first token", with_time(result.ttft), f"{level:.0%} interval"],
+        ["per token", with_time(result.tpot), "after the first"],
         ["request", with_interval(result.e2e, "s"), f"{result.requests_per_s:.3g} requests/s"],
         [
             "throughput",
             with_interval(result.output_tokens_per_s, "tokens/s"),
-            f"{per_gpu:,.0f} per GPU",
+            f"{per_gpu:,.{0 if per_gpu >= 10 else 2}f} per GPU",
         ],
     ]
     print(grid(["", "", ""], rows, left=3))
@@ -193,9 +194,11 @@ def _show_served(result: ServingResult, served: Served) -> None:
         [names[name], *(seconds(own[key]) for key in keys)]
         for name, own in served.summary().items()
     ]
+    ranks = round(float(result.request.plan.dp))
+    of = f", of one of {ranks} data-parallel ranks that are alike" if ranks > 1 else ""
     print(
-        f"\n{len(served.arrival)} requests one by one: {served.requests_per_s:.3g} requests/s, "
-        f"{served.preempted} preempted"
+        f"\n{len(served.arrival)} requests one by one{of}: {served.requests_per_s:.3g} "
+        f"requests/s, {served.preempted} preempted"
     )
     print(grid(["", *(key.upper() if key != "mean" else key for key in keys)], rows))
     around, fleet = result.request.around, result.fleet
@@ -203,7 +206,8 @@ def _show_served(result: ServingResult, served: Served) -> None:
         share = served.attained(around.ttft, around.tpot)
         print(
             f"{share:.1%} of the requests meet what was promised: a goodput of "
-            f"{share * served.requests_per_s:.3g} requests/s"
+            f"{share * served.requests_per_s * ranks:.3g} requests/s"
+            f"{f' of all {ranks}' if ranks > 1 else ''}"
         )
     if fleet is not None:
         print(

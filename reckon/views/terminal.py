@@ -54,8 +54,16 @@ def seconds(value: float) -> str:
 
 
 def four(value: float) -> str:
-    """Four significant digits: 9.000, 12.46, 4511."""
+    """Four significant digits: 9.000, 12.46, 4,511, 54,260."""
+    if 1000 <= abs(value) < 1e12:
+        return f"{float(f'{value:.4g}'):,.0f}"
     return f"{value:#.4g}".rstrip(".")
+
+
+def with_time(interval: Interval) -> str:
+    """A time with its interval in brackets, in milliseconds below ten seconds."""
+    short = interval.value < 10.0
+    return with_interval(interval.scaled(1e3 if short else 1.0), "ms" if short else "s")
 
 
 def with_interval(interval: Interval, unit: str) -> str:

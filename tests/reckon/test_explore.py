@@ -1,5 +1,6 @@
 """Grids: what they refuse, and that an array of machines is the machines one by one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,17 @@ import pandas as pd
 import pytest
 import yaml
 
+from predictor.catalog import KEYS, budget, system
 from predictor.errors import InputError
 from predictor.training.step import TERMS
+from predictor.units import GIB
 from reckon.console.cli import main
 from reckon.explore import explore, read_grid
 from reckon.explore.evaluate import train_columns
 from reckon.explore.machines import RESOURCES
 from reckon.explore.optimise import optimise
+from reckon.views.budgets import technologies
+from reckon.views.terminal import four
 
 H100 = {"node": "N5", "area_mm2": 814, "power_w": 700, "memory": "HBM3", "stacks": 5}
 TRAINING: dict[str, Any] = {
@@ -180,7 +185,15 @@ def test_the_verb_writes_parquet_csv_and_a_table(
     path.write_text(yaml.safe_dump({**TRAINING, "sweep": {"plan.micro_batch": [1, 2]}}))
     parquet, csv = tmp_path / "g.parquet", tmp_path / "g.csv"
     assert main(["explore", str(path), "--out", str(parquet), "--out", str(csv)]) == 0
-    assert "bottleneck" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert told.splitlines()[0].startswith("training llama2-13b; a machine of ")
+    assert "node N5" in told.splitlines()[0]
+    assert "plan.micro_batch" in told.splitlines()[2]
+    assert "binds: of compute" in told
+    first = pd.read_parquet(parquet).sort_values("tokens_per_s", ascending=False).iloc[0]
+    assert told.splitlines()[3].split()[:2] == [
+        str(first["plan.micro_batch"]), four(first["step_time_s"]),
+    ]  # fmt: skip
     assert len(pd.read_parquet(parquet)) == len(pd.read_csv(csv)) == 2
     assert main(["explore", str(path), "--out", str(tmp_path / "g.xls")]) == 2
 
@@ -196,3 +209,29 @@ def test_a_plan_of_a_grid_says_nothing_of_its_machine(key: str) -> None:
     }  # fmt: skip
     with pytest.raises(InputError, match=rf"plan\.{key}: .*(machine|system)"):
         read_grid(grid)
+
+
+def test_what_a_budget_may_hold_and_what_it_makes_are_shown(cli: Any, tmp_path: Path) -> None:
+    """Every name that is listed is taken by its key; the machine shown is the one predicted with,
+    and its price the sum of its parts."""
+    for row in technologies():
+        stated = {"scale_up": "NVLink4", **H100, row["key"]: row["name"]}
+        assert budget(stated).node is not None
+    assert {row["key"] for row in technologies()} <= set(KEYS)
+    assert [row["name"] for row in technologies("hbm4e")] == ["HBM4E"]
+    path = tmp_path / "machine.yaml"
+    path.write_text(yaml.safe_dump({"name": "next", "technology": H100}))
+    status, out, _ = cli("show", "systems", str(path), "--json", "-")
+    found = json.loads(out)
+    own = system(path).accelerator
+    assert status == 0
+    assert found["bf16_tflops"] == pytest.approx(own.peak["bf16"] / 1e12, abs=0.1)
+    assert found["memory_gib"] == pytest.approx(own.memory / GIB)
+    assert sum(found["area_mm2"].values()) == pytest.approx(H100["area_mm2"], rel=0.2)
+    assert found["capital_usd"] == pytest.approx(sum(found["cost_usd"].values()))
+    assert cli("show", "systems", str(path))[1].startswith("name ")
+    path.write_text(yaml.safe_dump({"name": "next", "technology": {"node": "N5"}}))
+    status, _, error = cli("show", "systems", str(path))
+    assert (status, error.count("\n")) == (2, 1)
+    assert "node, area_mm2 and memory" in error
+    assert cli("show", "technology", "hbm99")[0] == 2

@@ -1,5 +1,5 @@
 """One request gives one number, whichever way it is asked: command line, run file, Python, the
-page, a check, a comparison, a sweep."""
+page, a check, a comparison, a sweep, a grid."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import yaml
 
 import reckon
 from predictor.plans import PREDICT, SERVING_FIELDS, TRAINING_FIELDS
+from reckon.explore import explore
 from reckon.sweeping import sweep
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -89,6 +90,35 @@ def test_a_sweep_gives_the_same(name: str, tmp_path: Path) -> None:
     key = "step_time_s" if kind == "train" else "ttft_s"
     assert row["status"] in ("ok", "does not fit"), row["reason"]
     assert row[key] == pytest.approx(wanted[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_grid_gives_the_same(name: str) -> None:
+    """A grid of one point, to five digits, since machines go through it as arrays; arrivals at a
+    rate are no grid's, which says so."""
+    kind, fields = REQUESTS[name]
+    plan = {key: value for key, value in fields.items() if key not in ("model", "system")}
+    asked = {
+        "workload": "training" if kind == "train" else "serving",
+        "model": fields["model"],
+        "system": fields["system"],
+        "plan": plan,
+    }
+    if "rate" in plan:
+        with pytest.raises(reckon.InputError, match="sweep"):
+            explore(asked)
+        return
+    row = explore(asked, bottlenecks=False).table.iloc[0]
+    predict = reckon.predict_train if kind == "train" else reckon.predict_infer
+    found = predict(fields["model"], fields["system"], plan).to_dict()
+    wanted = found["step_time_s" if kind == "train" else "e2e_s"]
+    key = "step_time_s" if kind == "train" else "e2e_s"
+    assert [row[key], row["low_s"], row["high_s"]] == pytest.approx(
+        [wanted["value"], wanted["low"], wanted["high"]], rel=1e-5
+    )
+    if kind == "infer":
+        told = [row["ttft_ms"] * 1e-3, row["tpot_ms"] * 1e-3, row["output_tokens_per_s"]]
+        assert told == pytest.approx(figures(kind, found), rel=1e-5)
 
 
 def test_the_page_gives_the_same() -> None:

@@ -460,7 +460,7 @@ BASE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size
         ),
         ("megatron", BASE + "--fp8-format e5m2 --bf16", "known: hybrid, e4m3"),
         ("megatron", BASE + "--normalization BatchNorm", "known: RMSNorm, LayerNorm"),
-        ("megatron", BASE + STAGES + " 3", "do not divide into 4 stages"),
+        ("megatron", BASE + STAGES + " 3", "are not a multiple of pp 4 x 3 = 12"),
         ("megatron", BASE + STAGES + " 4 --num-virtual-stages-per-pipeline-rank 4", "contradicts"),
         ("megatron", BASE + "--window-size 8,0 --window-attn-skip-freq 0", "at least 1"),
         ("megatron", BASE + "--moe-layer-freq [0,1,0,0,1] --num-experts 8", "neither leading"),

@@ -66,6 +66,21 @@ def test_a_run_that_does_not_fit_is_wrong_and_told_what_needs_less() -> None:
     assert all(one.memory < 1 for one in found.helps)
 
 
+def test_what_the_reader_of_a_line_s_own_tool_finds_wrong_is_what_is_said(tmp_path: Path) -> None:
+    """A Megatron script whose layers do not divide: other tools' readers know some of its words,
+    and no model."""
+    script = tmp_path / "run.sh"
+    flags = (
+        "--num-layers 126 --hidden-size 16384 --ffn-hidden-size 53248 --num-attention-heads 128 "
+        "--seq-length 8192 --micro-batch-size 1 --global-batch-size 64 --vocab-size 128256 "
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 --bf16 "
+        "--num-layers-per-virtual-pipeline-stage 4"
+    )
+    script.write_text(f"torchrun --nproc_per_node 4 --nnodes 8 pretrain_gpt.py {flags}\n")
+    with pytest.raises(InputError, match="126 layers are not"):
+        check(str(script), {"system": "gb200-nvl72"})
+
+
 def test_exit_statuses(cli: Cli, run: Path) -> None:
     status, out, _ = cli("check", run)
     assert (status, out.splitlines()[0].split(":")[0]) == (0, "fits")
@@ -206,6 +221,8 @@ def test_a_log_that_grows_stalls_is_cut_and_moves_away_is_followed(tmp_path: Pat
 
     events = list(watch(path, clock=lambda: now[0], sleep=sleep))
     names = [event["event"] for event in events]
+    assert names[0] == "waiting"
+    assert events[0]["text"] == f"no such file yet: {path}; it is waited for"
     assert [n for n in names if n in ("stalled", "truncated", "resumed", "rotated", "end")] == [
         "stalled", "truncated", "resumed", "rotated", "end",
     ]  # fmt: skip

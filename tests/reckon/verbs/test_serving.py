@@ -118,3 +118,18 @@ def test_the_facade_takes_mappings_and_arrays() -> None:
     assert many.latencies.e2e[0] == pytest.approx(one.e2e.value, rel=1e-3)
     with pytest.raises(reckon.InputError, match="did you mean"):
         reckon.predict_infer("llama3-8b", "dgx-h100", {"batchs": 1})
+
+
+def test_a_goodput_is_that_of_all_data_parallel_ranks() -> None:
+    """One of ranks that are alike is followed: four at four times the rate keep four times what one
+    does at its own."""
+    asked = {"input_len": 256, "output_len": 32, "simulate": 200, "framework": "vllm",
+             "slo_ttft_ms": 1e6}  # fmt: skip
+    one, four = (
+        reckon.predict_infer(
+            "llama3-8b", "dgx-h100", {**asked, "tp": 1, "dp": dp, "rate": 5.0 * dp}
+        ).to_dict()["simulated"]
+        for dp in (1, 4)
+    )
+    assert one["attained"] == four["attained"] == 1.0
+    assert four["goodput_requests_per_s"] == pytest.approx(4 * one["goodput_requests_per_s"])

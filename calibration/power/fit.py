@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.power.ladder import FILLED, RUNGS, fit_ladder
+from calibration.power.ladder import FILLED, RUNGS, fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage
 from calibration.power.serving import Served, fit, held_out, served_rows
 from calibration.power.sweeps import (
@@ -139,6 +139,9 @@ def fit_power(shared: Path, calibration: Calibration) -> dict[str, Any]:
         np.array([np.log(value / row.power) for row, value, _ in by_accelerator])
     )
     laws = {**shared_laws, **curve, "sigma_relatives": sigmas["serving_relatives"]}
+    rungs = unread_rungs(kernels, "B300-SXM6", {**start, **laws}, ladder)
+    if rungs:
+        sigmas["kernels"] = spread(np.array(rungs))
     growth = fit_leakage(read_table(place / "thermal.csv"), {**start, **laws})
     if growth is not None:
         laws["leakage"] = growth

@@ -110,3 +110,25 @@ def fit_ladder(table: pd.DataFrame, name: str, law: Mapping[str, float]) -> dict
         "byte_pj": byte * 1e12,
         "flop_scale": products / rate / usual,
     }
+
+
+def unread_rungs(
+    table: pd.DataFrame, name: str, law: Mapping[str, float], own: Mapping[str, float]
+) -> list[float]:
+    """Errors of an accelerator's rungs that its constants were not read off, in logarithms of
+    power; none where it has no ladder.
+
+    own   as `fit_ladder` gives them
+    """
+    if not own:
+        return []
+    device = device_of(name)
+    constants = power_constants(device, law, own)
+    errors = []
+    for row in table[table["accelerator"] == name].to_dict("records"):
+        if row["workload"] in (*RUNGS, *FILLED):
+            continue
+        found = at_limit(row, device, constants)
+        if not isinstance(found, str):
+            errors.append(float(np.log(found.power / row["avg_power_w"])))
+    return errors

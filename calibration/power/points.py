@@ -45,8 +45,8 @@ KEYS = {
 """Columns that only one of the tables of power has."""
 
 LARGE, TEMPERATURE = 0.12, 0.08
-"""Log-standard-deviations of what too few rows were left out to tell: of kernels and nodes, and of
-temperatures in °C."""
+"""Log-standard-deviations of what too few rows were left out to tell: of nodes (of kernels where
+no ladder was fitted), and of temperatures in °C."""
 
 
 def power_table(table: pd.DataFrame) -> str | None:
@@ -203,6 +203,16 @@ def _shipped(sweep: Sweep) -> tuple[Array, Array]:
     return time, power
 
 
+def _of_kernels(name: str) -> float:
+    """Log-standard-deviation of the power of a kernel: of an accelerator that has a ladder, of its
+    rungs that were not read; of others, of relatives too."""
+    fit = power_fit()
+    own = _sigma("kernels")
+    if "flop_scale" in fit.get("accelerators", {}).get(name, {}):
+        return own
+    return float(np.hypot(own, _sigma("serving_relatives", 0.2)))
+
+
 def _kernels(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Found:
     """Power of kernels that load one unit, under the limit that a row enforces; time over that of
     the same kernel at the highest limit, where rows state the rate."""
@@ -223,9 +233,10 @@ def _kernels(table: pd.DataFrame, calibration: Calibration, by: str | None) -> F
         predicted = float(found.power)
         points.append(
             PowerPoint(
-                point_id, source, "power_w", float(row["avg_power_w"]), predicted, LARGE, name
+                point_id, source, "power_w", float(row["avg_power_w"]), predicted,
+                _of_kernels(device.name), name,
             )
-        )
+        )  # fmt: skip
         rate, limit = cell(row, "tflops"), cell(row, "enforced_limit_w")
         if rate is not None and limit is not None:
             key = (source, name, str(row["precision"]))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from calibration.power.fit import row_marks, spread
-from calibration.power.ladder import fit_ladder
+from calibration.power.ladder import fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage, measured_slope
 from calibration.power.points import power_points, power_table
 from calibration.power.sweeps import (
@@ -143,6 +143,23 @@ def test_a_ladder_of_three_rungs_gives_them_back() -> None:
     assert told["busy_share"] == pytest.approx(220 / 1100)
     points, _ = power_points(rows, "kernels", load("default"))
     assert [round(p.predicted / p.published, 1) for p in points] == [1.0, 1.0, 1.0]
+
+
+def test_rungs_that_were_not_read_tell_how_sure_a_ladder_is() -> None:
+    """The same product at a tenth more than the rung that was read is missed by that tenth; the
+    rungs themselves, and an accelerator without any, tell nothing."""
+    powers = {"idle": 183.0, "unit-dram": 765.0, "prec-bf16": 1000.0, "tensor-only-bf16": 1100.0}
+    rows = pd.DataFrame(
+        [
+            {"source": "made", "accelerator": "B300-SXM6", "workload": w, "precision": "bf16",
+             "enforced_limit_w": 1200.0, "avg_power_w": p}
+            for w, p in powers.items()
+        ]
+    )  # fmt: skip
+    own = fit_ladder(rows, "B300-SXM6", stated_laws())
+    errors = unread_rungs(rows, "B300-SXM6", stated_laws(), own)
+    assert errors == pytest.approx([-np.log(1.1)], abs=1e-3)
+    assert unread_rungs(rows, "B300-SXM6", stated_laws(), {}) == []
 
 
 def test_rated_power_is_no_measurement() -> None:

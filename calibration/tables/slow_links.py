@@ -55,15 +55,26 @@ SOCKETS = {"gloo": 1.0, "nccl": 16.0}
 """Flows that a transfer is spread over: gloo has one pair of sockets between two ranks; NCCL on AWS
 two threads of eight sockets (NCCL documentation, NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD)."""
 
+FLOW = 5e9 / 8
+"""That one flow carries at most between instances of AWS that no cluster placement group holds
+together [bytes/s] (docs.aws.amazon.com, "Amazon EC2 instance network bandwidth", single-flow
+traffic; looked up 2026-11-23)."""
 
-def slow_cluster(row: Mapping[str, Any], window: float = math.inf) -> Cluster:
-    """One accelerator per node behind links of the row's delay and rate."""
+
+def slow_cluster(
+    row: Mapping[str, Any], window: float = math.inf, most: float = math.inf
+) -> Cluster:
+    """One accelerator per node behind links of the row's delay and rate.
+
+    window   bytes on their way at most
+    most     rate of all flows of a transfer [bytes/s]
+    """
     name = str(cell(row, "gpu") or "V100-16GB")
     accelerator = catalog.accelerator(ACCELERATORS.get(name, name))
     link = Tier(
         link="ethernet",
         size=math.inf,
-        bandwidth=float(row["bandwidth_gbps"]) * 1e9 / 8,
+        bandwidth=min(float(row["bandwidth_gbps"]) * 1e9 / 8, most),
         latency=float(row["delay_ms"]) * 1e-3,
         window=window,
     )
@@ -107,6 +118,6 @@ def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | 
 def slow_transfer(row: Mapping[Any, Any], calibration: Calibration) -> tuple[float, float]:
     """Time of a transfer from one node to the next [s], and its log-standard-deviation."""
     sockets = SOCKETS.get(str(row[TRANSFER_KEY]), 1.0)
-    cluster = slow_cluster(row, window=sockets * WINDOW)
+    cluster = slow_cluster(row, window=sockets * WINDOW, most=sockets * FLOW)
     time, sigma = collective_time("p2p", float(row["bytes"]), Group(2.0, 1.0), cluster, calibration)
     return float(time), float(sigma)

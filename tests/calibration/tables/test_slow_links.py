@@ -15,7 +15,7 @@ from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.tables.documents import CALLS, document_attention
 from calibration.tables.runs import Point
-from calibration.tables.slow_links import slow_cluster, slow_step
+from calibration.tables.slow_links import slow_cluster, slow_step, slow_transfer
 from predictor.catalog import load
 from predictor.timing import Calibration, RunParameters
 from predictor.training import predict
@@ -35,6 +35,19 @@ def test_a_flow_carries_a_window_for_each_round_trip() -> None:
     row = {"gpu": "V100-16GB", "delay_ms": 10.0, "bandwidth_gbps": 1.0}
     rates = [float(slow_cluster(row, window).tiers[0].rate) for window in (1e6, 1e7, math.inf)]
     assert rates == [5e7, 1.25e8, 1.25e8]
+
+
+def test_one_flow_of_a_cloud_carries_no_more_than_the_cloud_lets_it() -> None:
+    """Gloo's one flow has 5 Gb/s of a link of 10; NCCL's sixteen have all of it."""
+    known = load("default")
+    row = {"gpu": "V100-16GB", "delay_ms": 0.1, "bytes": 2.0**26}
+    time = {
+        (backend, rate): slow_transfer(row | {"backend": backend, "bandwidth_gbps": rate}, known)[0]
+        for backend in ("gloo", "nccl")
+        for rate in (2.0, 5.0, 10.0)
+    }
+    assert time["gloo", 10.0] == time["gloo", 5.0] == time["nccl", 5.0] < time["gloo", 2.0]
+    assert time["nccl", 10.0] < 0.6 * time["nccl", 5.0]
 
 
 def test_rows_say_what_ran_or_why_they_are_not_predicted() -> None:

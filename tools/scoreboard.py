@@ -3,6 +3,7 @@ the README, between their markers.
 
     python tools/scoreboard.py              # everything; refits, an hour
     python tools/scoreboard.py --headline   # the README alone, from the tables as they stand
+    python tools/scoreboard.py --ablation   # what facts, intervals and distributions are worth
 
 The parameters of a run, and the intervals, are refitted without each source before it is scored, so
 that every row is outside the fit.
@@ -32,6 +33,9 @@ EXAMPLE = (
     "--global-batch 1024 --seq-len 8192 --tokens 15e12"
 ).split()
 
+
+VARIED = 8
+"""Rows of each source of which the ablation varies what is open."""
 
 PAGE = ROOT / "docs" / "accuracy" / "index.md"
 README = ROOT / "README.md"
@@ -224,17 +228,26 @@ def serving_table(result: dict, constants: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def with_ablation(page: str, points: Path) -> str:
+    """The page with its ablation made anew."""
+    found = ablation_tables(points, "default", catalog.load("default"), VARIED)
+    return put(page, "ablation", found)
+
+
 def main() -> None:
     if "--headline" in sys.argv[1:]:
         write_readme()
         return
     points = ROOT / "data" / "reference" / "training.csv"
+    if "--ablation" in sys.argv[1:]:
+        write_text(PAGE, with_ablation(PAGE.read_text(encoding="utf-8"), points))
+        return
     result = reckon.validate(points, "default", folds="source")
     text = PAGE.read_text(encoding="utf-8")
     runs = read_points([points], default_run())
     scores = table(result, constant_mfu_by_source(runs))
     text = put(text, "scoreboard", scores)
-    text = put(text, "ablation", ablation_tables(points, "default", catalog.load("default"), 8))
+    text = with_ablation(text, points)
     text = put(text, "kernels", kernel_table(catalog.calibration_dir("kernels-only")))
     text = put(text, "families", family_table(catalog.calibration_dir("kernels-only")))
     shared = ROOT.parent / "shared"

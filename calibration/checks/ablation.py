@@ -22,7 +22,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from calibration.checks.unstated import ablation, changes, each_alike, interval_score
-from calibration.runs.apart import take_apart
+from calibration.runs.apart import Runs, take_apart
 from calibration.runs.fit import default_run, left_out, read_points
 from calibration.sources.hiding import sampled
 from calibration.spread import Residual, run_sigma, with_spread
@@ -101,32 +102,45 @@ def without_facts(folder: Path) -> Path:
     return folder
 
 
-def held_out(points: Sequence[Point], calibration: Calibration) -> dict[str, Residual]:
-    """Errors of points, each source left out of the fit of a run's parameters."""
-    runs = take_apart(calibration, points)
-    found = left_out(runs, default_run())
+def held_out(runs: Runs) -> dict[str, Residual]:
+    """Errors of runs, each source left out of the fit of a run's parameters; doubtful ones are
+    fitted to by none."""
+    known = np.array([not point.doubtful for point in runs.points])
+    found = left_out(runs, default_run(), known=known)
     return {point.point_id: one for point, one in zip(runs.points, found, strict=True)}
 
 
-def elsewhere(table: Path, calibration: str, data: Path) -> dict[str, Residual]:
-    """`held_out` of a table's points, by a process that reads another folder of data.
+@contextmanager
+def elsewhere(table: Path, calibration: str, data: Path) -> Iterator[Callable[[], Residuals]]:
+    """`held_out` of a table's points, by a process that reads another folder of data: what waits
+    for it. It works meanwhile, and is ended with the context.
 
-    Raises InputError with what the process says where it fails.
+    Raises InputError, when waited for, with what the process says where it fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "residuals.json"
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", MODULE, str(table), "--calibration", calibration,
              "--residuals", str(out)],
             env={**os.environ, "RECKON_DATA": str(data)},
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )  # fmt: skip
-        if done.returncode:
-            raise InputError(f"predictions with {data} failed: {done.stderr.strip()[-500:]}")
-        kept = json.loads(out.read_text(encoding="utf-8"))
-    return {name: Residual(**fields) for name, fields in kept.items()}
+
+        def ended() -> Residuals:
+            _, said = process.communicate()
+            if process.returncode:
+                raise InputError(f"predictions with {data} failed: {said.strip()[-500:]}")
+            kept = json.loads(out.read_text(encoding="utf-8"))
+            return {name: Residual(**fields) for name, fields in kept.items()}
+
+        try:
+            yield ended
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
 
 def plain(found: Sequence[Residual]) -> list[Residual]:
@@ -186,14 +200,11 @@ def variants(known: Residuals, bare: Residuals, calibration: Calibration) -> dic
     return found
 
 
-def distribution(
-    points: Sequence[Point], known: Residuals, calibration: Calibration
-) -> dict[str, float]:
-    """`unstated.ablation` of some points: error and score of one value and of a mixture.
+def distribution(runs: Runs, known: Residuals, calibration: Calibration) -> dict[str, float]:
+    """`unstated.ablation` of some runs: error and score of one value and of a mixture.
 
-    known   errors of those points and of others
+    known   errors of those runs and of others
     """
-    runs = take_apart(calibration, points)
     doubt, _ = changes(runs, calibration)
     own = [known[point.point_id] for point in runs.points]
     error = np.array([one.error for one in own])
@@ -216,10 +227,13 @@ def tables(table: Path, name: str, calibration: Calibration, each: int) -> str:
 
     Raises InputError where the table is none, or nothing of it can be predicted.
     """
-    points = read_points([table], calibration.run)
-    known = held_out(points, calibration)
-    with tempfile.TemporaryDirectory() as folder:
-        bare = elsewhere(table.resolve(), name, without_facts(Path(folder)))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        elsewhere(table.resolve(), name, without_facts(Path(folder))) as ended,
+    ):
+        runs = take_apart(calibration, read_points([table], calibration.run))
+        known = held_out(runs)
+        bare = ended()
     lines = [
         "| variant | rows | mean over sources | median row | inside the 80 % interval, mean over "
         "sources | interval score | high/low |",
@@ -232,8 +246,9 @@ def tables(table: Path, name: str, calibration: Calibration, each: int) -> str:
     ]
     if not each:
         return "\n".join(lines)
-    kept = [point for point in some(points, each) if point.point_id in known]
-    one = distribution(kept, known, calibration)
+    kept = {point.point_id for point in some(runs.points, each)}
+    mask = np.array([point.point_id in kept for point in runs.points])
+    one = distribution(runs.only(mask), known, calibration)
     return "\n".join([
         *lines,
         "",
@@ -259,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.residuals is None:
             print(tables(given.table, given.calibration, calibration, given.rows))
             return
-        found = held_out(read_points([given.table], calibration.run), calibration)
+        found = held_out(take_apart(calibration, read_points([given.table], calibration.run)))
     except InputError as error:
         parser.error(str(error))
     write_text(given.residuals, json.dumps({name: asdict(one) for name, one in found.items()}))

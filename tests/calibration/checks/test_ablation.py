@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from calibration.checks.ablation import (
+    elsewhere,
     figures,
+    held_out,
     main,
     same_for_all,
     some,
@@ -19,9 +22,11 @@ from calibration.checks.ablation import (
     variants,
     without_facts,
 )
+from calibration.runs.apart import take_apart
 from calibration.runs.fit import read_points
 from calibration.spread import Residual
 from predictor import catalog
+from predictor.errors import InputError
 from predictor.timing import Calibration, RunParameters
 
 FACTS = catalog.read_mapping(catalog.data_dir() / "defaults" / "frameworks.yaml")
@@ -62,6 +67,31 @@ def test_data_without_facts_are_the_shipped_ones_but_for_these(tmp_path: Path) -
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["0", "none"]
+
+
+def test_a_process_elsewhere_says_what_it_would_say_here(tmp_path: Path) -> None:
+    """Errors of a few runs by a process that reads the shipped data, as by this one; what fails
+    there is one line here, and none is left when nobody waits."""
+    table = tmp_path / "few.csv"
+    whole = pd.read_csv(catalog.data_dir() / "reference" / "training.csv", low_memory=False)
+    whole[whole["source"] == "megatron_sc21"].head(3).to_csv(table, index=False)
+    calibration = catalog.load("kernels-only")
+    with elsewhere(table, "kernels-only", catalog.data_dir()) as ended:
+        here = held_out(take_apart(calibration, read_points([table], calibration.run)))
+        there = ended()
+    assert here.keys() == there.keys()
+    assert len(here) == 3
+    for name, one in here.items():
+        assert there[name].error == pytest.approx(one.error, rel=1e-9)
+    with (
+        elsewhere(tmp_path / "none.csv", "kernels-only", catalog.data_dir()) as ended,
+        pytest.raises(InputError, match=r"none\.csv"),
+    ):
+        ended()
+    with elsewhere(table, "kernels-only", catalog.data_dir()) as ended:
+        pass
+    with pytest.raises((InputError, ValueError)):
+        ended()
 
 
 def test_figures_are_means_over_sources() -> None:

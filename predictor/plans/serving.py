@@ -64,6 +64,10 @@ own that stream the matrix, with loads enough under way to fill the memory, or p
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""
 
+PRODUCT_UNITS = ("matrix", "vector")
+"""Which units multiply matrices of 16 bits: those made for it, or, where a library has no kernels
+for these, the others."""
+
 FUSIONS = ("fused", "unfused", "converted")
 CASTS = ("apart", "joined")
 """Whether attention keeps its scores on the chip and small kernels are joined, or scores go through
@@ -222,6 +226,7 @@ class ServingPlan:
     library: str = "neutral"
     matvec: str = "gemm"
     accumulation: str = "fp32"
+    product_units: str = "matrix"
     fusion: str = "fused"
     casts: str = "apart"
     splitting: str = "keys"

@@ -51,6 +51,7 @@ from predictor.plans.serving import (
     PIPELININGS,
     POOLS,
     PREFIX_CACHES,
+    PRODUCT_UNITS,
     REDUCTIONS,
     SAMPLERS,
     SAMPLINGS,
@@ -285,6 +286,12 @@ _ENGINE = (
     PlanField(
         "accumulation", WORD, "In what many rows of 16-bit products are added up.", ("prefill",),
         choices=ACCUMULATIONS, default=ENGINE,
+    ),
+    PlanField(
+        "product_units", WORD, "Which units multiply matrices of 16 bits.", BOTH,
+        choices=PRODUCT_UNITS, default=ENGINE,
+        more="Those made for it, or the others where a library has no kernels for these (rocBLAS on "
+        "MI300X in 2024).",
     ),
     PlanField(
         "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,

@@ -38,6 +38,11 @@ HEADWISE_SHARE, HEADWISE_CACHED = 0.8, 0.5
 whose thread blocks each take one query head. Of TensorRT-LLM 0.5 on H100: 0.79 of the memory's with
 Llama-2-7B, 0.4 to 0.6 of the cache's with Falcon-180B and Mistral-7B."""
 
+OWN_CACHES = ("cdna3", "cdna4")
+"""Architectures of several dies with a last-level cache each, to which thread blocks are dealt out
+in turn: heads that share keys run on different ones, and each brings them from memory (AMD, CDNA 3
+white paper, 2023: 4 MB of L2 a die of 38 processors, work-groups round robin)."""
+
 HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "all": lambda group: group > 0,
     "but8": lambda group: group != 8,
@@ -46,6 +51,11 @@ HEADWISE_GROUPS: dict[str, Callable[[Array], npt.NDArray[np.bool_]]] = {
     "copied": lambda group: group > 0,
 }
 """Numbers of query heads per key head that each of `HEADWISE` works through one by one."""
+
+VECTOR_SHARE = 0.45
+"""Of the rate of units that are not made for products, what products of 16 bits reach on them. Of
+vLLM 0.6.1 on one MI300X, whose prompts and decoding it slows alike: 0.4 to 0.6 with 7B and 8B, 0.3
+to 0.45 with 70B."""
 
 JOINED = ("attention.norm", "mlp.norm", "moe.norm", "final.norm")
 """Norms of the residual stream, which follow an all-reduce where tensor-parallel ranks add up."""
@@ -94,6 +104,9 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
     if operator.variant == "recurrence":
         # `batch` thread blocks side by side, each of which walks through its part in turn.
         each = np.maximum(each, operator.bytes / operator.batch / BLOCK_RATE)
+    if plan.product_units == "vector" and operator.op == "gemm" and operator.dtype == plan.half:
+        rate = VECTOR_SHARE * np.asarray(accelerator.peak["fp32"], float)
+        each = np.maximum(each, np.asarray(operator.flop) / rate)
     if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
         stream = matvec_time(operator.bytes, accelerator, plan.matvec)
         plain = plan.matvec == "plain" and operator.op == "gemm"
@@ -165,7 +178,9 @@ def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerato
             empty_kernel(accelerator.year) + moved / (STREAMED * accelerator.bandwidth)
         )
     once = cache / (HEADWISE_SHARE * accelerator.bandwidth)
-    every = operator.m * cache / (HEADWISE_CACHED * accelerator.l2_bandwidth)
+    apart = accelerator.architecture in OWN_CACHES
+    shared = accelerator.bandwidth if apart else accelerator.l2_bandwidth
+    every = operator.m * cache / (HEADWISE_CACHED * shared)
     return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
 
 

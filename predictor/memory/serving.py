@@ -143,9 +143,15 @@ def _pass_bytes(model: Model, plan: ServingPlan, sequences: Numeric) -> tuple[Nu
     they are multiplied and as they are drawn from [bytes].
 
     sequences   of one replica at a time
+
+    An engine that takes a share of the device measures what the largest pass that it may ever run
+    leaves before it takes the rest for its cache, however short prompts are (vLLM: `profile_run`
+    of vllm/worker/model_runner.py of 0.2 to 0.7, vllm/v1/worker/gpu_model_runner.py since).
     """
     half = ELEMENT_BYTES[plan.half]
     tokens = np.minimum(plan.chunk, sequences * plan.new_tokens)
+    if plan.pool == "total":
+        tokens = np.asarray(plan.chunk, float)
     activations = half * tokens * _widest(model, plan.tp)
     logits = (half + WIDE_LOGIT) * np.minimum(sequences, plan.max_batch) * model.vocab / plan.tp
     return activations, logits

@@ -57,9 +57,10 @@ SERVING_OFFLOADS = ("none", "weights")
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
-MATVECS = ("gemm", "matvec", "plain")
+MATVECS = ("gemm", "matvec", "plain", "generated")
 """What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
-own that stream the matrix, with loads enough under way to fill the memory, or plain ones."""
+own that stream the matrix, with loads enough under way to fill the memory, or plain ones; or those
+that a compiler makes, which fill it too but widen narrow weights one by one."""
 
 ACCUMULATIONS = ("fp32", "fp16")
 """In what many rows of 16-bit products are added up."""

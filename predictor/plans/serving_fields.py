@@ -281,7 +281,8 @@ _ENGINE = (
         "matvec", WORD, "What multiplies a few rows by a matrix.", ("decode",), choices=MATVECS,
         default=ENGINE,
         more="The kernels that also do many rows; kernels that stream the matrix with loads enough "
-        "under way to fill the memory; or plain ones.",
+        "under way to fill the memory; plain ones; or a compiler's, which widen narrow weights one "
+        "by one.",
     ),
     PlanField(
         "accumulation", WORD, "In what many rows of 16-bit products are added up.", ("prefill",),
@@ -290,8 +291,8 @@ _ENGINE = (
     PlanField(
         "product_units", WORD, "Which units multiply matrices of 16 bits.", BOTH,
         choices=PRODUCT_UNITS, default=ENGINE,
-        more="Those made for it, or the others where a library has no kernels for these (rocBLAS on "
-        "MI300X in 2024).",
+        more="Those made for it, or the others where a library has no kernels for these (rocBLAS "
+        "on MI300X in 2024).",
     ),
     PlanField(
         "fusion", WORD, "Whether attention keeps its scores on the chip.", BOTH, choices=FUSIONS,

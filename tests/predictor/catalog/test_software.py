@@ -74,6 +74,15 @@ def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
     assert found == ["all", "none"]
 
 
+def test_rocm_s_products_on_mi300x_before_its_tuned_builds():
+    fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
+    cases = (("0.6.1", "fp16"), ("0.6.1", "fp8"), ("0.6.6", "fp16"))
+    found = [assumed(**{**fields, "version": v, "precision": p})[0] for v, p in cases]
+    assert [one.product_units for one in found] == ["vector", "matrix", "matrix"]
+    older = assumed(**{**fields, "accelerator": "MI250X-128GB", "version": "0.6.1"})[0]
+    assert older.product_units == "matrix"
+
+
 def test_tensorrt_llm_s_heads_one_by_one_by_release_and_cache():
     """All heads to 0.7; to 0.10 groups other than eight where caches have 8 bits, larger ones and
     single heads where they have 16; single heads after."""

@@ -313,10 +313,13 @@ def test_what_a_served_model_takes() -> None:
 
 
 def test_few_tokens_take_few_activations_and_replicas_add_up() -> None:
-    """Static: whole prompts of the batch. Two replicas hold twice as many sequences."""
-    few = serving_memory(DENSE, NODE, served(batch=1.0, input_len=100.0, serving=0.0), RUN)
-    states = 2 * 100 * (2 * H + 3 * FFN / TP)
-    assert float(few.classes["activations"]) == pytest.approx(states + 6 * V / TP)
+    """Static: whole prompts of the batch; those of the largest pass that there may be where an
+    engine measures what is left for its cache. Two replicas hold twice as many sequences."""
+    for pool, tokens in (("free", 100), ("total", 4096)):
+        few = served(batch=1.0, input_len=100.0, serving=0.0, pool=pool)
+        states = 2 * tokens * (2 * H + 3 * FFN / TP)
+        found = serving_memory(DENSE, NODE, few, RUN).classes["activations"]
+        assert float(found) == pytest.approx(states + 6 * V / TP)
     one, two = (
         serving_memory(DENSE, NODE, served(dp=dp, batch=2.0 * dp), RUN) for dp in (1.0, 2.0)
     )

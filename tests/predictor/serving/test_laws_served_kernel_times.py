@@ -13,7 +13,7 @@ from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.calls import communication
-from predictor.serving.kernels import COPIED, HANDED, in_rows
+from predictor.serving.kernels import COPIED, HANDED, as_run, headwise_time, in_rows
 from predictor.serving.passes import decode_cores, layers_of
 from predictor.timing import operator_times
 from predictor.timing.alternatives import SLACK
@@ -181,3 +181,52 @@ def test_heads_that_share_keys_take_no_longer_than_groups_that_read_them_anew(
 
     for library in ("vllm", "sglang", "neutral"):
         assert time(1, library) <= min(time(2, library), time(4, library)) * (1.0 + 1e-9)
+
+
+def test_products_on_units_not_made_for_them_take_as_long_as_their_arithmetic() -> None:
+    """45 % of MI300X's 163.4 TFLOP/s in 32 bits, where that is more than they take else; fp8 as
+    ever."""
+    machine = catalog.accelerator("MI300X-192GB")
+    slow = plan(product_units="vector", weights="fp16")
+    product = gemm("mlp.up", "nt", "forward", "layer", "fp16", m=256.0, n=4096.0, k=8192.0)
+    bound = 2 * 256 * 4096 * 8192 / (0.45 * 163.4e12)
+    assert float(as_run(np.asarray(1e-6), product, slow, machine)) == pytest.approx(bound)
+    assert float(as_run(np.asarray(1.0), product, slow, machine)) == 1.0
+    assert float(as_run(np.asarray(1e-6), product, plan(weights="fp16"), machine)) == 1e-6
+    narrow = replace(product, dtype="fp8")
+    assert float(as_run(np.asarray(1e-6), narrow, slow, machine)) == 1e-6
+
+
+def test_heads_that_share_keys_read_them_from_memory_where_dies_have_caches_of_their_own() -> None:
+    """Four heads to a key head: four times the cache at half of the memory's rate on MI300X, at
+    half of the last-level cache's on A100."""
+    core = Operator(
+        name="attention", op="attention_decode", variant="fwd", phase="forward", module="layer",
+        dtype="bf16", m=4.0, n=1e5, k=128.0, batch=256.0,
+    )  # fmt: skip
+    moved = 4 * 2 * 2 * 128 * 1e5 * 256
+    for name in ("MI300X-192GB", "A100-SXM4-80GB"):
+        machine = catalog.accelerator(name)
+        rate = machine.bandwidth if name.startswith("MI") else machine.l2_bandwidth
+        found = float(headwise_time(core, plan(headwise="all"), machine))
+        assert found == pytest.approx(moved / (0.5 * rate), rel=1e-3)
+
+
+def test_a_compiler_s_kernels_widen_narrow_weights_one_by_one() -> None:
+    """18 weights per clock and processor, and the memory's time: the root of the sum of squares;
+    as other kernels that stream the matrix where weights have 16 bits, or rows are many."""
+    machine = catalog.accelerator("A100-SXM4-80GB")
+    made, written = plan(matvec="generated"), plan(matvec="matvec")
+
+    def time(dtype: str, rows: float, own: ServingPlan) -> float:
+        product = gemm("mlp.up", "nt", "forward", "layer", dtype, m=rows, n=8192.0, k=8192.0)
+        return float(as_run(np.asarray(1.0), product, own, machine))
+
+    weights = 8192.0**2
+    for dtype, size in (("int8_wo", 1.0), ("int4_wo", 0.5156)):
+        stream = time(dtype, 1.0, written)
+        widening = weights / (18 * machine.sms * machine.clock)
+        assert time(dtype, 1.0, made) == pytest.approx(np.hypot(stream, widening), rel=0.01)
+        assert stream > size * weights / machine.bandwidth
+    assert time("bf16", 1.0, made) == time("bf16", 1.0, written)
+    assert time("int8_wo", 64.0, made) == 1.0

@@ -17,6 +17,9 @@ from predictor.errors import unknown
 ONE_PROMPT = "one_prompt_and"
 """Key of a budget of as many tokens as one prompt, one token of each client and so many more."""
 
+CLIENTS_LESS = "clients_less"
+"""Key of an engine's room for as many requests as there are clients, less so many."""
+
 BLOCK = 16
 """Tokens of a block of the cache: the last one of a prompt is read again (vLLM's default)."""
 
@@ -47,6 +50,7 @@ ASKED: dict[str, Callable[[Any, Mapping[Any, Any]], bool]] = {
     "framework": lambda names, row: row["@framework"] in names,
     "accelerator": _begins("accelerator"),
     "model": _begins("model"),
+    "version": _begins("framework_version"),
     "weights": lambda names, row: str(row.get("weights_precision")) in names,
     "concurrency_from": lambda least, row: _number("concurrency", row) >= least,
     "concurrency_below": lambda most, row: _number("concurrency", row) < most,
@@ -74,7 +78,7 @@ def script_settings(row: Mapping[Any, Any], framework: str, source: str) -> dict
                 raise unknown(f"condition of {source}'s scripts", name, ASKED)
         if all(ASKED[name](value, asked) for name, value in where.items()):
             found |= setting["set"]
-    for name, rule in (("chunk", _budget), ("cached", _repeated)):
+    for name, rule in (("chunk", _budget), ("cached", _repeated), ("max_batch", _room)):
         if isinstance(found.get(name), Mapping):
             told = rule(found[name], row)
             found[name] = None if told != told else told
@@ -85,6 +89,11 @@ def _budget(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:
     """Tokens of a pass that a script derives from the clients and lengths that it asks for."""
     tokens = _number("concurrency", row) + _number("input_len", row) + float(rule[ONE_PROMPT])
     return round(tokens) if tokens == tokens else tokens
+
+
+def _room(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:
+    """Requests that an engine runs at a time, of a script that starts it for its clients."""
+    return max(_number("concurrency", row) - float(rule[CLIENTS_LESS]), 1.0)
 
 
 def _repeated(rule: Mapping[str, Any], row: Mapping[Any, Any]) -> float:

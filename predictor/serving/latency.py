@@ -153,8 +153,10 @@ def _returning(work: Work, own: EngineParameters) -> Array:
     """Others whose next prompts come with one's own, where requests of one length ride along: those
     that a pass read end in one pass, those of the next one pass later; all that end before the
     first of their clients is back, after the host's work before a first token, are back together.
+    Where clients wait for room, one of them takes it as soon as a request ends, whoever is back.
     """
     waves = np.isfinite(work.clients) & (np.asarray(work.synchrony) > 0)
+    waves = waves & (np.asarray(work.clients) <= work.running)
     waves = waves & (np.asarray(work.alike) > 0) & (np.asarray(work.apart) <= 0)
     if not np.any(waves):
         return np.zeros(waves.shape)

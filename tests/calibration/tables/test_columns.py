@@ -106,6 +106,20 @@ def test_a_client_of_few_prompts_finds_them_cached():
     assert script_settings({"input_len": 4000.0}, "vllm", source).get("cached") is None
 
 
+def test_an_engine_made_for_its_clients_lacks_the_slot_that_pads_its_batches():
+    """One of 16, as long as that release; never the last one."""
+    source = "aiconfigurator_silicon_inhouse"
+
+    def room(clients, framework="tensorrt-llm", version="1.0.0rc3"):
+        row = {"concurrency": clients, "input_len": 4000.0, "framework_version": version}
+        return script_settings(row, framework, source).get("max_batch")
+
+    assert room(16.0) == 15
+    assert room(1.0) == 1
+    assert room(16.0, version="1.3.0rc5") is None
+    assert room(16.0, "vllm") is None
+
+
 def test_cards_of_two_dies_are_counted_as_two():
     """Two cards of MI250: tensor parallel over four dies."""
     row = {"accelerator": "MI250", "num_gpus": 2, "gpus_per_node": 4, "tp": 2, "concurrency": None,

@@ -78,7 +78,9 @@ def test_those_that_end_before_the_first_is_back_return_together():
     assert float(_together(wide, own)) > float(_together(work, own)) > 1.0
     endless = replace(own, request=1e3, burst=1e12)
     assert float(_together(work, endless)) == pytest.approx(CLIENTS)
-    for lone in ({"synchrony": 0.0}, {"alike": 0.0}, {"clients": np.inf}):
+    # Nor where one waits for room, who takes it before anybody is back.
+    waiting = {"clients": CLIENTS + 1.0}
+    for lone in ({"synchrony": 0.0}, {"alike": 0.0}, {"clients": np.inf}, waiting):
         assert float(_together(replace(work, **lone), endless)) == pytest.approx(1.0)
 
 

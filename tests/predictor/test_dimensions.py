@@ -19,6 +19,7 @@ from predictor.hardware import Cluster
 from predictor.plans import ServingPlan
 from predictor.serving import (
     complete_serving,
+    decoding_taxes,
     pass_table,
     predict_inference,
     read_table,
@@ -26,7 +27,7 @@ from predictor.serving import (
     serve_apart,
 )
 from predictor.serving.capacities import Promise, capacity
-from predictor.timing import RunParameters
+from predictor.timing import BULK, TILES, EngineParameters, RunParameters, ServingParameters
 from predictor.training import TrainingPrediction, complete_training, predict
 from predictor.training.reliability import Reliability, goodput
 from tests.predictor.quicker import (
@@ -34,6 +35,8 @@ from tests.predictor.quicker import (
     quicker_calibration,
     quicker_cluster,
     quicker_constants,
+    quicker_kernels,
+    quicker_latencies,
 )
 
 NONE = load("none")
@@ -51,12 +54,21 @@ HOST = (
     "memory.offload.HOST_MEMORY*", "memory.offload.COHERENT*", "memory.offload.NVME_READ*",
     "memory.offload.NVME_WRITE*",
 )  # fmt: skip
-ENGINE = (
+FRONT = (
     "serving.pass_times.ANSWERING", "serving.pass_times.LISTING", "serving.pass_times.PICKLED",
-    "serving.pass_times.MADE", "serving.pass_times.MADE_LAYER", "serving.kernels.BLOCK_RATE*",
-    "serving.kernels.HANDED", "serving.kernels.COPIED", "timing.kernels.EMPTY_KERNEL",
-    "timing.alternatives.EMPTY_KERNEL", "timing.calibration.EMPTY_KERNEL",
+    "serving.pass_times.MADE", "serving.pass_times.MADE_LAYER",
 )  # fmt: skip
+"""What the hosts of engines take, whose kernels take what follows."""
+ENGINE = (
+    *FRONT, "serving.kernels.BLOCK_RATE*", "serving.kernels.HANDED", "serving.kernels.COPIED",
+    "timing.kernels.EMPTY_KERNEL", "timing.alternatives.EMPTY_KERNEL",
+    "timing.calibration.EMPTY_KERNEL",
+)  # fmt: skip
+UNEVEN = EngineParameters(
+    decode=1.3, prefill=0.8, communication=1.7, mixing=0.6, gap=1e-6, launch=2e-5, step=8e-4,
+    sequence=2e-5, request=4e-3, burst=2e4,
+)  # fmt: skip
+OWN = replace(NONE, serving=ServingParameters({"neutral": UNEVEN}))
 
 
 def near(value: Any) -> Any:
@@ -68,7 +80,7 @@ def trained(stated: dict[str, Any]) -> tuple[TrainingPrediction, TrainingPredict
     spec = parse(TrainingPlanSpec, {**TRAINING, **stated}, "test")
     asked = complete_training(spec, RunParameters(), strict=False)
     usual = predict(asked.model, asked.cluster, asked.plan, SLOW)
-    with quicker_constants(*HOST):
+    with quicker_latencies(), quicker_constants(*HOST):
         calibration = quicker_calibration(SLOW, asked.cluster)
         quick = predict(asked.model, quicker_cluster(asked.cluster), asked.plan, calibration)
     return usual, quick
@@ -129,30 +141,29 @@ def quickly(plan: ServingPlan) -> ServingPlan:
     return replace(plan, kv_rate=plan.kv_rate * QUICKER)
 
 
-@pytest.mark.parametrize(
-    "stated",
-    [
-        {},
-        {"batch": 1, "execution": "eager"},
-        {"batch": None, "concurrency": 64},
-        {"framework": "trtllm", "precision": "fp8"},
-        {"framework": "sglang", "batch": None, "rate": 4.0},
-        {"framework": "vllm", "batch": None, "rate": 4.0, "era": "2024-03"},
-        {"framework": "transformers"},
-        {"framework": "llama.cpp", "tp": 1, "pp": 2, "batch": 4},
-        {"framework": "fastertransformer", "batch": 8, "precision": "fp16"},
-        {"framework": "vllm", "batch": 32, "precision": "w4a16"},
-        {"model": "mixtral-8x7b", "gpus": 8, "tp": 8},
-        {"model": "deepseek-v3", "gpus": 16, "tp": 8, "dp": 2},
-        {"pp": 2, "tp": 1, "batch": 64},
-        {"gpus": 4, "prefill_workers": 2, "prefill_tp": 1, "concurrency": 32, "batch": None},
-    ],
-    ids=str,
-)
+REQUESTS: list[dict[str, Any]] = [
+    {},
+    {"batch": 1, "execution": "eager"},
+    {"batch": None, "concurrency": 64},
+    {"framework": "trtllm", "precision": "fp8"},
+    {"framework": "sglang", "batch": None, "rate": 4.0},
+    {"framework": "vllm", "batch": None, "rate": 4.0, "era": "2024-03"},
+    {"framework": "transformers"},
+    {"framework": "llama.cpp", "tp": 1, "pp": 2, "batch": 4},
+    {"framework": "fastertransformer", "batch": 8, "precision": "fp16"},
+    {"framework": "vllm", "batch": 32, "precision": "w4a16"},
+    {"model": "mixtral-8x7b", "gpus": 8, "tp": 8},
+    {"model": "deepseek-v3", "gpus": 16, "tp": 8, "dp": 2},
+    {"pp": 2, "tp": 1, "batch": 64},
+    {"gpus": 4, "prefill_workers": 2, "prefill_tp": 1, "concurrency": 32, "batch": None},
+]
+
+
+@pytest.mark.parametrize("stated", REQUESTS, ids=str)
 def test_a_request_to_a_machine_four_times_as_quick_takes_a_quarter(stated: dict[str, Any]) -> None:
     model, plan, cluster = served(stated)
     usual = predict_inference(model, cluster, plan, NONE)
-    with quicker_constants(*ENGINE):
+    with quicker_latencies(), quicker_constants(*ENGINE):
         calibration = quicker_calibration(NONE, cluster)
         quick = predict_inference(model, quicker_cluster(cluster), quickly(plan), calibration)
     for name in ("ttft", "tpot", "e2e", "step", "prompt", "turn"):
@@ -162,12 +173,52 @@ def test_a_request_to_a_machine_four_times_as_quick_takes_a_quarter(stated: dict
     assert quick.latencies.requests_per_s == near(rate)
 
 
+@pytest.mark.parametrize(
+    "stated", [one for one in REQUESTS if "prefill_workers" not in one], ids=str
+)
+def test_an_engine_that_takes_a_quarter_for_everything_answers_in_a_quarter(
+    stated: dict[str, Any],
+) -> None:
+    """Factors on kernels and collectives and times of the host scale what they are factors of."""
+    model, plan, cluster = served(stated)
+    usual = predict_inference(model, cluster, plan, OWN)
+    quick = replace(OWN, serving=ServingParameters({"neutral": quicker_kernels(UNEVEN)}))
+    with quicker_constants(*FRONT):
+        found = predict_inference(model, cluster, quickly(plan), quick)
+    for name in ("ttft", "tpot", "e2e", "step", "prompt", "turn"):
+        value = getattr(usual.latencies, name) / QUICKER
+        assert getattr(found.latencies, name) == near(value), name
+
+
+@pytest.mark.parametrize(("tp", "communication"), [(1, 1.7), (4, 1.7), (8, 40.0)])
+def test_taxes_of_an_engine_that_takes_a_quarter_are_a_quarter(
+    tp: int, communication: float
+) -> None:
+    """Whether kernels hide the collectives, or the other way round; but for one tile of it, what
+    hides is the shorter of both."""
+    model, plan, cluster = served({"gpus": tp, "tp": tp, "execution": "graph"})
+    one = replace(UNEVEN, communication=communication)
+    usual, found = (
+        replace(NONE, serving=ServingParameters({"neutral": engine}))
+        for engine in (one, quicker_kernels(one))
+    )
+    whole = decoding_taxes(model, cluster, plan, usual)
+    with quicker_constants(*FRONT):
+        quarter = decoding_taxes(model, cluster, plan, found)
+    assert quarter.total == near(whole.total / QUICKER)
+    assert quarter.together == near(whole.together / QUICKER)
+    device = predict_inference(model, cluster, plan, usual).work.decoding
+    shorter = min(1.3 * float(device.compute), communication * float(device.communication))
+    assert whole.alone[BULK] == near(shorter * (1.0 - 1.0 / TILES))
+    assert quarter.alone == near({name: one / QUICKER for name, one in whole.alone.items()})
+
+
 def test_queues_in_front_of_a_machine_four_times_as_quick_are_as_long() -> None:
     """Of a quicker machine at a rate as much higher: the same share waits, a quarter as long."""
     model, plan, cluster = served({"batch": 1})
     wide = replace(plan, tp=np.array([1.0, 2.0]))
     usual = capacity(model, cluster, wide, NONE, Promise(ttft=1.0, tpot=0.04))
-    with quicker_constants(*ENGINE):
+    with quicker_latencies(), quicker_constants(*ENGINE):
         promise = Promise(ttft=1.0 / QUICKER, tpot=0.04 / QUICKER)
         calibration = quicker_calibration(NONE, cluster)
         quick = capacity(model, quicker_cluster(cluster), quickly(wide), calibration, promise)
@@ -195,7 +246,7 @@ def test_requests_one_by_one_are_served_four_times_as_quickly(clients: int, apar
         return serve_apart(reading, table, given, wanted, at, clients)
 
     usual = one_by_one(cluster, plan, NONE, came)
-    with quicker_constants(*ENGINE):
+    with quicker_latencies(), quicker_constants(*ENGINE):
         calibration = quicker_calibration(NONE, cluster)
         quick = one_by_one(quicker_cluster(cluster), quickly(plan), calibration, came / QUICKER)
     assert quick.ttft == near(usual.ttft / QUICKER)

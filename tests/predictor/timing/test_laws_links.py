@@ -139,3 +139,13 @@ def test_a_group_alone_moves_nothing() -> None:
         assert float(volume(op, 1e6, 1.0, 1.0, False)) == 0.0
     place = span(Group(1.0, 1.0), Cluster("one", DEVICE, 8, (Tier("nvlink4", 8.0, 4e11),)))
     assert (float(place.size), float(place.below)) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("stride", [1.0, 2.0, 3.0, 5.0, 7.0, 8.0])
+def test_members_of_a_domain_fit_into_it(stride: float) -> None:
+    """Ranks that lie `stride` apart: as many whole strides as a domain holds, one at least; in the
+    domain of all, all."""
+    one = Cluster("one", DEVICE, 8, (Tier("nvlink4", 8.0, 4e11), Tier("ethernet", math.inf, 1e10)))
+    place = span(Group(32.0, stride), one)
+    assert float(place.below) * stride <= 8.0 < (float(place.below) + 1.0) * stride
+    assert float(place.tier) == 1.0

@@ -29,6 +29,7 @@ from predictor.serving import (
 from predictor.serving.capacities import Promise, capacity
 from predictor.timing import BULK, TILES, EngineParameters, RunParameters, ServingParameters
 from predictor.training import TrainingPrediction, complete_training, predict
+from predictor.training.power import step_activity
 from predictor.training.reliability import Reliability, goodput
 from tests.predictor.quicker import (
     QUICKER,
@@ -115,6 +116,19 @@ def test_a_step_of_a_machine_four_times_as_quick_takes_a_quarter(stated: dict[st
         assert quick.hidden[name] == near(value / QUICKER), name
     assert quick.layer_time == near(usual.layer_time / QUICKER)
     assert quick.sigma == near(usual.sigma)
+
+
+def test_what_an_accelerator_does_in_a_step_takes_the_whole_step() -> None:
+    """Phases, of which power is the mean, last as long together as the step, whatever its framework
+    adds to them."""
+    stated = {"tp": 2, "pp": 4, "micro_batch": 1, "framework": "megatron-lm"}
+    asked = complete_training(parse(TrainingPlanSpec, {**TRAINING, **stated}, "test"), SLOW.run)
+    for factor in (1.0, 1.4):
+        run = replace(SLOW.run, factors={"*": factor})
+        found = predict(asked.model, asked.cluster, asked.plan, replace(SLOW, run=run))
+        assert bool(found.breakdown["framework"] > 0.0) is (factor > 1.0)
+        every = step_activity(found).activity.values()
+        assert sum(float(one.time) for one in every) == near(float(found.step_time))
 
 
 def test_a_fleet_that_breaks_and_writes_four_times_as_quickly_is_as_useful() -> None:
@@ -211,6 +225,18 @@ def test_taxes_of_an_engine_that_takes_a_quarter_are_a_quarter(
     shorter = min(1.3 * float(device.compute), communication * float(device.communication))
     assert whole.alone[BULK] == near(shorter * (1.0 - 1.0 / TILES))
     assert quarter.alone == near({name: one / QUICKER for name, one in whole.alone.items()})
+
+
+@pytest.mark.parametrize("stated", REQUESTS, ids=str)
+def test_requests_under_way_are_their_rate_times_their_time(stated: dict[str, Any]) -> None:
+    """Little's law; a request is its first token and the others, and the sum of its parts."""
+    model, plan, cluster = served(stated)
+    found = predict_inference(model, cluster, plan, OWN)
+    times = found.latencies
+    assert times.e2e == near(times.ttft + times.tpot * (plan.output_len - 1.0))
+    assert sum(found.breakdown.values()) == near(times.e2e)
+    if np.isfinite(plan.batch):
+        assert times.requests_per_s * times.e2e * plan.dp == near(plan.batch)
 
 
 def test_queues_in_front_of_a_machine_four_times_as_quick_are_as_long() -> None:

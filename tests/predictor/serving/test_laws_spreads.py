@@ -1,0 +1,69 @@
+"""How unsure latencies are: of whom a spread is, and what kernels' own add by their share."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from predictor.serving.latency import latencies
+from predictor.serving.spreads import spreads
+from predictor.timing.engines import EARLY_SPREADS, EngineParameters, ServingParameters
+from tests.predictor.serving.counted import OWN, work
+
+KINDS = ("static", "serving", "saturated", "prefill")
+METRICS = ("ttft", "tpot", "e2e", "throughput")
+PAIRS = [f"{metric}.{kind}" for metric in METRICS for kind in KINDS]
+TOLD = ServingParameters(sigma={pair: 0.1 + 0.01 * place for place, pair in enumerate(PAIRS)})
+CASES = {
+    "static": {"static": 1.0},
+    "serving": {},
+    "saturated": {"clients": math.inf},
+    "prefill": {"static": 1.0, "output_len": 1.0},
+}
+
+
+def sigma(metric: str, prompts: float = 0.0, decoding: float = 0.0, **fields: float) -> float:
+    made = work(**fields)
+    return float(spreads(prompts, decoding, made, latencies(made, OWN), OWN, metric, TOLD))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spread_is_that_of_its_metric_and_kind(metric: str, kind: str) -> None:
+    """Only the first token of a request of one is that of a prompt by itself; first tokens under
+    load have one spread, whoever sends."""
+    first = metric == "ttft"
+    own = {"prefill": "prefill" if first else "static", "saturated": "serving" if first else kind}
+    named = TOLD.sigma[f"{metric}.{own.get(kind, kind)}"]
+    assert sigma(metric, **CASES[kind]) == pytest.approx(named)
+
+
+def test_kernels_count_by_their_share_of_a_latency() -> None:
+    """Kernels of a pass that are all of it, and off by a third of it: that, beside the run's."""
+    bare = EngineParameters(decode=2.0, prefill=3.0, gap=0.0, launch=0.0, step=0.0, sequence=0.0,
+                            request=0.0)  # fmt: skip
+    made = work(static=1.0)
+    found = latencies(made, bare)
+
+    def of(metric: str, prompts: float, decoding: float) -> float:
+        return float(spreads(prompts, decoding, made, found, bare, metric, TOLD))
+
+    assert of("tpot", 9.0, float(found.step) / 6.0) == pytest.approx(
+        math.hypot(2.0 / 6.0, TOLD.sigma["tpot.static"])
+    )
+    whole = of("ttft", 1e9, 0.0)  # no more than all of it
+    assert whole == pytest.approx(math.hypot(1.0, TOLD.sigma["ttft.static"]))
+    share = 1.0 - float((found.ttft + found.queue) / found.e2e)
+    assert 0.0 < share < 1.0
+    both = math.hypot(1.0 - share, share / 3.0)
+    assert of("e2e", 1e9, float(found.step) / 6.0) == pytest.approx(
+        math.hypot(both, TOLD.sigma["e2e.static"])
+    )
+
+
+def test_first_tokens_under_load_are_less_sure_the_more_prompts_are_read() -> None:
+    told = ServingParameters(sigma=dict(zip(EARLY_SPREADS, (0.2, 0.5), strict=True)))
+    for used, expected in ((0.0, 0.2), (0.6, math.hypot(0.2, 0.3)), (1.0, math.hypot(0.2, 0.5)),
+                           (4.0, math.hypot(0.2, 0.5))):  # fmt: skip
+        assert float(told.first_token(used, late=False)) == pytest.approx(expected)

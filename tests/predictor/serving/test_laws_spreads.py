@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from predictor.serving.latency import latencies
-from predictor.serving.spreads import spreads
-from predictor.timing.engines import EARLY_SPREADS, EngineParameters, ServingParameters
+from predictor.serving.parts import TERMS, Pass
+from predictor.serving.pass_times import prompt_time
+from predictor.serving.spreads import LATE, reading_share, spread_of, spreads
+from predictor.timing.engines import (
+    EARLY_SPREADS,
+    LATE_SPREADS,
+    EngineParameters,
+    ServingParameters,
+)
 from tests.predictor.serving.counted import OWN, work
 
 KINDS = ("static", "serving", "saturated", "prefill")
@@ -20,6 +29,7 @@ CASES = {
     "serving": {},
     "saturated": {"clients": math.inf},
     "prefill": {"static": 1.0, "output_len": 1.0},
+    "two": {"static": 1.0, "output_len": 2.0},
 }
 
 
@@ -39,6 +49,12 @@ def test_a_spread_is_that_of_its_metric_and_kind(metric: str, kind: str) -> None
     assert sigma(metric, **CASES[kind]) == pytest.approx(named)
 
 
+def test_two_tokens_are_a_static_batch_and_kernels_are_no_more_than_a_pass() -> None:
+    assert sigma("ttft", **CASES["two"]) == pytest.approx(TOLD.sigma["ttft.static"])
+    most = math.hypot(1.0, TOLD.sigma["tpot.static"])
+    assert sigma("tpot", 0.0, 1e9, **CASES["two"]) == pytest.approx(most)
+
+
 def test_kernels_count_by_their_share_of_a_latency() -> None:
     """Kernels of a pass that are all of it, and off by a third of it: that, beside the run's."""
     bare = EngineParameters(decode=2.0, prefill=3.0, gap=0.0, launch=0.0, step=0.0, sequence=0.0,
@@ -52,6 +68,8 @@ def test_kernels_count_by_their_share_of_a_latency() -> None:
     assert of("tpot", 9.0, float(found.step) / 6.0) == pytest.approx(
         math.hypot(2.0 / 6.0, TOLD.sigma["tpot.static"])
     )
+    half = float(prompt_time(made, bare)) / 6.0
+    assert of("ttft", half, 0.0) == pytest.approx(math.hypot(0.5, TOLD.sigma["ttft.static"]))
     whole = of("ttft", 1e9, 0.0)  # no more than all of it
     assert whole == pytest.approx(math.hypot(1.0, TOLD.sigma["ttft.static"]))
     share = 1.0 - float((found.ttft + found.queue) / found.e2e)
@@ -67,3 +85,32 @@ def test_first_tokens_under_load_are_less_sure_the_more_prompts_are_read() -> No
     for used, expected in ((0.0, 0.2), (0.6, math.hypot(0.2, 0.3)), (1.0, math.hypot(0.2, 0.5)),
                            (4.0, math.hypot(0.2, 0.5))):  # fmt: skip
         assert float(told.first_token(used, late=False)) == pytest.approx(expected)
+
+
+def test_the_spread_of_a_pass_is_the_root_of_its_families_squares() -> None:
+    """3 s sure to a tenth and 4 s sure to a tenth, which err by themselves: .5 s."""
+    nothing = {name: np.zeros(()) for name in TERMS}
+    families = {
+        "gemm": (np.asarray(3.0), np.asarray(0.1)),
+        "norm": (np.asarray(4.0), np.asarray(0.1)),
+    }
+    assert float(spread_of(Pass(nothing, np.zeros(()), families))) == pytest.approx(0.5)
+    assert float(spread_of(Pass(nothing, np.zeros(()), {}))) == 0.0
+
+
+def test_a_first_token_that_comes_late_is_as_unsure_as_late_ones_are() -> None:
+    made = work()
+    found = latencies(made, OWN)
+    reading = float(reading_share(found))
+    assert 0.0 < reading < 1.0
+    assert reading == pytest.approx(float(found.requests_per_s) * float(found.prompt))
+    names = (*EARLY_SPREADS, *LATE_SPREADS)
+    told = ServingParameters(sigma=dict(zip(names, (0.2, 0.5, 0.3, 0.9), strict=True)))
+    for metric, still, loaded in (("ttft", 0.2, 0.5), (LATE, 0.3, 0.9)):
+        spread = float(spreads(0.0, 0.0, made, found, OWN, metric, told))
+        assert spread == pytest.approx(math.hypot(still, loaded * reading))
+    often = replace(found, requests_per_s=np.asarray(1e6))
+    assert float(reading_share(often)) == 1.0
+    waiting = replace(found, queue=0.3 * found.e2e, ttft=0.2 * found.e2e, e2e=found.e2e)
+    half = spreads(0.0, found.step / OWN.decode, made, waiting, OWN, "e2e", TOLD)
+    assert float(half) == pytest.approx(math.hypot(0.5, TOLD.sigma["e2e.serving"]))

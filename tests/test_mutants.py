@@ -22,13 +22,6 @@ def told(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> set[tuple[
     return {(one.old, one.new) for one in written(folder, text)}
 
 
-def test_every_change_that_changes_nothing_is_one_of_this_tree() -> None:
-    """What the list excuses is there: a line that was rewritten is tried again."""
-    listed = set(mutants.equivalents())
-    files = {mutants.ROOT / key.split(" | ")[0] for key in listed}
-    assert listed <= {one.key for file in files for one in mutants.mutants_of(file)}
-
-
 def test_sizes_of_caches_and_floors_of_quotients_are_no_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

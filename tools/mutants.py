@@ -440,6 +440,9 @@ def main() -> int:
     print(
         f"{len(todo) - len(alive)} of {len(todo)} killed ({1 - len(alive) / max(len(todo), 1):.0%})"
     )
+    here = {one for one in harmless if one.startswith(f"predictor/{given.room}")}
+    for one in sorted(here - {one.key for one in every}):
+        print(f"  listed as equivalent, but of no line: {one}")
     for one in drawn_out:
         print(f"  equivalent: {one.key}: {harmless[one.key]}")
     for name in alive:

@@ -122,3 +122,13 @@ def test_no_more_requests_decode_than_passes_have_room_to_read():
     for other in (replace(plan, batching="apart"), replace(plan, batch=256.0, serving=0.0)):
         free = predict_inference(model, cluster, other, known)
         assert float(free.work.sequences) == pytest.approx(float(free.work.running))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "many"), [(1000.0, 8.0), (3000.0, 2.0), (4096.0, 2.0), (5000.0, 1.0), (9000.0, 1.0)]
+)
+def test_a_pass_reads_whole_prompts_as_many_as_its_chunk_holds(prompt: float, many: float) -> None:
+    model, cluster = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    asked = ServingPlan(batch=32.0, input_len=prompt, output_len=100.0, serving=1.0, chunk=8192.0)
+    found = predict_inference(model, cluster, asked, load("none"))
+    assert float(found.work.together) == many == max(8192.0 // prompt, 1.0)

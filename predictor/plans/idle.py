@@ -56,6 +56,7 @@ TRAINING: Mapping[str, Need] = {
     "dp_shard": ("sharding=hsdp", lambda plan, stated: plan.sharding == "hsdp"),
     "reshard": ("sharding=fsdp", lambda plan, stated: plan.sharding in ("zero3", "fsdp", "hsdp")),
     "routed_nodes": _ONCE,
+    "dispatch_processors": _ONCE,
     "routing": _ONCE,
     "cp_kind": _above_one("cp"),
     "p2p_overlap": _above_one("pp"),

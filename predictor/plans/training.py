@@ -166,6 +166,7 @@ class TrainingPlan:
     expert_load: Numeric = 1.0
     expert_chunks: Numeric = 1.0
     routed_nodes: Numeric = np.nan
+    dispatch_processors: Numeric = 20.0
     lora_rank: Numeric = 16.0
     document: Numeric = np.nan
     attention_load: Numeric = 1.0
@@ -337,6 +338,7 @@ LAYER_FIELDS = (
     "expert_load",
     "expert_chunks",
     "routed_nodes",
+    "dispatch_processors",
     "lora_rank",
     "vocab_multiple",
     "document",

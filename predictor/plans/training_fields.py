@@ -149,6 +149,12 @@ _PARALLEL = (
     ),
     *expert_fields((*PASSES, "communication", "memory")),
     PlanField(
+        "dispatch_processors", COUNT, "Processors of the kernels that send a token once.",
+        ("communication",), reason="DeepEP's default",
+        more="Streaming multiprocessors; with `dispatch=once`. DeepEP takes 20 (deep_ep/buffer.py, "
+        "`Buffer.num_sms`), HybridEP 16 in Megatron Core and 32 in NVIDIA's recipes.",
+    ),
+    PlanField(
         "routed_nodes", COUNT, "Nodes among which a token's experts lie at most.",
         ("communication",), default="any number",
         more="Node-limited routing, 4 in DeepSeek-V3 (DeepSeek-AI 2024, section 2.1.2); with "

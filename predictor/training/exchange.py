@@ -127,6 +127,7 @@ class Network:
             turn=collective.turn,
             place=place,
         )
+        time = np.maximum(time, collective.least)
         if collective.op != "p2p":
             return time, sigma, np.zeros(())
         return time, sigma, hop_time("p2p", place, self.cluster, self.calibration)

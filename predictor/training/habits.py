@@ -122,7 +122,7 @@ def _of_recipe(
 ) -> bool:
     """Whether a plan with what is stated of it can have a recipe's setting."""
     pp = int(values.get("pp") or 1)
-    if field in ("ep_overlap", "dispatch", "etp"):
+    if field in ("ep_overlap", "dispatch", "dispatch_processors", "etp"):
         return model.is_moe
     if field == "vpp":
         even = model.layers % (pp * int(found["vpp"])) == 0

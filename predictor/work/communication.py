@@ -17,7 +17,7 @@ import numpy as np
 
 from predictor.arrays import Numeric
 from predictor.models import Model
-from predictor.plans import SEPARATE, SHARDINGS, TrainingPlan
+from predictor.plans import SEPARATE, SHARDINGS, TrainingPlan, distinct_share
 from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.work.cores import WINDOWED, kv_heads
@@ -207,6 +207,24 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
     return found
 
 
+HANDLED = (153e-9, 106e-9, 18e-9)
+"""Time of one processor that sends a token once, or adds up what came of it [s]: for every rank that
+it goes to, for every KiB of it, and for every KiB and rank."""
+
+
+def _handled(model: Model, plan: TrainingPlan, tokens: Numeric, turn: float) -> Numeric:
+    """Time that a kernel takes which sends tokens once, or adds up their copies, on the processors
+    that it is given, however fast the links [s].
+
+    tokens   of a rank
+    """
+    rank, size, both = HANDLED
+    kib = plan.recipe.activation * model.expert_width / 1024.0
+    ranks = model.top_k * distinct_share(plan.ep, model.top_k, turn=turn)
+    each = rank * ranks + kib * (size + both * ranks)
+    return np.where(plan.ep > 1, tokens * each / plan.dispatch_processors, 0.0)
+
+
 def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     """The way of tokens to their experts and back.
 
@@ -221,6 +239,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
     sent = plan.recipe.activation * copied * model.expert_width
     copies = float(model.top_k) if plan.dispatch == "once" else 1.0
     turn = float(model.num_experts) if plan.routing == "in_turn" else np.nan
+    handled = _handled(model, plan, copied / model.top_k, turn) if copies > 1.0 else 0.0
     found: list[Collective] = []
 
     def add(name: str, op: str, phase: str, group: str, size: Numeric, count: Numeric) -> None:
@@ -239,6 +258,7 @@ def _expert_parallel(model: Model, plan: TrainingPlan) -> list[Collective]:
                 copies=shared,
                 reach=plan.routed_nodes,
                 turn=turn,
+                least=handled if op == "alltoall" else 0.0,
             )
         )
 

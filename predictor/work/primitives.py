@@ -80,6 +80,7 @@ class Collective:
     copies   of each element in the message, of which those to one domain share the way
     reach    domains to which the copies of an element go at most; NaN: any
     turn     targets that are dealt in turn, so that its copies go to neighbours; NaN: any
+    least    time of a call that its kernel's processors take, however fast the links [s]
     """
 
     name: str
@@ -94,11 +95,12 @@ class Collective:
     copies: Numeric = 1.0
     reach: Numeric = np.nan
     turn: Numeric = np.nan
+    least: Numeric = 0.0
 
     @property
     def call(self) -> Hashable:
         """Equal for collectives one call of which is the same to the network."""
-        values = (self.bytes, self.copies, self.reach, self.turn)
+        values = (self.bytes, self.copies, self.reach, self.turn, self.least)
         sizes = (np.asarray(value, float) for value in values)
         return self.op, self.group, *((one.shape, one.tobytes()) for one in sizes)
 

@@ -430,6 +430,7 @@ MATTERS: dict[str, Callable[[Any, Model], bool]] = {
     "mtp": lambda plan, model: model.mtp_layers > 0,
     "lora_rank": lambda plan, model: plan.frozen,
     **dict.fromkeys(("dispatch", "expert_load", "routed_nodes"), lambda plan, model: model.is_moe),
+    "dispatch_processors": lambda plan, model: model.is_moe and plan.dispatch == "once",
     "ep_overlap": lambda plan, model: model.is_moe,
 }
 """Where fields that do not always matter do."""

@@ -131,6 +131,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "expert_replicas": ("mixtral-8x7b", ROUTED, 4),
     "expert_placement": ("mixtral-8x7b", ROUTED, "balanced"),
     "expert_capacity": ("mixtral-8x7b", ROUTED, 1.25),
+    "dispatch_processors": ("mixtral-8x7b", EXPERTS, 2),
     "routed_nodes": ("mixtral-8x7b", {**EXPERTS, "ep": 8, "tp": 1, "pp": 2, "gpus": 64}, 1),
     "recompute": ("llama3-8b", BASE, "full"),
     "recompute_modules": ("llama3-8b", BASE, "mlp"),

@@ -20,6 +20,7 @@ OTHER: dict[str, Any] = {
     "lora_rank": 8, "frozen_precision": "nf4", "offload_to": "nvme", "host_memory_gb": 700,
     "recompute_share": 0.5,
     "recompute_modules": "mlp", "dp_shard": 4, "reshard": False, "routed_nodes": 1,
+    "dispatch_processors": 2,
     "routing": "in_turn", "cp_kind": "ulysses", "p2p_overlap": True, "image_tiles": 3,
     "tower": "frozen",
     "prefill_tp": 2, "kv_gbs": 3, "cold_start_s": 9,

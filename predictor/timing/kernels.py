@@ -208,6 +208,11 @@ def _without_cast(
     return np.asarray(np.maximum(busy - shapes.joined * cast, np.minimum(busy, least)))
 
 
+QUICKEST = "quickest"
+"""In place of a kernel library: whichever runs a shape quickest; the neutral one where none of an
+accelerator's architecture was timed."""
+
+
 def _in_library(
     model: EfficiencyModel,
     features: Array,
@@ -216,9 +221,13 @@ def _in_library(
     accelerator: Accelerator,
     calibration: Calibration,
 ) -> Array:
-    """y of an accelerator's model in a kernel library. Of one that was not timed there but on a
-    relative of its architecture: in the libraries that both know, plus what it adds to them there.
+    """y of an accelerator's model in a kernel library, or in the quickest that was timed there. Of
+    one that was not timed there but on a relative of its architecture: in the libraries that both
+    know, plus what it adds to them there.
     """
+    if library == QUICKEST:
+        every = [model.inefficiency(features, name, names) for name in sorted(model.stacks) or [""]]
+        return np.asarray(np.minimum.reduce(every))
     if library and model.stacks and library not in model.stacks:
         other = calibration.sibling(model, accelerator, library)
         both = sorted(set(model.stacks) & set(other.stacks)) if other is not None else []
@@ -451,8 +460,8 @@ def operator_times(
 ) -> Timing:
     """Time one execution of each operator, for a batch of plans of `shape`.
 
-    library   the kernel library that runs them, '' for the neutral one; or that of each `op`, and
-              under '' of all others
+    library   the kernel library that runs them, '' for the neutral one, or `QUICKEST`; or that of
+              each `op`, and under '' of all others
     host      what the host adds to each [s]; `Accelerator.dispatch` if not given
 
     Operators of one kind and data type are evaluated together. Where the host is the device, what

@@ -55,6 +55,11 @@ SCOPES = {
 """Parts of a layer that Transformer Engine's graphs capture, and what a plan calls them."""
 
 
+DISPATCHERS = {"deepep": "20", "hybridep": "32"}
+"""Processors of kernels that send tokens once in recipes of Megatron-Bridge (perf_recipes/_common.py @
+v0.6.0; DeepEP's are its default)."""
+
+
 def month(text: str) -> str:
     """'v0.2.0 (25.11)' -> '2025-11'."""
     found = re.search(r"(\d\d)\.(\d\d)\)?$", text)
@@ -104,8 +109,10 @@ def settings(field: str, value: str) -> dict[str, str]:
         return _sharding(value)
     if field == "ep_overlap" and value.split(",")[0] in ("on", "off"):
         return {"ep_overlap": str(int(value.startswith("on")))}
-    if field == "moe_dispatch" and value.split(" ")[0] in ("hybridep", "deepep", "alltoall"):
-        return {"dispatch": "copies" if value.startswith("alltoall") else "once"}
+    if field == "moe_dispatch" and value == "alltoall":
+        return {"dispatch": "copies"}
+    if field == "moe_dispatch" and value in DISPATCHERS:
+        return {"dispatch": "once", "dispatch_processors": DISPATCHERS[value]}
     if field == "expert_tensor_parallel":
         return _number("etp", value)
     if field == "virtual_pipeline":

@@ -1,4 +1,4 @@
-"""Kernels that send tokens to their experts once, bound by their processors as measured ones are."""
+"""Kernels that send tokens to experts once, bound by their processors as measured ones are."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ SCOPES = {
 
 
 DISPATCHERS = {"deepep": "20", "hybridep": "32"}
-"""Processors of kernels that send tokens once in recipes of Megatron-Bridge (perf_recipes/_common.py @
-v0.6.0; DeepEP's are its default)."""
+"""Processors of kernels that send tokens once in recipes of Megatron-Bridge
+(perf_recipes/_common.py @ v0.6.0; DeepEP's are its default)."""
 
 
 def month(text: str) -> str:

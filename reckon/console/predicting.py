@@ -278,7 +278,10 @@ def _finish(
         content = {
             "schema_version": 1,
             "kind": kind,
-            "predictions": [result.to_dict() for result in found.predictions],
+            "predictions": [
+                {"asked": asked_of, **result.to_dict()}
+                for result, asked_of in zip(found.predictions, found.stated, strict=True)
+            ],
             "refused": [{"plan": plan, "reason": why} for plan, why in found.refused],
         }
     asked.write({**content, **extra})

@@ -193,8 +193,7 @@ def sweep_serving(fields: Mapping[str, Any], calibration: Calibration, where: st
         ]
     else:
         found = predict_each_serving(combinations, calibration, where)
-    predictions, refused = sorted_out(combinations, found, varying)
-    return Sweep(predictions, refused, varying)
+    return sorted_out(combinations, found, varying)
 
 
 def predict_each_serving(

@@ -95,11 +95,13 @@ class Sweep(Generic[R]):
 
     refused   combinations that cannot be: the fields that vary, and the reason
     varying   names of the fields that have more than one value
+    stated    of each prediction, the values that were asked of them
     """
 
     predictions: list[R]
     refused: list[tuple[dict[str, Any], str]]
     varying: list[str]
+    stated: list[dict[str, Any]]
 
 
 def expand(fields: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -129,28 +131,26 @@ def sweep(fields: Mapping[str, Any], calibration: Calibration, where: str) -> Sw
     """
     combinations, varying = expand(fields)
     found = predict_each(combinations, calibration, where)
-    predictions, refused = sorted_out(combinations, found, varying)
-    return Sweep(predictions, refused, varying)
+    return sorted_out(combinations, found, varying)
 
 
 def sorted_out(
     combinations: list[dict[str, Any]], found: list[R | InputError], varying: list[str]
-) -> tuple[list[R], list[tuple[dict[str, Any], str]]]:
+) -> Sweep[R]:
     """Results of combinations, and those that were refused with their reason.
 
     Raises InputError if all were.
     """
+    asked = [{key: combination[key] for key in varying} for combination in combinations]
+    pairs = list(zip(asked, found, strict=True))
     results = [one for one in found if not isinstance(one, InputError)]
-    refused = [
-        ({key: combination[key] for key in varying}, one)
-        for combination, one in zip(combinations, found, strict=True)
-        if isinstance(one, InputError)
-    ]
+    refused = [(values, one) for values, one in pairs if isinstance(one, InputError)]
     if not results and len(refused) == 1:
         raise refused[0][1]
     if not results:
         raise InputError(f"none of {len(refused)} combinations is possible: {refused[0][1]}")
-    return results, [(combination, str(error)) for combination, error in refused]
+    stated = [values for values, one in pairs if not isinstance(one, InputError)]
+    return Sweep(results, [(values, str(error)) for values, error in refused], varying, stated)
 
 
 def predict_each(

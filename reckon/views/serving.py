@@ -50,7 +50,7 @@ def _load(result: ServingResult) -> str:
     many = float(plan.batch)
     if replicas > 1:
         own = replace(result.request, around=replace(result.request.around, fleet=FleetSettings()))
-        return f"{_load(replace(result, request=own))} to {replicas} replicas, one of which:"
+        return f"{_load(replace(result, request=own))} to {replicas} replicas (one of them below)"
     if result.request.rate is not None:
         return f"{result.request.rate:g} requests/s"
     if not float(plan.serving):
@@ -194,8 +194,9 @@ def _show_served(result: ServingResult, served: Served) -> None:
         [names[name], *(seconds(own[key]) for key in keys)]
         for name, own in served.summary().items()
     ]
-    ranks = round(float(result.request.plan.dp))
-    of = f", of one of {ranks} data-parallel ranks that are alike" if ranks > 1 else ""
+    ranks, replicas = round(float(result.request.plan.dp)), result.request.around.fleet.replicas
+    of = f" by {replicas} replicas" if replicas > 1 else ""
+    of += f", of one of {ranks} data-parallel ranks that are alike" if ranks > 1 else ""
     print(
         f"\n{len(served.arrival)} requests one by one{of}: {served.requests_per_s:.3g} "
         f"requests/s, {served.preempted} preempted"
@@ -221,8 +222,8 @@ def show_serving_sweep(found: ServingSweep) -> None:
     """Print a sweep, one row per combination."""
     names = {"precision": "weights", "kv_precision": "kv", "concurrency": "batch"}
     rows = []
-    for result in found.predictions:
-        inputs = result.inputs()
+    for result, stated in zip(found.predictions, found.stated, strict=True):
+        inputs = {**stated, **result.inputs()}
         rows.append(
             [
                 *(short(inputs.get(names.get(name, name), "")) for name in found.varying),

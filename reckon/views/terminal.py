@@ -342,8 +342,8 @@ def show_sweep(found: Sweep[Prediction]) -> None:
     """Print a sweep, one row per combination."""
     names = found.varying
     rows = []
-    for result in found.predictions:
-        inputs = result.inputs()
+    for result, stated in zip(found.predictions, found.stated, strict=True):
+        inputs = {**stated, **result.inputs()}
         rows.append(
             [
                 *(short(inputs.get(name, "")) for name in names),

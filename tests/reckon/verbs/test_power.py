@@ -150,8 +150,11 @@ def test_a_sweep_over_limits_is_one_by_one(cli: Any) -> None:
     )
     status, out, _ = cli(*line.split())
     assert status == 0
-    limits = [one["step_time_s"]["value"] for one in json.loads(out)["predictions"]]
-    assert limits[0] > limits[1]
+    found = json.loads(out)["predictions"]
+    assert found[0]["step_time_s"]["value"] > found[1]["step_time_s"]["value"]
+    assert [float(one["asked"]["power_limit"]) for one in found] == [400.0, 500.0]
+    table = cli(*line.removesuffix(" --json -").split())[1].splitlines()
+    assert [row.split()[0] for row in table[:3]] == ["power_limit", "400", "500"]
 
 
 @pytest.mark.parametrize(

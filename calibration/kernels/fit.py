@@ -17,8 +17,19 @@ import pandas as pd
 from calibration.heldout import HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
+from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
-from predictor.timing import ANY, DEFAULTS, EfficiencyModel, Shapes, among, ideal, shape_keys
+from predictor.timing import (
+    ANY,
+    DEFAULTS,
+    EfficiencyModel,
+    Shapes,
+    among,
+    answering,
+    ideal,
+    of_wide,
+    shape_keys,
+)
 from predictor.units import Z80
 
 NETWORK_POINTS = 4000
@@ -378,15 +389,21 @@ def predict_among(
     accelerator: Accelerator,
     op: str,
     dtype: str,
+    quicker: Numeric = 0.0,
 ) -> np.ndarray:
     """Times that other architectures' models answer for points [s], as `timing.shape_times` has
-    them: the mean, each counting by its likeness."""
+    them: the mean, each counting by its likeness.
+
+    quicker   where they are of 16 bits, how many times the peak of these is that of `dtype`
+    """
     time = np.empty(len(points.time))
     for library in np.unique(points.library.astype(str)):
         own = np.flatnonzero(points.library == library)
         shapes = _shapes(points.take(own), op, dtype)
-        found = ideal(shapes, accelerator)
+        found = answering(shapes, accelerator, quicker)
         y, latency, _ = among(relatives, found, str(library), shapes, accelerator)
+        if np.any(quicker):
+            y = of_wide(y, found, quicker)
         time[own] = latency + found.time * np.exp(np.maximum(y, 0.0))
     return time
 

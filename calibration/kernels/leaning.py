@@ -17,7 +17,7 @@ import numpy as np
 
 from calibration.kernels.fit import Points, balance, inefficiency, shortest
 from predictor.timing import VENDOR, EfficiencyModel
-from predictor.timing.calibration import RELATED_DTYPES
+from predictor.timing.data_types import RELATED_DTYPES
 
 LEANT = ("gemm", "bmm", "moe_gemm", "attention_prefill", "attention_decode")
 """Operators of which there is a model to lean on. Attention was timed in few points on TPUs alone:

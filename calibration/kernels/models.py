@@ -430,7 +430,8 @@ def _try_without(
         predicted, kind = predict_points(own, rows), f"{kind}/architecture"
     else:
         own = without.relatives[0][0]
-        predicted = predict_among(without.relatives, rows, accelerator, op_of(key[0]), key[1])
+        what = op_of(key[0]), key[1], without.quicker
+        predicted = predict_among(without.relatives, rows, accelerator, *what)
     result.transfer[(*key, name)] = errors(predicted, rows.time)
     ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
     if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:

@@ -78,9 +78,23 @@ def experts(path: Path) -> pd.DataFrame:
         dtype=table["dtype"].replace(SPELLINGS),
         **{name: table[name].astype(float) for name in sizes},
     )
-    return table[["source", "accelerator", "op", "dtype", *sizes, "latency_us"]].reset_index(
-        drop=True
-    )
+    table = table[["source", "accelerator", "op", "dtype", *sizes, "latency_us"]]
+    return timed_once(table).reset_index(drop=True)
+
+
+def timed_once(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of experts without times that were carried to other numbers of tokens.
+
+    aiter looks its kernels up by steps of tokens, and some of its tables (those of MI308X, most of
+    all) state the time of one number at all that it stands for: the same to a picosecond for 1 to
+    16, and again for 1,024 to 32,768, at seven times the peak. What the fewest tokens share was
+    timed at the most of them, which the step holds; any other at the fewest.
+    """
+    series = ["accelerator", "dtype", "n", "k", "experts", "topk"]
+    fewest = table.groupby(series, dropna=False)["m"].transform("min")
+    alike = table.groupby([*series, "latency_us"], dropna=False)["m"]
+    first, last = alike.transform("min"), alike.transform("max")
+    return table[table["m"] == last.where(first == fewest, first)]
 
 
 TPU = ("llmservingsim", "TPUv6e")

@@ -12,7 +12,7 @@ from predictor.timing.adaptation import (
     open_variance,
     shared,
 )
-from predictor.timing.alternatives import padded, widens
+from predictor.timing.alternatives import answering, padded, widens
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     ABROAD,
@@ -35,6 +35,7 @@ from predictor.timing.collectives import (
     traffic,
     volume,
 )
+from predictor.timing.data_types import of_wide
 from predictor.timing.defaults import ANY, DEFAULTS
 from predictor.timing.engines import (
     EARLY_SPREADS,
@@ -104,6 +105,7 @@ __all__ = [
     "Traits",
     "alone",
     "among",
+    "answering",
     "blend",
     "cached_share",
     "collective_time",
@@ -120,6 +122,7 @@ __all__ = [
     "latency",
     "learn",
     "log_t",
+    "of_wide",
     "on_chip",
     "open_variance",
     "operator_times",

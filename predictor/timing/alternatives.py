@@ -11,7 +11,8 @@ from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
 from predictor.precision import ELEMENT_BYTES, PEAK, WEIGHT_BYTES
 from predictor.timing.calibration import EMPTY_KERNEL
-from predictor.timing.shapes import Shapes, peak_of
+from predictor.timing.features import ideal
+from predictor.timing.shapes import Ideal, Shapes, peak_of
 from predictor.work import Operator
 
 SLACK = 1.5
@@ -49,6 +50,34 @@ def widens(dtype: str) -> bool:
     return WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype] == ELEMENT_BYTES["bf16"]
 
 
+def _operands(shapes: Shapes) -> tuple[Array, Array]:
+    """Elements of a product's weights, or of all matrices of experts, and of what they multiply."""
+    rows, columns, depth = shapes.m, shapes.n, shapes.k
+    matrices: Numeric = 1.0
+    if shapes.op == "moe_gemm":
+        matrices = shapes.flop / np.maximum(2.0 * rows * columns * depth * shapes.batch, 1.0)
+    inputs = rows * (depth + (matrices - 1.0) * columns) * shapes.batch
+    return matrices * columns * depth * shapes.batch, inputs
+
+
+def in_type(shapes: Shapes, dtype: str) -> Shapes:
+    """The same products with operands of another data type."""
+    weights, inputs = _operands(shapes)
+    more = (WEIGHT_BYTES[dtype] - WEIGHT_BYTES[shapes.dtype]) * weights
+    more = more + (ELEMENT_BYTES[dtype] - ELEMENT_BYTES[shapes.dtype]) * inputs
+    return replace(shapes, dtype=dtype, bytes=shapes.bytes + more)
+
+
+def answering(shapes: Shapes, accelerator: Accelerator, quicker: Numeric) -> Ideal:
+    """`features.ideal` of shapes; with the features of the same products in 16 bits where those
+    stand for a narrower type's, which has `quicker` times their peak (0: its own kernels do)."""
+    found = ideal(shapes, accelerator)
+    if not np.any(quicker) or shapes.op not in ("gemm", "moe_gemm"):
+        return found
+    half = in_type(shapes, "bf16" if "bf16" in accelerator.peak else "fp16")
+    return replace(found, features=ideal(half, accelerator).features)
+
+
 def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array] | None:
     """The same products in the next wider data type, and what is to be done beside them [s]; None
     where there is no such, or its peak is higher.
@@ -65,15 +94,9 @@ def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]
     above, own = (accelerator.peak.get(peak) for peak in peaks)
     if above is None or own is None or np.any(above > own):
         return None
-    rows, columns, depth = shapes.m, shapes.n, shapes.k
-    matrices: Numeric = 1.0
-    if shapes.op == "moe_gemm":
-        matrices = shapes.flop / np.maximum(2.0 * rows * columns * depth * shapes.batch, 1.0)
-    weights = matrices * columns * depth * shapes.batch
-    inputs = rows * (depth + (matrices - 1.0) * columns) * shapes.batch
+    rows, weights, inputs = shapes.m, *_operands(shapes)
     stored, read = WEIGHT_BYTES[shapes.dtype], ELEMENT_BYTES[shapes.dtype]
-    more = (WEIGHT_BYTES[wider] - stored) * weights + (ELEMENT_BYTES[wider] - read) * inputs
-    plain = replace(shapes, dtype=wider, bytes=shapes.bytes + more)
+    plain = in_type(shapes, wider)
     copying = CAST_BANDWIDTH * accelerator.bandwidth
     if not widens(shapes.dtype):
         cast = EMPTY_KERNEL + (read + ELEMENT_BYTES[wider]) * inputs / copying

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, in_blocks, rowwise
 from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
-from predictor.precision import PACKED
 from predictor.records import dataclass
 from predictor.timing.adaptation import Learned
+from predictor.timing.data_types import STAND_IN, STOOD_IN, quicker, standing_in
 from predictor.timing.defaults import ANY, DEFAULTS, Constant
 from predictor.timing.engines import ServingParameters
 from predictor.timing.likeness import Kin, likeness, traits
@@ -45,29 +45,6 @@ from CUDA graphs of the shared tables."""
 POINTS_PER_FEATURE, SPARSE = 40, 0.3
 """Points per feature below which a pooled model is one voice among its relatives, and how much it
 then counts."""
-
-RELATED_DTYPES: dict[str, tuple[str, ...]] = {
-    "bf16": ("fp16",),
-    "fp16": ("bf16",),
-    "fp16_acc": ("fp16", "bf16"),
-    "tf32": ("bf16", "fp16"),
-    "fp8_block": ("fp8",),
-    "mxfp8": ("fp8_block", "fp8"),
-    "nvfp4": ("mxfp4", "fp8", "mxfp8", "fp8_block"),
-    "mxfp4": ("nvfp4", "fp8", "fp8_block"),
-    "int8": ("sq", "fp8"),
-    "sq": ("int8", "fp8"),
-    "w4a16_mxfp4": ("int4_wo",),
-    **dict.fromkeys(PACKED, ("int4_wo",)),
-}
-"""Data types whose efficiency may stand in for another's, nearest first: those whose times on one
-accelerator foretell the other's best (products of int8 by fp8 on three AMD parts 16 to 29 %, by
-int8 of other architectures 27 to 48 %; of nvfp4 by fp8 on five NVIDIA parts 18 to 27 %, by fp8 with
-scales of blocks 26 to 70 %; of mxfp4 by fp8 on MI355X 16 %)."""
-
-STOOD_IN, STAND_IN = ("int8", "sq", "nvfp4", "mxfp4", "fp8_block"), 0.22
-"""Data types that another's kernels stand for with an error of their own, and its
-log-standard-deviation (the same comparisons)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,6 +217,8 @@ class Resolved:
     relative_sigma   log-standard-deviation of that one
     relatives        where no accelerator of its architecture was measured, or hardly: models of
                      all, the most alike first, with their likeness
+    quicker          where kernels in 16 bits stand for a narrower type's, how many times the peak
+                     of these is theirs; 0 where a data type's own do, or a related one's
     """
 
     model: EfficiencyModel | None
@@ -249,6 +228,7 @@ class Resolved:
     relative: EfficiencyModel | None = None
     relative_sigma: float = 0.0
     relatives: tuple[tuple[EfficiencyModel, float], ...] = ()
+    quicker: Numeric = 0.0
 
 
 T = TypeVar("T")
@@ -296,8 +276,8 @@ class Calibration:
 
     def resolve(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved:
         """Find the efficiency for a kind of operator: this accelerator's own, else its
-        architecture's, else those of the architectures most alike (its vendor's, if there are any),
-        else the constant default.
+        architecture's, else those of the architectures most alike (its vendor's, if there are any,
+        before those in 16 bits before others'), else the constant default.
         At each step the exact data type comes before a related one. A kernel by name
         ('attention_prefill.flash2') comes before its generic kind wherever one was measured on
         this architecture: kernels written for an older one do not gain what newer kernels do.
@@ -306,17 +286,35 @@ class Calibration:
         found = self.once(key, lambda: self._measured(*key))
         if found is not None:
             return _stood_in(found, dtype)
-        kinds, dtypes = _standing_in(kind, dtype)
+        kinds, dtypes = standing_in(kind, dtype)
         alike = () if accelerator.is_host else self._alike(kinds, dtypes, accelerator)
+        kin = alike[0][0].kin if alike else None
+        if kin is None or kin.vendor != accelerator.vendor:
+            found = self._wide(kind, dtype, accelerator)
+            if found is not None:
+                return found
         if alike:
             sigma = max(alike[0][0].sigma, self._transfer(kinds[-1], False))
             return Resolved(alike[0][0], None, "transferred", sigma, relatives=alike)
         constant = DEFAULTS.get(kind, DEFAULTS.get(kinds[-1], DEFAULTS[ANY]))
         return Resolved(None, constant, "roofline", constant.sigma)
 
+    def _wide(self, kind: str, dtype: str, accelerator: Accelerator) -> Resolved | None:
+        """What its vendor's kernels in 16 bits say of those in a narrower type, of which none of
+        the vendor's was measured; None where nothing of either is known."""
+        times = quicker(dtype, accelerator)
+        if times is None or accelerator.is_host or not accelerator.vendor:
+            return None
+        half = self.resolve(kind, "bf16" if "bf16" in accelerator.peak else "fp16", accelerator)
+        kin = half.relatives[0][0].kin if half.relatives else None
+        if half.model is None or (kin is not None and kin.vendor != accelerator.vendor):
+            return None
+        sigma = float(np.hypot(half.sigma, STAND_IN))
+        return replace(half, pedigree="transferred", sigma=sigma, quicker=times)
+
     def _measured(self, kind: str, dtype: str, name: str, architecture: str) -> Resolved | None:
         """What was measured on an accelerator of that name, or on others of its architecture."""
-        kinds, dtypes = _standing_in(kind, dtype)
+        kinds, dtypes = standing_in(kind, dtype)
         own: EfficiencyModel | None = None
         near = (name, f"{ANY}{architecture}")
         for known, place in ((known, place) for known in kinds for place in near):
@@ -372,7 +370,12 @@ class Calibration:
         of the vendor's accelerators together has as much to say as these."""
         every: dict[tuple[str, str], list[str]] = self.once(("places",), self._places)
         places = every.get((kind, dtype), [])
-        pools = [self.kernels[kind, dtype, at] for at in places if not at.startswith(VENDOR)]
+        # What stands for other architectures stands in place of the pool of its own.
+        pools = [
+            self.kernels[kind, dtype, at]
+            for at in places
+            if not at.startswith(VENDOR) and f"{at}{ABROAD}" not in places
+        ]
         found = [
             (one, likeness(own, one.kin.traits) * (SPARSE if one.sparse else 1.0))
             for one in pools
@@ -429,12 +432,6 @@ def _stood_in(found: Resolved, dtype: str) -> Resolved:
     if model is None or model.dtype == dtype or dtype not in STOOD_IN:
         return found
     return replace(found, pedigree="transferred", sigma=float(np.hypot(found.sigma, STAND_IN)))
-
-
-def _standing_in(kind: str, dtype: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Kinds and data types whose efficiency may stand for one's, its own first."""
-    kinds = (kind, kind.split(".")[0]) if "." in kind else (kind,)
-    return kinds, (dtype, *RELATED_DTYPES.get(dtype, ()), ANY)
 
 
 def _over_years(years: Numeric) -> Array:

@@ -18,6 +18,7 @@ from predictor.timing.alternatives import (
     CAST_BANDWIDTH,
     SLACK,
     TOGETHER,
+    answering,
     apart,
     other_ways,
     together,
@@ -30,6 +31,7 @@ from predictor.timing.calibration import (
     Resolved,
     shape_keys,
 )
+from predictor.timing.data_types import of_wide
 from predictor.timing.defaults import ANY
 from predictor.timing.features import ideal
 from predictor.timing.likeness import held_back, per_clock
@@ -101,9 +103,9 @@ class _Busy:
 def _fitted(
     shapes: Shapes, accelerator: Accelerator, calibration: Calibration, library: str
 ) -> _Busy:
-    found = ideal(shapes, accelerator)
     kind = kind_of(shapes.op, shapes.variants[0])
     resolved = calibration.resolve(kind, shapes.dtype, accelerator)
+    found = answering(shapes, accelerator, resolved.quicker)
     pedigree, family = resolved.pedigree, kind
     latency: Numeric
     sigma = np.full(found.time.shape, resolved.sigma)
@@ -135,11 +137,13 @@ def _fitted(
             )
         elif pedigree == "transferred":
             y = _eased(y, found, shapes, model, accelerator, answer)
+        if np.any(resolved.quicker):
+            y = of_wide(y, found, resolved.quicker)
         y = _no_better(y, shapes, (pedigree == "transferred") | (np.asarray(away) > 0))
         if model.lags:
             latency = latency + _by_variant(model.lags, shapes)
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
-        if np.any(np.asarray(shapes.joined) != 0):
+        if np.any(np.asarray(shapes.joined) != 0) and not np.any(resolved.quicker):
             other = calibration.sibling(model, accelerator, library)
             busy = _without_cast(
                 busy, found, latency, shapes, accelerator, library, model=model, other=other

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from calibration.sources import aiconfigurator, fgpm, tidy
 from calibration.tables.kernel_table import check_kernels, kinds
 from predictor import catalog
+from predictor.precision import PEAK
 
 
 def test_message_sizes_are_bytes(shared: Path) -> None:
@@ -68,6 +70,34 @@ def test_experts_that_were_mistuned_are_left_out() -> None:
     )
     kept = aiconfigurator._tuned(table)
     assert sorted(kept["latency_us"]) == [258.0, 480.0, 942.0]
+
+
+def test_times_carried_to_other_numbers_of_tokens_are_left_out() -> None:
+    """Steps of 16 and 1,024: one time for 1 to 16 is that of 16, one for 1,024 and more that of
+    1,024; two measurements of one number stay."""
+    same = {"accelerator": "x", "dtype": "fp8", "n": 384.0, "k": 4096.0, "experts": 8.0,
+            "topk": 2.0}  # fmt: skip
+    times = {1: 9.5, 8: 9.5, 16: 9.5, 32: 11.0, 512: 40.0, 1024: 70.5, 4096: 70.5, 32768: 70.5}
+    table = pd.DataFrame([{**same, "m": m, "latency_us": t} for m, t in times.items()])
+    again = table[table["m"] == 512].assign(latency_us=41.0)
+    other = table[table["m"] == 4096].assign(n=768.0)
+    kept = tidy.timed_once(pd.concat([table, again, other], ignore_index=True))
+    own = kept[kept["n"] == 384]
+    assert sorted(zip(own["m"], own["latency_us"], strict=True)) == [
+        (16, 9.5), (32, 11.0), (512, 40.0), (512, 41.0), (1024, 70.5)
+    ]  # fmt: skip
+    assert kept[kept["n"] == 768]["m"].tolist() == [4096]
+
+
+def test_no_experts_beat_their_roofline(shared: Path) -> None:
+    """What aiter says of MI308X's at 32,768 tokens is seven times its peak."""
+    table = tidy.experts(shared / "bulk/kernels/ops.parquet")
+    for name, own in table.groupby("accelerator"):
+        device = catalog.accelerator(str(name))
+        flop = 6.0 * own["m"] * own["topk"] * own["n"] * own["k"]
+        rates = {one: device.peak.get(PEAK.get(one, one), np.inf) for one in own["dtype"].unique()}
+        rate = own["dtype"].map(rates)
+        assert (flop / (own["latency_us"] * 1e-6) < rate).mean() > 0.99, name
 
 
 def test_experts_and_latent_attention(shared: Path, measured_on: Callable[..., Path]) -> None:

@@ -12,9 +12,21 @@ from hypothesis import strategies as st
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.hardware import Accelerator
-from predictor.timing import Calibration, EfficiencyModel, Kin, Shapes, blend, shape_times, traits
+from predictor.timing import (
+    ABROAD,
+    Calibration,
+    EfficiencyModel,
+    Kin,
+    Shapes,
+    blend,
+    of_wide,
+    shape_times,
+    traits,
+)
+from predictor.timing.data_types import HELD_UP
 from predictor.timing.features import ideal
 from predictor.timing.likeness import likeness, per_clock
+from predictor.timing.shapes import Ideal
 
 A100, H100, A40 = (
     catalog.accelerator(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "A40-48GB")
@@ -119,6 +131,42 @@ def test_vendors_stand_for_their_own() -> None:
     calibration = known(model("*a", 0.2, stranger), model("*b", 1.0, H100))
     assert inefficiency(A40, calibration) == pytest.approx(1.0)
     assert inefficiency(stranger, calibration) == pytest.approx(0.2)
+
+
+def test_a_pool_for_other_architectures_stands_in_place_of_its_own() -> None:
+    """A pool of few points that leans on others' is asked from abroad, not both of them."""
+    own = replace(model("*few", 1.4, H100), points=100_000)
+    abroad = model(f"*few{ABROAD}", 0.6, H100)
+    stranger = replace(A40, architecture="none")
+    assert inefficiency(stranger, known(own, abroad)) == pytest.approx(0.6)
+    assert inefficiency(replace(H100, architecture="few"), known(own, abroad)) == pytest.approx(1.4)
+
+
+def test_a_vendors_sixteen_bits_come_before_others_narrow_types() -> None:
+    """Of its own in the narrow type, or a related one, if there are any; else of its products in 16
+    bits, whose memory traffic shrinks and whose arithmetic gains less than the peak does."""
+    stranger = replace(H100, vendor="AMD", architecture="none")
+    abroad = replace(model("*a", 2.0, H100), dtype="fp8")
+    wide = model("*b", 0.5, replace(H100, vendor="AMD"))
+    found = known(abroad, wide).resolve("gemm", "fp8", stranger)
+    assert [one.dtype for one, _ in found.relatives] == ["bf16"]
+    assert found.quicker == pytest.approx(stranger.peak["fp8"] / stranger.peak["bf16"])
+    half = known(wide).resolve("gemm", "bf16", stranger)
+    assert found.sigma > half.sigma
+    own = replace(model("*c", 1.0, replace(H100, vendor="AMD")), dtype="fp8")
+    found = known(abroad, wide, own).resolve("gemm", "int8", stranger)
+    assert [one.dtype for one, _ in found.relatives] == ["fp8"]
+    assert found.quicker == 0.0
+    # Weights that are narrower than what they multiply have kernels of their own.
+    assert known(wide).resolve("gemm", "int4_wo", stranger).quicker == 0.0
+
+
+def test_arithmetic_gains_less_than_the_peak_and_traffic_all() -> None:
+    flop, moved = np.array([4.0, 1.0, 0.1]), np.array([1.0, 1.0, 1.0])
+    y = of_wide(0.2 * ONE, Ideal(np.maximum(flop, moved), flop, moved, np.empty(0)), 2.0)
+    assert y[0] - 0.2 == pytest.approx(HELD_UP * np.log(2.0))
+    assert y[1] - 0.2 == pytest.approx(HELD_UP * np.log(2.0))
+    assert y[2] == pytest.approx(0.2)
 
 
 def test_a_library_is_what_it_is_on_a_relative() -> None:

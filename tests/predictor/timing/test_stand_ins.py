@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.hardware import Accelerator
-from predictor.precision import WEIGHT_BYTES
+from predictor.precision import PEAK, WEIGHT_BYTES
 from predictor.timing import operator_times
 from predictor.work.primitives import gemm
 
@@ -50,3 +51,40 @@ def test_what_another_data_type_stands_for_is_less_certain() -> None:
     )
     assert stood.sigma[0] > 0.2 > own.sigma[0]
     assert stood.pedigree[0] == "transferred"
+
+
+LARGE = [(m, n, 8192.0) for m in (2048.0, 8192.0) for n in (8192.0, 28672.0)]
+
+
+def test_a_vendors_wide_products_stand_for_narrow_ones_that_none_of_its_were_timed_in() -> None:
+    """Google's in bf16 for its own in fp8 and int8, not other vendors' in these: never slower, and
+    never by more quicker than the peak is higher."""
+    found = 0
+    for name in catalog.rows("accelerators"):
+        one = catalog.accelerator(name)
+        for dtype in ("fp8", "fp8_block", "int8"):
+            rate = one.peak.get(PEAK.get(dtype, dtype), 0.0)
+            if one.vendor != "Google" or np.any(rate < one.peak["bf16"]):
+                continue
+            for size in LARGE:
+                ratio = seconds(one, "bf16", size) / seconds(one, dtype, size)
+                assert 1.0 - 1e-9 <= ratio <= rate / one.peak["bf16"] + 1e-9, (name, dtype, ratio)
+                found += 1
+    assert found > 20
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "int8", "nvfp4", "mxfp4"])
+def test_a_higher_peak_is_no_slower(dtype: str) -> None:
+    """Whole catalog, products of 8,192 by 8,192 and more: a cast of what goes in is a hundredth of
+    them at most."""
+    found = 0
+    for name in catalog.rows("accelerators"):
+        one = catalog.accelerator(name)
+        half = "bf16" if "bf16" in one.peak else "fp16"
+        rate = one.peak.get(PEAK.get(dtype, dtype), 0.0)
+        if one.is_host or half not in one.peak or np.any(rate <= one.peak[half]):
+            continue
+        size = (16384.0, 8192.0, 8192.0)
+        assert seconds(one, dtype, size) < 1.01 * seconds(one, half, size), name
+        found += 1
+    assert found > 10

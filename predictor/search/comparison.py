@@ -28,6 +28,7 @@ from predictor.training import (
     as_measured,
     assemble,
     environment_of,
+    family_errors,
     parts,
 )
 
@@ -79,7 +80,6 @@ def timed(
     none = np.zeros(np.shape(step.step_time))
     step, using, _ = as_measured(found, step, using, none, of, calibration)
     shape = np.shape(step.step_time)
-    neutral = step.step_time / using.factor
 
     def plain(table: Mapping[str, Any]) -> list[dict[str, float]]:
         columns = {name: np.broadcast_to(v, shape).ravel() for name, v in table.items()}
@@ -88,7 +88,7 @@ def timed(
             {name: float(column[at]) for name, column in columns.items()} for at in range(count)
         ]
 
-    errors = plain({f: time / neutral * step.sigmas[f] for f, time in step.families.items()})
+    errors = plain(family_errors(step, using.factor))
     return [
         Timed(float(time), breakdown, own)
         for time, breakdown, own in zip(
@@ -120,7 +120,7 @@ def ratio(one: Timed, other: Timed, calibration: Calibration, weight: float = 1.
     """Step time of one plan over that of another, times `weight` (their accelerators', where plans
     are ranked by cost).
 
-    sigma² = Σ over families (share x sigma of one - share x sigma of the other)² + 2 sigma_plan²
+    sigma² = Σ over families (error of one - error of the other)² + 2 sigma_plan²
     """
     names = dict.fromkeys((*one.errors, *other.errors))  # in an order that does not change
     shared = sum((one.errors.get(f, 0.0) - other.errors.get(f, 0.0)) ** 2 for f in names)

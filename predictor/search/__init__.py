@@ -27,7 +27,6 @@ from predictor.search.fleets import (
 from predictor.search.layouts import Progress, search_train
 from predictor.search.post_training import Iteration, Rollouts, iterations
 from predictor.search.ranking import (
-    MEMORY_FRACTION,
     OBJECTIVES,
     Limits,
     SearchResult,
@@ -39,7 +38,6 @@ from predictor.search.space import space_of
 
 __all__ = [
     "FIELDS",
-    "MEMORY_FRACTION",
     "OBJECTIVES",
     "Alternative",
     "EngineOffer",

@@ -13,6 +13,7 @@ from predictor.arrays import Array, Index, filled
 from predictor.catalog import Assumption
 from predictor.errors import InputError
 from predictor.hardware import Cluster
+from predictor.memory import MEMORY_FRACTION
 from predictor.models import Model
 from predictor.plans import CATEGORY_FIELDS, NUMERIC_FIELDS, TrainingPlan
 from predictor.records import dataclass
@@ -21,10 +22,6 @@ from predictor.search.space import Block
 from predictor.timing import Calibration
 from predictor.training import Frame, LayerParts
 from predictor.variation import Profile
-
-MEMORY_FRACTION = 0.95
-"""Share of a device's memory that a plan may take unless stated: peaks are predicted within a few
-per cent, and a plan at the brim runs out of memory half of the time."""
 
 OBJECTIVES = {"time": 0.0, "cost": 1.0}
 """Plans are ranked by step time x accelerators to this power: the fastest, or the cheapest."""

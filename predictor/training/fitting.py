@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from predictor.arrays import stack
+from predictor.arrays import Numeric, stack
 from predictor.catalog import scale_up
 from predictor.errors import InputError
 from predictor.hardware import Cluster
-from predictor.memory import memory
+from predictor.memory import MEMORY_FRACTION, memory
 from predictor.models import Model
 from predictor.plans import (
     CATEGORY_FIELDS,
@@ -110,6 +110,13 @@ class Draft:
     def is_run(self) -> bool:
         """Whether somebody ran it: a published plan with layout and micro-batch."""
         return self.published and all(n in self.values for n in ("tp", "pp", "micro_batch"))
+
+    @property
+    def capacity(self) -> Numeric:
+        """Bytes that a plan may take to be taken as one that fits: of what ran more than that of
+        what is planned."""
+        share = (BELIEVED if self.is_run else 1.0) if self.published else MEMORY_FRACTION
+        return self.cluster.accelerator.memory * share
 
     def sequence_parallel(self, tp: int) -> bool:
         """Whether the framework's habit divides sequences at this tensor parallelism."""
@@ -234,7 +241,7 @@ def first_fit(
     """
     if len(candidates) == 1 and len(options) == 1:
         return candidates[0], options[0]
-    capacity = draft.cluster.accelerator.memory * (BELIEVED if draft.is_run else 1.0)
+    capacity = draft.capacity
     fits = []
     # Options that differ in numbers only are judged together.
     for _, alike in groupby(options, key=lambda option: (option.kind, option.modules)):
@@ -293,7 +300,7 @@ def most_at_once(
     tried = [several for several in _divisors(share) if several <= whole]
     batch = stack([draft.plan(layout, again, several) for several in tried])
     peaks = memory(draft.model, batch, run).peak
-    fits = np.flatnonzero(np.asarray(peaks <= draft.cluster.accelerator.memory))
+    fits = np.flatnonzero(np.asarray(peaks <= draft.capacity))
     return tried[int(fits[-1])] if fits.size else 0
 
 

@@ -15,10 +15,11 @@ from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, load, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster
+from predictor.memory import MEMORY_FRACTION
 from predictor.models import Model
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass
-from predictor.search import MEMORY_FRACTION, brief, search_train
+from predictor.search import brief, search_train
 from predictor.timing import Calibration
 from predictor.training import complete_training, predict
 from predictor.units import GIB

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from calibration.checks.command import of_shared
 from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.checks.scored import Scored
 from calibration.power.points import PowerPoint, power_points, power_table
 from calibration.sources.reading import read_table
-from predictor.catalog import load
-from predictor.errors import InputError
 from predictor.timing import Calibration
 from predictor.units import Z80
 
@@ -217,19 +216,11 @@ def power_table_of(shared: Path, calibration: Calibration) -> list[str]:
     return [*HEAD, *map(str, power_lines(shared, calibration))]
 
 
-def main(arguments: list[str]) -> int:
-    """Score and print; returns the exit status."""
-    if len(arguments) != 1:
-        print("usage: python -m calibration.checks.asked SHARED", file=sys.stderr)
-        return 2
-    try:
-        shared, known = Path(arguments[0]), load("default")
-        print("\n".join([*power_table_of(shared, known), "", *uneven_lines(shared, known)]))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+def report(shared: Path, calibration: Calibration) -> None:
+    """Print both tables."""
+    lines = [*power_table_of(shared, calibration), "", *uneven_lines(shared, calibration)]
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(of_shared("calibration.checks.asked", report, sys.argv[1:]))

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from calibration.checks.command import of_shared
 from calibration.power.points import PowerPoint, power_points, power_table
 from calibration.sources.reading import read_table
-from predictor.catalog import load
-from predictor.errors import InputError
 from predictor.timing import Calibration
 from predictor.units import Z80
 
@@ -57,18 +56,5 @@ def report(shared: Path, calibration: Calibration) -> None:
                 print(scored(points).to_string())
 
 
-def main(arguments: list[str]) -> int:
-    """Score and print; returns the exit status."""
-    if len(arguments) != 1:
-        print("usage: python -m calibration.checks.power SHARED", file=sys.stderr)
-        return 2
-    try:
-        report(Path(arguments[0]), load("default"))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(of_shared("calibration.checks.power", report, sys.argv[1:]))

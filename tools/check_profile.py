@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 import reckon
-from calibration.checks.own_steps import added, line
+from calibration.checks.own_steps import added, line, steps_of
 from calibration.sources.kineto_calls import Calls
 from calibration.sources.kineto_file import load
 from calibration.sources.kineto_steps import anatomy
@@ -154,7 +154,10 @@ def main() -> None:
     second = measured(out / "second", arguments.budget, arguments.threads)
     show_errors(errors(first), errors(second))
     own = out / "first"
-    print("\n" + line("two own steps", added(own / "profile", catalog.load(own / "calibration"))))
+    print(
+        "\n"
+        + line("two own steps", added(steps_of(own / "profile", catalog.load(own / "calibration"))))
+    )
     same = repeated(out / "first" / "profile", out / "second" / "profile")
     rows = [
         [op, str(n), f"{away:.1%}", f"{SAME:.0%}", verdict(away, SAME)]

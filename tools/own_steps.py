@@ -3,6 +3,8 @@
     python -m tools.own_steps data/measurements/*
 
 Each profile is calibrated, and every pair of its steps learned from in turn; half a minute each.
+Of two profiles or more the spreads of disturbed steps that are likeliest are told, and how each
+profile fares under those of the others.
 """
 
 from __future__ import annotations
@@ -12,20 +14,29 @@ import tempfile
 from pathlib import Path
 
 import reckon
-from calibration.checks.own_steps import added, line
-from predictor.catalog import load
+from calibration.checks.own_steps import added, likeliest, line, steps_of
+from predictor.catalog import load, own_prior
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("profiles", type=Path, nargs="+")
+    found = []
     for profile in parser.parse_args().profiles:
         if not profile.is_dir():
             continue
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "calibration"
             reckon.calibrate(profile, place)
-            print(line(profile.name, added(profile, load(place))))
+            found.append(steps_of(profile, load(place)))
+        print(line(profile.name, added(found[-1])))
+    if len(found) > 1:
+        known = likeliest(found, own_prior())
+        print(f"likeliest: slowed {known.slowed:.2f}, strayed {known.strayed:.2f}")
+        for one in found:
+            known = likeliest([other for other in found if other is not one], own_prior())
+            told = line(one.source, added(one, known))
+            print(f"slowed {known.slowed:.2f}, strayed {known.strayed:.2f} without {told}")
 
 
 if __name__ == "__main__":

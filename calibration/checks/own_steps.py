@@ -9,18 +9,20 @@ of these are then learned from, and the others predicted: the mean over all pair
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize
 
 from calibration.checks.few_shot import Drawn, shot
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import read_points
-from calibration.runs.prior import block
+from calibration.runs.prior import Block, block
 from predictor.catalog import own_prior
 from predictor.errors import InputError
-from predictor.timing import Calibration
+from predictor.timing import Calibration, Prior, learn
 
 KNOWN = 2
 """Own steps that are learned from."""
@@ -37,8 +39,8 @@ class Added:
     draws: int
 
 
-def added(profile: Path, calibration: Calibration) -> Added:
-    """What its own steps add to a profile.
+def steps_of(profile: Path, calibration: Calibration) -> Block:
+    """The training steps of a profile beside what its kernels say of them.
 
     calibration   fitted to the profile's kernels
 
@@ -48,8 +50,17 @@ def added(profile: Path, calibration: Calibration) -> Added:
     count = len(runs.points)
     if count < KNOWN + 2:
         raise InputError(f"{profile}: {count} training steps; profile with a larger --budget")
-    own = Drawn(str(profile), block(runs, calibration.run), own_prior())
-    residual = own.block.residual
+    return block(runs, calibration.run, profile.name)
+
+
+def added(steps: Block, prior: Prior | None = None) -> Added:
+    """What its own steps add to a profile.
+
+    steps   of the profile (`steps_of`)
+    prior   with which they are read; the one that ships if None
+    """
+    own = Drawn(steps.source, steps, own_prior() if prior is None else prior)
+    residual, count = steps.residual, len(steps.residual)
     scores = []
     for pair in itertools.combinations(range(count), KNOWN):
         chosen = np.array(pair, dtype=np.intp)
@@ -59,6 +70,22 @@ def added(profile: Path, calibration: Calibration) -> Added:
     return Added(
         float(before.mean()), float(after.mean()), float(np.mean(after < before)), len(scores)
     )
+
+
+def likeliest(many: Sequence[Block], prior: Prior) -> Prior:
+    """A prior with the spreads of disturbed runs (`slowed`, `strayed`) that make the steps of
+    profiles likeliest."""
+
+    def of(vector: np.ndarray) -> Prior:
+        slowed, strayed = np.exp(vector).tolist()
+        return replace(prior, slowed=slowed, strayed=strayed)
+
+    def cost(vector: np.ndarray) -> float:
+        return -sum(learn(of(vector), one.traits, one.residual).evidence for one in many)
+
+    start = np.log([prior.slowed, prior.strayed])
+    bounds = [(np.log(0.01), 0.0)] * 2
+    return of(minimize(cost, start, method="Nelder-Mead", bounds=bounds).x)
 
 
 def line(name: str, found: Added) -> str:

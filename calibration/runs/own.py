@@ -263,6 +263,11 @@ def words(learned: Learned) -> list[str]:
             found.append(f"{text} ({bounds[0]:.2f} to {bounds[1]:.2f})")
     own = np.exp(np.median(learned.residual))
     count = learned.runs
+    if waits := int((learned.traits.waited > 0).sum()):
+        found.append(
+            f"{waits} of your runs waited for processors that others used: less is learned from "
+            "them, and what they lost so is carried to no plan"
+        )
     runs = "your run takes" if count == 1 else f"in the middle your {count} runs take"
     if learned.restless > LIKELY:
         found.append(

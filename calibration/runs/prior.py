@@ -19,6 +19,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from calibration.runs.apart import Runs, environments
+from calibration.tables.profiles import MOST_WAITED
 from predictor.arrays import Array
 from predictor.files import write_text
 from predictor.timing import HOSTS, Prior, RunParameters, Traits, log_t
@@ -84,7 +85,8 @@ def block(runs: Runs, run: RunParameters, source: str = "own") -> Block:
     using = environments(runs, run)
     step = assemble(runs.parts, run, using)
     sigma = interval(step, using.factor, 0.0)
-    known = traits(runs.parts, run, using, step, described(runs), sigma)
+    waited = np.array([min(1.0, point.waited / MOST_WAITED) for point in runs.points])
+    known = traits(runs.parts, run, using, step, described(runs), sigma, waited)
     return Block(source, known, runs.measured - np.log(step.step_time))
 
 

@@ -52,6 +52,7 @@ class Point:
     measured   step time [s], NaN where only memory is stated
     one_layer  the row times one layer, forward and backward, not a step
     memory     stated peak per device [bytes], NaN where not stated
+    waited     share of the time that its threads waited for processors which others used
     doubtful   the row is not of the machine that it names, as far as anybody can know; no fit to
                published runs learns from it
     memory_of  what that is of: all of the device, the allocator, tensors (`conventions.memory_of`)
@@ -70,6 +71,7 @@ class Point:
     told: bool = True
     memory_of: str = "allocator"
     doubtful: bool = False
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def point_of(
         told=told,
         memory_of=conventions.memory_of(source),
         doubtful=cell(row, "doubtful") is not None,
+        waited=float(cell(row, "waited") or 0.0),
     )
 
 

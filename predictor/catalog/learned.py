@@ -53,6 +53,7 @@ def read_learned(content: Mapping[str, Any] | None) -> Learned | None:
         np.array([run["words"] for run in runs], dtype=str),
         rows("sigma"),
         rows("host"),
+        np.array([run.get("waited", 0.0) for run in runs], float),
     )
     return learn(read_prior(content["prior"]), traits, rows("residual"))
 
@@ -76,6 +77,7 @@ def learned_mapping(learned: Learned | None) -> dict[str, Any] | None:
                 "sizes": traits.sizes[i].tolist(),
                 "words": traits.words[i].tolist(),
                 "host": traits.host[i].tolist(),
+                "waited": float(traits.waited[i]),
             }
             for i in range(learned.runs)
         ],

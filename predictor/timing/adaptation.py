@@ -4,11 +4,12 @@ The log of measured over predicted time of runs is multivariate Student t (Shah,
 Ghahramani 2014, eq. 6) with the covariance
 
     K_ij = level² + sum_a slope_a² J_ia J_ja + sum_c alike_c² [c_i = c_j]
-         + near² exp(-1/2 sum_d (z_id - z_jd)² / length_d²)
-         + [i = j] (noise² + sum_a rough_a² J_ia² + known² sigma_i²)
+         + near² exp(-1/2 sum_d (z_id - z_jd)² / length_d²) + slowed² w_i w_j
+         + [i = j] (noise² + sum_a rough_a² J_ia² + known² sigma_i² + strayed² w_i²)
 
 where J_a is the slope of the log time over the log of a physical parameter a, c a category, z a
-size of the run and sigma what kernels leave open. The host's cost is no slope, since a step waits
+size of the run, sigma what kernels leave open and w how much a run waited for processors that
+others used. The host's cost is no slope, since a step waits
 for host or device, whichever is later: it is integrated on a grid. One or two of the runs may be
 outliers, or all of them restless: on a shared cluster each run may be off by itself, and so will
 the next. What the parameters of the covariance are is learned from published runs
@@ -41,6 +42,11 @@ RESTLESS, LOUD = 0.05, 0.3
 One of two dozen published sources is: its authors warn of +/-40 %, and its repeats take 125 to
 225 s. Between .2 and .4, and .05 and .2, what comes of sources left out hardly moves."""
 
+SLOWED, STRAYED = 0.3, 0.15
+"""Log-standard-deviation of runs that waited for processors which others used: of what they share,
+and of each by itself. The likeliest of the profiles in `data/measurements` (`make own` prints it,
+each of them left out in turn)."""
+
 PAIRED = 24
 """Runs up to which every pair of them may be outliers; of more, those that may be single ones."""
 
@@ -61,6 +67,8 @@ class Prior:
     known           share of the kernels' own spread
     host            of the log of the host's cost
     freedom         degrees of freedom
+    slowed, strayed of runs that waited for processors which others used: of all of them together,
+                    and of each by itself
     most            size of a correction that is hardly exceeded, but for the host's cost
     early           with k runs known an interval is narrower than the covariance says by this
                     share over 1 + k: published sources with one run known lay inside too often
@@ -79,6 +87,8 @@ class Prior:
     freedom: float = 4.0
     most: float = 0.8
     early: float = 0.0
+    slowed: float = SLOWED
+    strayed: float = STRAYED
     source: str = ""
 
 
@@ -91,6 +101,7 @@ class Traits:
     words    categories, (N, C), in the order of the prior's
     sigma    what kernels leave open of each, (N,)
     host     log of the time at every host cost of `HOSTS` over that at the calibration's, (N, G)
+    waited   whether the run waited for processors that others used, 0 to 1, (N,); a plan does not
     """
 
     slopes: Array
@@ -98,16 +109,11 @@ class Traits:
     words: npt.NDArray[np.str_]
     sigma: Array
     host: Array
+    waited: Array
 
     def take(self, index: npt.NDArray[np.intp]) -> Traits:
         """Those of some of the runs."""
-        return Traits(
-            self.slopes[index],
-            self.sizes[index],
-            self.words[index],
-            self.sigma[index],
-            self.host[index],
-        )
+        return Traits(*(getattr(self, name)[index] for name in Traits.__slots__))
 
 
 def joined(many: list[Traits]) -> Traits:
@@ -128,13 +134,14 @@ def shared(one: Traits, other: Traits, prior: Prior) -> Array:
         a, b = one.sizes * scale, other.sizes * scale
         away = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * a @ b.T
         found = found + prior.near**2 * np.exp(-0.5 * np.maximum(away, 0.0))
+    found = found + prior.slowed**2 * np.outer(one.waited, other.waited)
     return np.asarray(found)
 
 
 def alone(one: Traits, prior: Prior) -> Array:
     """Variance that each run has by itself, (N,)."""
     rough = np.array([*prior.rough.values()], float)
-    own = (one.slopes**2) @ rough**2
+    own = (one.slopes**2) @ rough**2 + (prior.strayed * one.waited) ** 2
     return np.asarray(prior.noise**2 + own + (prior.known * one.sigma) ** 2)
 
 
@@ -142,6 +149,7 @@ def open_variance(one: Traits, prior: Prior) -> Array:
     """Variance of runs of which nothing was measured, but for the host's cost, (N,)."""
     weight = np.array([*prior.slopes.values()], float)
     found = prior.level**2 + (one.slopes**2) @ weight**2 + prior.near**2
+    found = found + (prior.slowed * one.waited) ** 2
     return np.asarray(found + sum(v**2 for v in prior.alike.values()) + alone(one, prior))
 
 

@@ -129,11 +129,13 @@ def traits(
     step: Step,
     described: Described,
     sigma: Array,
+    waited: Array | None = None,
 ) -> Traits:
     """What runs are compared by, flat.
 
     described   their sizes and categories
     sigma       what kernels leave open of each
+    waited      how much each waited for processors that others used, 0 to 1; not at all if None
     """
     count = len(described.sizes)
     return Traits(
@@ -142,6 +144,7 @@ def traits(
         described.words,
         np.broadcast_to(sigma, np.shape(step.step_time)).ravel(),
         hosts(found, run, using, step).reshape(count, -1),
+        np.zeros(count) if waited is None else waited,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from scipy import stats
 import reckon
 from calibration.artifact import write
 from calibration.checks.few_shot import Drawn, early, scaled, shot, table
-from calibration.checks.own_steps import added
+from calibration.checks.own_steps import added, likeliest, steps_of
 from calibration.runs.apart import take_apart
 from calibration.runs.fit import read_points
 from calibration.runs.own import adapt_runs, contradictions, suggest, words
 from calibration.runs.prior import START, Block, _pieces, _vector, block, fit_prior, likelihood
-from calibration.tables.profiles import device_systems
+from calibration.tables.profiles import MOST_WAITED, device_systems
 from calibration.tables.runs import Point, point_of
 from predictor.catalog import load, own_prior
+from predictor.catalog.learned import learned_mapping, read_learned
 from predictor.errors import InputError
 from predictor.timing import HOSTS, Calibration, Prior, Traits, joined, learn, open_variance
 from predictor.timing.adaptation import narrower
@@ -183,6 +185,7 @@ def synthetic(count: int, level: float, seed: int) -> Block:
         np.array([["a"] * len(WORDS)] * count),
         np.zeros(count),
         np.zeros((count, len(HOSTS))),
+        np.zeros(count),
     )
     return Block(f"s{seed}", traits, level + generator.normal(0.0, 0.02, count))
 
@@ -203,7 +206,7 @@ def replace_slopes(traits: Traits) -> Traits:
     generator = np.random.default_rng(0)
     slopes = generator.uniform(0.0, 0.3, traits.slopes.shape)
     host = np.outer(generator.uniform(0.0, 0.3, len(slopes)), HOSTS)
-    return Traits(slopes, traits.sizes, traits.words, np.full(len(slopes), 0.05), host)
+    return replace(traits, slopes=slopes, sigma=np.full(len(slopes), 0.05), host=host)
 
 
 def test_a_prior_learns_how_far_sources_lie_apart() -> None:
@@ -268,6 +271,7 @@ def test_far_from_all_runs_nothing_is_corrected() -> None:
         np.array([["b"] * len(WORDS)]),
         np.zeros(1),
         np.zeros((1, len(HOSTS))),
+        np.zeros(1),
     )
     mean, spread = learned.correction(far)
     assert mean[0] == pytest.approx(0.0, abs=1e-12)
@@ -279,8 +283,7 @@ def test_far_from_all_runs_nothing_is_corrected() -> None:
 def test_what_is_suggested_leaves_least_open() -> None:
     lone, crowd = synthetic(1, 0.0, 4).traits, synthetic(1, 0.0, 5).traits
     crowd = joined([crowd] * 5)
-    lone = Traits(lone.slopes, lone.sizes + 50.0, np.array([["b"] * len(WORDS)]), lone.sigma,
-                  lone.host)  # fmt: skip
+    lone = replace(lone, sizes=lone.sizes + 50.0, words=np.array([["b"] * len(WORDS)]))
     names = [f"c{i}" for i in range(5)] + ["lone"]
     first, second = suggest(None, START, joined([crowd, lone]), names, 2)
     assert first.name.startswith("c")
@@ -352,11 +355,56 @@ def test_steps_of_a_profile_are_runs_of_its_devices_wherever_the_table_lies(tmp_
 
 
 def test_two_own_steps_tell_of_the_others_where_nothing_of_a_machine_was_measured() -> None:
-    found = added(MEASURED, BASE)
+    found = added(steps_of(MEASURED, BASE))
     assert found.draws == 10 * 9 / 2
     assert found.with_own < found.alone
     with pytest.raises(InputError, match="no such"):
-        added(MEASURED / "absent", BASE)
+        steps_of(MEASURED / "absent", BASE)
+
+
+def test_what_disturbed_runs_lost_is_carried_to_disturbed_runs_alone() -> None:
+    """Three runs that waited for processors took 1.5 x the time: of a plan, which waits for none,
+    they say less than three that did not wait; of a run that waits as much, they say as much."""
+    calm = synthetic(4, 0.0, 7).traits
+    waited = replace(calm, waited=np.ones(4))
+    residual = np.full(3, np.log(1.5))
+    steady = learn(START, calm.take(np.arange(3)), residual)
+    loud = learn(START, waited.take(np.arange(3)), residual)
+    plan, beside = calm.take(np.array([3])), waited.take(np.array([3]))
+    (carried, _), (little, _), (much, _) = (
+        one.correction(of) for one, of in ((steady, plan), (loud, plan), (loud, beside))
+    )
+    assert 0.0 < little[0] < 0.5 * carried[0]
+    assert much[0] > carried[0] - 0.05
+    assert any("waited for processors" in line for line in words(loud))
+    assert not any("waited" in line for line in words(steady))
+    kept = read_learned(json.loads(json.dumps(learned_mapping(loud))))
+    assert kept is not None
+    assert kept.correction(plan)[0] == pytest.approx(little)
+
+
+def test_how_much_a_run_waited_is_read_beside_its_time() -> None:
+    steps = pd.read_csv(MEASURED / "steps.csv").set_index("point_id")["waited"]
+    found = steps_of(MEASURED, BASE)
+    runs = read_points([MEASURED / "steps.csv"], BASE.run)
+    assert [point.waited for point in runs] == [steps[point.point_id] for point in runs]
+    shares = [min(1.0, point.waited / MOST_WAITED) for point in runs]
+    assert found.traits.waited == pytest.approx(shares)
+
+
+def test_the_spreads_of_disturbed_steps_are_found_from_steps() -> None:
+    """Eight profiles of ten steps each, all slowed by a factor of their own, of .5 in the log, and
+    each step by .1 more: both come out."""
+    generator = np.random.default_rng(3)
+    blocks = []
+    for seed in range(8):
+        one = synthetic(10, 0.0, seed)
+        away = generator.normal(0.0, 0.5) + generator.normal(0.0, 0.1, 10)
+        blocks.append(Block("loud", replace(one.traits, waited=np.ones(10)), away))
+    quiet = replace(START, level=0.01, near=0.01, alike=dict.fromkeys(START.alike, 0.01))
+    found = likeliest(blocks, quiet)
+    assert found.slowed == pytest.approx(0.5, rel=0.5)
+    assert found.strayed == pytest.approx(0.1, rel=0.3)
 
 
 @pytest.mark.parametrize("freedom", [5.0, 7.0, 9.0, 14.0, 40.0])

@@ -11,10 +11,10 @@ parts of prompts); Kwon et al. 2023 (vLLM: preemption by recomputation).
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -195,12 +195,12 @@ class EngineRun:
         self.arrived = 0 if self.open else min(clients, self.count)
         self.sent = self.count if self.open else self.arrived
         self.waiting: deque[int] = deque(range(self.arrived))
-        self.reading: deque[list[float]] = deque()
+        self.reading: deque[tuple[int, float, float]] = deque()
         self.ending: list[tuple[int, int]] = []
         self.order: list[int] = []
         self.live: set[int] = set()
         self.now, self.cached, self.reserved = 0.0, 0.0, 0.0
-        self.until = math.inf
+        self.until = self.came[0] if self.open else math.inf
         self.step = self.finished = self.preempted = 0
         self.gaps: list[float] = []
         self.stalls: list[tuple[float, int]] = []
@@ -213,7 +213,8 @@ class EngineRun:
 
     def advance(self) -> None:
         """Up to the end of the next pass, or the next event."""
-        self.arrive()
+        if self.until <= self.now or self.watched:
+            self.arrive()
         if self.waiting:
             self.admit()
         if self.reading:
@@ -237,25 +238,25 @@ class EngineRun:
 
     def admit(self) -> None:
         """Let requests in, in their order, as long as there is room."""
-        waiting, reading, given = self.waiting, self.reading, self.given
+        waiting, reading, room = self.waiting, self.reading, self.most - len(self.live)
         if self.crowded or (self.polling > 1 and not self._looks()):
             return
         if not self.live and not reading:
             self.seen = self.now
-        while waiting and len(self.live) + len(reading) < self.most:
+        while waiting and len(reading) < room:
             one = waiting[0]
             if self.ahead and self.came[one] > self.seen:
                 return
-            length, done = given[one], self.done[one]
-            need = length + (self.wanted[one] if self.whole else done)
-            full = (self.reserved if self.whole else self.cached) + need > self.pool
-            if full or self.blocked(one):
+            length, done = self.given[one], self.done[one]
+            whole, tokens = length + self.wanted[one], length + done
+            full = self.reserved + whole if self.whole else self.cached + tokens
+            if full > self.pool or (self.watched and self.blocked(one)):
                 return
             waiting.popleft()
             fresh = self.new_tokens(one)
-            reading.append([one, fresh + done, length - fresh])
-            self.reserved += length + self.wanted[one]
-            self.cached += length + done
+            reading.append((one, fresh + done, length - fresh))
+            self.reserved += whole
+            self.cached += tokens
 
     def new_tokens(self, one: int) -> float:
         """Tokens of a prompt that are to be read."""
@@ -285,27 +286,28 @@ class EngineRun:
         budget, cores, work = self.chunk, 0.0, 0.0
         read: list[int] = []
         while reading and budget > 0:
-            head = reading[0]
-            one, left, begin = head
-            piece = min(left, budget)
+            one, left, begin = reading[0]
+            piece = left if left <= budget else budget
             end = begin + piece
-            if many:
-                cores += self._core(end) - self._core(begin)
-            else:
+            if not many:
                 work += self._spent(begin, end)
                 if not read:
                     work = max(work, self.table.prompts(piece, True))
+            elif begin:
+                cores += self._core(end) - self._core(begin)
+            else:
+                cores += self._core(end)
             budget -= piece
-            head[1], head[2] = left - piece, end
             if left <= piece:
                 reading.popleft()
-                read.append(int(one))
-            elif piece == 0:
-                break
+                read.append(one)
+            else:
+                reading[0] = one, left - piece, end
         if many:
             spent = self.decode.at(many, self.cached / many)
             added = self.beside.at(many, self.chunk - budget) + cores
-            spent += self.mixing * max(added, 0.0)
+            if added > 0.0:
+                spent += self.mixing * added
             self.now += spent
             self.step += 1
             self.cached += many
@@ -315,8 +317,8 @@ class EngineRun:
             self.step += not self.apart
             self.stalls.append((work, len(self.live)))
         self.looked, self.crowded = self.step, False
-        for one in read:
-            self._start(one)
+        if read:
+            self._start(read)
 
     def _core(self, length: float) -> float:
         """Time of the attention within a prompt of so many tokens [s]."""
@@ -330,17 +332,21 @@ class EngineRun:
         prompts = self.table.prompts
         return prompts(end, False) - (prompts(begin, False) if begin else 0.0)
 
-    def _start(self, one: int) -> None:
-        """A request whose prompt has been read has a token, and decodes."""
-        if self.done[one] == 0:
-            self.first[one] = self.now
-        self.done[one] += 1
-        self.started[one] = self.step - self.done[one]
-        self.cached += 1
-        self.live.add(one)
-        self.order.append(one)
-        heapq.heappush(self.ending, (self.started[one] + int(self.wanted[one]), one))
-        self.read_out(one)
+    def _start(self, read: list[int]) -> None:
+        """Requests whose prompts have been read have a token, and decode."""
+        done, started, wanted, step = self.done, self.started, self.wanted, self.step
+        for one in read:
+            tokens = done[one]
+            if not tokens:
+                self.first[one] = self.now
+            done[one] = tokens + 1
+            started[one] = begun = step - tokens - 1
+            self.cached += 1
+            heappush(self.ending, (begun + int(wanted[one]), one))
+            if self.watched:
+                self.read_out(one)
+        self.live.update(read)
+        self.order += read
 
     def leap(self) -> bool:
         """Passes that only decode, up to the next event; False where one request had to give way
@@ -399,7 +405,7 @@ class EngineRun:
         self.cached -= self.given[one] + self.done[one]
         self.reserved -= self.given[one] + self.wanted[one]
         self.ending.remove((self.started[one] + int(self.wanted[one]), one))
-        heapq.heapify(self.ending)
+        heapify(self.ending)
         self.waiting.appendleft(one)
         self.preempted += 1
         self.crowded = True
@@ -408,7 +414,7 @@ class EngineRun:
         """Requests that have their last token go; a client then sends the next one."""
         ending, step = self.ending, self.step
         while ending and ending[0][0] <= step:
-            one = heapq.heappop(ending)[1]
+            one = heappop(ending)[1]
             self.live.discard(one)
             self.last[one] = self.now
             length = self.given[one] + self.wanted[one]
@@ -421,10 +427,13 @@ class EngineRun:
 
     def ended(self, one: int) -> None:
         """A request has its last token: its client sends the next one."""
-        if not self.open and self.sent < self.count:
-            self.came[self.sent] = self.now + self.turn
-            self.send(self.sent)
-            self.sent += 1
+        sent = self.sent
+        if not self.open and sent < self.count:
+            self.came[sent] = came = self.now + self.turn
+            if sent == self.arrived:
+                self.until = came
+            self.send(sent)
+            self.sent = sent + 1
 
     def send(self, one: int) -> None:
         """A client's request is on its way."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibration.serving.late import fit_first_tokens
 from calibration.serving.timed import Timed
-from calibration.spread import Residual, carried_sigma
+from calibration.spread import LEAST_SOURCES, Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
 from predictor.serving import latencies, reading_share, spreads
@@ -64,11 +64,17 @@ def used_share(found: Timed, own: EngineParameters) -> Array:
 
 
 LEAST = 20
-"""Points of one class from which its own spread is taken; fewer share that of all."""
+"""Points of one class, of `LEAST_SOURCES` sources, from which its own spread is taken; fewer share
+that of the metric or of all: one or two sources do not say how far others lie off."""
 
 
 FEWEST = 5
 """Points of one source and class below which they say nothing of other sources."""
+
+
+def _tells(found: Sequence[Residual]) -> bool:
+    """Whether there are enough points, and sources, for a spread of their own."""
+    return len(found) >= LEAST and len({one.source for one in found}) >= LEAST_SOURCES
 
 
 def fit_spreads(
@@ -104,7 +110,7 @@ def fit_spreads(
     found = {
         name: round(carried_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())
-        if len(own) >= LEAST
+        if name == "all" or _tells(own)
     }
     queued = [
         at

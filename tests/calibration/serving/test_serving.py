@@ -288,6 +288,24 @@ def test_first_tokens_under_load_and_doubtful_rows_say_nothing_of_other_spreads(
     assert found["ttft.serving"] > 0.5
 
 
+def test_two_sources_say_not_how_far_others_lie_off():
+    """Requests of eight sources miss by a half, tokens of two of them by a hundredth: a third
+    source's tokens get the spread of all, not the hundredth; those of a third source that is as
+    near make it their own."""
+    static = [replace(p, metric="e2e_s") for p in rows(EngineParameters(), tuple("abcdefgh"))]
+    few = [replace(p, metric="tpot_s") for p in rows(EngineParameters(), tuple("ab")) * 3]
+    more = [replace(p, metric="tpot_s") for p in rows(EngineParameters(), tuple("abc")) * 2]
+
+    def found(points):
+        sign = np.where(np.arange(len(points)) % 2, 1.0, -1.0)
+        away = sign * np.array([0.01 if p.metric == "tpot_s" else 0.5 for p in points])
+        nothing = np.zeros(len(points))
+        return fit_spreads(points, away, nothing, nothing, 1.2816, 0.8)
+
+    assert not {"tpot", "tpot.static"} & set(found([*static, *few]))
+    assert found([*static, *more])["tpot.static"] < 0.05 < found([*static, *few])["all"]
+
+
 def table_of(tmp_path, **fields):
     records = [
         {

@@ -30,7 +30,7 @@ from predictor.catalog import (
 )
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
-from predictor.memory import node_memory
+from predictor.memory import MEMORY_FRACTION, memory, node_memory
 from predictor.models import Model
 from predictor.plans import FIT, SCHEDULES, TrainingPlan, V, check, idle, near_multiples
 from predictor.power import Conditions
@@ -39,9 +39,11 @@ from predictor.records import dataclass
 from predictor.timing import RunParameters
 from predictor.training.fitting import (
     CHUNKS,
+    LEAST_SHARDED,
     Draft,
     Layout,
     Recomputation,
+    again_share,
     chunks,
     first_fit,
     layouts,
@@ -54,6 +56,7 @@ from predictor.training.habits import (
     BUSIEST,
     INTERLEAVED,
     Habits,
+    full_layers,
     habits_of,
     recipe,
     stated_recompute,
@@ -169,23 +172,23 @@ def complete_training(
     cluster = with_host(cluster, values)
     _precision(filler, model, cluster.accelerator)
     habits = habits_of(_shown(filler, run, model), model, cluster.accelerator.vendor)
+    if habits.settings.get("sharding") == FIT and "sharding" not in filler.values:
+        return _least_sharded(spec, run, strict, model, cluster, habits.label)
     stated_recompute(values, habits)
     filler.run(recipe(values, model, cluster.accelerator, habits))
-    # What ran did fit.
-    filler.run(_shape(values, model, habits.whole and not strict))
+    filler.run(_shape(values, model, habits.whole and not strict))  # what ran did fit
     filler.run(habits.defaults())
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
     along = habits.settings.get("etp") == AS_LAYERS
     draft = Draft(model, cluster, values, habits.split, published=not strict, experts_split=along)
-    _full_layers(filler, model)
+    full_layers(filler, model)
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
     filler.run(_planned(plan, model, habits))
     _reachable(plan, cluster)
     if strict:
-        _consistent(plan, values)
-        check(plan, model)
+        _consistent(plan, values, model)
     filler.run(_host(plan, cluster))
     tokens, price = budget_of(values)
     return TrainingRequest(
@@ -203,6 +206,36 @@ def complete_training(
         strict=strict,
         **unlike,
     )
+
+
+def _least_sharded(
+    spec: TrainingPlanSpec,
+    run: RunParameters,
+    strict: bool,
+    model: Model,
+    cluster: Cluster,
+    label: str,
+) -> TrainingRequest:
+    """A request completed with the least sharding with which it fits and computes nothing again
+    that needs not be; where none does so, with the one that computes least again, or lacks least.
+
+    Raises InputError where the plan is impossible.
+    """
+    capacity = float(cluster.accelerator.memory) * (MEMORY_FRACTION if strict else 1.0)
+    found: list[tuple[tuple[bool, float], str, TrainingRequest]] = []
+    for kind in LEAST_SHARDED if (spec.pp or 1) == 1 else LEAST_SHARDED[:1]:
+        own = parse(TrainingPlanSpec, {**spec.to_dict(), "sharding": kind}, "request")
+        one = complete_training(own, run, strict, model, cluster)
+        again = 0.0 if spec.recompute not in (None, FIT) else again_share(one.plan)
+        peak = float(memory(model, one.plan, run).peak)
+        over = peak > capacity
+        found.append(((over, peak if over else again), kind, one))
+        if not over and again == 0.0:
+            break
+    _, kind, one = min(found, key=lambda entry: entry[0])
+    rule = f"habit of {label}: the least with which the model fits, before anything runs again"
+    assumed = (Assumption("sharding", kind, rule), *one.assumed)
+    return replace(one, assumed=assumed, stated=spec)
 
 
 def restated(request: TrainingRequest, run: RunParameters, **fields: Any) -> TrainingRequest:
@@ -436,7 +469,7 @@ SOLE = {"none", "layers", "step"}
 """Of `CUDA_GRAPHS`, what holds all or nothing."""
 
 
-def _consistent(plan: TrainingPlan, values: Mapping[str, Any]) -> None:
+def _consistent(plan: TrainingPlan, values: Mapping[str, Any], model: Model) -> None:
     if len(plan.captured) > 1 and (alone := SOLE & set(plan.captured)):
         raise InputError(f"cuda_graphs {plan.cuda_graphs}: {min(alone)} goes with nothing else")
     if int(plan.gpus) != values["gpus"]:
@@ -444,6 +477,7 @@ def _consistent(plan: TrainingPlan, values: Mapping[str, Any]) -> None:
             f"gpus {values['gpus']} is not tp {values['tp']} x pp {values['pp']} x cp "
             f"{values['cp']} x dp {values['dp']} = {int(plan.gpus)}"
         )
+    check(plan, model)
 
 
 def _host(plan: TrainingPlan, cluster: Cluster) -> list[Default]:
@@ -452,22 +486,3 @@ def _host(plan: TrainingPlan, cluster: Cluster) -> list[Default]:
     size = round(node_memory(cluster) / GB)
     open_ = away > 0 and plan.offload_to == "cpu" and np.isnan(cluster.host_memory)
     return [Default("host_memory_gb", size, rule, when=bool(open_))]
-
-
-def _full_layers(filler: Filler, model: Model) -> None:
-    """What Megatron's method and number of layers mean for full recomputation: a share of the
-    layers (block), or layers per kept input (uniform)."""
-    values = filler.values
-    given = [name for name in ("recompute_method", "recompute_layers") if name in values]
-    if not given:
-        return
-    if values.get("recompute") != "full":
-        raise InputError(f"{given[0]} is of full recomputation; say --recompute full")
-    number = values.get("recompute_layers", 1)
-    if values.get("recompute_method", "block") == "uniform":
-        filler.fill("recompute_chunk", number, "layers per kept input")
-        return
-    if "pp" not in values:
-        raise InputError("recompute_layers counts layers of a stage; state --pp")
-    share = min(number * values["pp"] * values.get("vpp", 1) / model.layers, 1.0)
-    filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")

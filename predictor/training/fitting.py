@@ -32,8 +32,16 @@ from predictor.timing import RunParameters
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Shares of the layers among which the least recomputation that fits is sought."""
 
+LEAST_SHARDED = ("none", "zero1", "zero2", "fsdp")
+"""Shardings in the order in which those who train with what replicates its model unless told
+otherwise take them: axolotl's documentation asks for the first stage of ZeRO that fits ("Start from
+Stage 1 -> Stage 2 -> Stage 3", docs/multi-gpu.qmd), and has FSDP beside the third."""
+
 LATENTS = "latents"
 """Habit of recomputing nothing but the up-projections of latent attention."""
+
+SWITCHED = "switched"
+"""Habit of recomputing nothing, or every layer whole where that does not fit."""
 
 Layout = tuple[int, int, int]
 """Tensor, pipeline and context parallelism."""
@@ -210,13 +218,15 @@ def _undivided(model: Model, values: Mapping[str, Any]) -> InputError:
 
 def recomputations(draft: Draft, habit: str) -> list[Recomputation]:
     """What may be computed again: what is stated or the framework's habit, else (`FIT`) nothing,
-    latents, the attention core, then more and more whole layers."""
+    latents, the attention core, then more and more whole layers (`SWITCHED`: all at once)."""
     values = draft.values
     stated = values.get("recompute", habit)
     if stated == LATENTS:
         kind = "selective" if draft.model.is_latent else "none"
         return [Recomputation(kind, 1.0, values.get("recompute_modules", "mla_up_proj"))]
     modules = values.get("recompute_modules", "core_attn")
+    if stated == SWITCHED:
+        return [Recomputation(kind, 1.0, modules) for kind in ("none", "full")]
     if stated != FIT:
         return [Recomputation(str(stated), float(values.get("recompute_share", 1.0)), modules)]
     latent = [Recomputation("selective", 1.0, "mla_up_proj")] if draft.model.is_latent else []
@@ -274,6 +284,12 @@ def _price(draft: Draft, layout: Layout) -> float:
 def _repeated(again: Recomputation) -> float:
     """The same of a recomputation."""
     return AGAIN * again.share if again.kind == "full" else PARTLY * (again.kind != "none")
+
+
+def again_share(plan: TrainingPlan) -> float:
+    """The same of a plan's recomputation."""
+    again = Recomputation(plan.recompute, float(plan.recompute_share), plan.recompute_modules)
+    return _repeated(again)
 
 
 def chunks(model: Model, values: Mapping[str, Any]) -> int:

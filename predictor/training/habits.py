@@ -15,6 +15,7 @@ from predictor.catalog import (
     settings_of,
     spelled,
 )
+from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans import FIT, SCHEDULES, UNNAMED
@@ -146,7 +147,7 @@ AS_LAYERS = "tp"
 pipeline, of padding all experts to the one with most tokens, and of splitting every expert as the
 rest of its layer."""
 
-KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS)
+KINDS = (WHOLE, INTERLEAVED, BUSIEST, AS_LAYERS, FIT)
 """Habits that say how a field is found, not what it is."""
 
 
@@ -176,3 +177,22 @@ def stated_recompute(values: dict[str, Any], habits: Habits) -> None:
         del values["recompute"]
     if values.get("recompute") in habits.means:
         values["recompute"] = habits.means[values["recompute"]]
+
+
+def full_layers(filler: Filler, model: Model) -> None:
+    """What Megatron's method and number of layers mean for full recomputation: a share of the
+    layers (block), or layers per kept input (uniform)."""
+    values = filler.values
+    given = [name for name in ("recompute_method", "recompute_layers") if name in values]
+    if not given:
+        return
+    if values.get("recompute") != "full":
+        raise InputError(f"{given[0]} is of full recomputation; say --recompute full")
+    number = values.get("recompute_layers", 1)
+    if values.get("recompute_method", "block") == "uniform":
+        filler.fill("recompute_chunk", number, "layers per kept input")
+        return
+    if "pp" not in values:
+        raise InputError("recompute_layers counts layers of a stage; state --pp")
+    share = min(number * values["pp"] * values.get("vpp", 1) / model.layers, 1.0)
+    filler.fill("recompute_share", share, f"{number} layers of each (virtual) stage")

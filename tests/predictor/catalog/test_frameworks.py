@@ -54,3 +54,48 @@ def test_huggingfaces_trainer_is_plain_pytorch() -> None:
     sharded = {**plan, "sharding": "fsdp"}
     other = reckon.predict_train("qwen2.5-0.5b", "dgx-a100-80gb", sharded).request.plan
     assert other.reduce_bytes == 2
+    staged = {**plan, "sharding": "zero2"}  # DeepSpeed's: 16-bit weights beside an fp32 copy
+    other = reckon.predict_train("qwen2.5-0.5b", "dgx-a100-80gb", staged).request.plan
+    assert (other.weight_bytes, other.optimizer_bytes, other.reduce_bytes) == (2, 12, 2)
+
+
+SHARDED = ("none", "zero1", "zero2", "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "gpus"),
+    [
+        ("huggingface", "llama3-8b", 1),
+        ("huggingface", "llama3-8b", 8),
+        ("huggingface", "llama3-70b", 64),
+        ("pytorch", "llama3-8b", 1),
+        ("pytorch", "llama3-8b", 8),
+    ],
+)
+def test_trainers_without_pipelines_shard_before_anything_runs_again(
+    framework: str, model: str, gpus: int
+) -> None:
+    """What replicates its model unless told otherwise is told to shard it where it does not fit: no
+    tensor or pipeline parallelism is invented; every lesser sharding lacks memory, or runs again
+    what this one does not; on one device there is nothing to share."""
+    asked = {"gpus": gpus, "global_batch": 64, "seq_len": 4096, "framework": framework}
+    found = reckon.predict_train(model, "h100", asked)
+    plan = found.request.plan
+    assert (plan.tp, plan.pp, plan.dp) == (1, 1, gpus)
+    assert (plan.sharding == "none") == (gpus == 1)
+    rule = next(one.rule for one in found.request.assumed if one.field == "sharding")
+    assert "least" in rule
+    assert bool(found.peak_memory <= found.capacity) == (gpus > 1)
+    for less in SHARDED[: SHARDED.index(plan.sharding)]:
+        other = reckon.predict_train(model, "h100", {**asked, "sharding": less})
+        over = bool(other.peak_memory > 0.95 * other.capacity)
+        assert over or (other.request.plan.recompute, plan.recompute) == ("full", "none")
+
+
+def test_checkpoints_of_huggingfaces_trainer_are_of_every_layer() -> None:
+    """`gradient_checkpointing` is a switch: nothing runs again, or every layer does."""
+    asked = {"gpus": 8, "global_batch": 64, "seq_len": 8192, "framework": "huggingface"}
+    plan = reckon.predict_train("llama3-8b", "h100", asked).request.plan
+    assert (plan.recompute, plan.recompute_share) == ("full", 1.0)
+    short = reckon.predict_train("llama3-8b", "h100", {**asked, "seq_len": 1024}).request.plan
+    assert short.recompute == "none"

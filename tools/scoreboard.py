@@ -22,6 +22,7 @@ from calibration.checks.ablation import tables as ablation_tables
 from calibration.checks.asked import power_table_of, uneven_lines
 from calibration.checks.baseline import constant_mfu_by_source
 from calibration.checks.kernels import FOLDS, heldout_section, summary
+from calibration.checks.plans import plan_lines
 from calibration.checks.serving_baseline import beaten, constant_by_source
 from calibration.runs.fit import default_run, read_points
 from predictor import catalog
@@ -255,6 +256,7 @@ def main() -> None:
         known = catalog.load("default")
         text = put(text, "power", "\n".join(power_table_of(shared, known)))
         text = put(text, "uneven", "\n".join(uneven_lines(shared, known)))
+        text = put(text, "plans", "\n".join(plan_lines(shared, catalog.load("kernels-only"))))
     served = [
         shared / name for name in ("reference/inference.csv", "bulk/inference/serving_runs.csv.gz")
     ]

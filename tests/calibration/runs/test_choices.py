@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.checks.plans import choices
+from calibration.checks.plans import by_rule, choices
 from calibration.checks.winners import published, standing
 from predictor.catalog.artifacts import load
 from predictor.search.comparison import timed
@@ -39,6 +39,14 @@ def test_the_choice_is_judged_by_what_was_measured() -> None:
     assert found.loc["a", "tied"] == 2
     assert found.loc["a", "among"] == 1.0
     assert found.loc["b", "share"] == 1.0
+    assert found.loc["a", "middle"] == pytest.approx(0.8)
+    assert found.loc["a", "thumb"] == found.loc["b", "thumb"] == 1.0  # tp 1
+
+
+def test_the_rule_of_thumb_takes_little_model_parallelism_and_large_micro_batches() -> None:
+    plans = pd.DataFrame({"tp": [2, 1, 2, 4], "pp": [1, 2, 1, 1], "micro_batch": [1, 8, 4, 16]})
+    assert by_rule(plans) == 2
+    assert by_rule(plans.iloc[::-1].reset_index(drop=True)) == 1
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ def plan_lines(shared: Path, known: Calibration) -> list[str]:
     """A table of how good chosen plans are, beside those of a rule of thumb."""
     table, tie = scored(shared, known)
     lines = [
-        "| plan | groups | within 5 % of the best measured | mean throughput over the best | least |",
+        "| plan | groups | within 5 % of the best | mean throughput over the best | least |",
         "|---|---:|---:|---:|---:|",
     ]
     found = choices(table, tie)

@@ -7,11 +7,13 @@ from predictor.models.huggingface import from_config, is_config
 from predictor.models.model import Model
 from predictor.models.narrowing import narrowing
 from predictor.models.quantization import Quantization
+from predictor.models.repeated import UNKNOWN, repeated_products
 from predictor.models.served import has_whole_norms, has_wide_router
 from predictor.models.tower import Tower
 
 __all__ = [
     "CONVENTIONS",
+    "UNKNOWN",
     "Model",
     "Quantization",
     "Tower",
@@ -26,5 +28,6 @@ __all__ = [
     "keys_seen",
     "model_flop_per_token",
     "narrowing",
+    "repeated_products",
     "tower_parameters",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from predictor.arrays import Numeric
 from predictor.models.model import Model
+from predictor.models.repeated import repeated_share
 from predictor.records import dataclass
 
 
@@ -96,8 +97,8 @@ def hardware_flop_per_token(
 ) -> Numeric:
     """FLOPs that the device really does per token [FLOP]: model FLOPs plus recomputation.
 
-    recompute 'none', 'selective' (the attention core once more), 'per_op' (every other product of
-              the layers once more) or 'full' (layers once more; the
+    recompute 'none', 'selective' (the attention core once more), 'per_op' (every other matrix of
+              the layers once more: `repeated_products`) or 'full' (layers once more; the
               output projection is not repeated: Narayanan et al. 2021, eq. 3)
     share     of the layers that full recomputation covers
     frozen    whether weights get no gradients of their own
@@ -106,7 +107,7 @@ def hardware_flop_per_token(
     extra = {
         "none": 0.0,
         "selective": attention,
-        "per_op": 0.5 * (repeated - attention),
+        "per_op": repeated_share(model) * (repeated - attention),
         "full": repeated * share,
     }[recompute]
     return model_flop_per_token(model, seq_len, convention, frozen) + extra

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from predictor.arrays import Numeric
-from predictor.models import Model
+from predictor.models import UNKNOWN, Model, repeated_products
 from predictor.plans import TrainingPlan
 from predictor.records import dataclass
 from predictor.work.primitives import Operator
@@ -86,15 +86,19 @@ PARTS: dict[str, Part] = {
 which XLA never keeps where products are named that are (`jax.checkpoint_policies`)."""
 
 
-def repeats(operator: Operator, plan: TrainingPlan) -> Numeric | None:
+def repeats(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric | None:
     """How often recomputation runs a forward kernel of a layer again; None if never."""
+    if plan.recompute in ("full", "per_op") and plan.stops_early and operator.name in ENDING:
+        return None
     if plan.recompute == "full":
-        return None if plan.stops_early and operator.name in ENDING else plan.recompute_share
+        return plan.recompute_share
     if plan.recompute == "selective":
         named = any(PARTS[name].repeats(operator) for name in plan.recompute_parts)
         return 1.0 if named else None
     if plan.recompute == "per_op" and not operator.core:
-        return 0.5 if operator.op == "gemm" else 1.0
+        if operator.op != "gemm":
+            return 1.0
+        return repeated_products(model).get(operator.name, UNKNOWN) or None
     return None
 
 

@@ -99,7 +99,7 @@ def training_reading(model: Model, plan: TrainingPlan) -> Reading:
 def _recomputation(at: WorkList, plan: TrainingPlan) -> None:
     """The forward kernels of a layer that run once more before its backward pass."""
     for operator in list(at.operators):
-        count = repeats(operator, plan)
+        count = repeats(operator, at.model, plan)
         if operator.phase == "forward" and count is not None:
             at.operators.append(
                 replace(

@@ -230,12 +230,15 @@ def test_flat_buffers_are_read_and_written_once_more(
         assert flat_operators(other, held, 8.0) == []
 
 
-def test_per_operator_recomputation_repeats_every_other_product(llama: Model, plan: Make) -> None:
+def test_per_operator_recomputation_repeats_every_other_matrix(llama: Model, plan: Make) -> None:
+    """Queries 1, keys 2, values 3, output 4, gate 5, up 6, down 7: those with even numbers."""
     found = step_operators(llama, plan(recompute="per_op"))
     again = {o.name: float(o.count) for o in found if o.phase == "recompute"}
-    assert again["mlp.up.again"] == again["attention.qkv.again"] == 0.5
+    assert again["mlp.up.again"] == 0.5
+    assert again["attention.qkv.again"] == pytest.approx(1024 / (8192 + 2 * 1024))
+    assert again["attention.out.again"] == 1.0
     assert again["mlp.activation.again"] == again["attention.norm.again"] == 1.0
-    assert "attention.again" not in again
+    assert not {"attention.again", "mlp.down.again"} & set(again)
     from predictor.models.flops import hardware_flop_per_token
 
     kept, more = (
@@ -244,6 +247,12 @@ def test_per_operator_recomputation_repeats_every_other_product(llama: Model, pl
     )
     repeated = sum(float(o.flop * o.count) for o in found if o.phase == "recompute") * 8 / 2048
     assert more - kept == pytest.approx(repeated * llama.layers, rel=1e-6)
+
+
+def test_checkpoints_by_operator_end_where_nothing_more_is_needed(llama: Model, plan: Make) -> None:
+    for stops, last in ((True, set()), (False, {"mlp.residual.again"})):
+        made = step_operators(llama, plan(recompute="per_op", stops_early=stops))
+        assert {o.name for o in made if o.name == "mlp.residual.again"} == last
 
 
 def test_keys_and_values_move_once_per_rank_beyond_their_heads(llama: Model, plan: Make) -> None:

@@ -148,6 +148,7 @@ class TrainingPlan:
     last_layers: Numeric = np.nan
     inner_layers: Numeric = np.nan
     sequence_parallel: Numeric = 0.0
+    wide_share: Numeric = 0.0
     recompute_share: Numeric = 1.0
     recompute_chunk: Numeric = 1.0
     offload_activations: Numeric = 0.0
@@ -332,6 +333,7 @@ LAYER_FIELDS = (
     "micro_batch",
     "seq_len",
     "sequence_parallel",
+    "wide_share",
     "recompute_share",
     "ep",
     "etp",

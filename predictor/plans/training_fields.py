@@ -217,6 +217,11 @@ _RECIPE = (
         reason="bf16 where the accelerator has it, else fp16, else fp32",
     ),
     PlanField(
+        "wide_share", SHARE, "Of the layers, whose products stay in 16 bits.", (*PASSES, "memory"),
+        default=f"{FRAMEWORK}, else 0", reason="most recipes narrow all layers alike",
+        more="Rounded up to whole layers. Recipes in 4 bits keep the last ones wide.",
+    ),
+    PlanField(
         "recompute", WORD, "What the backward pass runs again.", ("backward", "memory"),
         choices=(*RECOMPUTES, FIT), words=RECOMPUTE_WORDS,
         default=f"{FRAMEWORK}, else the least that fits", flags=EVERYWHERE, metavar="R",

@@ -23,7 +23,7 @@ from predictor.records import dataclass
 from predictor.work.cores import WINDOWED, kv_heads
 from predictor.work.mixture import expert_tokens
 from predictor.work.primitives import Collective, Group
-from predictor.work.recompute import ends_early, region_repeats
+from predictor.work.recompute import comes_again, ends_early, region_repeats
 
 PASSES = "passes"
 """What hides collectives of one micro-batch where its pass runs beside another micro-batch's: all
@@ -84,6 +84,13 @@ def _passes(plan: TrainingPlan, region: str) -> list[tuple[str, str, Numeric]]:
     share = region_repeats(region, plan)
     again = [] if share is None else [("recompute", ".again", share)]
     return [("forward", "", 1.0), *again]
+
+
+def _entered(plan: TrainingPlan) -> list[tuple[str, str, Numeric]]:
+    """The same of what tensor-parallel ranks gather where checkpoints keep operators' outcomes:
+    sums that are scattered are among these, what is gathered is not (`_op_sac_save_list`, models/
+    llama3/infra/parallelize.py of torchtitan @ b39377f9f: `reduce_scatter_tensor` alone)."""
+    return [("recompute", ".again", 1.0)] if plan.recompute == "per_op" else []
 
 
 BLOCK_SCALED = ("fp8_block", "mxfp8", "nvfp4")
@@ -185,12 +192,14 @@ def _tensor_parallel(model: Model, plan: TrainingPlan, whole: Numeric) -> list[C
                 )
             )
 
-        for phase, again, share in _passes(plan, enter):
+        for phase, again, share in (*_passes(plan, enter), *_entered(plan)):
             before, after = (f"{product}{again}" if overlap else "" for product in (enter, leave))
-            before = "" if whole_first else before
+            before = (
+                "" if whole_first or (again and not comes_again(enter, model, plan)) else before
+            )
             gathered = region.narrow * region.message
             add(f"{enter}.gather{again}", "allgather", phase, split * share, before, gathered)
-            if again and ends_early(leave, plan):
+            if again and (ends_early(leave, plan) or plan.recompute == "per_op"):
                 continue
             add(f"{leave}.scatter{again}", "reducescatter", phase, split * share, after)
             add(f"{leave}.reduce{again}", "allreduce", phase, plain * share, after)

@@ -23,6 +23,12 @@ ENDING = ("mlp.down", "mlp.residual", "moe.residual")
 """Operators at the end of a layer whose output its backward pass does not need (the gradient of a
 product needs its inputs): recomputation that stops early does without."""
 
+NEVER_KEPT = ("nvfp4",)
+"""Data types of products whose outcome checkpoints by operator do not keep: the operator
+(`_scaled_mm_v2`, of torch.nn.functional.scaled_mm: torchao's nvfp4_linear.py @ 08879f344) is none
+of those that torchtitan lists (distributed/activation_checkpoint.py @ b5bcd76c6). Products of 8
+bits are `mm` of tensors that know their scales (torchao's mx_linear.py, float8_linear.py)."""
+
 OUTSIDE = ("moe.norm", "moe.residual", "mlp.norm", "mlp.residual")
 """Operators of a feed-forward block that are not of the block proper."""
 
@@ -96,7 +102,7 @@ def repeats(operator: Operator, model: Model, plan: TrainingPlan) -> Numeric | N
         named = any(PARTS[name].repeats(operator) for name in plan.recompute_parts)
         return 1.0 if named else None
     if plan.recompute == "per_op" and not operator.core:
-        if operator.op != "gemm":
+        if operator.op != "gemm" or operator.dtype in NEVER_KEPT:
             return 1.0
         return repeated_products(model).get(operator.name, UNKNOWN) or None
     return None
@@ -110,6 +116,11 @@ def region_repeats(region: str, plan: TrainingPlan) -> Numeric | None:
         named = any(region in PARTS[name].regions for name in plan.recompute_parts)
         return 1.0 if named else None
     return None
+
+
+def comes_again(product: str, model: Model, plan: TrainingPlan) -> bool:
+    """Whether a product of a layer runs again at all where its region does."""
+    return plan.recompute != "per_op" or repeated_products(model).get(product, UNKNOWN) > 0.0
 
 
 def ends_early(product: str, plan: TrainingPlan) -> bool:

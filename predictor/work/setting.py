@@ -16,6 +16,7 @@ class Software:
     size       bytes of an activation element
     linear     data type of the layers' linear projections
     blocks     of those of feed-forward blocks outside routed experts; '': as `linear`
+    wide       share of the layers whose projections are in `core` all the same
     experts    of the products of routed experts
     head       of the output projection
     products   of products in `core` as the matrix unit runs them: how they are added up
@@ -61,6 +62,7 @@ class Software:
     by_row: bool = False
     clamps: bool = False
     blocks: str = ""
+    wide: Numeric = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,6 +43,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         direct=plan.dispatch == "once",
         by_row=recipe.by_row,
         clamps=plan.clamps_apart,
+        wide=np.ceil(plan.wide_share * model.layers) / max(model.layers, 1),
     )
     rows = plan.tokens / np.where(plan.sequence_parallel > 0, plan.tp, 1.0)
     received: Numeric = 0.0
@@ -64,7 +65,7 @@ def training_list(model: Model, plan: TrainingPlan) -> WorkList:
         trained=plan.trained,
         rank=plan.lora_rank,
         dropout=plan.dropout,
-        kept_rows=rows if plan.tp_regather else plan.tokens,
+        kept_rows=rows if plan.tp_regather or plan.recompute == "per_op" else plan.tokens,
         logits=plan.logit_bytes * (1.0 if plan.vocab_parallel else plan.tp),
         narrow=plan.saves_narrow,
         overwritten=np.where(np.asarray(plan.logit_bytes) <= recipe.activation, 1.0, 0.0),

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from predictor.arrays import Numeric
+from predictor.arrays import Array, Numeric
 from predictor.models import Model
 from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.records import dataclass
@@ -210,6 +210,13 @@ class WorkList:
                  gradient (Hu et al. 2021, eq. 3)
         """
         m, n, k = (self.portion.tokens if rows is None else rows), columns, depth
+        if not dtype and np.any(self._wide > 0.0):
+            for place, own in self._of_both_widths():
+                place.linear(
+                    name, n, k, saved=saved, bias=bias, rows=m, groups=groups, adapted=adapted,
+                    dtype=own,
+                )  # fmt: skip
+            return
         dtype = dtype or self.linear_dtype
         saved = self._kept_input(saved, dtype, adapted, name)
         if self.software.widens and WEIGHT_BYTES[dtype] < ELEMENT_BYTES[dtype]:
@@ -237,6 +244,21 @@ class WorkList:
                 bias=bias,
                 adapted=adapted,
             )
+
+    @property
+    def _wide(self) -> Array:
+        """Share of the blocks here that multiply in 16 bits although others are narrower."""
+        narrow = ELEMENT_BYTES[self.linear_dtype] < self.size and self.module in LAYER_MODULES
+        return np.asarray(self.software.wide, float) * narrow
+
+    def _of_both_widths(self) -> tuple[tuple[WorkList, str], tuple[WorkList, str]]:
+        """Places for the blocks whose linear layers are narrow and for the wide ones, and the data
+        types of both."""
+        wide = self._wide
+        return (
+            (self.on(self.module, self.share * (1.0 - wide)), self.linear_dtype),
+            (self.on(self.module, self.share * wide), self.software.core),
+        )
 
     def _turned(self, dtype: str) -> bool:
         """Whether operands are narrowed along both of their dimensions at once: where they are kept

@@ -133,6 +133,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "expert_capacity": ("mixtral-8x7b", ROUTED, 1.25),
     "dispatch_processors": ("mixtral-8x7b", EXPERTS, 2),
     "routed_nodes": ("mixtral-8x7b", {**EXPERTS, "ep": 8, "tp": 1, "pp": 2, "gpus": 64}, 1),
+    "wide_share": ("llama3-8b", {**BASE, "precision": "fp8"}, 0.2),
     "recompute": ("llama3-8b", BASE, "full"),
     "recompute_modules": ("llama3-8b", BASE, "mlp"),
     "cuda_graphs": ("llama3-8b", BASE, "step"),

@@ -61,6 +61,25 @@ def test_sequence_parallelism_gathers_and_scatters(gpt3: Model, plan: Make) -> N
     }
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_checkpoints_by_operator_gather_again_and_keep_what_was_scattered(
+    gpt3: Model, plan: Make, overlap: bool
+) -> None:
+    """Nothing is gathered a third time where what comes again is kept until the gradient; GPT-3's
+    first product behind a gathering does not run again, so that nothing can hide it."""
+    made = plan(sequence_parallel=1.0, recompute="per_op", tp_regather=False, tp_overlap=overlap)
+    whole = 2.0 * 1 * 2048 * gpt3.hidden
+    assert per_layer(gpt3, made, "tp") == {
+        "forward allgather": 2 * whole,
+        "forward reducescatter": 2 * whole,
+        "recompute allgather": 2 * whole,
+        "backward allgather": 2 * whole,
+        "backward reducescatter": 2 * whole,
+    }
+    up = next(c for c in step_collectives(gpt3, made) if c.name == "mlp.up.gather.again")
+    assert up.behind == ""
+
+
 @pytest.mark.parametrize("kind", ["ring", "allgather"])
 def test_context_parallelism_moves_keys_and_values(llama: Model, plan: Make, kind: str) -> None:
     """Each rank sees the keys and values of the others once forward; backward their gradients go

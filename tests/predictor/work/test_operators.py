@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from predictor.models.flops import model_flop_per_token
 from predictor.models.model import Model
 from predictor.plans.training import TrainingPlan
 from predictor.work.communication import Held
+from predictor.work.primitives import Operator
 from predictor.work.training import flat_operators, step_operators, update_operators
 from predictor.work.worklist import LAYER_MODULES
 from tests.predictor.work.served import named
@@ -253,6 +254,33 @@ def test_checkpoints_by_operator_end_where_nothing_more_is_needed(llama: Model, 
     for stops, last in ((True, set()), (False, {"mlp.residual.again"})):
         made = step_operators(llama, plan(recompute="per_op", stops_early=stops))
         assert {o.name for o in made if o.name == "mlp.residual.again"} == last
+
+
+def test_some_layers_may_stay_wide(llama: Model, plan: Make) -> None:
+    """15 % of 80 layers are 12, whose products are those of a plan in 16 bits; the others' those of
+    a plan without wide layers. Attention and the head are wide in any case."""
+    mixed, narrow, wide = (
+        step_operators(llama, plan(precision=p, wide_share=share, recompute="per_op"))
+        for p, share in (("nvfp4", 0.15), ("nvfp4", 0.0), ("bf16", 0.0))
+    )
+
+    def flop(found: Sequence[Operator], dtype: str, phase: str) -> float:
+        own = (o for o in found if o.module in ("layer", "dense") and o.phase == phase)
+        return sum(float(o.flop * o.count) for o in own if o.op == "gemm" and o.dtype == dtype)
+
+    for phase in ("forward", "recompute", "backward"):
+        assert flop(mixed, "nvfp4", phase) == pytest.approx(0.85 * flop(narrow, "nvfp4", phase))
+        assert flop(mixed, "bf16", phase) == pytest.approx(0.15 * flop(wide, "bf16", phase))
+    assert sum(o.count for o in mixed if o.name == "head") == sum(
+        o.count for o in wide if o.name == "head"
+    )
+
+
+def test_checkpoints_by_operator_never_keep_products_of_four_bits(llama: Model, plan: Make) -> None:
+    found = step_operators(llama, plan(precision="nvfp4", recompute="per_op", stops_early=True))
+    again = {o.name: float(o.count) for o in found if o.phase == "recompute" and o.op == "gemm"}
+    whole = ("attention.qkv.again", "attention.out.again", "mlp.up.again")
+    assert again == dict.fromkeys(whole, 1.0)
 
 
 def test_keys_and_values_move_once_per_rank_beyond_their_heads(llama: Model, plan: Make) -> None:

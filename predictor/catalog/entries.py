@@ -176,7 +176,12 @@ NEEDED = {
     "delta_layers": ("delta_key_heads", "delta_value_heads", "delta_key_dim", "delta_value_dim"),
     "delta_gate_rank": ("delta_layers",),
     "delta_whole_gate": ("delta_gate_rank",),
-    "index_topk": ("index_heads", "index_head_dim", "kv_lora_rank"),
+    "index_topk": ("index_heads", "index_head_dim"),
+    "index_block": ("index_topk",),
+    "whole_layers": ("index_block",),
+    "choosing_layers": ("choosing_ratio", "index_topk", "out_groups"),
+    "pooling_layers": ("pooling_ratio", "out_groups"),
+    "out_groups": ("out_rank", "q_lora_rank", "qk_rope_head_dim", "sliding_window"),
     "window_heads": ("sliding_window",),
     "window_kv_heads": ("sliding_window",),
     "window_head_dim": ("sliding_window",),
@@ -194,6 +199,10 @@ def _check_blocks(spec: ModelSpec, where: str) -> None:
     if spec.num_experts and spec.top_k > spec.num_experts:
         raise InputError(
             f"{where}: top_k {spec.top_k} is more than the {spec.num_experts} experts there are"
+        )
+    if spec.index_topk and not (spec.kv_lora_rank or spec.index_block or spec.out_groups):
+        raise InputError(
+            f"{where}: index_topk {spec.index_topk} needs kv_lora_rank, index_block or out_groups"
         )
     mixers = spec.attention_layers + spec.mamba_layers
     if mixers + spec.dense_layers > spec.layers:
@@ -221,6 +230,16 @@ def _check_kinds(spec: ModelSpec, where: str) -> None:
     keys = spec.window_kv_heads or spec.kv_heads or spec.heads
     if heads % keys:
         raise InputError(f"{where}: window_kv_heads {keys} does not divide its {heads} heads")
+    sparse = max(spec.choosing_layers + spec.pooling_layers, spec.whole_layers)
+    if sparse > spec.layers:
+        raise InputError(
+            f"{where}: {sparse} layers that choose, pool or see all keys are more than the "
+            f"{spec.layers} layers there are"
+        )
+    if spec.out_groups and spec.heads % spec.out_groups:
+        raise InputError(
+            f"{where}: out_groups {spec.out_groups} does not divide {spec.heads} heads"
+        )
     if spec.borrowing_layers >= spec.layers:
         raise InputError(
             f"{where}: borrowing_layers {spec.borrowing_layers} leave none of the {spec.layers} "

@@ -59,6 +59,7 @@ class ModelName:
             "method": f"{NAMED}: {by}",
             "precision": self.stored,
             "targets": ("*.experts.*",) if self.experts else (),
+            "others": "" if self.said else words()["others"].get(self.stored, ""),
         }
 
 

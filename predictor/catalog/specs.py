@@ -126,6 +126,7 @@ class QuantizationSpec(Spec):
     cache: Annotated[str, _one_of(("", *KV_BYTES))] = ""
     exempt: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    others: Annotated[str, _one_of(("", "fp8_block"))] = ""
     remark: str = ""
 
 
@@ -203,6 +204,15 @@ class ModelSpec(Spec):
     index_heads: Natural = 0
     index_head_dim: Natural = 0
     index_topk: Natural = 0
+    index_block: Natural = 0
+    whole_layers: Natural = 0
+    choosing_layers: Natural = 0
+    choosing_ratio: Natural = 0
+    pooling_layers: Natural = 0
+    pooling_ratio: Natural = 0
+    out_groups: Natural = 0
+    out_rank: Natural = 0
+    streams: Count = 1
     window_heads: Natural = 0
     window_kv_heads: Natural = 0
     window_head_dim: Natural = 0

@@ -82,7 +82,7 @@ def weight_bytes(model: Model, plan: ServingPlan) -> Array:
     both = model.embedding_parameters + model.head_parameters
     # First and last stage hold one of the two tables each; one stage alone holds both.
     tables = np.where(np.asarray(plan.pp) > 1, model.embedding_parameters, both) / plan.tp
-    tables = tables + model.input_projection
+    tables = tables + model.input_projection + model.stream_matrix
     return np.asarray((narrow * matrices + blocks * dense + experts) * layers + ends * tables)
 
 

@@ -165,6 +165,9 @@ class StageParameters:
 def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
     """Parameters of one attention block on one tensor-parallel rank, where all are alike."""
     split, whole = model.mixer_vectors
+    if model.is_compressed:
+        shared = model.compressed_whole_matrix
+        return (model.attention_matrix - shared + split) / tp + shared + whole
     if model.is_latent:
         latent = model.latent_down_matrix + model.index_matrix
         vectors = whole + model.q_lora_rank + model.kv_lora_rank
@@ -172,6 +175,9 @@ def mixer_parameters(model: Model, tp: Numeric) -> Numeric:
     # Key and value projections are replicated where tp exceeds the key/value heads.
     extra = np.maximum(tp / model.kv_heads, 1.0) - 1.0
     replicated = model.hidden * model.kv_heads * model.kv_head_columns * extra
+    if model.index_block:  # index queries go with key heads; every rank has the index key
+        key = model.hidden * model.index_head_dim
+        replicated = replicated + key * (model.index_heads * extra + tp - 1.0)
     return (model.attention_matrix + replicated + split) / tp + whole
 
 

@@ -79,6 +79,18 @@ GRANITE_HYBRID = {
     "mamba_state": "mamba_d_state",
     "mamba_groups": "mamba_n_groups",
 }
+MINIMAX_M3 = {
+    **STANDARD,
+    "ffn_hidden": "dense_intermediate_size",
+    "expert_ffn_hidden": "intermediate_size",
+    "shared_expert_ffn_hidden": "shared_intermediate_size",
+}
+DEEPSEEK_V4 = {
+    **STANDARD,
+    "out_groups": "o_groups",
+    "out_rank": "o_lora_rank",
+    "streams": "hc_mult",
+}
 EXPERTS_ONLY = {**STANDARD, "expert_ffn_hidden": "intermediate_size"}
 """Where every layer is a mixture, and the only width is that of an expert."""
 
@@ -144,6 +156,8 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "qwen3_vl_text": (STANDARD, _LLAMA),
     "qwen3_vl_moe_text": (STANDARD, _LLAMA),
     "minimax_m2": (EXPERTS_ONLY, _LLAMA),
+    "minimax_m3_vl_text": (MINIMAX_M3, _LLAMA),
+    "deepseek_v4": (DEEPSEEK_V4, _LLAMA),
     "mimo": (STANDARD, {"qkv_bias": True}),
     "ministral3": (STANDARD, _LLAMA),
     "glm4": (STANDARD, {"qkv_bias": True}),
@@ -280,13 +294,9 @@ NOT_READ = {
     "bitnet": "weights of three values",
     "blt": "bytes in patches",
     "deepseek_ref": "compressed attention and hyper-connections",
-    "minimax_m3_vl_text": "attention over chosen blocks of keys",
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",
-    "deepseek_v4": "compressed attention and hyper-connections",
-    "minimax_m3": "attention over chosen blocks of keys",
-    "minimax_m3_vl": "attention over chosen blocks of keys",
     "nemotron-nas": "blocks of a width of their own in each layer",
     "lfm2": "short convolutions",
     "lfm2_moe": "short convolutions",
@@ -314,6 +324,10 @@ DEFAULTS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 """What a language model within another file leaves to its configuration class (transformers 4.57,
 configuration_llama.py and configuration_gemma3.py, 2025-10): LLaVA 1.5 and Gemma 3 4B do."""
+
+INSIDE = {"minimax_m3_vl": "minimax_m3_vl_text", "minimax_m3": "minimax_m3_vl_text"}
+"""Type of the language model within a type whose files call it otherwise: MiniMax-M3's say
+'minimax_m2' (transformers, configuration_minimax_m3_vl.py @ 01a05aa, which ignores it)."""
 
 SHARED = ("tie_word_embeddings", "_name_or_path", *KEYS)
 """What a model that sees images too states beside its `text_config`."""

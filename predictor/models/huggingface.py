@@ -7,16 +7,17 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.errors import InputError, unknown
+from predictor.models import choosing, mixed
 from predictor.models.families import (
     DEFAULTS,
     DELTA,
     EXPERTS,
+    INSIDE,
     NOT_READ,
     SHARED,
     TIED_BY_DEFAULT,
     TYPES,
 )
-from predictor.models.mixed import READERS, listed_windows
 from predictor.models.quantization import read_quantization
 from predictor.models.tower import tower_of
 
@@ -37,12 +38,15 @@ def _windows(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return {"sliding_pattern": "chunked; every 4th layer full"}
     if every:
         return {"sliding_pattern": f"{int(every) - 1} local : 1 global"}
-    if listed := listed_windows(content.get("layer_types")):
+    if listed := mixed.listed_windows(content.get("layer_types")):
         return {"sliding_pattern": listed}
     if kind in ("gemma2", "gpt_oss"):
         return {"sliding_pattern": "alternating sliding/full"}
     return {"sliding_pattern": "all layers"}
 
+
+READERS = {**mixed.READERS, **choosing.READERS}
+"""By `model_type`: completes what was found."""
 
 BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """Kinds of blocks as lists of them name them, and as patterns do."""
@@ -133,8 +137,9 @@ def _language(kind: str, content: Mapping[str, Any]) -> Mapping[str, Any] | None
     first of Qwen's, everything that is not of the images."""
     for key in ("text_config", "llm_config", "language_config"):
         if isinstance(inner := content.get(key), Mapping):
-            return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner}
-    inside = f"{kind}_text"
+            own = {"model_type": INSIDE[kind]} if kind in INSIDE else {}
+            return {**DEFAULTS.get(str(inner.get("model_type")), {}), **inner, **own}
+    inside = INSIDE.get(kind, f"{kind}_text")
     return {**content, "model_type": inside} if inside in TYPES else None
 
 
@@ -194,7 +199,7 @@ def from_config(content: Mapping[str, Any], where: str) -> dict[str, Any]:
     Raises InputError for an unknown `model_type` or a missing dimension.
     """
     kind = str(content.get("model_type", ""))
-    if kind in NOT_READ:  # whatever its language model is called: MiniMax-M3's is 'minimax_m2'
+    if kind in NOT_READ:
         raise InputError(f"{where}: model_type {kind!r} is not predicted: it has {NOT_READ[kind]}")
     if kind not in TYPES and (inner := _language(kind, content)):
         # A model that sees images too: its language model, and what sees them.

@@ -29,18 +29,20 @@ def listed_windows(kinds: Any) -> str:
     return f"{local // shared} local : {whole // shared} global"
 
 
-def _marked(marks: Any, layers: int, key: str, where: str) -> list[int]:
+def marked(marks: Any, layers: int, key: str, where: str) -> list[int]:
     """A list of 0 and 1 for each layer; further marks, of extra predictions, are left out."""
     if not isinstance(marks, list) or len(marks) < layers or set(marks) - {0, 1}:
         raise InputError(f"{where}: key {key!r} must list 0 or 1 for each of the {layers} layers")
     return marks[:layers]
 
 
-def _leading(sparse: list[int], key: str, where: str) -> int:
-    """Layers before the first mixture, behind which there are only mixtures."""
+def leading(
+    sparse: list[int], key: str, where: str, wrong: str = "dense layers behind mixtures"
+) -> int:
+    """Layers before the first that is marked, behind which all are."""
     first = sparse.index(1) if 1 in sparse else len(sparse)
     if 0 in sparse[first:]:
-        raise InputError(f"{where}: key {key!r} has dense layers behind mixtures: not predicted")
+        raise InputError(f"{where}: key {key!r} has {wrong}: not predicted")
     return first
 
 
@@ -104,7 +106,7 @@ def mimo_v2(content: Mapping[str, Any], found: Found, where: str) -> None:
     """MiMo-V2: windowed layers have more key heads; the first layer is dense."""
     layers = found["layers"]
     if "hybrid_layer_pattern" in content:
-        marks = _marked(content["hybrid_layer_pattern"], layers, "hybrid_layer_pattern", where)
+        marks = marked(content["hybrid_layer_pattern"], layers, "hybrid_layer_pattern", where)
         kinds = ["sliding_attention" if mark else "full_attention" for mark in marks]
     else:
         kinds = _kinds(content, found, where)
@@ -120,8 +122,8 @@ def mimo_v2(content: Mapping[str, Any], found: Found, where: str) -> None:
         },
     )
     if "moe_layer_freq" in content:
-        marks = _marked(content["moe_layer_freq"], layers, "moe_layer_freq", where)
-        found["dense_layers"] = _leading(marks, "moe_layer_freq", where)
+        marks = marked(content["moe_layer_freq"], layers, "moe_layer_freq", where)
+        found["dense_layers"] = leading(marks, "moe_layer_freq", where)
     else:
         found["dense_layers"] = _sparse_kinds(content, layers, 1, where)
 
@@ -132,7 +134,7 @@ def _sparse_kinds(content: Mapping[str, Any], layers: int, usual: int, where: st
     if not isinstance(kinds, list):
         return usual
     marks = [int(kind == "sparse") for kind in kinds[:layers]]
-    return _leading(marks, "mlp_layer_types", where)
+    return leading(marks, "mlp_layer_types", where)
 
 
 def step(content: Mapping[str, Any], found: Found, where: str) -> None:
@@ -170,7 +172,7 @@ def step(content: Mapping[str, Any], found: Found, where: str) -> None:
     except (TypeError, ValueError):
         raise InputError(f"{where}: key 'moe_layers_enum' must list numbers of layers") from None
     marks = [int(at in chosen) for at in range(found["layers"])]
-    found["dense_layers"] = _leading(marks, "moe_layers_enum", where)
+    found["dense_layers"] = leading(marks, "moe_layers_enum", where)
 
 
 def _numbered(own: Mapping[str, Any], key: str, layers: int, where: str) -> set[int]:

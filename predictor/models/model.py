@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from predictor.arrays import Numeric
+from predictor.models.compressed import Compressed
 from predictor.models.delta import DeltaRule
+from predictor.models.mixture import Mixture
 from predictor.models.quantization import Quantization
 from predictor.models.tower import Tower
 from predictor.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Model(DeltaRule):
+class Model(DeltaRule, Mixture, Compressed):
     """A decoder-only transformer.
 
     Dimensions are plain integers; parameter counts are derived from them and never stored.
@@ -35,8 +37,17 @@ class Model(DeltaRule):
                       2510.26692, KDA); with `delta_whole_gate` the gate is projected at once
     residual_block    > 0: each block's input is chosen, by attention, among the embedding and the
                       sums of so many layers each (Kimi K3, attention residuals)
-    index_topk        > 0: sparse attention over that many cached keys, which an indexer of
-                      `index_heads` x `index_head_dim` chooses (DeepSeek-AI 2025, DeepSeek-V3.2)
+    index_topk        > 0: attention over that many cached keys, which an indexer of `index_heads` x
+                      `index_head_dim` chooses (DeepSeek-AI 2025, DeepSeek-V3.2)
+    index_block       > 0: keys are chosen in blocks of so many, for each group of query heads that
+                      share a key head by an index head of its own (MiniMax-M3)
+    whole_layers      leading layers that see all keys beside those that choose (MiniMax-M3)
+    choosing_layers   layers that choose `index_topk` among keys which stand for `choosing_ratio`
+                      tokens each; `pooling_layers` see all of those that stand for `pooling_ratio`
+                      (DeepSeek-V4: `models.compressed`)
+    out_groups        > 0: the output of so many groups of heads is projected to `out_rank` each
+                      before it is projected together (DeepSeek-V4)
+    streams           > 1: residual streams (DeepSeek-V4; hyper-connections: Xie et al. 2026)
     expert_hidden     width at which tokens enter the experts; 0: `hidden` (else they are projected
                       to it and back)
     attention_layers  of a hybrid; 0: every layer
@@ -109,6 +120,15 @@ class Model(DeltaRule):
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
+    index_block: int = 0
+    whole_layers: int = 0
+    choosing_layers: int = 0
+    choosing_ratio: int = 0
+    pooling_layers: int = 0
+    pooling_ratio: int = 0
+    out_groups: int = 0
+    out_rank: int = 0
+    streams: int = 1
     window_heads: int = 0
     window_kv_heads: int = 0
     window_head_dim: int = 0
@@ -120,11 +140,6 @@ class Model(DeltaRule):
     quantization: Quantization | None = None
     causal: bool = True
     tower: Tower | None = None
-
-    @property
-    def is_moe(self) -> bool:
-        """Whether feed-forward blocks are mixtures of experts."""
-        return self.num_experts > 0
 
     @property
     def is_latent(self) -> bool:
@@ -146,17 +161,14 @@ class Model(DeltaRule):
         """What of it is predicted while serving only, not in training; empty for nothing."""
         if self.residual_block:
             return "choice among sums of earlier layers is"
+        if self.is_compressed:
+            return "attention over compressed keys is"
         return "attention over chosen keys is" if self.is_sparse else ""
 
     @property
     def attention_blocks(self) -> int:
         """Number of attention blocks, those of delta rules aside."""
         return self.attention_layers if self.is_hybrid else self.layers - self.delta_layers
-
-    @property
-    def ffn_blocks(self) -> int:
-        """Number of feed-forward blocks, dense and mixtures together."""
-        return self.layers - self.attention_layers - self.mamba_layers
 
     def _share(self, blocks: int) -> float:
         return blocks / max(self.layers, 1)
@@ -193,7 +205,7 @@ class Model(DeltaRule):
         Read from `sliding_pattern`: 'all layers', 'alternating ...', '5 local : 1 global', or '...
         every 4th layer full'; an empty pattern means all.
         """
-        if not self.sliding_window:
+        if not self.sliding_window or self.is_compressed:
             return 0.0
         return 1.0 - self._share(self._full_layers(self.layers))
 
@@ -219,7 +231,10 @@ class Model(DeltaRule):
     def attention_kinds(self) -> tuple[tuple[int, Model], ...]:
         """Kinds of attention blocks: how many there are, and a model all of whose attention is of
         that kind. One, the model itself, unless windowed layers have other heads, or layers borrow
-        keys and values, or full ones project no values."""
+        keys and values, or full ones project no values, or layers compress keys or choose them in
+        different ways."""
+        if self.is_compressed or self.whole_layers:
+            return _sparse_kinds(self)
         if self.borrows or not (self.window_heads or self.window_kv_heads or self.window_head_dim
                 or self.borrowing_layers or self.values_are_keys):  # fmt: skip
             return ((self.attention_blocks, self),)
@@ -281,12 +296,16 @@ class Model(DeltaRule):
     def index_matrix(self) -> int:
         """Weights of one block's indexer: queries, one key, a weight per head; 0 without it. Every
         tensor-parallel rank holds them whole."""
+        if self.index_block:  # no weights per head: each chooses for its own group
+            return self.hidden * (self.index_heads + 1) * self.index_head_dim
         query = (self.q_lora_rank or self.hidden) * self.index_heads * self.index_head_dim
         return query + self.hidden * (self.index_head_dim + self.index_heads)
 
     @property
     def attention_matrix(self) -> int:
         """Weights of the projections of one attention block, where all are alike."""
+        if self.is_compressed:
+            return self.compressed_matrix
         if self.is_latent:
             query = (self.q_lora_rank or self.hidden) * self.heads * self.qk_dim
             key_value = self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_dim)
@@ -294,7 +313,8 @@ class Model(DeltaRule):
             return self.latent_down_matrix + self.index_matrix + query + key_value + out
         gates = self.attention_width if self.output_gate else self.heads * self.head_gate
         outcome, keys = self.heads * self.v_dim, self.kv_heads * self.kv_head_columns
-        return self.hidden * (self.attention_width + gates + outcome + keys)
+        index = self.index_matrix if self.index_block else 0
+        return self.hidden * (self.attention_width + gates + outcome + keys) + index
 
     @property
     def attention_matrices(self) -> int:
@@ -339,45 +359,6 @@ class Model(DeltaRule):
         """Weights that take the token embedding to all layers' own inputs."""
         return self.hidden * self.layers * self.layer_inputs
 
-    @property
-    def moe_layers(self) -> int:
-        """Number of feed-forward blocks that are mixtures of experts."""
-        if not self.is_moe:
-            return 0
-        return (self.ffn_blocks - self.dense_layers) // max(self.moe_every_n, 1)
-
-    @property
-    def expert_width(self) -> int:
-        """Width of a token as it enters the experts."""
-        return self.expert_hidden or self.hidden
-
-    @property
-    def expert_matrix(self) -> int:
-        """Weights of one routed expert."""
-        return (3 if self.gated else 2) * self.expert_width * self.expert_ffn_hidden
-
-    @property
-    def expert_vectors(self) -> tuple[int, int]:
-        """Bias parameters of one routed expert: (split by ranks that divide it, whole on each)."""
-        if not self.expert_bias:
-            return 0, 0
-        return (2 if self.gated else 1) * self.expert_ffn_hidden, self.expert_width
-
-    @property
-    def shared_width(self) -> int:
-        """Inner width of all shared experts of a mixture together."""
-        return (self.shared_expert_ffn_hidden or self.expert_ffn_hidden) * self.shared_experts
-
-    @property
-    def shared_matrix(self) -> int:
-        """Weights of a mixture's shared experts."""
-        return (3 if self.gated else 2) * self.hidden * self.shared_width
-
-    @property
-    def router_matrix(self) -> int:
-        """Weights of a mixture's router, and of its projections to `expert_hidden` and back."""
-        return self.hidden * (self.num_experts + 2 * self.expert_hidden)
-
     def matrix_parameters(self, active: bool = False) -> int:
         """Weights of all layers' matrices; with `active`, only those that a token touches."""
         experts = self.top_k if active else self.num_experts
@@ -390,6 +371,7 @@ class Model(DeltaRule):
             + self.moe_layers * mixture
             + self.layers * self.layer_input_matrix
             + self.input_projection
+            + self.stream_matrix
         )
 
     @property
@@ -400,6 +382,8 @@ class Model(DeltaRule):
     @property
     def mixer_vectors(self) -> tuple[int, int]:
         """Norm and bias parameters of an attention block: (split by TP, whole on every rank)."""
+        if self.is_compressed:
+            return self.compressed_vectors[0], self.norm_parameters + self.compressed_vectors[1]
         qkv = self.attention_width + self.kv_heads * self.kv_head_columns
         if self.bias:
             return qkv, self.norm_parameters + self.hidden
@@ -493,3 +477,24 @@ def _kinds(model: Model) -> tuple[tuple[int, Model], ...]:
 def _wide(model: Model) -> Model:
     """The feed-forward blocks of a model's borrowing layers."""
     return replace(model, ffn_hidden=model.borrowing_ffn_hidden, borrowing_ffn_hidden=0)
+
+
+NO_INDEX: dict[str, Any] = {"index_topk": 0, "index_heads": 0, "index_head_dim": 0}
+"""What a model that chooses no keys has not."""
+
+
+@lru_cache(maxsize=256)
+def _sparse_kinds(model: Model) -> tuple[tuple[int, Model], ...]:
+    """As `Model.attention_kinds`: layers with a window or all keys, that choose, that pool."""
+    if not model.is_compressed:
+        whole = replace(model, whole_layers=0, index_block=0, **NO_INDEX)
+        choosing = model.attention_blocks - model.whole_layers
+        return ((model.whole_layers, whole), (choosing, replace(model, whole_layers=0)))
+    plain = replace(model, choosing_layers=0, pooling_layers=0, **NO_INDEX)
+    every = model.layers
+    found = (
+        (every - model.choosing_layers - model.pooling_layers, plain),
+        (model.choosing_layers, replace(model, choosing_layers=every, pooling_layers=0)),
+        (model.pooling_layers, replace(plain, pooling_layers=every)),
+    )
+    return tuple((count, kind) for count, kind in found if count)

@@ -25,6 +25,8 @@ class Quantization:
     cache      data type of cached keys and values; empty where the file leaves it open
     exempt     modules that stay in 16 bits: names, globs, or regular expressions behind 're:'
     targets    modules that alone are narrow, in the same forms; empty: all linear projections
+    others     data type of the other projections where `precision` is that of the experts alone,
+               and they are not in 16 bits (DeepSeek-V4)
     remark     what the file says beyond `precision`; where that is empty, what it says instead
     """
 
@@ -33,6 +35,7 @@ class Quantization:
     cache: str = ""
     exempt: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    others: str = ""
     remark: str = ""
 
 
@@ -97,12 +100,16 @@ def read_quantization(content: Mapping[str, Any], where: str) -> Quantization | 
     own = {**stated, **(inner if isinstance(inner, Mapping) else {})}
     precision, remark = METHODS[method](own, place)
     cache, further = _cache(own, place)
+    others = ""
+    if precision == "fp8_block" and content.get("expert_dtype") == "fp4":  # DeepSeek-V4
+        precision, others = "w4a8_mxfp4_mxfp8", precision
     return Quantization(
         method=method,
         precision=precision,
         cache=cache,
         exempt=_exempt(own, place),
         targets=_targets(own, place),
+        others=others,
         remark="; ".join(part for part in (remark, further) if part),
     )
 

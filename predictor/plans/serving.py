@@ -46,10 +46,14 @@ kernels made for it within an NVLink domain (TensorRT-LLM) or anywhere (DeepEP).
 
 ADMISSIONS = ("whole", "mean")
 
-NARROWED = ("linear", "feed_forward", "experts")
+NARROWED = ("linear", "feed_forward", "experts", "experts_below_fp8")
 """Which matrices have the data type of the weights: all linear projections of the layers, those of
 the feed-forward blocks (Meta's fp8 checkpoint of Llama 3.1 405B: Grattafiori et al. 2024, section
-6.2), or the experts alone (checkpoints of gpt-oss and Kimi), the rest being in 16 bits."""
+6.2), or the experts alone (checkpoints of gpt-oss and Kimi), the rest being in 16 bits, or in 8-bit
+floats by blocks (DeepSeek-V4)."""
+
+OTHERS = {"experts_below_fp8": "fp8_block"}
+"""Data type of projections that are not the experts', where it is not 16 bits."""
 
 SERVING_OFFLOADS = ("none", "weights")
 """What lies in the host's memory: nothing, or weights and cache."""
@@ -271,12 +275,16 @@ class ServingPlan:
     @property
     def projections(self) -> str:
         """Data type of the linear projections outside the feed-forward blocks."""
-        return self.weights if self.narrowed == "linear" else self.half
+        if self.narrowed == "linear":
+            return self.weights
+        return OTHERS.get(self.narrowed, self.half)
 
     @property
     def feed_forward(self) -> str:
         """Data type of the linear projections of feed-forward blocks outside routed experts."""
-        return self.half if self.narrowed == "experts" else self.weights
+        if self.narrowed == "experts":
+            return self.half
+        return OTHERS.get(self.narrowed, self.weights)
 
     @property
     def sequences(self) -> Numeric:

@@ -216,7 +216,7 @@ _RECIPE = (
         choices=NARROWED, reason="`experts` of formats that only such checkpoints have",
         more="All linear projections, those of feed-forward blocks (Meta's fp8 checkpoint of Llama "
         "3.1 405B), or the experts alone (checkpoints of gpt-oss and Kimi), the rest being in 16 "
-        "bits.",
+        "bits, or in 8-bit floats by blocks (experts_below_fp8: DeepSeek-V4).",
     ),
 )  # fmt: skip
 

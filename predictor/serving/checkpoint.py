@@ -58,8 +58,11 @@ def fill_stored(filler: Filler, model: Model, accelerator: Accelerator) -> None:
         filler.assumed.append(Assumption("precision", "16 bits", f"{rule}; the most are exempt"))
         return
     filler.fill("precision", stored.precision, rule)
-    if form == "experts":
-        own = NAMED if by_name else STORED
+    own = NAMED if by_name else STORED
+    if stored.others:
+        told = f"{own}: experts are narrower than the other projections"
+        filler.fill("narrowed", "experts_below_fp8", told)
+    elif form == "experts":
         filler.fill("narrowed", "experts", f"{own}: the other projections are exempt")
     if stored.cache == "fp8" and "fp8" not in accelerator.peak:
         if "kv_precision" not in values:

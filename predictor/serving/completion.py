@@ -159,7 +159,7 @@ def _asked(filler: Filler, model: Model) -> None:
 
 def _seeing(model: Model, windows: str) -> Model:
     """The model, seeing all that is cached where its window is not set."""
-    if windows != "unset" or not model.sliding_window:
+    if windows != "unset" or not model.windowed_share:
         return model
     if len(model.attention_kinds) > 1:
         raise InputError(f"windows=unset: {model.name}'s windowed layers have heads of their own")
@@ -186,7 +186,7 @@ def _simulable(plan: ServingPlan, values: Mapping[str, Any], around: Around) -> 
 
 
 def _scores(model: Model, accelerator: Accelerator) -> None:
-    if model.is_sparse and SCORED not in accelerator.peak:
+    if model.is_sparse and not model.index_block and SCORED not in accelerator.peak:
         raise InputError(
             f"{model.name} scores cached keys in {SCORED}, which {accelerator.name} does not "
             "multiply"

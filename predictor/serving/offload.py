@@ -21,7 +21,7 @@ from predictor.memory import node_memory, weight_bytes
 from predictor.models import Model
 from predictor.plans import ServingPlan
 from predictor.serving.parts import COMPUTE, Pass
-from predictor.work import cache_bytes, index_bytes, kv_token_bytes, state_bytes
+from predictor.work import read_bytes, state_bytes
 
 LINKS = ((2022.0, 25e9), (np.inf, 55e9))
 """Year before which an accelerator came, and what copies from its host reach [bytes/s]: 25 of
@@ -51,11 +51,7 @@ def attention_time(model: Model, plan: ServingPlan, sequences: Numeric, context:
     """Time in which the host reads the cache of `sequences` sequences of one replica, of `context`
     tokens each, and reads and writes their states [s]; the ranks of the plan share the host's
     memory. Of chosen keys it reads what an indexer leaves."""
-    read = cache_bytes(model, plan, context, borrowed=True)
-    if model.is_sparse:
-        index, each = index_bytes(model), kv_token_bytes(model, plan)
-        read = index * np.asarray(context) + (each - index) * np.minimum(context, model.index_topk)
-        read = read * model.attention_blocks
+    read = read_bytes(model, plan, context)
     moved = sequences * (read + 2.0 * state_bytes(model, plan)) / plan.pp
     return np.asarray(moved / (plan.host_bandwidth / plan.gpus))
 

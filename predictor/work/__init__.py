@@ -16,14 +16,14 @@ from predictor.work.serving import (
     cache_bytes,
     decode_attention,
     end_operators,
-    kv_token_bytes,
     layer_operators,
     pass_collectives,
     pass_groups,
     prefill_attention,
+    read_bytes,
     state_bytes,
 )
-from predictor.work.sparse import SCORED, index_bytes
+from predictor.work.sparse import SCORED
 from predictor.work.training import flat_operators, step_operators, update_operators
 from predictor.work.worklist import LAYER_MODULES
 
@@ -44,13 +44,12 @@ __all__ = [
     "freed",
     "gradient_collectives",
     "groups",
-    "index_bytes",
-    "kv_token_bytes",
     "layer_operators",
     "pass_collectives",
     "pass_groups",
     "pipeline_collectives",
     "prefill_attention",
+    "read_bytes",
     "state_bytes",
     "step_collectives",
     "step_operators",

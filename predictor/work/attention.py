@@ -12,7 +12,7 @@ import numpy as np
 from predictor.arrays import Numeric
 from predictor.models import has_whole_norms
 from predictor.plans import SEPARATE
-from predictor.work import sparse
+from predictor.work import compressed, sparse
 from predictor.work.cores import Reading, decoding_core, kv_heads, prompt_core
 from predictor.work.worklist import WorkList
 
@@ -21,6 +21,9 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
     """Norm, projections, attention and residual of one attention block; without the attention
     itself where nothing is read."""
     model, portion, size = at.model, at.portion, at.size
+    if model.is_compressed:
+        compressed.block(at, reading)
+        return
     queries, keys = model.heads / portion.tp, kv_heads(model, portion.tp)
     gated = queries * model.v_dim if model.output_gate or model.head_gate else 0.0
     at.norm("attention.norm")
@@ -30,6 +33,7 @@ def attention_block(at: WorkList, reading: Reading | None) -> None:
             at.linear("attention.gate_in", gated, at.hidden)
     else:
         beside = gated if model.output_gate else queries * model.head_gate
+        beside = beside + sparse.joined_columns(at)
         width = queries * model.head_dim + keys * model.kv_head_columns + beside
         saved, biased = size * at.kept_rows * at.hidden, model.bias or model.qkv_bias
         at.linear("attention.qkv", width, at.hidden, saved=saved, bias=biased)
@@ -115,6 +119,9 @@ def read(at: WorkList, reading: Reading) -> None:
     """Attention over sequences: over all of their keys, expanded from the latents where there are
     any; or over chosen ones, where sequences are longer than what is chosen."""
     model = at.model
+    if model.is_compressed:
+        compressed.read(at, reading)
+        return
     chosen = sparse.longer(model, reading.keys)
     whole = at.on(at.module, at.share * (1.0 - chosen))
     if np.any(np.asarray(chosen) < 1.0):
@@ -123,7 +130,8 @@ def read(at: WorkList, reading: Reading) -> None:
         prompt_core(whole, reading)
     if np.any(np.asarray(chosen) > 0.0):
         picked = at.on(at.module, at.share * chosen)
-        _through_latents(picked, reading.sequences * reading.query)
+        if model.is_latent:
+            _through_latents(picked, reading.sequences * reading.query)
         sparse.prompts(picked, reading.sequences, reading.query, reading.keys - reading.query)
 
 
@@ -141,6 +149,9 @@ def decode(at: WorkList, sequences: Numeric, keys: Numeric, guessed: Numeric) ->
     """Attention of `guessed` new tokens of each of `sequences` sequences over `keys` cached ones,
     on the latents where there are any."""
     model = at.model
+    if model.is_compressed:
+        compressed.decode(at, sequences, keys, guessed)
+        return
     seen = np.minimum(keys, float(model.index_topk)) if model.is_sparse else keys
     decoding_core(at, sequences, seen, guessed)
     if model.is_latent:

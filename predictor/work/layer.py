@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.arrays import Numeric
 from predictor.models import Model
 from predictor.records import dataclass
-from predictor.work import delta_rule, mamba
+from predictor.work import compressed, delta_rule, mamba
 from predictor.work.attention import attention_block, decode, read
 from predictor.work.cores import Reading
 from predictor.work.mixture import mixture_block
@@ -140,6 +140,8 @@ def layer_blocks(at: WorkList, held: Blocks, reading: Reading | None) -> None:
     model = at.model
     if model.residual_block:
         _chosen_residual(at.on("layer", held.attention + held.delta + held.dense + held.moe))
+    if model.streams > 1:
+        compressed.streams(at.on("layer", held.attention + held.dense + held.moe))
     for place in _kinds(at, held):
         attention_block(place, reading)
     if model.is_hybrid:

@@ -18,7 +18,7 @@ from predictor.arrays import Numeric
 from predictor.models import Model, experts_hit, has_whole_norms
 from predictor.plans import KV_BYTES, ServingPlan
 from predictor.precision import ELEMENT_BYTES
-from predictor.work import delta_rule, mamba
+from predictor.work import compressed, delta_rule, mamba
 from predictor.work.cores import Reading, kv_heads
 from predictor.work.layer import (
     all_blocks,
@@ -149,7 +149,8 @@ def kv_token_bytes(model: Model, plan: ServingPlan) -> Numeric:
     if model.is_latent:
         stored = KV_BYTES[plan.kv] * float(model.kv_lora_rank + model.qk_rope_head_dim)
         return stored + index_bytes(model)
-    return KV_BYTES[plan.kv] * kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
+    own = KV_BYTES[plan.kv] * kv_heads(model, plan.tp) * (model.qk_dim + model.v_dim)
+    return own + index_bytes(model)
 
 
 def cache_bytes(
@@ -162,10 +163,29 @@ def cache_bytes(
     for blocks, one in model.attention_kinds:
         if one.borrows and not borrowed:
             continue
+        if one.is_compressed:
+            found = found + blocks * compressed.cache_bytes(one, plan.kv, tokens)
+            continue
         window = one.windowed_share
         short = np.minimum(tokens, float(one.sliding_window or 1))
         kept = (1.0 - window) * np.asarray(tokens) + window * short
         found = found + blocks * kv_token_bytes(one, plan) * kept
+    return found
+
+
+def read_bytes(model: Model, plan: ServingPlan, tokens: Numeric) -> Numeric:
+    """What a new token reads of the cache of `tokens` tokens in all attention blocks on one rank
+    [bytes]: of chosen keys those, and the keys that choose them."""
+    if not model.is_sparse:
+        return cache_bytes(model, plan, tokens, borrowed=True)
+    found: Numeric = 0.0
+    for blocks, one in model.attention_kinds:
+        if one.is_compressed:
+            found = found + blocks * compressed.read_bytes(one, plan.kv, tokens)
+            continue
+        index, each = index_bytes(one), kv_token_bytes(one, plan)
+        seen = np.minimum(tokens, float(one.index_topk)) if one.is_sparse else np.asarray(tokens)
+        found = found + blocks * (index * np.asarray(tokens) + (each - index) * seen)
     return found
 
 
@@ -177,6 +197,9 @@ def state_bytes(model: Model, plan: ServingPlan) -> Numeric:
         found = found + model.mamba_layers * mamba.state_bytes(model, plan.tp, half)
     if model.delta_layers:
         found = found + model.delta_layers * delta_rule.state_bytes(model, plan.tp, half)
+    if model.is_compressed:
+        kinds = model.attention_kinds
+        found = found + sum(n * compressed.state_bytes(one) for n, one in kinds)
     return found
 
 

@@ -197,11 +197,9 @@ def test_a_configuration_of_kimi_k3_is_the_catalogs_model() -> None:
 
 
 def test_a_refused_model_is_refused_whatever_its_language_model_is_called() -> None:
-    """MiniMax-M3's file calls its text part by M2's type (transformers, configuration_minimax_m3_vl
-    of 2026), which has neither chosen blocks of keys nor dense layers."""
-    text = {**DENSE, "model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2}
-    with pytest.raises(InputError, match=r"minimax_m3_vl.*attention over chosen blocks of keys"):
-        catalog.model({"model_type": "minimax_m3_vl", "text_config": text})
+    text = {**DENSE, "model_type": "llama"}
+    with pytest.raises(InputError, match=r"mllama.*layers that attend to images"):
+        catalog.model({"model_type": "mllama_text_model", "text_config": text})
 
 
 @pytest.mark.parametrize("lists", [{"kda_layers": [1, 2]}, {"full_attn_layers": [1, 27]}])

@@ -96,5 +96,9 @@ def minimax_m3(content: Mapping[str, Any], found: Found, where: str) -> None:
     }
 
 
-READERS = {"deepseek_v4": deepseek_v4, "minimax_m3_vl_text": minimax_m3}
+READERS = {
+    "deepseek_v4": deepseek_v4,
+    "deepseek_ref": deepseek_v4,
+    "minimax_m3_vl_text": minimax_m3,
+}
 """By `model_type`: completes what was found."""

@@ -158,6 +158,8 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "minimax_m2": (EXPERTS_ONLY, _LLAMA),
     "minimax_m3_vl_text": (MINIMAX_M3, _LLAMA),
     "deepseek_v4": (DEEPSEEK_V4, _LLAMA),
+    "deepseek_ref": (DEEPSEEK_V4, _LLAMA),  # as checkpoints in 8 bits call it (sgl-project)
+    "laguna": (STANDARD, _LLAMA),
     "mimo": (STANDARD, {"qkv_bias": True}),
     "ministral3": (STANDARD, _LLAMA),
     "glm4": (STANDARD, {"qkv_bias": True}),
@@ -293,7 +295,6 @@ NOT_READ = {
     "jetmoe": "mixtures of attention heads",
     "bitnet": "weights of three values",
     "blt": "bytes in patches",
-    "deepseek_ref": "compressed attention and hyper-connections",
     "gemma3n_text": "layers that share their keys and values, and embeddings for each layer",
     "minimax": "lightning attention",
     "minimax_text_01": "lightning attention",

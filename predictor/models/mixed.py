@@ -175,6 +175,28 @@ def step(content: Mapping[str, Any], found: Found, where: str) -> None:
     found["dense_layers"] = leading(marks, "moe_layers_enum", where)
 
 
+def laguna(content: Mapping[str, Any], found: Found, where: str) -> None:
+    """Laguna: windowed layers have more query heads, every head or every channel a gate; the first
+    layers are dense (transformers, configuration_laguna.py @ dcb0955)."""
+    layers, gating = found["layers"], content.get("gating")
+    found |= {"head_gate": gating == "per-head", "output_gate": gating in (True, "per-element")}
+    kinds = _kinds(content, found, where) if content.get("layer_types") else []
+    own: Found = {}
+    heads = content.get("num_attention_heads_per_layer")
+    if isinstance(heads, list) and len(heads) >= layers == len(kinds):
+        pairs = set(zip(kinds, heads, strict=False))
+        if len(pairs) > len(set(kinds)):
+            raise InputError(
+                f"{where}: key 'num_attention_heads_per_layer' differs among layers of one kind: "
+                "not predicted"
+            )
+        by_kind = dict(pairs)
+        found["heads"] = by_kind.get("full_attention", found["heads"])
+        own["window_heads"] = by_kind.get("sliding_attention", found["heads"])
+    found |= _windows(kinds, found, own)
+    found["dense_layers"] = _sparse_kinds(content, layers, 0, where)
+
+
 def _numbered(own: Mapping[str, Any], key: str, layers: int, where: str) -> set[int]:
     """Layers that a list names, the first of all as 1."""
     listed = own.get(key, [])
@@ -222,5 +244,6 @@ READERS = {
     "mimo_v2": mimo_v2,
     "step3p5": step,
     "step3p7": step,
+    "laguna": laguna,
 }
 """By `model_type`: completes what was found."""

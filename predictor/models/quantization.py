@@ -102,7 +102,8 @@ def read_quantization(content: Mapping[str, Any], where: str) -> Quantization | 
     cache, further = _cache(own, place)
     others = ""
     if precision == "fp8_block" and content.get("expert_dtype") == "fp4":  # DeepSeek-V4
-        precision, others = "w4a8_mxfp4_mxfp8", precision
+        by_experts = ALGORITHMS.get(str(own.get("moe_quant_algo")), "w4a8_mxfp4_mxfp8")
+        precision, others = by_experts, precision
     return Quantization(
         method=method,
         precision=precision,

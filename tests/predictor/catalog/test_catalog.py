@@ -410,7 +410,11 @@ SCAN = dict.fromkeys(("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_gro
         ({"delta_layers": 49, **RULE}, "delta_layers 49 are more than the 48 layers"),
         ({"delta_layers": 36, **RULE, "delta_key_heads": 3}, "3 does not divide delta_value_heads"),
         ({"delta_layers": 9, "mamba_layers": 9, **RULE, **SCAN}, "in one model are not predicted"),
-        ({"index_topk": 2048}, "index_topk 2048 needs index_heads, index_head_dim, kv_lora_rank"),
+        (
+            {"index_topk": 2048, "index_heads": 4, "index_head_dim": 128},
+            "index_topk 2048 needs kv_lora_rank, index_block or out_groups",
+        ),
+        ({"index_topk": 2048}, "index_topk 2048 needs index_heads, index_head_dim"),
     ],
 )
 def test_blocks_that_contradict_each_other_are_refused(changes: dict, says: str) -> None:

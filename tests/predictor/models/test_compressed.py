@@ -139,7 +139,47 @@ def test_experts_are_narrower_than_what_else_is_narrow() -> None:
     stored = catalog.model(FLASH).quantization
     assert stored is not None
     assert (stored.precision, stored.others) == ("w4a8_mxfp4_mxfp8", "fp8_block")
+    theirs = {**FLASH["quantization_config"], "moe_quant_algo": "NVFP4"}  # NVIDIA's checkpoint
+    nvidia = catalog.model({**FLASH, "quantization_config": theirs}).quantization
+    assert nvidia is not None
+    assert (nvidia.precision, nvidia.others) == ("nvfp4", "fp8_block")
     plain = {key: value for key, value in FLASH.items() if key != "expert_dtype"}
     other = catalog.model(plain).quantization
     assert other is not None
     assert (other.precision, other.others) == ("fp8_block", "")
+
+
+def test_checkpoints_in_eight_bits_call_the_type_otherwise() -> None:
+    own = {key: value for key, value in FLASH.items() if key != "expert_dtype"}
+    assert (
+        catalog.model({**own, "model_type": "deepseek_ref"}).parameters
+        == catalog.model("deepseek-v4-flash").parameters
+    )
+
+
+LAGUNA: dict[str, Any] = {
+    "model_type": "laguna", "vocab_size": 100352, "hidden_size": 3072, "intermediate_size": 12288,
+    "num_hidden_layers": 48, "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128,
+    "num_experts": 256, "num_experts_per_tok": 10, "moe_intermediate_size": 1024,
+    "shared_expert_intermediate_size": 1024, "sliding_window": 512, "gating": "per-head",
+    "layer_types": ["full_attention", *["sliding_attention"] * 3] * 12,
+    "mlp_layer_types": ["dense", *["sparse"] * 47],
+    "num_attention_heads_per_layer": [48, 72, 72, 72] * 12,
+}  # fmt: skip
+
+
+def test_windows_of_laguna_have_more_heads() -> None:
+    """By hand, of poolside's Laguna-S-2.1: 12 full layers of 48 heads and 36 windowed ones of 72,
+    each with a gate; a dense layer, 47 mixtures of 256 experts and a shared one."""
+    model = catalog.model(LAGUNA)
+    (full, whole), (windowed, window) = model.attention_kinds
+    assert (full, whole.heads, windowed, window.heads, window.sliding_window) == (
+        12, 48, 36, 72, 512,
+    )  # fmt: skip
+    for one in (whole, window):
+        assert one.attention_matrix == 3072 * (2 * one.heads * 128 + 2 * 8 * 128 + one.heads)
+    mixture = 3072 * (257 * 3 * 1024 + 256)
+    assert model.matrix_parameters() == model.attention_matrices + 3 * 3072 * 12288 + 47 * mixture
+    uneven = {**LAGUNA, "num_attention_heads_per_layer": [48, 72, 64, 72] * 12}
+    with pytest.raises(InputError, match="differs among layers of one kind"):
+        catalog.model(uneven)

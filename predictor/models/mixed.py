@@ -177,9 +177,13 @@ def step(content: Mapping[str, Any], found: Found, where: str) -> None:
 
 def laguna(content: Mapping[str, Any], found: Found, where: str) -> None:
     """Laguna: windowed layers have more query heads, every head or every channel a gate; the first
-    layers are dense (transformers, configuration_laguna.py @ dcb0955)."""
-    layers, gating = found["layers"], content.get("gating")
-    found |= {"head_gate": gating == "per-head", "output_gate": gating in (True, "per-element")}
+    layers are dense (transformers, configuration_laguna.py @ 08911d5)."""
+    layers, gating = found["layers"], content.get("gating", True)
+    found |= {
+        "head_gate": gating in (True, "per-head"),
+        "output_gate": gating == "per-element",
+        "shared_experts": 1,
+    }
     kinds = _kinds(content, found, where) if content.get("layer_types") else []
     own: Found = {}
     heads = content.get("num_attention_heads_per_layer")
@@ -194,7 +198,7 @@ def laguna(content: Mapping[str, Any], found: Found, where: str) -> None:
         found["heads"] = by_kind.get("full_attention", found["heads"])
         own["window_heads"] = by_kind.get("sliding_attention", found["heads"])
     found |= _windows(kinds, found, own)
-    found["dense_layers"] = _sparse_kinds(content, layers, 0, where)
+    found["dense_layers"] = _sparse_kinds(content, layers, 1, where)
 
 
 def _numbered(own: Mapping[str, Any], key: str, layers: int, where: str) -> set[int]:

@@ -180,6 +180,13 @@ def test_windows_of_laguna_have_more_heads() -> None:
         assert one.attention_matrix == 3072 * (2 * one.heads * 128 + 2 * 8 * 128 + one.heads)
     mixture = 3072 * (257 * 3 * 1024 + 256)
     assert model.matrix_parameters() == model.attention_matrices + 3 * 3072 * 12288 + 47 * mixture
+    usual = {
+        key: value for key, value in LAGUNA.items() if key not in ("gating", "mlp_layer_types")
+    }
+    assert unnamed(catalog.model(usual)) == unnamed(model)
+    wide = catalog.model({**LAGUNA, "gating": "per-element"})
+    gates = 3072 * 127 * (12 * 48 + 36 * 72)
+    assert wide.matrix_parameters() - model.matrix_parameters() == gates
     uneven = {**LAGUNA, "num_attention_heads_per_layer": [48, 72, 64, 72] * 12}
     with pytest.raises(InputError, match="differs among layers of one kind"):
         catalog.model(uneven)

@@ -28,7 +28,6 @@ from predictor.training import TrainingRequest, complete_training
 FRAMEWORKS = {
     "kempnerforge (pytorch fsdp2)": "kempnerforge",
     "pytorch-fsdp (fms-fsdp)": "fms-fsdp",
-    "huggingface/transformer-engine": "torchtitan",
 }
 """Frameworks of published tables whose defaults are those of another entry."""
 

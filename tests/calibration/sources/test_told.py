@@ -68,6 +68,20 @@ def test_words_fill_what_is_empty_alone(row: dict[str, str], column: str, value:
     assert noted(row, "inference").get(column) == value
 
 
+@pytest.mark.parametrize(
+    ("notes", "several"),
+    [
+        ("THD packing, token microbatch 4096, max_seq 4096 (packed)", "1"),
+        ("THD packing, token microbatch 16384, max_seq 8192", "2"),
+        ("token microbatch 16384, max_seq 16384", "1"),
+        ("token microbatch 6144, max_seq 4096", None),  # not of whole sequences
+    ],
+)
+def test_packed_micro_batches_are_stated_by_their_tokens(notes: str, several: str | None) -> None:
+    assert noted({"notes": notes}, "training").get("micro_batch") == several
+    assert noted({"notes": notes, "micro_batch": 8}, "training")["micro_batch"] == 8
+
+
 def test_words_of_one_source_say_nothing_of_another() -> None:
     row = {"notes": "A3 Mega, 16 nodes", "source": "dstack-docs"}
     assert noted(row, "collectives")["link_gbs"] == "25.0"

@@ -217,6 +217,15 @@ def test_a_row_without_compilation_is_not_fused() -> None:
         assert not found.request.plan.fused
 
 
+def test_transformer_engines_recipes_over_huggingface_are_huggingfaces() -> None:
+    """Their models, sharded and trained by PyTorch: nothing of torchtitan's habits, of which one is
+    that it recomputes by operators."""
+    row = {"model": "mixtral-8x7b", "framework": "huggingface/transformer-engine"}
+    plan = point(**row, dp_sharding="fsdp", recompute=None, tp=1.0, pp=1.0).request.plan
+    assert (plan.framework, plan.sharding) == ("huggingface", "fsdp")
+    assert plan.recompute in ("none", "full")
+
+
 def test_the_heads_that_a_row_states_win() -> None:
     """SC '21's 1.7B has 24 heads in the catalog; a row of another shape keeps its own."""
     own = {"model": "gpt-1.7b", "hidden": 2304.0, "heads": 16.0}

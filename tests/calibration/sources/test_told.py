@@ -82,6 +82,14 @@ def test_packed_micro_batches_are_stated_by_their_tokens(notes: str, several: st
     assert noted({"notes": notes, "micro_batch": 8}, "training")["micro_batch"] == 8
 
 
+@pytest.mark.parametrize(("words", "hidden"), [("", "false"), ("Overlapped", None)])
+def test_an_optimizer_held_against_one_that_overlaps_does_not(
+    words: str, hidden: str | None
+) -> None:
+    row = noted({"notes": f"{words}DistributedOptimizer; 8xA100-80GB nodes"}, "training")
+    assert [row.get(name) for name in ("grad_overlap", "param_overlap")] == [hidden, hidden]
+
+
 def test_words_of_one_source_say_nothing_of_another() -> None:
     row = {"notes": "A3 Mega, 16 nodes", "source": "dstack-docs"}
     assert noted(row, "collectives")["link_gbs"] == "25.0"

@@ -59,6 +59,20 @@ def test_huggingfaces_trainer_is_plain_pytorch() -> None:
     assert (other.weight_bytes, other.optimizer_bytes, other.reduce_bytes) == (2, 12, 2)
 
 
+@pytest.mark.parametrize(
+    ("model", "era", "fused"),
+    [("llama2-7b", "2023-09", False), ("gpt3-5b", "2023-09", True), ("llama2-7b", "2024-06", True)],
+)
+def test_megatrons_gates_were_single_operators_until_megatron_core_had_kernels(
+    model: str, era: str, fused: bool
+) -> None:
+    """Models with gates and rotary embeddings alone: Megatron's own had fused kernels before."""
+    asked = {"gpus": 8, "global_batch": 64, "seq_len": 2048, "framework": "megatron-lm"}
+    plan = reckon.predict_train(model, "dgx-a100-80gb", {**asked, "era": era}).request.plan
+    assert plan.fused == fused
+    assert (plan.sharding, plan.attention) == ("zero1", "flash")
+
+
 SHARDED = ("none", "zero1", "zero2", "fsdp")
 
 

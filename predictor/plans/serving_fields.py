@@ -233,10 +233,11 @@ _ENGINE = (
         more="One-kernel implementations of serving engines, or NCCL's.",
     ),
     PlanField(
-        "narrow_experts", WORD, "Kernels of experts in fp8 with one scale a matrix.", BOTH,
-        choices=NARROW_EXPERTS, default=ENGINE,
-        more="Those that the engine's library was timed with, or Triton's, which are as efficient "
-        "as in 16 bits (vLLM before 0.17).",
+        "narrow_experts", WORD, "Kernels of experts in fp8.", BOTH, choices=NARROW_EXPERTS,
+        default=ENGINE,
+        more="Those that the engine's library was timed with; Triton's, which with one scale a "
+        "matrix are as efficient as in 16 bits (vLLM before 0.17); or, with a scale for each "
+        "block, DeepGEMM's over buffers for the most copies that could come (vLLM 0.11 to 0.15).",
     ),
     PlanField(
         "summed", WORD, "Where an engine's own all-reduce adds up.", ("communication",),

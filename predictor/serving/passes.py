@@ -43,7 +43,8 @@ STEPS_LISTED = 8
 attention bends so little that the sum over 2,048 single steps agrees to 0.1 %."""
 
 GROUPED = "deepgemm"
-"""Library of the experts behind DeepEP (sgl-project/sglang, layers/moe/ep_moe/layer.py)."""
+"""Library of the experts behind DeepEP (sgl-project/sglang, layers/moe/ep_moe/layer.py), and of
+those over buffers."""
 
 WITHIN = ("bmm", "scan", "recurrence")
 """Variants of operators that are parts of attention, or of what takes its place."""
@@ -101,7 +102,7 @@ def _kernels(
     operators = build(base.plan, base.own)
     host = base.accelerator.dispatch * plan.launching
     library = {"": plan.library}
-    if plan.exchange == "deepep":
+    if plan.exchange == "deepep" or plan.in_buffers:
         library["moe_gemm"] = GROUPED
 
     def timed(listed: list[Operator]) -> Timing:

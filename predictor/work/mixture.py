@@ -128,6 +128,7 @@ def _joined(at: WorkList, width: float) -> None:
     SGLang and TensorRT-LLM's module whole (ai-dynamo/aiconfigurator, collector/*/collect_moe*.py @
     095f58a). DeepGEMM's products behind DeepEP do not."""
     model, portion, size = at.model, at.portion, at.size
+    rows = np.where(np.asarray(portion.buffered) > 0, portion.buffered, portion.received)
     if at.software.ordered:
         _permute(at, "moe.permute", portion.received, width, 2 * size)
     at.operators.append(
@@ -135,7 +136,7 @@ def _joined(at: WorkList, width: float) -> None:
             "moe.experts",
             at.module,
             at.software.experts,
-            portion.received / portion.busy,
+            rows / portion.busy,
             model.expert_ffn_hidden / portion.etp,
             width,
             portion.busy,

@@ -43,6 +43,9 @@ LEAVE_OUT = ("trtllm",)
 among eight ranks divides their time by seven with TensorRT-LLM on H200, by two with vLLM and SGLang
 at 4,096 tokens (ai-dynamo/aiconfigurator, moe_perf, 2026-08)."""
 
+ALIGNED = 128.0
+"""Rows of a block of DeepGEMM's products of experts side by side."""
+
 SCORE_BYTES = 16.0
 """Traffic per attention score that goes through memory [bytes]: written in 32 bits, read and
 written by the softmax, read again."""
@@ -69,7 +72,7 @@ def software_of(plan: ServingPlan) -> Software:
         cache=KV_BYTES[plan.kv],
         sums=True,
         latents=True,
-        ordered=apart or plan.exchange == "deepep",
+        ordered=apart or plan.exchange == "deepep" or plan.in_buffers,
         experts_joined=True,
         traffic=UNFUSED if apart else 1.0,
         scores=SOFTMAX_BYTES if converts else (SCORE_BYTES if apart else 0.0),
@@ -102,7 +105,30 @@ def serving_list(model: Model, plan: ServingPlan, tokens: Numeric) -> WorkList:
         vocab=model.vocab / plan.tp,
         idle=idle,
     )
+    if model.is_moe:
+        portion = _in_buffers(model, plan, tokens * plan.dp, portion)
     return WorkList(model, software_of(plan), portion)
+
+
+def _in_buffers(model: Model, plan: ServingPlan, together: Numeric, portion: Portion) -> Portion:
+    """A portion whose experts' products go over buffers that are made for every token copy to come
+    to the rank, and for every expert of it to fill its last block of rows with one: M top_k + E
+    (`ALIGNED` - 1) rows (`compute_aligned_M` of vllm/model_executor/layers/fused_moe/
+    deep_gemm_utils.py, 0.11). Rows that nobody fills are multiplied like the others (deepseek-ai/
+    DeepGEMM on Blackwell; on Hopper they and an expert's weights are read all the same). Where
+    tokens go to the ranks of their experts alone, buffers are made for those that came, and the
+    portion is as it was."""
+    if not plan.in_buffers:
+        return portion
+    everywhere = (np.asarray(plan.dp) <= 1) | (plan.exchange == "gather")
+    own = float(model.num_experts) / np.asarray(plan.ep)
+    rows = np.asarray(together) * model.top_k + own * (ALIGNED - 1.0)
+    return replace(
+        portion,
+        busy=np.where(everywhere, own, portion.busy),
+        idle=np.where(everywhere, 0.0, portion.idle),
+        buffered=np.where(everywhere, rows, 0.0),
+    )
 
 
 def _others_rows(plan: ServingPlan) -> Numeric:

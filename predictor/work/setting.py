@@ -78,6 +78,7 @@ class Portion:
     busy      of its experts, those that have tokens
     vocab     its rows of the vocabulary
     idle      token copies of other ranks that its experts' kernels walk over, per copy of its own
+    buffered  rows of the buffers that its experts' products go over; 0: the copies that came
     turn      experts that are dealt in turn (`plans.copies.distinct_share`); NaN: any are chosen
     """
 
@@ -91,6 +92,7 @@ class Portion:
     busy: Numeric
     vocab: Numeric
     idle: Numeric = 0.0
+    buffered: Numeric = 0.0
     turn: Numeric = np.nan
 
 

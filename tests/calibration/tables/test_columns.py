@@ -90,6 +90,16 @@ def test_dstack_read_whole_prompts_and_launched_one_by_one_on_amd_alone():
     assert "execution" not in told["H100-SXM5-80GB"]
 
 
+def test_ml_energy_chose_experts_of_deepseek_on_b200_by_an_environment_switch():
+    def experts(model, accelerator):
+        row = {"accelerator": accelerator, "model": model}
+        return script_settings(row, "vllm", "ml_energy_v3").get("narrow_experts")
+
+    assert experts("deepseek-v3.1", "B200-SXM-180GB") == "own"
+    assert experts("qwen3-235b-a22b", "B200-SXM-180GB") is None
+    assert experts("deepseek-r1", "H200-SXM-141GB") is None
+
+
 def test_a_client_of_few_prompts_finds_them_cached():
     """aiperf's hundred prompts, 2 C requests to warm up and 20 C that count: of 16 clients 32
     prompts are known and 68 of 320 are new; from 50 clients on none is. Of 4,000 tokens the last

@@ -68,6 +68,23 @@ def test_sessions_are_made_within_the_time_of_tensorrt_llm_s_benchmark_in_python
     assert found == ["made", "kept"]
 
 
+def test_vllm_s_block_scaled_experts_by_release_accelerator_and_ranks():
+    """vLLM's pull requests 26197 (Hopper), 29346 (eight ranks) and 32414, as vllm.yaml has them."""
+
+    def kernels(version, where, tp=4, precision="fp8_block"):
+        fields = {"model": "qwen3-235b-a22b", "system": None, "accelerator": where, "tp": tp}
+        return assumed(framework="vllm", version=version, precision=precision, **fields)[0]
+
+    hopper, blackwell = "H200-SXM-141GB", "B200-SXM-180GB"
+    found = [kernels(v, blackwell).narrow_experts for v in ("0.10.2", "0.11.0", "0.14.0", "0.16.0")]
+    assert found == ["triton", "buffers", "buffers", "triton"]
+    found = [kernels(v, hopper).narrow_experts for v in ("0.11.0", "0.11.1", "0.14.0", "0.17.0")]
+    assert found == ["triton", "buffers", "buffers", "own"]
+    found = [kernels(v, hopper, tp=8).narrow_experts for v in ("0.11.1", "0.12.0")]
+    assert found == ["buffers", "triton"]
+    assert kernels("0.11.1", hopper, precision="bf16").narrow_experts == "triton"
+
+
 def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
     fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
     found = [assumed(**{**fields, "version": v})[0].headwise for v in ("0.6.1", "0.6.2")]

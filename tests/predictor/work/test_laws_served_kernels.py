@@ -297,3 +297,40 @@ def test_tokens_of_experts_are_put_in_order_once_a_layer() -> None:
         assert len(moved) == 2
         for one in moved:
             assert float(one.count) == float(own["moe.down"].count)
+
+
+@pytest.mark.parametrize("ep", [1.0, 4.0])
+@pytest.mark.parametrize("tokens", [8.0, 500.0])
+def test_buffers_hold_every_copy_and_a_row_less_than_a_block_for_each_expert(
+    ep: float, tokens: float
+) -> None:
+    """DeepGEMM's blocks have 128 rows; how few tokens there are changes nothing of the weights that
+    are read (`compute_aligned_M` of vLLM 0.11)."""
+    model = replace(DENSE, num_experts=16, top_k=2, expert_ffn_hidden=64)
+    plan = served(tp=4.0, ep=ep, weights="fp8_block", narrow_experts="buffers", library="vllm")
+    found = {o.name: o for o in layer_operators(model, plan, tokens)}
+    experts, own = found["moe.experts"], 16 / ep
+    assert float(experts.m * experts.batch) == pytest.approx(2 * tokens + 127 * own)
+    assert float(experts.batch) == own
+    # Copies are put in order by kernels of their own, as many as come to the rank.
+    moved = {o.name for o in layer_operators(model, replace(plan, narrow_experts="own"), tokens)}
+    assert set(found) - moved == {"moe.permute", "moe.unpermute"}
+    assert float(found["moe.permute"].m) == pytest.approx(2 * tokens / ep)
+
+
+def test_only_block_scaled_experts_whose_tokens_are_everywhere_go_over_buffers() -> None:
+    model = replace(DENSE, num_experts=16, top_k=2, expert_ffn_hidden=64)
+
+    def rows(**fields: object) -> float:
+        given = {"narrow_experts": "buffers", "weights": "fp8_block", **fields}
+        found = {o.name: o for o in layer_operators(model, served(**given), 8.0)}["moe.experts"]
+        return float(np.max(found.m * found.batch))
+
+    assert rows() > 16 * 127
+    for other in (
+        {"weights": "fp8"},
+        {"narrow_experts": "own"},
+        {"dp": 4.0, "ep": 4.0, "exchange": "deepep"},
+    ):
+        assert rows(**other) < 127
+    assert rows(dp=4.0, ep=4.0, exchange="gather") == 4 * 8 * 2 + 4 * 127

@@ -39,35 +39,48 @@ def balanced_median(values: Array, source: npt.NDArray[np.str_]) -> tuple[float,
     return float(values[order][[first, last]].mean()), len(names)
 
 
+def constants_left_out(
+    log: Array, source: npt.NDArray[np.str_], kind: npt.NDArray[np.str_], own: npt.NDArray[np.str_]
+) -> Array:
+    """For every one of some logs the constant that the other sources give it.
+
+    kind   what is comparable at all: a precision, a metric
+    own    what is alike beyond that: an accelerator, an engine
+
+    The constant is the median of the other sources, which count alike, shrunk to that of the kind
+    with anything of its own as if `PRIOR` sources said the latter; where no other source has the
+    kind, to that of all.
+    """
+    keys = list(zip(source.tolist(), kind.tolist(), own.tolist(), strict=True))
+    constant: dict[tuple[str, str, str], float] = {}
+    for key in set(keys):
+        rest = source != key[0]
+        if not rest.any():
+            constant[key] = float(np.median(log))
+            continue
+        alike = rest & (kind == key[1])
+        general = alike if alike.any() else rest
+        value, _ = balanced_median(log[general], source[general])
+        near = alike & (own == key[2])
+        if near.any():
+            found, sources = balanced_median(log[near], source[near])
+            value += sources / (sources + PRIOR) * (found - value)
+        constant[key] = value
+    return np.array([constant[key] for key in keys])
+
+
 def constant_mfu(points: Sequence[Point]) -> Array:
     """Log errors of step times from a constant utilisation, every source left out of its own.
 
     points   runs that time whole steps
 
-    The constant of an accelerator and precision is the median of the other sources' utilisations,
-    sources counting alike, shrunk to that of the precision on any accelerator as if `PRIOR`
-    sources said the latter; where no other source has the precision, to that of all.
+    The constant is that of an accelerator and precision (`constants_left_out`).
     """
     log = np.array([np.log(_ideal(point) / point.measured) for point in points])
     source = np.array([point.source for point in points])
     precision = np.array([point.request.plan.precision for point in points])
     accelerator = np.array([point.request.cluster.accelerator.name for point in points])
-    kind = list(zip(source.tolist(), accelerator.tolist(), precision.tolist(), strict=True))
-    constant: dict[tuple[str, str, str], float] = {}
-    for own in set(kind):
-        rest = source != own[0]
-        if not rest.any():
-            constant[own] = float(np.median(log))
-            continue
-        alike = rest & (precision == own[2])
-        general = alike if alike.any() else rest
-        value, _ = balanced_median(log[general], source[general])
-        near = alike & (accelerator == own[1])
-        if near.any():
-            found, sources = balanced_median(log[near], source[near])
-            value += sources / (sources + PRIOR) * (found - value)
-        constant[own] = value
-    return log - np.array([constant[own] for own in kind])
+    return log - constants_left_out(log, source, precision, accelerator)
 
 
 def constant_mfu_by_source(points: Sequence[Point]) -> dict[str, float]:

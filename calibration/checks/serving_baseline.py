@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from calibration.checks.baseline import PRIOR, balanced_median
+from calibration.checks.baseline import constants_left_out
 from calibration.checks.scored import REPORTED_APART, TARGETS
 from calibration.serving.fit import read_inference
 from calibration.serving.timed import published, timed, values
@@ -38,26 +38,9 @@ def left_out(
 
     log   published over roofline
 
-    The constant is the median of the other sources, which count alike, shrunk to that of all
-    engines as if `PRIOR` sources said the latter; where no other source has the target, of all.
+    The constant is `constants_left_out`.
     """
-    what, whose, where = np.array(target), np.array(engine), np.array(source)
-    kinds = list(zip(where.tolist(), what.tolist(), whose.tolist(), strict=True))
-    constant: dict[tuple[str, str, str], float] = {}
-    for own in set(kinds):
-        rest = where != own[0]
-        if not rest.any():
-            constant[own] = float(np.median(log))
-            continue
-        alike = rest & (what == own[1])
-        general = alike if alike.any() else rest
-        value, _ = balanced_median(log[general], where[general])
-        near = alike & (whose == own[2])
-        if near.any():
-            found, sources = balanced_median(log[near], where[near])
-            value += sources / (sources + PRIOR) * (found - value)
-        constant[own] = value
-    return np.array([constant[own] for own in kinds]) - log
+    return constants_left_out(log, np.array(source), np.array(target), np.array(engine)) - log
 
 
 def constant_by_source(tables: Sequence[Path]) -> dict[str, dict[str, float]]:

@@ -115,7 +115,7 @@ thousand: setup          ## some thousand predictions of this tree against those
 	    status=$$?; git worktree remove --force .thousand; exit $$status
 
 mutants: setup           ## a sampled mutation check of predictor/; half an hour
-	$(BIN)/python tools/mutants.py
+	$(BIN)/python -m tools.mutants
 
 bench: setup             ## speed, as ratios to a yardstick measured in the same run
 	$(BIN)/python benchmarks/speed.py

@@ -1,24 +1,25 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools import mutants
+from tools import changes, reached
 
 
-def written(folder: Path, text: str) -> list[mutants.Mutant]:
+def written(folder: Path, text: str) -> list[changes.Mutant]:
     """Changes of a file of such a text."""
     path = folder / "predictor" / "one.py"
     path.parent.mkdir()
     path.write_text(text, encoding="utf-8")
-    return list(mutants.mutants_of(path))
+    return list(changes.mutants_of(path))
 
 
 def told(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
-    monkeypatch.setattr(mutants, "ROOT", folder)
+    monkeypatch.setattr(changes, "ROOT", folder)
     return {(one.old, one.new) for one in written(folder, text)}
 
 
@@ -36,21 +37,54 @@ def test_sizes_of_caches_and_floors_of_quotients_are_no_changes(
     }  # fmt: skip
 
 
-CHECK = """
-from tools import mutants
+FILE = changes.ROOT / "predictor" / "units.py"
+NODE = "tests/predictor/catalog/test_catalog.py::test_units_are_converted_once"
 
-file = mutants.ROOT / "predictor/units.py"
-every = list(mutants.mutants_of(file))
-change = next(one for one in every if one.old == "1e9" and '"_gbs"' in one.key)
-node = "tests/predictor/catalog/test_catalog.py::test_units_are_converted_once"
-assert mutants.ran([node]) == (True, "")
-assert mutants.ran([node], change) == (False, node)
-assert mutants.survives(change, [node], {node: True})  # a test that fails anyway is no witness
+CHECK = """
+from tools import trials
+from tools.changes import mutants_of
+from tools.mutants import survives
+from tests.test_mutants import FILE, NODE
+
+{change}
+def judge(ran):
+    assert ran([NODE]) == (True, "")
+    assert ran([NODE], change) == (False, NODE)
+    assert survives(change, [NODE], {{NODE: True}}, ran)  # fails anyway: no witness
+
+{judged}
 """
 
 
-def test_a_change_is_what_tests_import_and_leaves_the_file_alone() -> None:
-    file = mutants.ROOT / "predictor" / "units.py"
-    before = file.read_bytes()
-    subprocess.run([sys.executable, "-c", CHECK], cwd=mutants.ROOT, check=True)
-    assert file.read_bytes() == before
+@pytest.mark.parametrize(
+    ("change", "judged"),
+    [
+        ('next(m for m in mutants_of(FILE) if m.old == "1e9" and \'"_gbs"\' in m.key)',
+         "assert trials.on_import(change); judge(trials.ran)"),
+        ('next(m for m in mutants_of(FILE) if m.old == "*" and "value" in m.key)',
+         "assert not trials.on_import(change); trials.collected([NODE.partition('::')[0]], judge)"),
+    ],
+    ids=["imported", "in place"],
+)  # fmt: skip
+def test_a_change_is_seen_by_tests_and_leaves_the_file_alone(change: str, judged: str) -> None:
+    before = FILE.read_bytes()
+    script = CHECK.format(change=f"change = {change}", judged=judged)
+    subprocess.run([sys.executable, "-c", script], cwd=changes.ROOT, check=True)
+    assert FILE.read_bytes() == before
+
+
+def test_a_mark_stands_before_each_statement_of_a_function() -> None:
+    body = ast.parse(
+        "A = 1\ndef f(x):\n    'Doc.'\n    if x:\n        return 1\n    return 2\n"
+    ).body
+    first = len(reached.PLACES)
+    reached.marked("one.py", body)
+    assert [(name, list(own)) for name, own in reached.PLACES[first:]] == [
+        ("one.py", [1]), ("one.py", [5]), ("one.py", [4]), ("one.py", [6]), ("one.py", [2]),
+    ]  # fmt: skip
+    told: dict[str, object] = {"__reached__": reached.MARKS}
+    exec(compile(ast.Module(body, []), "one.py", "exec"), told)
+    reached.MARKS[first : first + 5] = bytes(5)
+    assert told["f"](0) == 2  # type: ignore[operator]
+    assert list(reached.MARKS[first : first + 5]) == [0, 0, 1, 1, 0]
+    reached.MARKS[first : first + 5] = bytes(5)

@@ -1,13 +1,12 @@
 """A sampled mutation check: how many small faults in `predictor/` do the tests notice?
 
-    python tools/mutants.py [--count 100] [--seed 1] [--jobs 2] [--room timing] [--out FILE.json]
+    python -m tools.mutants [--count 100] [--seed 1] [--jobs 2] [--room timing] [--out FILE.json]
 
 Draws so many places at random among the arithmetic of `predictor/`, changes one of them at a time
-as it is imported (another operator, another number, the other bound), and runs the tests that
-reached that line (of a constant: the lines that read it), those first that are of little else.
-Which tests reach a line, and how long each takes, is recorded once (`--map FILE` keeps it). What no
-test notices is listed: a missing law, or a change
-that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
+(`tools/changes.py`), and runs the tests that reached that line (of a constant: the lines that read
+it), those first that are of little else. Which tests reach a line, and how long each takes, is
+recorded once (`tools/reached.py`; `--map FILE` keeps it). What no test notices is listed: a missing
+law, or a change that changes nothing (`tools/mutants_equivalent.txt` lists those with the reason).
 """
 
 from __future__ import annotations
@@ -15,28 +14,23 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import importlib.abc
 import json
 import multiprocessing
 import os
 import random
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.changes import ROOT, Mutant, mutants_of
+from tools.trials import Ran, collected, on_import, ran
+
 EQUIVALENT = ROOT / "tools" / "mutants_equivalent.txt"
 PRELOADED = (
     "hypothesis", "numpy", "pandas", "pydantic", "pydantic_core", "pytest", "scipy.optimize",
@@ -48,181 +42,14 @@ MOST_TESTS, MOST_SECONDS = 60, 240.0
 """Tests that are run for a mutant at most, and how long they may take together [s of a processor,
 so that what else ran while they were recorded leaves none of them out]."""
 
-GUARD = 1e-9
-"""A number so small is no quantity [s, bytes, shares]: it stands where a zero must not."""
-
-MOST_BYTES = 8 * 2**30
-"""Memory of a change's tests; one that asks for more is noticed."""
-
-OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "/"),
-    ast.Div: ("/", "*"),
-    ast.Pow: ("**", "*"),
-    ast.FloorDiv: ("//", "/"),
-}
-COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
-    ast.Lt: ("<", ">="),
-    ast.LtE: ("<=", ">"),
-    ast.Gt: (">", "<="),
-    ast.GtE: (">=", "<"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-}
-CALLS = {
-    "minimum": "maximum",
-    "maximum": "minimum",
-    "ceil": "floor",
-    "floor": "ceil",
-    "min": "max",
-    "max": "min",
-    "log2": "log",
-    "exp": "expm1",
-}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change: characters `start` to `end` of a line become `new`."""
-
-    file: str
-    line: int
-    start: int
-    end: int
-    old: str
-    new: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.start} {self.old} -> {self.new}"
-
-    @property
-    def key(self) -> str:
-        """What it is called in the list of equivalent ones: file, text of the line, the change."""
-        text = (ROOT / self.file).read_text(encoding="utf-8").splitlines()[self.line - 1].strip()
-        return f"{self.file} | {text} | {self.old} -> {self.new}"
-
-    def apply(self, text: str) -> str:
-        """The file with the change."""
-        lines = text.split("\n")
-        line = lines[self.line - 1]
-        lines[self.line - 1] = line[: self.start] + self.new + line[self.end :]
-        return "\n".join(lines)
-
-
-def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Every change of one file; annotations, defaults of flags and messages are left alone."""
-    text = path.read_text(encoding="utf-8")
-    lines = text.split("\n")
-    name = path.relative_to(ROOT).as_posix()
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(ast.parse(text)):
-        if node in skipped:
-            skipped.update(ast.iter_child_nodes(node))
-            continue
-        if isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
-            skipped.update(ast.iter_child_nodes(node))
-            continue
-        skipped.update(_harmless(node))
-        if isinstance(node, ast.AnnAssign):
-            skipped.add(node.annotation)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            skipped.update(a.annotation for a in node.args.args if a.annotation)
-            skipped.update(a.annotation for a in node.args.kwonlyargs if a.annotation)
-            skipped.update([node.returns] if node.returns else [])
-        yield from _changes(node, name, lines)
-
-
-def _harmless(node: ast.AST) -> Iterator[ast.AST]:
-    """Numbers whose change no prediction can show: how much a cache keeps, and floors that keep a
-    quotient from 0 / 0 (`GUARD` at most)."""
-    if not isinstance(node, ast.Call):
-        return
-    called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    if called == "lru_cache":
-        yield from (word.value for word in node.keywords)
-        yield from node.args
-    elif called in ("maximum", "max"):
-        numbers = (one for one in node.args if isinstance(one, ast.Constant))
-        yield from (one for one in numbers if 0.0 < abs(float(one.value)) <= GUARD)
-
-
-def _changes(node: ast.AST, name: str, lines: list[str]) -> Iterator[Mutant]:
-    """Changes of one node that lie on one line."""
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        if any(
-            isinstance(side, (ast.JoinedStr, ast.Tuple, ast.List))
-            for side in (node.left, node.right)
-        ):
-            return
-        old, new = OPERATORS[type(node.op)]
-        yield from _between(node.left, node.right, old, new, name, lines)
-    elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
-        old, new = COMPARISONS[type(node.ops[0])]
-        yield from _between(node.left, node.comparators[0], old, new, name, lines)
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        line = lines[node.lineno - 1]
-        old = line[node.col_offset : node.end_col_offset]
-        new = "1.0" if node.value == 0 else f"({old} * 2)" if node.value != 1 else f"({old} + 1)"
-        yield Mutant(name, node.lineno, node.col_offset, node.end_col_offset or 0, old, new)
-    elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-        end = node.func.end_col_offset or 0
-        if called in CALLS and node.func.end_lineno == node.func.lineno:
-            new = CALLS[called]
-            yield Mutant(name, node.func.lineno, end - len(called), end, called, new)
-
-
-def _between(
-    left: ast.expr, right: ast.expr, old: str, new: str, name: str, lines: list[str]
-) -> Iterator[Mutant]:
-    """The operator between two operands, where they share a line."""
-    if left.end_lineno != right.lineno:
-        return
-    start = left.end_col_offset or 0
-    at = lines[right.lineno - 1][start : right.col_offset].find(old)
-    if at >= 0:
-        yield Mutant(name, right.lineno, start + at, start + at + len(old), old, new)
-
 
 def recorded(target: Path) -> None:
     """Run the tests once and write down which reach each line of `predictor/`, and their times."""
-    with tempfile.TemporaryDirectory() as folder:
-        data, report = Path(folder) / "coverage", Path(folder) / "times.json"
-        settings = Path(folder) / "coveragerc"
-        settings.write_text(
-            f"[run]\nsource = predictor\ndynamic_context = test_function\ndata_file = {data}\n",
-            encoding="utf-8",
-        )
-        plugin = Path(folder) / "times_plugin.py"
-        plugin.write_text(
-            "import json, pytest, time\nT = {}\n"
-            "@pytest.hookimpl(hookwrapper=True)\n"
-            "def pytest_runtest_protocol(item):\n"
-            "    begin = time.process_time()\n"
-            "    yield\n"
-            "    T[item.nodeid] = time.process_time() - begin\n"
-            "def pytest_sessionfinish(session):\n"
-            f"    json.dump(T, open({str(report)!r}, 'w'))\n",
-            encoding="utf-8",
-        )
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), folder])}
-        run = f"-m coverage run --rcfile={settings} -m pytest -q -p times_plugin -p no:xdist"
-        where = "tests/predictor tests/acceptance tests/reckon"
-        subprocess.run(
-            [sys.executable, *run.split(), *where.split()], cwd=ROOT, env=environment, check=False
-        )
-        import coverage
-
-        found = coverage.CoverageData(str(data))
-        found.read()
-        reached: dict[str, dict[str, list[str]]] = {}
-        for file in found.measured_files():
-            name = Path(file).relative_to(ROOT).as_posix()
-            contexts = found.contexts_by_lineno(file)
-            reached[name] = {str(line): sorted(filter(None, who)) for line, who in contexts.items()}
-        times = json.loads(report.read_text(encoding="utf-8"))
-    target.write_text(json.dumps({"reached": reached, "times": times}), encoding="utf-8")
+    words = "-m pytest -q -p tools.reached -p no:xdist -p no:cacheprovider"
+    where = "tests/predictor tests/acceptance tests/reckon"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "REACHED": str(target)}
+    command = [sys.executable, *words.split(), *where.split()]
+    subprocess.run(command, cwd=ROOT, env=environment, check=False)
 
 
 def name_at(mutant: Mutant) -> str:
@@ -233,6 +60,18 @@ def name_at(mutant: Mutant) -> str:
             inside = node.lineno <= mutant.line <= (node.end_lineno or node.lineno)
             if inside and isinstance(target, ast.Name):
                 return target.id
+    return ""
+
+
+def remembered(mutant: Mutant) -> str:
+    """The function that holds a line and runs once, its answer being kept; empty: none. Only the
+    first test that asks for it is recorded to reach it."""
+    for node in ast.walk(ast.parse((ROOT / mutant.file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            inside = node.lineno <= mutant.line <= (node.end_lineno or node.lineno)
+            kept = any("cache" in ast.unparse(one) for one in node.decorator_list)
+            if inside and kept:
+                return node.name
     return ""
 
 
@@ -258,18 +97,16 @@ def tests_of(
     the file named for it), those of its room before others, those first that reach the fewest lines
     besides; node ids."""
     lines = reached.get(mutant.file, {})
-    contexts = lines.get(str(mutant.line), [])
-    if not contexts:  # run on import
-        name = name_at(mutant)
-        own = {
-            one
-            for file, line in (readers(name) if name else [])
-            for one in reached.get(file, {}).get(str(line), [])
-        }
+    contexts = set(lines.get(str(mutant.line), []))
+    soon = not contexts  # run on import
+    name = name_at(mutant) if soon else remembered(mutant)
+    for file, line in readers(name) if name else []:
+        contexts.update(reached.get(file, {}).get(str(line), []))
+    if soon:
         # Tests that look at tables alone reach no line; they are in the file named for this one.
         named = f".test_{Path(mutant.file).stem}."
-        own |= {one for one in nodes if named in one}
-        contexts = sorted(own or {one for who in lines.values() for one in who})
+        contexts |= {one for one in nodes if named in one}
+    contexts = contexts or {one for who in lines.values() for one in who}
     # Those of the mirrored folder know it best, and those that are of little else; a second case of
     # one function only after the first of every other.
     mirror = f"tests/{Path(mutant.file).parent.as_posix()}/"
@@ -297,77 +134,7 @@ def by_context(times: dict[str, float]) -> dict[str, list[tuple[float, str]]]:
     return found
 
 
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports one module of the project with a change, from memory."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self.mutant, self.name = mutant, mutant.file[:-3].replace("/", ".")
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """The module's place, where it is the one."""
-        file = ROOT / self.mutant.file
-        found = spec_from_file_location(name, file, loader=self) if name == self.name else None
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the changed text."""
-        file = ROOT / self.mutant.file
-        text = self.mutant.apply(file.read_text(encoding="utf-8"))
-        exec(compile(text, file, "exec"), module.__dict__)
-
-
-class _Noticed:
-    """What pytest is told of, so that it tells which test failed first."""
-
-    def __init__(self) -> None:
-        self.first = ""
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed:
-            self.first = self.first or report.nodeid
-
-
-def _in_fork(tests: list[str], mutant: Mutant | None, answer: int) -> None:
-    """Run tests in this process, which ends with them; the one that failed goes to `answer`."""
-    import pytest
-
-    signal.alarm(int(3 * MOST_SECONDS))  # a change that never ends is noticed
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    os.chdir(ROOT)
-    sys.path.insert(0, str(ROOT))
-    if mutant:
-        sys.meta_path.insert(0, _Changed(mutant))
-    noticed = _Noticed()
-    status = 1
-    try:
-        words = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
-        status = int(pytest.main(words, plugins=[noticed]))
-        os.write(answer, noticed.first.encode())
-    finally:
-        os._exit(status)
-
-
-def ran(tests: list[str], mutant: Mutant | None = None) -> tuple[bool, str]:
-    """Whether all tests pass with a change, and the one that does not ('': it cannot be told).
-
-    A fork of this process, which has imported what the tests import but nothing of the project,
-    imports the module changed: that costs a tenth of a new interpreter and no copy of the project.
-    """
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        _in_fork(tests, mutant, writing)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as stream:
-        told = stream.read().decode()
-    _, status = os.waitpid(child, 0)
-    return status == 0, told
-
-
-def survives(mutant: Mutant, tests: list[str], fail: dict[str, bool]) -> bool:
+def survives(mutant: Mutant, tests: list[str], fail: dict[str, bool], ran: Ran = ran) -> bool:
     """Whether all tests pass with the change, but for those that fail without it too.
 
     fail   what is known of that, which this adds to
@@ -381,19 +148,57 @@ def survives(mutant: Mutant, tests: list[str], fail: dict[str, bool]) -> bool:
     return True
 
 
-def judged(
-    mutants: list[Mutant], content: Mapping[str, Any]
-) -> tuple[dict[str, bool], dict[str, bool]]:
-    """Which mutants survive, and which tests fail without a change."""
+Tried = list[tuple[Mutant, list[str]]]
+"""Changes, and the tests of each."""
+
+Verdicts = tuple[dict[str, bool], dict[str, bool]]
+"""Which changes survive, and which tests fail without one."""
+
+
+def _judged(tried: Tried, ran: Ran, found: Verdicts) -> Verdicts:
+    """Add the verdicts of changes to those found."""
+    verdicts, fail = found
+    for mutant, tests in tried:
+        verdicts[str(mutant)] = not tests or survives(mutant, tests, fail, ran)
+        print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
+    return found
+
+
+def judged_imported(tried: Tried) -> Verdicts:
+    """Of changes that are imported."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    return _judged(tried, ran, ({}, {}))
+
+
+def judged_in_place(tried: Tried) -> Verdicts:
+    """Of changes of functions."""
+    found: Verdicts = ({}, {})
+    files = sorted({one.partition("::")[0] for _, tests in tried for one in tests})
+    collected(files, lambda ran: _judged(tried, ran, found))
+    return found
+
+
+def judged(todo: list[Mutant], content: Mapping[str, Any], jobs: int) -> Verdicts:
+    """Which changes survive, and which tests fail without one."""
     nodes = by_context(content["times"])
     lines = (who for file in content["reached"].values() for who in file.values())
     wide = Counter(context for who in lines for context in who)
-    verdicts, fail = {}, {}
-    for mutant in mutants:
+    early = {file: set(lines) for file, lines in content["collected"].items()}
+    imported: Tried = []
+    in_place: Tried = []
+    for mutant in todo:
+        soon = mutant.line in early.get(mutant.file, ()) or on_import(mutant)
         tests = tests_of(mutant, content["reached"], nodes, wide)
-        verdicts[str(mutant)] = not tests or survives(mutant, tests, fail)
-        print("survived" if verdicts[str(mutant)] else "killed  ", mutant.key, flush=True)
-    return verdicts, fail
+        (imported if soon else in_place).append((mutant, tests))
+    found: Verdicts = ({}, {})
+    for judge, tried in ((judged_in_place, in_place), (judged_imported, imported)):
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+            shares = [tried[job::jobs] for job in range(jobs)]
+            for told in pool.map(judge, filter(None, shares)):
+                for all_of, own in zip(found, told, strict=True):
+                    all_of |= own
+    return found
 
 
 def equivalents() -> dict[str, str]:
@@ -425,15 +230,7 @@ def main() -> int:
     drawn_out = [m for m in drawn if m.key in harmless]
     todo = [m for m in drawn if m.key not in harmless]
     print(f"{len(every)} possible, {len(reached)} on lines that tests reach, {len(todo)} tried")
-    for name in PRELOADED:
-        importlib.import_module(name)
-    verdicts: dict[str, bool] = {}
-    fail: dict[str, bool] = {}
-    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("fork")) as pool:
-        shares = [todo[job :: given.jobs] for job in range(given.jobs)]
-        for told, broken in pool.map(judged, shares, [content] * given.jobs):
-            verdicts |= told
-            fail |= broken
+    verdicts, fail = judged(todo, content, given.jobs)
     for one in sorted(name for name, broken in fail.items() if broken):
         print(f"  fails without a change, not counted: {one}")
     alive = [name for name, survived in verdicts.items() if survived]

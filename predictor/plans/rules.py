@@ -4,7 +4,7 @@ say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -59,20 +59,25 @@ def not_multiple(value: Numeric, divisor: Numeric) -> Any:
     return np.asarray(value - np.rint(value / own) * own != 0)
 
 
+def whole_rules(plan: object, names: Iterable[str]) -> list[Rule]:
+    """That fields are whole numbers of at least 1."""
+    return [
+        Rule(
+            np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
+            "{" + name + "} must be a whole number of at least 1",
+            (name,),
+        )
+        for name in names
+    ]
+
+
 POSITIVE = "tp pp dp cp vpp ep etp micro_batch global_batch seq_len".split()
 """Fields that are whole numbers of at least 1."""
 
 
 def training_rules(plan: TrainingPlan, model: Model) -> list[Rule]:
     """Every law with the plans that break it; arrays in, arrays out."""
-    found = [
-        Rule(
-            np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
-            "{" + name + "} must be a whole number of at least 1",
-            (name,),
-        )
-        for name in POSITIVE
-    ]
+    found = whole_rules(plan, POSITIVE)
     found += pipeline_rules(plan, model)
     found += [
         *_head_rules(plan, model),

@@ -9,7 +9,7 @@ import numpy as np
 from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans.rules import Rule, not_multiple
+from predictor.plans.rules import Rule, not_multiple, whole_rules
 from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
 from predictor.records import dataclass
 
@@ -368,14 +368,7 @@ def runnable(dtype: str, accelerator: Accelerator) -> str:
 def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
     """Every law with the plans that break it; arrays in, arrays out."""
     whole = ("tp", "pp", "dp", "ep", "input_len", "output_len", "chunk", "max_batch")
-    found = [
-        Rule(
-            np.asarray(getattr(plan, name) < 1) | not_multiple(getattr(plan, name), 1),
-            "{" + name + "} must be a whole number of at least 1",
-            (name,),
-        )
-        for name in whole
-    ]
+    found = whole_rules(plan, whole)
     found += [
         Rule(
             np.asarray(plan.batch < 1)

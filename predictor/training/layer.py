@@ -65,7 +65,8 @@ def distinct(
     shape = plan.shape
     if not shape:
         return plan, np.zeros((), dtype=np.intp)
-    apart = [groups(plan)[name].stride for name in INSIDE]
+    ranks = groups(plan)
+    apart = [ranks[name].stride for name in INSIDE]
     # What is one number is the same for all.
     told = [*(getattr(plan, name) for name in LAYER_FIELDS), *apart, *others]
     columns = [np.broadcast_to(value, shape).ravel() for value in told if np.ndim(value)]

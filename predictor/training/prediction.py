@@ -216,10 +216,9 @@ def predict(
 
     reach = np.exp(calibration.interval_q * total_sigma)
     architecture = cluster.accelerator.architecture
-    stretch = [
-        stretched(run.factors, kernel_class(operator, plan.attention, architecture))
-        for operator in listed.operators
-    ]
+    classes = [kernel_class(one, plan.attention, architecture) for one in listed.operators]
+    factors = {name: stretched(run.factors, name) for name in set(classes)}
+    stretch = [factors[name] for name in classes]
     timing = replace(listed.timing, time=(listed.timing.time.T * stretch).T)
     return TrainingPrediction(
         model=model,

@@ -179,7 +179,8 @@ def _kernels(parts: Parts, run: RunParameters, using: Environment) -> _Ledger:
         families={},
         sigmas={family: parts.spread(value) for family, value in parts.sigmas.items()},
         stretch={
-            name: stretched(run.factors, name) / alone(using, name) for _, _, name in parts.work
+            name: stretched(run.factors, name) / alone(using, name)
+            for name in {name for _, _, name in parts.work}
         },
         routed=np.zeros(full),
         attention={term: np.zeros(full) for term in COMPUTE_TERMS},

@@ -101,8 +101,15 @@ class Collective:
     def call(self) -> Hashable:
         """Equal for collectives one call of which is the same to the network."""
         values = (self.bytes, self.copies, self.reach, self.turn, self.least)
-        sizes = (np.asarray(value, float) for value in values)
-        return self.op, self.group, *((one.shape, one.tobytes()) for one in sizes)
+        return self.op, self.group, *map(_exact, values)
+
+
+def _exact(value: Numeric) -> Hashable:
+    """Equal for numbers, or arrays of them, that are the same to the last bit."""
+    if type(value) is float and value == value:
+        return value
+    array = np.asarray(value, float)
+    return array.shape, array.tobytes()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

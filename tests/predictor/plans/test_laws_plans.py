@@ -358,3 +358,15 @@ def test_a_slow_stage_in_the_middle_by_hand() -> None:
     without a pause, and a second before and after it are the first stage's."""
     each = np.array([1.0, 3.0, 1.0])
     assert float(critical_path(each, each, np.ones(3), 2.0)) == 14.0
+
+
+@pytest.mark.parametrize("m", [1.0, 2.0, 3.0, 8.0])
+@pytest.mark.parametrize("ends", [(1.0, 0.0, 1.0)])
+def test_where_links_alone_take_time_every_message_waits_for_the_one_before(
+    m: float, ends: tuple[float, float, float]
+) -> None:
+    """Two stages that take nothing: each micro-batch crosses and comes back, two on their way at a
+    time, so that one ends each transfer: m + 1 transfers, and both latencies once."""
+    nothing = np.zeros(3)
+    took = critical_path(nothing, nothing, np.array(ends), m, 2.0, 0.0)
+    assert float(took) == 2.0 * (m + 1.0)

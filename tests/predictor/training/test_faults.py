@@ -13,7 +13,7 @@ import pytest
 import reckon
 from predictor.errors import InputError
 from predictor.training import Case
-from predictor.training.faults import _network, loss
+from predictor.training.faults import _network, loss, told
 from predictor.variation.faults import COMPUTE, HBM, NIC, NVLINK, fault, faults
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -110,6 +110,21 @@ def test_spells_of_slowness_are_the_more_common_the_larger_the_job_and_the_later
     (early,), (late,) = faults("compute:1.3@5000h/2h"), faults("compute:1.3@5000h/10h")
     assert early.share_of(1000.0) == pytest.approx(1.0 - np.exp(-0.4))
     assert early.share_of(100.0) < early.share_of(1000.0) < late.share_of(1000.0)
+
+
+def test_the_step_that_is_expected_is_the_mean_over_time(case: Case) -> None:
+    """Each fault alone for its share of the time, the sound step for the rest."""
+    sound = told(case, ())
+    step = float(case.step.step_time)
+    assert (sound["expected_loss"], sound["expected_step_time_s"]) == (0.0, step)
+    found = told(case, faults("nic:0.5@0.1,compute:1.2x3@0.3,nvlink:0@0.2"))
+    first, second, third = found["faults"]
+    assert third["step_time_s"] is None  # stops the job: no step to count
+    longer = [one["share_of_time"] * (one["step_time_s"] - step) for one in (first, second)]
+    assert found["expected_step_time_s"] == pytest.approx(step + sum(longer))
+    assert first["placement_gain"] == pytest.approx(
+        first["step_time_s"] / step / (1.0 + first["loss_packed"])
+    )
 
 
 def test_faults_are_told_beside_a_step_that_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:

@@ -204,3 +204,14 @@ def test_a_node_and_its_spares_by_hand(spares: int, chance: float) -> None:
     times = Reliability(mtbf=8 * 9 * HOUR, sigma=0.5, restart=60.0, storage=1e9)
     run = served(found, times, Reserve(spares=spares, repair=HOUR))
     assert run.enough == run.available == pytest.approx(chance)
+
+
+def test_reliability_is_read_in_the_units_of_its_keys() -> None:
+    stated = {
+        "mtbf_hours": 5.0, "sigma": 0.3, "restart_s": 70.0, "storage_gbs": 2.5,
+        "checkpoint_blocking": 0.4, "checkpoint_interval_s": 900.0,
+    }  # fmt: skip
+    found = reliability_of(stated)
+    assert (found.mtbf, found.sigma, found.restart) == (18000.0, 0.3, 70.0)
+    assert (found.storage, found.blocking, found.interval) == (2.5e9, 0.4, 900.0)
+    assert math.isnan(reliability_of({k: stated[k] for k in list(stated)[:5]}).interval)

@@ -13,10 +13,11 @@ from predictor.catalog.artifacts import load
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import ServingPlanSpec, TrainingPlanSpec
 from predictor.errors import InputError
-from predictor.models import Tower, tower_parameters
+from predictor.models import Tower, around_layers, tower_parameters
 from predictor.plans.serving import ServingPlan
 from predictor.serving.completion import complete_serving
 from predictor.serving.prediction import InferencePrediction, predict_inference
+from predictor.training import towers
 from predictor.training.completion import TrainingRequest, complete_training
 from predictor.training.dealt import Dealt
 from predictor.training.prediction import predict
@@ -45,6 +46,44 @@ def test_no_images_are_the_language_model() -> None:
     ours, theirs = (predict(r.model, r.cluster, r.plan, KNOWN) for r in (one, plain))
     assert float(ours.step_time) == float(theirs.step_time)
     assert float(ours.memory.peak) == float(theirs.memory.peak)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"micro_batch": 4}, {"cp": 2, "pp": 2}, {"cp": 4, "tp": 1, "pp": 2}]
+)
+def test_every_tile_is_seen_once(more: dict[str, Any]) -> None:
+    """Ranks of a sequence share its tiles out: all replicas and micro-batches together see those of
+    the global batch."""
+    request = complete(images=3, image_tiles=4, **more)
+    seen = request.seen
+    assert seen is not None
+    assert seen.tiles == 12.0
+    ranks = request.plan
+    own = towers._plan(SEES, ranks, seen)
+    assert float(own.micro_batch) * float(ranks.cp) == 12.0 * float(ranks.micro_batch)
+    assert float(own.micro_batches) == float(ranks.micro_batches)
+    assert float(own.global_batch) == 12.0 * float(ranks.global_batch)
+    assert (float(own.dp), float(own.cp)) == (float(ranks.dp * ranks.cp), 1.0)
+    assert float(own.seq_len) == TOWER.patches
+
+
+def test_what_is_around_a_towers_layers_counts_once_however_many_they_are() -> None:
+    """Passes of n layers and of `around_layers` more, of which each takes as long."""
+    one = complete(images=3)
+    seen = one.seen
+    assert seen is not None
+
+    def whole(layers: int) -> np.ndarray:
+        model = replace(PLAIN, tower=replace(TOWER, layers=layers))
+        made = towers.tower_layer(model, one.cluster, one.plan, KNOWN, seen)
+        assert made.many == layers
+        return layers * np.array([*made.passes, made.state])
+
+    few, more, most = (whole(n) for n in (12, 24, 48))
+    around = around_layers(TOWER, PLAIN.hidden)
+    each = (more - few) / 12
+    np.testing.assert_allclose(few, each * (12 + around), rtol=1e-9)
+    np.testing.assert_allclose(most, each * (48 + around), rtol=1e-9)
 
 
 def test_a_tower_of_next_to_nothing_costs_next_to_nothing() -> None:

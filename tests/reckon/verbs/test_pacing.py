@@ -13,6 +13,7 @@ from predictor.errors import InputError
 from predictor.plans import precedence
 from predictor.power import CLOCKS, Conditions, sensible
 from predictor.training import Pipeline, TrainingPrediction, pipeline_of
+from predictor.training.pacing import PARTS, _parts
 from reckon.verbs.frugal import Thrift
 from reckon.verbs.pacing import Paced, paced
 from reckon.verbs.plans import asked
@@ -185,3 +186,21 @@ def test_what_cannot_be_is_one_line(fields: dict[str, Any], told: str) -> None:
     assert "\n" not in str(error.value)
     with pytest.raises(InputError, match="stage_clocks"):
         Thrift(paced="kernel")
+
+
+def test_parts_of_passes_are_the_whole_of_what_they_last(alone: TrainingPrediction) -> None:
+    """Both directions together compute, talk and wait for as long as all passes of the slowest
+    stage last; what lies around them is dealt by what each computes."""
+    passes = float(alone.factor) * np.array(alone.passes.of_every_stage())
+    busy = float(alone.plan.micro_batches) * float(passes.sum(axis=0).max())
+    both = _parts(alone, busy)
+    lasting = [sum(float(one.time) for _, one in own) for own in both]
+    assert sum(lasting) == pytest.approx(busy)
+    computed = [sum(float(one.time) for name, one in own if name in PARTS[way])
+                for way, own in zip(PARTS, both, strict=True)]  # fmt: skip
+    assert lasting[0] / lasting[1] == pytest.approx(computed[0] / computed[1])
+    for what in ("communication", "waiting"):
+        own = [one for part in both for name, one in part if name == what]
+        whole = sum(float(one.time) for one in own)
+        if whole > 0:
+            assert float(own[0].time) / whole == pytest.approx(computed[0] / sum(computed))

@@ -1,0 +1,84 @@
+"""What lies between known values: straight lines, and passes that prompts make longer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.plans.serving import ServingPlan
+from predictor.serving import latency
+from predictor.serving.latency import _first_ones, with_prompts
+from predictor.serving.pass_times import NOTHING, decode_time
+from predictor.serving.reading import ReadTable
+from tests.predictor.serving.bare import BARE, work
+
+SIZES, LENGTHS = [1.0, 2.0, 5.0, 8.0], [100.0, 150.0, 400.0, 1000.0]
+PLAN = ServingPlan(batch=8.0, input_len=500.0, output_len=10.0)
+
+
+def surface(prompts: float, length: float) -> float:
+    """Straight in either alone, and not in both together."""
+    return 3.0 + 0.5 * prompts + 0.01 * length + 0.002 * prompts * length
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("length", [100.0, 120.0, 150.0, 151.0, 399.0, 400.0, 700.0, 1000.0])
+def test_between_nodes_a_reading_is_straight_in_each(prompts: int, length: float) -> None:
+    """Interpolation along one axis and then the other is exact of such a surface."""
+    table = ReadTable(
+        sizes=SIZES,
+        lengths=LENGTHS,
+        times=[[surface(size, own) for own in LENGTHS] for size in SIZES],
+        sending=0.0,
+        layers=1.0,
+        plan=PLAN,
+        request=0.0,
+        variation=0.0,
+    )
+    assert table.reading(prompts, length) == pytest.approx(surface(prompts, length))
+    assert table.most == 8
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_prompts_of_lengths_that_vary_take_their_mean_where_time_is_straight(spread: float) -> None:
+    table = ReadTable(
+        sizes=SIZES,
+        lengths=LENGTHS,
+        times=[[surface(size, own) for own in LENGTHS] for size in SIZES],
+        sending=0.0,
+        layers=1.0,
+        plan=PLAN,
+        request=0.0,
+        variation=spread,
+    )
+    expected = [surface(many, 500.0) for many in range(1, 9)]
+    np.testing.assert_allclose(table._means(), expected)
+
+
+def test_no_pass_takes_no_time() -> None:
+    assert (NOTHING.compute, NOTHING.communication, NOTHING.kernels, NOTHING.passes) == (0,) * 4
+
+
+@pytest.mark.parametrize("each", [0.05, 0.4, 1.0, 2.5])
+@pytest.mark.parametrize(("first", "share"), [(0.3, 0.1), (0.05, 0.05), (0.5, 0.0)])
+def test_passes_with_prompts_are_as_often_as_prompts_come_in_passes(
+    each: float, first: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that arrive at random: of so many passes, a share s has prompts, and the mean pass is
+    step + s first + (each - s) more: in it, `each` prompts come. That share follows from how long
+    passes with and without are: (1 - s) step + s long is the mean pass."""
+    monkeypatch.setattr(latency, "GATHERED", 400)  # until nothing moves any more
+    own = work(running=8.0, clients=64.0, synchrony=0.0)
+    step = float(decode_time(own, BARE))
+    found = float(_first_ones(own, BARE, *map(np.asarray, (each, first, share))))
+    mean = step + found * first + max(each - found, 0.0) * share
+    long = (mean - (1.0 - found) * step) / found
+    assert found == pytest.approx(float(with_prompts(each / mean, step, long)), rel=1e-3)
+    assert 0.0 < found < min(each, 1.0)
+
+
+def test_share_of_passes_with_prompts_by_hand() -> None:
+    """s a + l b where long passes are no longer: 1 - exp(-r s) of them."""
+    for rate in (0.1, 1.0, 3.0):
+        found = float(with_prompts(np.asarray(rate), np.asarray(2.0), np.asarray(2.0)))
+        assert found == pytest.approx(1.0 - np.exp(-2.0 * rate))

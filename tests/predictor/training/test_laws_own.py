@@ -1,0 +1,115 @@
+"""What a step is compared by: elasticities, which follow from what a step is the sum of; the peak
+of unlike machines together, and habits of who accumulates nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from predictor import catalog
+from predictor.catalog.artifacts import load
+from predictor.plans.training import TrainingPlan
+from predictor.timing import HOSTS
+from predictor.training.dealt import told
+from predictor.training.decomposition import Parts, parts
+from predictor.training.habits import whole_micro_batch, whole_share
+from predictor.training.own import SLOPES, STEP, _between, hosts, slopes
+from predictor.training.prediction import predict
+from predictor.training.software import Environment
+from predictor.training.step import assemble
+
+NONE = load("none")
+PLAN = TrainingPlan(
+    tp=8.0, pp=4.0, dp=2.0, micro_batch=1.0, global_batch=32.0, seq_len=2048.0, recompute="full"
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> Parts:
+    return parts(catalog.model("llama3-8b"), catalog.system("dgx-h100"), PLAN, NONE)[0]
+
+
+def test_what_crosses_nodes_takes_longer_in_flight_too_and_nothing_else_does(found: Parts) -> None:
+    slower = _between(found, 3.0)
+    crossed = 0
+    for before, after in (
+        (found.inside, slower.inside),
+        (found.between, slower.between),
+        (found.gradients, slower.gradients),
+    ):
+        assert before.keys() == after.keys()
+        for key, one in before.items():  # type: ignore[attr-defined]
+            factor = np.where(one.domains > 1, 3.0, 1.0)
+            crossed += int(np.any(factor > 1))
+            other = after[key]  # type: ignore[index]
+            np.testing.assert_allclose(other.time, factor * one.time)
+            np.testing.assert_allclose(other.flight, factor * one.flight)
+    assert crossed >= 2  # stages and replicas; tensor parallelism stays in the node
+    assert any(float(np.max(one.flight)) > 0 for one in found.between.values())
+
+
+def test_elasticities_of_parts_are_their_shares(found: Parts) -> None:
+    """d log(sum) / d log(part) = part / sum: recomputation and the bubble by definition, attention
+    where nothing hides behind it, and what a framework adds takes no part."""
+    run = replace(NONE.run, overlap={})
+    for using in (Environment(), Environment(factor=1.3)):
+        step = assemble(found, run, using)
+        own = dict(zip(SLOPES, slopes(found, run, using, step), strict=True))
+        whole = float(step.step_time) / using.factor
+        for name in ("recompute", "bubble"):
+            assert own[name] == pytest.approx(float(step.breakdown[name]) / whole)
+            assert own[name] > 0.0
+        assert own["contention"] == pytest.approx(0.0, abs=1e-12)  # nothing runs beside anything
+        # Half of a step's growth in two halves: the log is a little above its tangent.
+        once = _between(found, np.exp(STEP))
+        grown = float(assemble(once, run, using).step_time / step.step_time)
+        assert own["between"] == pytest.approx(np.log(grown) / STEP)
+        assert 0.0 < own["between"] < 1.0
+        assert 0.0 < own["attention"] < 1.0
+
+
+def test_hosts_that_cost_more_take_longer_and_the_calibrations_own_is_the_step(
+    found: Parts,
+) -> None:
+    run, using = replace(NONE.run, host_per_kernel=30e-6), Environment()
+    step = assemble(found, run, using)
+    moved = hosts(found, run, using, step)
+    assert moved.shape == (len(HOSTS),)
+    assert list(moved[np.equal(HOSTS, 0.0)]) == [0.0]
+    grown = np.diff(moved) / np.diff(HOSTS)  # of the step, where the host's is 1
+    assert np.all((grown >= 0.0) & (grown < 1.0))
+    assert grown[-1] > 0.5  # e^5 times the host: it is most of the step
+
+
+def test_the_peak_of_unlike_machines_is_their_mean_by_accelerators() -> None:
+    model, own, other = catalog.model("llama3-8b"), *map(catalog.system, ("dgx-h100", "dgx-a100"))
+    base = predict(model, own, PLAN, NONE)
+    terms = {name: float(value) for name, value in base.breakdown.items()}
+    peaks = [one.accelerator.peak["bf16"] for one in (own, other)]
+    for many, expected in (
+        ((16.0, 48.0), 0.25 * peaks[0] + 0.75 * peaks[1]),
+        ((8.0, 0.0), peaks[0]),
+    ):
+        devices = list(zip((own, other), many, strict=True))
+        found = told(base, own, terms, base.memory, devices, NONE)
+        assert float(found.peak) == pytest.approx(expected)
+        assert float(found.step_time) == pytest.approx(sum(terms.values()))
+        ratio = float(found.high / found.step_time)
+        assert ratio == pytest.approx(float(found.step_time / found.low))
+        assert ratio == pytest.approx(float(np.exp(NONE.interval_q * base.sigma)))
+
+
+@pytest.mark.parametrize("pp", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("share", [1, 6, 8, 12, 16, 64])
+def test_who_accumulates_nothing_fills_every_stage_with_the_largest_that_divides(
+    pp: int, share: int
+) -> None:
+    """1F1B: a micro-batch for each stage at least, as far as there are sequences."""
+    values = {"global_batch": 4 * share, "dp": 4, "pp": pp}
+    assert whole_share(values) == share
+    assert whole_share({"global_batch": 4 * share, "gpus": 4 * pp, "pp": pp}) == share
+    found, _ = whole_micro_batch(values)
+    fills = [n for n in range(1, share + 1) if share % n == 0 and share // n >= pp]
+    assert found == max(fills, default=1)

@@ -10,7 +10,8 @@ tokens on (Shah et al. 2024, figures 5 and 6). Engines differ by what they ask o
 besides (TensorRT-LLM's were a fifth slower in 16 bits on Hopper than FlashAttention-3, which SGLang
 and vLLM run, and lead with a cache of 8 bits). Training asks for nothing besides, and runs what the
 makers of chip and kernel offer (cuDNN, FlashAttention-3): the quickest of those that were timed on
-the accelerator, or on its architecture.
+the accelerator, or on its architecture. FlashAttention-2 gains nothing of what is new in matrix
+units after Hopper's (`EARLIER`).
 
 A product of fp8 matrices with a scale each is the same work on the same matrix unit as one with a
 scale for every block of them, without the scales (Rouhani et al. 2023; PTX ISA 8.7, `tcgen05.mma`,
@@ -35,6 +36,15 @@ from predictor.work import Operator
 NEWEST, BEFORE = "flash", "flash2"
 """Kernels of attention: today's, and the one that bounds it."""
 
+EARLIER = dict.fromkeys(("blackwell", "blackwell-ultra", "rubin"), "hopper")
+"""Architectures whose matrix units work from a memory of their own (`tcgen05`, PTX ISA 8.7, section
+9.7.16), and the last one on which FlashAttention-2 was timed: its `mma` (section 9.7.14) does as
+much per processor and clock on them as before."""
+
+PER_CLOCK = 4096.0
+"""Dense arithmetic in 16 bits of a processor of Hopper [FLOP per clock] (989.4 TFLOP/s, 132
+processors, 1.83 GHz: NVIDIA 2022)."""
+
 LIBRARIES = {"attention_prefill": QUICKEST, "attention_backward": QUICKEST, "": ""}
 """Libraries that run a step's operators."""
 
@@ -56,6 +66,11 @@ def training_times(
     found = operator_times(
         every, accelerator, calibration, shape, sustained=True, library=LIBRARIES, host=host
     )
+    old = [i for i, one in enumerate(every) if one.variant == BEFORE]
+    if old and accelerator.architecture in EARLIER:
+        before = _earlier(accelerator)
+        own = [every[i] for i in old]
+        _put(found, old, operator_times(own, before, calibration, shape, sustained=True, host=host))
     bounds = [(i, _slower(one, accelerator, calibration)) for i, one in enumerate(every)]
     at = [i for i, one in bounds if one is not None]
     if not at:
@@ -68,6 +83,28 @@ def training_times(
     found.bound[at] = np.where(sooner, other.bound, found.bound[at])
     found.measured[at] = np.where(sooner, other.measured, found.measured[at])
     return found
+
+
+def _put(found: Timing, places: Sequence[int], other: Timing) -> None:
+    """Times of some operators, in place of those that stand there."""
+    for table, own in (
+        (found.time, other.time),
+        (found.sigma, other.sigma),
+        (found.bound, other.bound),
+        (found.measured, other.measured),
+    ):
+        table[places] = own
+
+
+def _earlier(accelerator: Accelerator) -> Accelerator:
+    """What kernels written for an older architecture find of one: as many processors of the older
+    kind, at this clock, before this memory."""
+    most = PER_CLOCK * accelerator.sms * accelerator.clock
+    peak = {
+        name: np.minimum(value, most) if name in ("bf16", "fp16") else value
+        for name, value in accelerator.peak.items()
+    }
+    return replace(accelerator, architecture=EARLIER[accelerator.architecture], peak=peak)
 
 
 def _slower(

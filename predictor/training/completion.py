@@ -171,7 +171,7 @@ def complete_training(
     note_names(filler, cluster)
     cluster = with_host(cluster, values)
     _precision(filler, model, cluster.accelerator)
-    habits = habits_of(_shown(filler, run, model), model, cluster.accelerator.vendor)
+    habits = habits_of(_shown(filler, run, model), model, cluster.accelerator)
     if habits.settings.get("sharding") == FIT and "sharding" not in filler.values:
         return _least_sharded(spec, run, strict, model, cluster, habits.label)
     stated_recompute(values, habits)

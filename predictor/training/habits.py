@@ -68,14 +68,15 @@ def _named(filler: Filler, vendor: str) -> str:
     return spelled(filler.fill("framework", UNNAMED, "no framework was named"))
 
 
-def habits_of(filler: Filler, model: Model, vendor: str) -> Habits:
+def habits_of(filler: Filler, model: Model, accelerator: Accelerator) -> Habits:
     """What the framework of a request does, as far as model and plan are known.
 
-    vendor   of the accelerator
+    accelerator   whose maker and architecture count
     """
-    framework = _named(filler, vendor)
+    framework = _named(filler, accelerator.vendor)
     filler.values["framework"] = framework
-    settings, label = framework_settings(framework, filler.values.get("era"), model, filler.values)
+    known = {**filler.values, "architecture": accelerator.architecture}
+    settings, label = framework_settings(framework, filler.values.get("era"), model, known)
     filler.values.setdefault("era", "neutral")
     split, means = settings.pop("sequence_parallel", False), settings.pop("means")
     usual = settings.pop("recompute", FIT)

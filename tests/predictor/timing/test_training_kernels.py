@@ -103,3 +103,18 @@ def test_blocks_that_were_not_timed_on_an_accelerator_bound_nothing() -> None:
     )  # fmt: skip
     found = training_times([one], device, KERNELS, ())
     assert found.time == operator_times([one], device, KERNELS, (), sustained=True).time
+
+
+@pytest.mark.parametrize("op", ["attention_prefill", "attention_backward"])
+@pytest.mark.parametrize("name", ["B200-SXM-180GB", "B300-SXM-288GB", "R100-288GB"])
+def test_kernels_of_older_matrix_units_gain_processors_and_clocks_alone(op: str, name: str) -> None:
+    """FlashAttention-2 runs on `mma`, which does as much per processor and clock after Hopper as on
+    it: long sequences take as long as processors and clocks say, within a wave in ten, and longer
+    than with today's kernels."""
+    hopper, device = catalog.accelerator("H100-SXM5-80GB"), catalog.accelerator(name)
+    one = replace(attention(32768.0, op), variant="flash2")
+    there, here = (float(training_times([one], at, KERNELS, ()).time[0]) for at in (hopper, device))
+    more = (device.sms * device.clock) / (hopper.sms * hopper.clock)
+    assert here * more == pytest.approx(there, rel=0.1)
+    today = replace(one, variant="flash")
+    assert here > float(training_times([today], device, KERNELS, ()).time[0])

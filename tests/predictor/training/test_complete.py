@@ -76,6 +76,22 @@ def test_frameworks_have_eras() -> None:
     assert label == "megatron-lm until 2021-12"
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "era", "kernels"),
+    [
+        ("B200-SXM-180GB", "2025-04", "flash2"),
+        ("B200-SXM-180GB", "2025-06", "flash"),
+        ("H100-SXM5-80GB", "2025-06", "flash2"),
+    ],
+)
+def test_torchtitan_takes_cudnns_attention_on_blackwell(
+    accelerator: str, era: str, kernels: str
+) -> None:
+    """From 3b85aa31f of 2025-05-14 on, on compute capability 10.0 and later."""
+    common = {"framework": "torchtitan", "era": era, "tp": 1, "pp": 1}
+    assert complete(system=None, accelerator=accelerator, **common).plan.attention == kernels
+
+
 def test_every_framework_is_complete() -> None:
     for name, periods in frameworks().items():
         for period in periods:

@@ -179,6 +179,11 @@ def _in_words(field: str, value: Any) -> tuple[str, Any]:
     return "packing", f"{packing}, cp_sharding {division}"
 
 
+TOLD_BY_OTHERS = ("dp", "dp_shard", "recompute_modules", "recompute_share", "stops_early")
+"""Fields that follow from others: ranks that are left, parts of recomputation, what frameworks do
+with a sharding."""
+
+
 def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
     """For every field of the winner, the best plans with other values of it, `most` of each;
     closest first. They say what each choice of the winner is worth.
@@ -187,7 +192,7 @@ def alternatives(result: SearchResult, most: int = 3) -> list[Alternative]:
     """
     chosen: list[tuple[str, Any, int]] = []
     for field in varied(result.blocks):
-        if field in ("dp", "dp_shard", "recompute_modules", "recompute_share"):
+        if field in TOLD_BY_OTHERS or (field == "mtp" and not result.model.mtp_layers):
             continue
         column = result.column(field)
         others = np.flatnonzero(column != column[0])

@@ -94,7 +94,7 @@ def _serving_promise() -> list[click.Option]:
         option("objective", "gpus, cost, energy, money.", "O"),
         option("power-limits", "To try for energy, money.", "W,W"),
         option("price-per-kwh", "Adds it to money.", "X", float),
-        option("simulate", "Requests that finalists serve one by one.", "N", int),
+        option("simulate", "Requests that finalists serve one by one; 0: 2,000.", "N", int),
     ]
 
 

@@ -182,6 +182,11 @@ def client(head: str, load: Flags, per_client: int = 10) -> str:
     return rendered(head, {**load, "--num-prompts": prompts})
 
 
+REPOSITORY = r"[\w.-]+/[\w.-]+"
+"""A model as an image's own command takes it first: `vllm/vllm-openai` starts `vllm serve` (vLLM,
+docker/Dockerfile: ENTRYPOINT ["vllm", "serve"], since 0.11)."""
+
+
 def engine_flags(
     script: Script, belongs: Callable[[str], bool], positional: str
 ) -> tuple[Flags, list[str]]:
@@ -198,6 +203,8 @@ def engine_flags(
         if words[0] in ("docker", "podman"):
             image = next((i for i, w in enumerate(words) if "/" in w and belongs(w)), len(words))
             words = words[image + 1 :]
+            if words and re.fullmatch(REPOSITORY, words[0]):  # the image's own command takes it
+                found[MODEL] = words[0]
         _, behind = program(words)
         for name, value in options(behind).items():
             long = name if name.startswith("--") else f"-{name}"

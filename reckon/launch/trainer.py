@@ -13,6 +13,7 @@ from pathlib import Path
 
 from predictor.errors import InputError
 from predictor.files import is_file
+from reckon.launch.accelerate import launcher_sharding, staged
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.launcher import PROCESSES, WORLD, command
 from reckon.launch.repository import HINTS
@@ -355,7 +356,7 @@ def _parse(text: str, folder: Path) -> Source:
     mapping = read_mapping_text(text)
     notes: list[str] = []
     if mapping is not None:
-        flat = flatten(mapping)
+        flat = _staged(flatten(mapping), folder)
         return Source(_translated(flat, notes), notes)
     script, launcher, said, notes = command(
         text, (*(f"--{k}" for k in (PART, MODEL, STEPS)),), folder
@@ -373,7 +374,14 @@ def _parse(text: str, folder: Path) -> Source:
         content = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
         if content is not None and {PART, "base_model", "training"} & set(content):
             flags = {**flatten(content), **flags}
+    flags = {**launcher_sharding(script, folder), **_staged(flags, folder)}
     return Source({**launcher, **_translated(flags, notes)}, notes)
+
+
+def _staged(flags: Flags, folder: Path) -> Flags:
+    """With the stage that a DeepSpeed configuration says, where its file is there."""
+    config = flags.get(SHARDS)
+    return {**flags, SHARDS: staged(config, folder)} if isinstance(config, str) else flags
 
 
 TRAINER = Dialect(

@@ -167,6 +167,7 @@ def show_training(found: TrainingSearch, top: int) -> None:
                      else f"{title})"))  # fmt: skip
         print(table(found, front))
     if len(found.saving) > 1:
+        print()
         print(strong(f"Pareto front of step time and energy, {len(found.saving)} points"))
         print(saving_table(found), end="\n\n")
     if found.own is not None:

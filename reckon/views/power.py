@@ -55,13 +55,9 @@ def show_power(
         ],
     ]
     if limit is not None:
-        rows.append(
-            [
-                "limit",
-                f"{limit.taken:.0f} W per GPU, as the catalog has it; under {limit.lower:.0f} W "
-                f"the step takes {limit.longer:.1%} longer: state --power-limit if yours is lower",
-            ]
-        )
+        taken = f"{limit.taken:.0f} W per GPU, as the catalog has it; state --power-limit if yours"
+        rows.append(["limit", f"{taken} is lower:"])
+        rows.append(["", f"under {limit.lower:.0f} W the step takes {limit.longer:.1%} longer"])
     if kwh:
         rows.append(["whole", _costs(kwh)])
     if paced is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from predictor.catalog import NAMED, STORED, Assumption
+from predictor.plans import SHARDINGS
 from predictor.training import Share
 from predictor.units import GB, GIB
 from reckon.verbs.results import Interval, Prediction
@@ -18,7 +19,7 @@ BAR = 40
 """Letters of the longest bar."""
 
 WIDE = 100
-"""Letters of a line of what was assumed, at most."""
+"""Letters of a line of text, at most."""
 
 TERM_NAMES = {
     "forward": "forward",
@@ -58,6 +59,12 @@ def four(value: float) -> str:
     if 1000 <= abs(value) < 1e12:
         return f"{float(f'{value:.4g}'):,.0f}"
     return f"{value:#.4g}".rstrip(".")
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """Lines of at most `WIDE` letters, each behind so many blanks."""
+    return textwrap.wrap(text, WIDE, initial_indent=" " * indent, subsequent_indent=" " * indent,
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
 
 
 def with_time(interval: Interval) -> str:
@@ -109,9 +116,24 @@ def _show_shortfalls(result: Prediction) -> None:
         over = (result.peak_memory - result.capacity) / GIB
         print(
             f"{strong('does not fit', '1;31')}: needs {result.peak_memory / GIB:.1f} GiB of "
-            f"{result.capacity / GIB:.1f} GiB, {over:.1f} GiB too much; more tp or pp, a smaller "
-            "micro-batch, more recomputation or sharding would help"
+            f"{result.capacity / GIB:.1f} GiB, {over:.1f} GiB too much; "
+            f"{_remedies(result.inputs())} would help"
         )
+
+
+def _remedies(inputs: Mapping[str, Any]) -> str:
+    """What of a plan would make it smaller and is not done yet."""
+    ranks = inputs["tp"] * inputs["pp"] * inputs["cp"]
+    found = [("more tp or pp", inputs["gpus"] > 1 and inputs["dp"] > 1)]
+    found += [("more GPUs", inputs["gpus"] <= ranks)]
+    found += [("a smaller micro-batch", inputs["micro_batch"] > 1)]
+    whole = inputs["recompute"] == "full" and inputs["recompute_share"] >= 1
+    found += [("more recomputation", not whole)]
+    sharded = SHARDINGS[inputs["sharding"]].weights and inputs["sharding"] != "hsdp"
+    found += [("more sharding", inputs["dp"] > 1 and not sharded)]
+    found += [("training adapters alone (trained=lora)", inputs["trained"] == "all")]
+    *first, last = [name for name, helps in found if helps] or ["a smaller model"]
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _show_memory(result: Prediction) -> None:
@@ -129,7 +151,7 @@ def _show_memory(result: Prediction) -> None:
         reverse=True,
     )
     held = ", ".join(f"{name} {size:.1f}" for size, name in parts if size >= 0.05)
-    print(f"            {fullest['stage']} stage, GiB: {held}\n")
+    print("\n".join(wrapped(f"{fullest['stage']} stage, GiB: {held}", 12)) + "\n")
 
 
 def show_prediction(result: Prediction, top: int = 6) -> None:

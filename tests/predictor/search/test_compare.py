@@ -17,6 +17,7 @@ from predictor.search.comparison import (
     timed,
     timed_again,
 )
+from predictor.search.contenders import varied
 from predictor.search.layouts import search_train
 from predictor.search.ranking import SearchResult
 from predictor.training.prediction import predict
@@ -69,6 +70,14 @@ def test_alternatives_are_the_best_with_another_value(found: SearchResult) -> No
         column = found.column(one.field)
         assert found.step_time[column == one.value].min() == found.step_time[one.position]
         assert one.ratio.value == pytest.approx(found.step_time[one.position] / found.step_time[0])
+
+
+def test_alternatives_leave_out_what_follows_from_others(found: SearchResult) -> None:
+    """No prediction layers stand behind the model, and what a framework does with a sharding is
+    not a choice beside it."""
+    assert not LLAMA.mtp_layers
+    assert {"mtp", "stops_early"} <= set(varied(found.blocks))
+    assert not {one.field for one in alternatives(found, 50)} & {"mtp", "stops_early"}
 
 
 def test_alternatives_survive_the_bound(found: SearchResult) -> None:

@@ -454,3 +454,41 @@ def test_a_host_that_is_too_small_is_told(cli: Cli) -> None:
     assert "has 53.6 GiB" in out
     status, out, _ = cli(*request, "--set", "host_memory_gb=512", "--set", "offload_to=nvme")
     assert status == 0
+
+
+def test_lines_of_memory_and_limits_are_not_overlong(cli: Cli) -> None:
+    """A mixture over stages filled 200 letters, the limit of power 130."""
+    words = "--model qwen3-235b-a22b --system mi300x --gpus 64 --seq-len 4096 --global-batch 64"
+    status, out, _ = cli("predict", "train", *words.split())
+    assert status == 0
+    told = [line for line in out.splitlines() if "GiB" in line or "--power-limit" in line]
+    assert len(told) >= 3
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "helps", "never"),
+    [
+        ("--gpus 1 --accelerator RTX-4090-24GB --micro-batch 1 --recompute full",
+         "more GPUs or training adapters alone",
+         ("tp", "micro-batch", "recomputation", "sharding")),
+        ("--gpus 8 --system dgx-h100 --tp 1 --micro-batch 1 --recompute full --sharding fsdp "
+         "--seq-len 524288", "more tp or pp", ("micro-batch", "recomputation", "more sharding")),
+        ("--gpus 8 --system dgx-h100 --tp 1 --pp 1 --micro-batch 4 --recompute none "
+         "--sharding none", "a smaller micro-batch, more recomputation, more sharding",
+         ("GPUs",)),
+    ],
+)  # fmt: skip
+def test_what_would_help_is_not_done_yet(
+    cli: Cli, words: str, helps: str, never: tuple[str, ...]
+) -> None:
+    """One accelerator was told to take more tp, and full recomputation to recompute more."""
+    base = "--model llama3-8b --seq-len 8192 --global-batch 64"
+    if "--seq-len" in words:
+        base = base.replace(" --seq-len 8192", "")
+    status, out, _ = cli("predict", "train", *base.split(), *words.split())
+    assert status == 2
+    line = next(line for line in out.splitlines() if "does not fit" in line)
+    advice = line.split("too much; ")[1]
+    assert helps in advice
+    assert not [word for word in never if f"more {word}" in advice or f"smaller {word}" in advice]

@@ -369,3 +369,14 @@ def test_a_configuration_of_primus_names_its_model_and_its_settings() -> None:
     assert {name: launch.fields.get(name) for name in expected} == expected
     plain = read_launch("megatron", PRIMUS.replace("fp8: hybrid", "fp8: null"))
     assert plain.fields["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("image", ["vllm/vllm-openai:v0.19.0", "vllm/vllm-openai:deepseekv4-cu130"])
+def test_an_images_own_command_takes_the_model_first(image: str) -> None:
+    """As in the recipes of vLLM for DeepSeek-V4: the image starts `vllm serve`."""
+    line = (f"docker run --gpus all --ipc=host -p 8000:8000 {image} deepseek-ai/DeepSeek-V4-Flash "
+            "--data-parallel-size 4 --enable-expert-parallel")  # fmt: skip
+    found = read_launch("vllm", line)
+    assert found.model is not None
+    assert found.model.name == "deepseek-v4-flash"
+    assert (found.fields["dp"], found.fields["ep"]) == (4, 4)

@@ -142,3 +142,61 @@ def test_whose_modules_run(said: dict[str, object], framework: str) -> None:
     text = yaml.safe_dump({"model_name_or_path": "meta-llama/Meta-Llama-3-8B", **said})
     launch = read_launch("trainer", text, beside={"gpus": 8})
     assert launch.fields["framework"] == framework
+
+
+TRAIN = ("train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2 "
+         "--gradient_accumulation_steps 4 --bf16 --max_seq_length 4096")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launcher", "files", "expected"),
+    [
+        (
+            "--use_deepspeed --deepspeed_config_file ds.json",
+            {"ds.json": '{"zero_optimization": {"stage": 3}}'},
+            {"sharding": "zero3", "framework": "deepspeed"},
+        ),
+        (
+            "--use_deepspeed --deepspeed_config_file ds.json",
+            {"ds.json": '{"zero_optimization": {"stage": 2, '
+                        '"offload_optimizer": {"device": "cpu"}}}'},
+            {"sharding": "zero2", "offload_optimizer": 1},
+        ),
+        ("--use_deepspeed", {}, {"sharding": "zero2"}),
+        ("--use_deepspeed --zero_stage 3", {}, {"sharding": "zero3"}),
+        ("--use_fsdp", {}, {"sharding": "fsdp", "framework": "huggingface"}),
+        ("--use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP", {}, {"sharding": "zero2"}),
+        (
+            "--config_file acc.yaml",
+            {"acc.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n"
+                         "num_processes: 16\nmixed_precision: bf16\n"},
+            {"sharding": "zero3", "gpus": 16},
+        ),
+        (
+            "--config_file acc.yaml",
+            {"acc.yaml": "distributed_type: FSDP\nnum_processes: 8\n"
+                         "fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false}\n"},
+            {"sharding": "zero2", "gpus": 8},
+        ),
+        ("--multi_gpu", {}, {"sharding": "none"}),
+    ],
+)  # fmt: skip
+def test_what_accelerate_says_of_sharding(
+    launcher: str, files: dict[str, str], expected: dict[str, object], tmp_path: Path
+) -> None:
+    """It was dropped without a word: a plain copy on every accelerator was predicted."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    script = tmp_path / "run.sh"
+    count = "" if "acc.yaml" in files else "--num_processes 8 "
+    script.write_text(f"accelerate launch {count}{launcher} {TRAIN}\n", encoding="utf-8")
+    found = read_launch("trainer", str(script)).fields
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_the_stage_of_a_file_whose_name_does_not_tell_it(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}', encoding="utf-8")
+    path = tmp_path / "sft.yaml"
+    path.write_text("model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 1\n"
+                    "cutoff_len: 4096\ndeepspeed: ds.json\n", encoding="utf-8")  # fmt: skip
+    assert read_launch("trainer", str(path)).fields["sharding"] == "zero1"

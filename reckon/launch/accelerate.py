@@ -1,0 +1,82 @@
+"""What `accelerate launch` says of sharding before the program's own arguments: by its options, its
+configuration file, or the DeepSpeed configuration that either names (accelerate, commands/launch.py
+and utils/dataclasses.py: `DeepSpeedPlugin`, `FullyShardedDataParallelPlugin`; from memory)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from predictor.files import is_file
+from reckon.launch.launcher import PROCESSES, named_text, program
+from reckon.launch.shell import Script, options
+from reckon.launch.structured import flatten, read_mapping_text
+from reckon.launch.table import Flags, truth
+
+USUAL_STAGE = 2
+"""Of DeepSpeed where nothing says one (`DeepSpeedPlugin.zero_stage`)."""
+
+
+def launcher_sharding(script: Script, folder: Path) -> Flags:
+    """Keys of `TrainingArguments` for what the launcher of a script's commands says; none where no
+    command is accelerate's.
+
+    folder  that the script is from, for files that it names
+
+    Raises InputError for a configuration that it names and that cannot be read.
+    """
+    for words in script.commands:
+        before, _ = program(words)
+        if any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate-launch") for word in before):
+            return _meant(_said(before, script, folder), script, folder)
+    return {}
+
+
+def _said(words: list[str], script: Script, folder: Path) -> dict[str, Any]:
+    """Options by their names, those of a configuration file among them."""
+    own = {name.lstrip("-").replace("-", "_"): value for name, value in options(words).items()}
+    config = own.get("config_file")
+    if not isinstance(config, str):
+        return own
+    read = read_mapping_text(named_text(config, folder, script, "accelerate's configuration"))
+    parts = flatten(read or {})
+    inner = {key.split(".", 1)[-1]: value for key, value in parts.items()}
+    return {**inner, **own}
+
+
+def _meant(said: dict[str, Any], script: Script, folder: Path) -> Flags:
+    found: Flags = {}
+    kind = str(said.get("distributed_type", "")).upper()
+    file = said.get("deepspeed_config_file")
+    if str(said.get("num_processes", "")).isdigit():
+        found[PROCESSES] = int(str(said["num_processes"]))
+    if (word := str(said.get("mixed_precision", "no"))) != "no":
+        found["precision"] = word
+    if file or kind == "DEEPSPEED" or truth("use_deepspeed", said.get("use_deepspeed", False)):
+        stage = said.get("zero_stage", USUAL_STAGE)
+        offload = said.get("offload_optimizer_device", "none")
+        if isinstance(file, str):
+            where = "a DeepSpeed configuration"
+            keys = flatten(read_mapping_text(named_text(file, folder, script, where)) or {})
+            stage = keys.get("zero_optimization.stage", 0)
+            offload = keys.get("zero_optimization.offload_optimizer.device", "none")
+        found["deepspeed"] = f"zero{stage}"
+        if str(offload) in ("cpu", "nvme"):
+            found["cpu_offload"] = True
+    elif kind.startswith("FSDP") or truth("use_fsdp", said.get("use_fsdp", False)):
+        again = said.get("fsdp_reshard_after_forward", True)
+        usual = "SHARD_GRAD_OP" if str(again).lower() == "false" else "FULL_SHARD"
+        found["fsdp"] = str(said.get("fsdp_sharding_strategy", usual))
+        if truth("fsdp_offload_params", said.get("fsdp_offload_params", False)):
+            found["cpu_offload"] = True
+    return found
+
+
+def staged(config: str, folder: Path) -> str:
+    """The stage of a DeepSpeed configuration that a key names, where the file is there; else its
+    name, which may tell it."""
+    path = next((p for p in (folder / config, Path(config)) if is_file(p)), None)
+    read = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
+    if not read:
+        return config
+    return f"zero{flatten(read).get('zero_optimization.stage', 0)}"

@@ -106,9 +106,7 @@ def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
     latency = latencies(found.work, own)
     rate = latency.requests_per_s * found.dp
     kinds = np.array([METRICS.index(point.metric) for point in found.points])
-    # Most passes are without a prompt where fewer than one request in two passes arrives.
-    rare = found.work.running < 0.5 * found.work.output_len
-    pure = np.array([point.pure for point in found.points]) & rare
+    pure = np.array([point.pure for point in found.points]) & unmoved(found.work)
     table = np.stack(
         [
             latency.ttft,
@@ -119,6 +117,14 @@ def values(found: Timed, own: EngineParameters) -> tuple[Array, Latencies]:
         ]
     )
     return np.take_along_axis(table, kinds[None], axis=0)[0], latency
+
+
+def unmoved(work: Work) -> Mask:
+    """Whether the median time between tokens is that of a pass without prompts: of passes in which
+    m prompts begin on average, at random, exp(-m) have none (`serving.latency`), most of them below
+    m = log 2."""
+    passes = np.maximum(work.output_len - 1.0, 1.0) / work.per_pass
+    return np.asarray(work.running < np.log(2.0) * passes)
 
 
 def published(found: Timed) -> Array:

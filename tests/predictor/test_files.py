@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 import threading
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from predictor import files
 from predictor.errors import InputError
-from predictor.files import prepare_folder, write_text, write_whole
+from predictor.files import prepare_folder, unpacked, write_text, write_whole
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -67,3 +69,19 @@ def test_a_folder_is_made_or_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="cannot write to folder"):
         prepare_folder(tmp_path / "file/c")
+
+
+def test_what_unpacks_to_as_much_as_a_table_holds_is_read_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_UNPACKED", 500)
+    monkeypatch.setattr(files, "PACKED", 0)
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes(gzip.compress(b"x" * 500))
+    assert unpacked(path).read() == b"x" * 500
+    path.write_bytes(gzip.compress(b"x" * 501))
+    with pytest.raises(ValueError, match="more than"):
+        unpacked(path)
+    plain = tmp_path / "table.csv"
+    plain.write_bytes(b"x" * 1000)
+    assert len(unpacked(plain).read()) == 1000

@@ -12,7 +12,7 @@ from predictor import catalog
 from predictor.hardware.accelerators import Accelerator
 from predictor.hardware.systems import Cluster, Tier
 from predictor.memory.serving import ServingMemory, serving_memory, tower_bytes
-from predictor.memory.training import allocation, memory, stage_parameters
+from predictor.memory.training import _buffers, allocation, memory, stage_parameters
 from predictor.models.encoder import tower_parameters
 from predictor.models.model import Model
 from predictor.models.tower import Tower
@@ -459,3 +459,17 @@ def test_adapters_that_one_request_asks_for_are_there_once() -> None:
         made = served(batch=batch, serving=0.0, adapters=5.0, adapter_rank=8.0, adapter_slots=slots)
         found = serving_memory(DENSE, NODE, made, RUN).classes
         assert float(found["adapters"]) == pytest.approx(many * float(one))
+
+
+@pytest.mark.parametrize(
+    ("tp", "split", "there"), [(1.0, 1.0, 0), (4.0, 0.0, 0), (4.0, 1.0, 1), (1.0, 0.0, 0)]
+)
+def test_whole_streams_are_gathered_where_ranks_split_them(
+    tp: float, split: float, there: int
+) -> None:
+    """Two of 3 sequences of 512 tokens of 256 numbers, two bytes each."""
+    model = Model(name="m", layers=2, hidden=256, heads=4, kv_heads=4, head_dim=64,
+                  ffn_hidden=512, vocab=1000)  # fmt: skip
+    plan = TrainingPlan(tp=tp, pp=1.0, dp=1.0, sequence_parallel=split, micro_batch=3.0,
+                        global_batch=3.0, seq_len=512.0)  # fmt: skip
+    assert float(_buffers(model, plan, 2.0)) == there * 2.0 * 2.0 * 3.0 * 512.0 * 256.0

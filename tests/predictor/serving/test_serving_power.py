@@ -14,7 +14,7 @@ from predictor.serving import (
     serving_activity,
     serving_power,
 )
-from predictor.serving.power import decode_work, prompt_work
+from predictor.serving.power import Passing, PassWork, decode_work, prompt_work
 from predictor.serving.prediction import InferencePrediction
 
 CALIBRATION = load("default")
@@ -146,3 +146,22 @@ def test_a_limit_slows_kernels_and_no_collective() -> None:
     )
     assert ratio == pytest.approx((kernels * of_kernels + talk) / (kernels + talk), rel=1e-3)
     assert of_kernels > ratio > 1.0
+
+
+@pytest.mark.parametrize("talks", [0.0, 0.25, 0.9])
+def test_kernels_and_collectives_of_a_phase_last_as_long_as_it(talks: float) -> None:
+    """Work and links are those of its passes; what is halted is of the time that kernels run."""
+    work = PassWork(*map(np.asarray, (5e12, 2e9, 3e8, 0.0, 0.7)))
+    shares = {"padded": np.asarray(0.02), "halted": np.asarray(0.05), "talks": np.asarray(talks)}
+    one = Passing(phase="decode", work=work, rate=np.asarray(40.0), rows=np.asarray(8.0), thin=1.0,
+                  **shares)  # fmt: skip
+    found = one.parts(np.asarray(0.6))
+    assert sum(float(part.time) for part in found.values()) == pytest.approx(0.6)
+    assert sum(float(np.asarray(part.flop)) for part in found.values()) == pytest.approx(2e14)
+    assert len(found) == (2 if talks else 1)
+    kernels = found["decode"]
+    assert float(kernels.time) == pytest.approx(0.6 * (1.0 - talks))
+    assert float(kernels.halted * kernels.time) == pytest.approx(min(0.05, 1.0 - talks) * 0.6)
+    if talks:
+        (wires,) = (part for name, part in found.items() if name != "decode")
+        assert float(np.asarray(wires.link)) == pytest.approx(40.0 * 3e8)

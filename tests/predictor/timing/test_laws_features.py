@@ -15,6 +15,7 @@ from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
 from predictor.timing.alternatives import apart, in_type, together
 from predictor.timing.attention import attention
 from predictor.timing.features import ideal
+from predictor.timing.products import TYPICAL_TILES
 from predictor.timing.shapes import LONG_KERNEL, Shapes
 from tests.predictor.quicker import QUICKER, quicker_accelerator
 
@@ -114,6 +115,35 @@ def test_features_of_attention_by_hand() -> None:
     }  # fmt: skip
     for at, value in expected.items():
         assert shown[at] == pytest.approx(value, abs=1e-9), at
+
+
+def test_features_of_experts_by_hand() -> None:
+    """16 gated experts of 40 tokens each, two more rows elsewhere for each of theirs: blocks of 128
+    columns of both first matrices, of 16, 64 and 128 rows, of which the last are mostly padding."""
+    found = ideal(shapes("moe_gemm", 40.0, 2048.0, 4096.0, 16.0, idle=2.0), H100).features[0]
+    weights, inputs = 3.0 * 2.0 * 2048.0 * 4096.0 * 16.0, 2.0 * 40.0 * 16.0 * 4096.0
+    sms, sizes = float(H100.sms), (40.0, 2048.0, 4096.0, 16.0)
+    expected = [math.log(weights / H100.l2), *map(math.log, sizes), math.log(inputs / H100.l2)]
+    expected += [math.log1p(2.0), math.log(3.0 * 40.0 * 16.0), 3.0]
+    for rows, down in ((16.0, 3.0), (64.0, 1.0), (128.0, 1.0)):
+        blocks = 16.0 * down * 32.0
+        expected += [40.0 / (rows * down), math.log(blocks / sms)]
+    np.testing.assert_allclose(found[2:], expected)
+
+
+def test_features_of_a_products_sizes_by_hand() -> None:
+    """Three of 512 x 2,048 by 2,048 x 1,000: 1,000 is a multiple of 8, 2,047 none."""
+    one = shapes("gemm", 512.0, 1000.0, 2048.0, 3.0)
+    found = ideal(one, H100).features[0]
+    weights = 2.0 * 2048.0 * 1000.0 * 3.0
+    expected = [512.0, 1000.0, 512.0 / 1000.0, 2048.0, weights / H100.l2, one.bytes[0] / H100.l2]
+    np.testing.assert_allclose(found[8:14], np.log(expected))
+    assert found[14:16].tolist() == [1.0, 1.0]
+    odd = ideal(shapes("gemm", 511.0, 1000.0, 2047.0, 3.0), H100).features[0]
+    assert odd[14:16].tolist() == [0.0, 0.0]
+    for rows, power in ((1.0, 3.0), (9.0, 4.0), (512.0, 9.0), (513.0, 10.0), (9000.0, 10.0)):
+        own = ideal(shapes("gemm", rows, 1000.0, 2048.0, 1.0), H100).features[0]
+        assert own[16 + len(TYPICAL_TILES)] == power  # the power of two that holds the rows
 
 
 @pytest.mark.parametrize("op", ["gemm", "moe_gemm"])

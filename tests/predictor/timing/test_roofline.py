@@ -49,6 +49,19 @@ def test_large_products_compute_and_single_rows_read_weights() -> None:
     assert decode.time[0] == pytest.approx(2 * (8192**2 + 2 * 8192) / machine.bandwidth, rel=1e-3)
 
 
+@pytest.mark.parametrize("m", [1.0, 17.0, 64.0, 500.0])
+@pytest.mark.parametrize("n", [8.0, 100.0, 4096.0])
+def test_whole_tiles_in_whole_rounds_never_compute_faster_than_the_peak(m: float, n: float) -> None:
+    """A product of one tile takes as long as a round of tiles on every processor."""
+    machine = h100()
+    found = hierarchy(shapes(m, n, 1024.0), machine)
+    rows, columns = found.tile[:, 0]
+    rounds = np.ceil(np.ceil(m / rows) * np.ceil(n / columns) / machine.sms)
+    peak = 2.0 * m * n * 1024.0 / machine.peak["bf16"]
+    assert found.times[0, 0] >= peak * rounds * machine.sms * rows * columns / (m * n) * (1 - 1e-9)
+    assert rounds >= 1.0
+
+
 @pytest.mark.parametrize("level", range(1, len(LEVELS)))
 def test_a_starved_level_binds(level: int) -> None:
     machine = h100()

@@ -54,6 +54,14 @@ def test_one_tile_is_as_it_runs_now_and_more_never_wait_longer() -> None:
     assert alone.alone[BULK] == pytest.approx(0.0, abs=1e-12), "one rank waits for no collective"
 
 
+def test_collectives_that_hide_already_gain_nothing_from_one_tile() -> None:
+    """In one piece they run behind the product; in eight at least as well hidden as now."""
+    hidden = {"tp_overlap": True, "sequence_parallel": True}
+    assert of_training(1.0, **hidden).alone[BULK] == pytest.approx(0.0, abs=1e-12)
+    assert of_training(8.0, **hidden).alone[BULK] >= 0.0
+    assert of_training(1e9, **hidden).alone[BULK] <= of_training(1e9).alone[BULK] + 1e-12
+
+
 def test_what_two_taxes_share_is_their_interaction() -> None:
     """Of 10 s, each of two saves the same 4: together 4, so they overlap by 4."""
     own = taxes_of(lambda without: 10.0 - (4.0 if without & set(TAXES[:2]) else 0.0))

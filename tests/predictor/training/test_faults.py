@@ -112,6 +112,19 @@ def test_spells_of_slowness_are_the_more_common_the_larger_the_job_and_the_later
     assert early.share_of(100.0) < early.share_of(1000.0) < late.share_of(1000.0)
 
 
+def test_a_machine_of_one_node_has_links_inside_it_alone() -> None:
+    found = reckon.predict_train(
+        "llama3-8b", "RTX4090-8x-PCIe", {"tp": 8, "gpus": 8, "global_batch": 8, "seq_len": 1024},
+        "none",
+    )  # fmt: skip
+    request = found.request
+    case = Case.of(request.model, request.cluster, request.plan, found.batch.calibration)
+    assert loss(case, fault("nvlink:0.5")).spread > 0.0
+    for text in ("nic:0.5", "rail:1", "spine:1/32"):
+        with pytest.raises(InputError, match="no network between nodes"):
+            loss(case, fault(text))
+
+
 def test_the_step_that_is_expected_is_the_mean_over_time(case: Case) -> None:
     """Each fault alone for its share of the time, the sound step for the rest."""
     sound = told(case, ())

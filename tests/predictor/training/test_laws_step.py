@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from predictor.timing.kernels import operator_times
 from predictor.training.decomposition import Parts, parts
 from predictor.training.doubts import Doubt
 from predictor.training.explanation import Explanation, Ground, Named, Remedy
+from predictor.training.fitting import Draft
 from predictor.training.software import Environment
 from predictor.training.step import Step, assemble
 from predictor.work.communication import (
@@ -255,3 +258,34 @@ def test_shares_are_of_the_whole_step() -> None:
     assert sum(one["time_s"] for one in told["terms"].values()) == 8.0
     assert told["longest_operators"][0]["time_s"] == 2.0
     assert (told["would_help"][0]["saves_s"], told["would_help"][0]["share"]) == (4.0, 0.5)
+
+
+def test_micro_batches_of_unequal_attention_wait_for_each_other() -> None:
+    """The same work, more of it waiting; none where there is nobody to wait for."""
+    for layout, waits in (({"pp": 2.0, "dp": 4.0, "micro_batch": 1.0}, True), ({}, False)):
+        own = taken(plan(**layout))
+        uneven = replace(own, attention_cv=own.attention_cv + 0.5)
+        equal, other = (assemble(one, QUIET, Environment()) for one in (own, uneven))
+        added = float(other.breakdown["bubble"] - equal.breakdown["bubble"])
+        assert (added > 0.0) is waits
+        assert float(other.step_time - equal.step_time) == pytest.approx(added)
+        assert sum(map(float, other.breakdown.values())) == pytest.approx(float(other.step_time))
+
+
+def test_a_family_is_as_uncertain_as_the_most_uncertain_of_it() -> None:
+    own = taken(plan(tp=4.0, dp=2.0, micro_batch=1.0, sequence_parallel=1.0))
+    found = assemble(own, QUIET, Environment())
+    for op in {slot.op for slot, _ in own.inside}:
+        each = [float(np.max(one.sigma)) for (slot, _), one in own.inside.items() if slot.op == op]
+        each += [float(np.max(e.sigma)) for (s, _), e in own.gradients.items() if s.op == op]
+        assert 0.0 < float(found.sigmas[op]) <= max(each) + 1e-12
+    for family, sigma in own.sigmas.items():
+        assert float(np.max(found.sigmas[family])) == pytest.approx(float(np.max(sigma)))
+
+
+@pytest.mark.parametrize(
+    ("split", "tp", "divides"),
+    [("tp", 1, False), ("tp", 2, True), (True, 1, True), (False, 8, False), ("", 8, False)],
+)
+def test_sequences_are_divided_as_the_framework_has_it(split: Any, tp: int, divides: bool) -> None:
+    assert Draft.sequence_parallel(SimpleNamespace(split=split), tp) is divides  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from predictor.records import dataclass
-from reckon.views.pictures import COLOURS, GREY, Chart, table, write_page
+from reckon.views.pictures import COLOURS, GREY, LOG, Chart, table, write_page
 
 DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -91,9 +91,9 @@ def draw(figure: Figure) -> Chart:
     layout: dict[str, Any] = {
         "barmode": "relative" if figure.stacked else "group",
         "height": 420,
-        "xaxis": {"title": {"text": figure.x}, **({"type": "log"} if figure.log_x else {})},
+        "xaxis": {"title": {"text": figure.x}, **(LOG if figure.log_x else {})},
         "yaxis": {"title": {"text": figure.y},
-                  **({"type": "log"} if figure.log_y else {"rangemode": "tozero"})},
+                  **(LOG if figure.log_y else {"rangemode": "tozero"})},
     }  # fmt: skip
     if figure.order:
         layout["xaxis"] |= {"categoryorder": "array", "categoryarray": list(figure.order)}

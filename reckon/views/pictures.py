@@ -21,6 +21,10 @@ COLOURS = (
 )  # fmt: skip
 GREY = "#9aa4af"
 
+LOG = {"type": "log", "tickformat": ",~g"}
+"""A logarithmic axis whose ticks are whole numbers: without a format those between the powers of
+ten are single digits, 2 and 5 for 20 and 50."""
+
 STATIC = Path(__file__).resolve().parent / "static"
 
 

@@ -16,7 +16,7 @@ from reckon.verbs.offers import InferenceSearch
 from reckon.verbs.plans import TrainingSearch
 from reckon.views import variation
 from reckon.views.page import marked
-from reckon.views.pictures import COLOURS, GREY, Chart, assumptions, table, write_page
+from reckon.views.pictures import COLOURS, GREY, LOG, Chart, assumptions, table, write_page
 from reckon.views.terminal import TERM_NAMES, four, seconds
 
 MOST_POINTS = 3000
@@ -96,7 +96,7 @@ def _front(found: TrainingSearch) -> Chart:
     capacity = float(result.cluster.accelerator.memory) / GIB
     layout = {
         "height": 440,
-        "xaxis": {"title": {"text": "step time, s"}, "type": "log", "dtick": "D2"},
+        "xaxis": {"title": {"text": "step time, s"}, **LOG, "dtick": "D2"},
         "yaxis": {"title": {"text": "peak memory, GiB"}, "rangemode": "tozero"},
         **marked("y", capacity, "capacity"),
     }
@@ -295,7 +295,7 @@ def _curves(found: InferenceSearch) -> Chart:
     )  # fmt: skip
     layout: dict[str, Any] = {
         "height": 440,
-        "xaxis": {"title": {"text": "time per token, ms"}, "type": "log", "dtick": "D2"},
+        "xaxis": {"title": {"text": "time per token, ms"}, **LOG, "dtick": "D2"},
         "yaxis": {"title": {"text": "output tokens/s per GPU"}, "rangemode": "tozero"},
         "showlegend": False,
     }
@@ -323,8 +323,8 @@ def _saving(found: InferenceSearch) -> Chart:
     ]  # fmt: skip
     layout = {
         "height": 380,
-        "xaxis": {"title": {"text": "time per token, ms"}, "type": "log", "dtick": "D2"},
-        "yaxis": {"title": {"text": "energy of a token, J"}, "type": "log"},
+        "xaxis": {"title": {"text": "time per token, ms"}, **LOG, "dtick": "D2"},
+        "yaxis": {"title": {"text": "energy of a token, J"}, **LOG},
         "showlegend": False,
     }
     return Chart("Time against energy per token", data, layout)

@@ -14,7 +14,7 @@ from predictor.training import predict, vary
 from predictor.variation import LEVELS
 from reckon.verbs.plans import TrainingSearch
 from reckon.views.page import marked
-from reckon.views.pictures import COLOURS, GREY, Chart
+from reckon.views.pictures import COLOURS, GREY, LOG, Chart
 
 BINS = 40
 """Bars of a distribution of steps."""
@@ -84,7 +84,7 @@ def _scale(found: TrainingSearch) -> Chart:
         for name, times, colour in lines
     ]  # fmt: skip
     layout = {
-        "xaxis": {"title": {"text": "accelerators"}, "type": "log"},
+        "xaxis": {"title": {"text": "accelerators"}, **LOG},
         "yaxis": {"title": {"text": "step time, s"}},
     }
     note = "The best plan with more or fewer replicas, each with as many micro-batches as now."

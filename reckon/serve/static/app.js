@@ -312,13 +312,16 @@ function drawMemory(found, training) {
       return el("li", {}, key, el("span", {}, k), el("span", { className: "num" }, gib(fullest[k] ?? 0)), el("span"));
     })));
 }
+function flags(text) { // a line breaks before a flag, never within one
+  return text.split(/(--[\w-]+)/).map(part => part.startsWith("--") ? el("span", { className: "flag" }, part) : part);
+}
 function copyLine(text, extra) {
   const button = el("button", { type: "button", on: { click: async () => {
     try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; }
     catch { button.textContent = "Select and copy"; }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   } } }, "Copy");
-  return el("div", { className: "line" }, el("pre", { tabIndex: 0 }, text), button, extra);
+  return el("div", { className: "line" }, el("pre", { tabIndex: 0 }, ...flags(text)), button, extra);
 }
 function table(head, rows, label) {
   return el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": label },
@@ -566,7 +569,7 @@ async function plot(found) {
     textfont: { color: c("--own") }, marker: { size: 12, symbol: "diamond", color: c("--own") }, name: "yours", hoverinfo: "skip" });
   const capacity = found.capacity / G;
   Plotly.newPlot(place, traces, { margin: { l: 55, r: 15, t: 10, b: 45 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font,
-    showlegend: false, xaxis: { title: { text: "step time, s" }, type: "log", gridcolor: c("--line"), dtick: "D2" },
+    showlegend: false, xaxis: { title: { text: "step time, s" }, type: "log", gridcolor: c("--line"), dtick: "D2", tickformat: ",~g" },
     yaxis: { title: { text: "peak memory, GiB" }, gridcolor: c("--line"), rangemode: "tozero" },
     shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: capacity, y1: capacity, line: { color: c("--bad"), dash: "dash", width: 1 } }],
     annotations: [{ xref: "paper", x: 1, y: capacity, text: "capacity", showarrow: false, yanchor: "bottom", xanchor: "right", font: { color: c("--bad") } }],

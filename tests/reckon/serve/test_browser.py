@@ -97,6 +97,24 @@ def test_a_search_draws_plans_and_one_is_taken_over(page: Any) -> None:
     assert "tp=1" in page.url
 
 
+def test_ticks_are_numbers_and_flags_stay_whole(page: Any) -> None:
+    """Ticks between the powers of ten were single digits, and lines broke within '--'."""
+    page.goto(page.url.split("?")[0] + "?tab=train&model=llama3-8b&system=dgx-h100&gpus=8"
+              "&seq_len=4096&global_batch=8&tp=8")  # fmt: skip
+    page.wait_for_selector(".figure")
+    page.click("#search-button")
+    page.wait_for_selector("#plot .main-svg", timeout=60_000)
+    ticks = page.locator("#plot .xtick text").all_text_contents()
+    numbers = [float(tick.replace(",", "")) for tick in ticks]
+    assert len(numbers) > 1
+    assert numbers == sorted(numbers)
+    flags = page.locator("#same pre .flag")
+    assert flags.count() > 3
+    assert all(text.startswith("--") for text in flags.all_inner_texts())
+    style = "e => getComputedStyle(e).whiteSpace"
+    assert flags.first.evaluate(style) == "nowrap"
+
+
 def test_how_steps_vary_is_shown_where_it_is_asked_for(page: Any) -> None:
     assert "99% of steps" not in page.inner_text("#figures")
     page.select_option("#f-variation", "cloud")

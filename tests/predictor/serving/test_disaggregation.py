@@ -1,6 +1,7 @@
 """Prompts read on accelerators of their own."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -150,18 +151,24 @@ def test_the_closed_form_agrees_with_requests_one_by_one(clients):
     assert served.e2e[tail].mean() == pytest.approx(float(form.latencies.e2e), rel=0.1)
 
 
+@cache
+def of_workers(workers, variation):
+    """Plans with so many workers: one, the requests per second that it serves at most, tables."""
+    own = plan(batch=np.inf, prefill_workers=workers)
+    most = predict_rate(MODEL, CLUSTER, own, 0.1, CALIBRATION, variation)
+    return own, most.most_requests_per_s, tables(own, variation, (2200.0, 220.0))
+
+
 @pytest.mark.parametrize("variation", [0.0, 0.1])
 @pytest.mark.parametrize("workers", [1.0, 2.0])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
 def test_random_arrivals_wait_for_a_worker(variation, workers, share):
-    own = plan(batch=np.inf, prefill_workers=workers)
-    most = predict_rate(MODEL, CLUSTER, own, 0.1, CALIBRATION, variation)
-    rate = share * most.most_requests_per_s
+    own, most, both = of_workers(workers, variation)
+    rate = share * most
     found = predict_rate(MODEL, CLUSTER, own, rate, CALIBRATION, variation)
     assert not found.saturated
     form = found.prediction
     lengths = (spread_lengths(mean, 20000, variation) for mean in (2000.0, 200.0))
-    both = tables(own, variation, (2200.0, 220.0))
     served = serve_apart(*both, *lengths, arrivals=poisson(rate, 20000))
     # Two workers whose passes grow with the load are an approximation.
     assert served.ttft.mean() == pytest.approx(float(form.latencies.ttft), rel=0.03 * workers)

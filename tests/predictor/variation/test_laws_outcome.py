@@ -86,3 +86,23 @@ def test_two_unlike_stages_take_what_their_events_take(
     events = timeline("1f1b", forward, backward, [0.0, 0.0], m)
     found = line_time(np.array(forward), np.array(backward), float(m))
     assert float(found) == pytest.approx(events[-1].end)
+
+
+@pytest.mark.parametrize("m", [4, 8, 20])
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        ([1.0, 1.0, 2.0, 1.0], [2.0, 2.0, 4.0, 2.0]),
+        ([2.0, 1.0, 1.0, 1.0], [4.0, 2.0, 2.0, 2.0]),
+        ([1.0, 1.0, 1.0, 3.0], [2.0, 2.0, 2.0, 6.0]),
+        ([1.0, 3.0, 1.0], [1.0, 3.0, 1.0]),
+    ],
+)
+def test_one_slow_stage_among_several_takes_what_its_events_take(
+    m: int, forward: list[float], backward: list[float]
+) -> None:
+    """Whether the slow one is first, last or between, with a micro-batch for each stage at least;
+    to a hundredth."""
+    events = timeline("1f1b", forward, backward, [0.0] * len(forward), m)
+    found = line_time(np.array(forward), np.array(backward), float(m))
+    assert float(found) == pytest.approx(events[-1].end, rel=0.01)

@@ -120,3 +120,12 @@ def test_its_products_are_tensor_parallel() -> None:
     ]
     assert counts
     assert max(counts) == pytest.approx(0.75)
+
+
+def test_gates_of_few_channels_keep_their_channels() -> None:
+    """2,048 tokens of 16 channels in two bytes for each second product, whole on every rank."""
+    model = replace(SMALL, delta_gate_rank=16)
+    for tp in (1.0, 2.0):
+        listed = step_operators(model, plan(tp=tp))
+        kept = {o.name: float(o.saved) for o in listed if o.phase == "forward"}
+        assert kept["delta.decay_up"] == kept["delta.gate_up"] == 2.0 * 2048.0 * 16.0

@@ -7,9 +7,11 @@ out, so every field is written.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from predictor.catalog import read_model_name
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.foreign import foreign
@@ -19,7 +21,7 @@ from reckon.launch.megatron import completed
 from reckon.launch.megatron_core import from_core, to_core
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import PLAN
-from reckon.launch.recipe import read_recipe
+from reckon.launch.recipe import read_recipe, versioned
 from reckon.launch.repository import HINTS
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, scalar
@@ -183,13 +185,18 @@ def _activation(found: Flags, name: str) -> None:
         found["--squared-relu"] = True
 
 
+BASE = re.compile(r"\b(\w+?)_(?:pretrain|finetune|sft|peft)_(?:config|recipe)\(")
+"""Calls of recipes of Megatron-Bridge and NeMo 2 by their names."""
+
+
 def _null(key: str) -> bool:
     return key.rsplit(".", 1)[-1] in NULLS
 
 
 def _parse(text: str, folder: Path) -> Source:
     if re.search(r"^(from|import) |^def ", text, re.M):
-        return _core(read_recipe(text))
+        called = [name for name in BASE.findall(text) if f"def {name}_" not in text]
+        return _based(_core(read_recipe(text)), called)
     mapping = loaded(text)
     if mapping is not None and isinstance(mapping.get("training"), dict):
         mapping = mapping["training"]  # of a launcher that holds several
@@ -205,7 +212,24 @@ def _parse(text: str, folder: Path) -> Source:
     found = _core(
         {k: "none" if v is None else v for k, v in flat.items() if v is not None or _null(k)}
     )
-    return Source({**launcher, **found.flags}, [*notes, *found.notes])
+    called = [name for before, name in pairwise(words) if before == "--factory"]
+    return _based(Source({**launcher, **found.flags}, [*notes, *found.notes]), called)
+
+
+def _based(found: Source, called: list[str]) -> Source:
+    """With the model of the library's recipe that a file or a command starts from, by its name;
+    what else that recipe sets is not there to be read."""
+    if "@repository" in found.flags or not called:
+        return found
+    name = called[0].partition("(")[0]
+    try:
+        known = read_model_name(versioned(name))
+    except InputError:
+        known = None
+    if known is None:
+        return found
+    note = f"{name} is the library's recipe: only its model is taken, state what else it sets"
+    return Source({**found.flags, "@repository": known.row}, [*found.notes, note])
 
 
 def _core(flat: dict[str, Any]) -> Source:

@@ -133,7 +133,7 @@ class _Recipe:
         if name == "Config" and node.args and (own := _configured(node.args[0])):
             return {"@repository": own}
         if name.endswith("_model") and isinstance(given.get("version"), str):
-            return {"@repository": _versioned(given["version"])}
+            return {"@repository": versioned(given["version"])}
         if name in self.functions and depth < DEEPEST:
             return self.follow(self.functions[name], given, depth + 1)
         return {PARALLELISM[k]: v for k, v in given.items() if k in PARALLELISM and v is not None}
@@ -190,7 +190,7 @@ def _configured(node: ast.expr) -> str:
     return f"{match[1]}{version}-{size}".strip("-")
 
 
-def _versioned(version: str) -> str:
+def versioned(version: str) -> str:
     """The model that a recipe's `version` means: `qwen25_1p5b` is Qwen2.5-1.5B."""
     family, _, size = version.partition("_")
     match = re.fullmatch(r"([a-z]+)(\d+)", family)

@@ -380,3 +380,30 @@ def test_an_images_own_command_takes_the_model_first(image: str) -> None:
     assert found.model is not None
     assert found.model.name == "deepseek-v4-flash"
     assert (found.fields["dp"], found.fields["ep"]) == (4, 4)
+
+
+DERIVED = """
+from megatron.bridge.recipes.llama import llama3_70b_pretrain_config
+
+def ours():
+    cfg = llama3_70b_pretrain_config()
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.train.global_batch_size = 256
+    return cfg
+"""
+
+
+def test_a_recipe_of_the_library_says_the_model_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(DERIVED, encoding="utf-8")
+    found = read_launch("nemo", f"{path}:ours")
+    assert found.model is not None
+    assert (found.model.name, found.fields["tp"], found.fields["global_batch"]) == (
+        "llama3-70b", 4, 256,
+    )  # fmt: skip
+    assert any("only its model is taken" in note for note in found.notes)
+    line = "nemo llm pretrain --factory qwen3_30b_a3b data.global_batch_size=64"
+    model = read_launch("nemo", line).model
+    assert model is not None
+    assert model.name == "qwen3-30b-a3b"
+    assert read_launch("nemo", line.replace("qwen3_30b_a3b", "ours_1b")).model is None

@@ -370,3 +370,26 @@ def test_where_links_alone_take_time_every_message_waits_for_the_one_before(
     nothing = np.zeros(3)
     took = critical_path(nothing, nothing, np.array(ends), m, 2.0, 0.0)
     assert float(took) == 2.0 * (m + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"reduce_last": True}, True),
+        ({"reduce_last": True, "global_batch": 2.0}, False),  # one micro-batch: nothing to add up
+        ({"reduce_last": True, "sharding": "zero1"}, False),  # weights are not sharded
+        ({"reshard": False}, False),
+        ({"pp": 2.0, "reshard": False}, True),
+        ({"pp": 2.0, "reduce_last": True}, False),  # what is let go of is reduced at once
+    ],
+)
+def test_gradients_of_sharded_weights_add_up_where_something_is_kept(
+    fields: dict[str, object], expected: bool
+) -> None:
+    """Alone by `reduce_last`; in a pipeline where weights stay gathered."""
+    given = {"tp": 1.0, "pp": 1.0, "dp": 2.0, "micro_batch": 1.0, "global_batch": 8.0,
+             "seq_len": 128.0, "sharding": "fsdp", "reshard": True,
+             "reduce_last": False}  # fmt: skip
+    plan = TrainingPlan(**{**given, **fields})  # type: ignore[arg-type]
+    assert bool(plan.accumulates) is expected

@@ -356,3 +356,20 @@ def test_without_conditions_phases_last_as_those_of_a_board_by_itself(
     for name, longer in whole.longer.items():
         assert found[name] == pytest.approx(longer, rel=1e-12)
         assert np.all(longer >= 1.0)
+
+
+def test_clocks_and_limits_are_those_that_a_machine_has() -> None:
+    """From a quarter of its top clock to that; limits above what it draws awake."""
+    cluster = catalog.system("dgx-h100")
+    constants, _ = catalog.power_setting(cluster, Conditions())
+    top = float(np.max(np.asarray(constants.clock)))
+    for share in (LOWEST, 0.5, 1.0):
+        catalog.power_setting(cluster, Conditions(clock=share * top))
+    for share in (0.9 * LOWEST, 1.01):
+        with pytest.raises(InputError, match="runs from"):
+            catalog.power_setting(cluster, Conditions(clock=share * top))
+    most = float(np.max(np.asarray(constants.limit)))
+    catalog.power_setting(cluster, Conditions(limit=most))
+    for limit in (float(np.max(np.asarray(constants.awake))), 1.01 * most):
+        with pytest.raises(InputError, match="takes limits"):
+            catalog.power_setting(cluster, Conditions(limit=limit))

@@ -100,7 +100,7 @@ def test_the_middle_of_a_t_is_narrower_than_its_variance_says(freedom: float) ->
     """Its quantile, as the docstring has it, errs by 1e-4."""
     scale = math.sqrt((freedom - 2.0) / freedom)
     usual = t(freedom).ppf(0.9) * scale / 1.2815515655446004
-    assert narrower(freedom) == pytest.approx(usual, abs=2e-4)
+    assert narrower(freedom) == pytest.approx(usual, abs=1e-4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 24, 25])

@@ -212,7 +212,7 @@ class ModelSpec(Spec):
     pooling_ratio: Natural = 0
     out_groups: Natural = 0
     out_rank: Natural = 0
-    streams: Count = 1
+    streams: Natural = 0
     window_heads: Natural = 0
     window_kv_heads: Natural = 0
     window_head_dim: Natural = 0

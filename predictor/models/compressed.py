@@ -101,6 +101,6 @@ class Compressed:
     @property
     def stream_matrix(self) -> int:
         """Weights that those come from, of the two blocks of all layers, and of the last sum."""
-        if self.streams == 1:
+        if self.streams <= 1:
             return 0
         return self.streams * self.hidden * (2 * self.layers * self.stream_mixes + self.streams)

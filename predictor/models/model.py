@@ -128,7 +128,7 @@ class Model(DeltaRule, Mixture, Compressed):
     pooling_ratio: int = 0
     out_groups: int = 0
     out_rank: int = 0
-    streams: int = 1
+    streams: int = 0
     window_heads: int = 0
     window_kv_heads: int = 0
     window_head_dim: int = 0

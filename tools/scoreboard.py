@@ -21,6 +21,7 @@ import reckon
 from calibration.checks.ablation import tables as ablation_tables
 from calibration.checks.asked import power_table_of, uneven_lines
 from calibration.checks.baseline import constant_mfu_by_source
+from calibration.checks.fleets import fleet_lines
 from calibration.checks.kernels import FOLDS, heldout_section, summary
 from calibration.checks.plans import plan_lines
 from calibration.checks.serving_baseline import beaten, constant_by_source
@@ -264,6 +265,8 @@ def main() -> None:
         scored = reckon.validate(served, "default", folds="source")
         found = serving_table(scored, constant_by_source(served))
         text = put(text, "serving", found)
+        told = {p["point_id"]: p["predicted"] for p in scored["points"] if p["metric"] == "tpot_s"}
+        text = put(text, "fleets", "\n".join(fleet_lines(served, told)))
     write_text(PAGE, text)
     write_readme()
     print(scores)

@@ -6,6 +6,7 @@ time on the host, times a constant.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,20 +44,30 @@ def left_out(
     return constants_left_out(log, np.array(source), np.array(target), np.array(engine)) - log
 
 
-def constant_by_source(tables: Sequence[Path]) -> dict[str, dict[str, float]]:
-    """Mean absolute relative error of the constants by target and source left out, of the rows
-    that `scored.targets` counts; open loops, which no constant serves, are left out."""
+def _compared(tables: Sequence[Path]) -> tuple[list[InferencePoint], list[str], Array]:
+    """Points of tables, what each is judged as, and log errors of the constants."""
     bare = load("none")
     found, _ = timed(read_inference(tables, bare.run), bare)
     log = np.log(published(found) / values(found, PERFECT)[0])
     target = [target_of(point) for point in found.points]
     source = [point.source for point in found.points]
-    share = np.abs(np.expm1(left_out(log, target, found.engine, source)))
-    counted = [not p.flagged and p.source not in REPORTED_APART for p in found.points]
+    return list(found.points), target, left_out(log, target, found.engine, source)
+
+
+def yardstick(tables: Sequence[Path]) -> dict[str, float]:
+    """What the constants say of every point [SI], its own source left out."""
+    points, _, error = _compared(tables)
+    return {p.point_id: p.value * math.exp(e) for p, e in zip(points, error.tolist(), strict=True)}
+
+
+def constant_by_source(tables: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Mean absolute relative error of the constants by target and source left out, of the rows
+    that `scored.targets` counts; open loops, which no constant serves, are left out."""
+    points, target, error = _compared(tables)
     by: dict[str, dict[str, list[float]]] = {}
-    for told, name, own, counts in zip(target, source, share.tolist(), counted, strict=True):
-        if told and counts:
-            by.setdefault(told, {}).setdefault(name, []).append(own)
+    for point, told, own in zip(points, target, np.abs(np.expm1(error)).tolist(), strict=True):
+        if told and not point.flagged and point.source not in REPORTED_APART:
+            by.setdefault(told, {}).setdefault(point.source, []).append(own)
     return {
         told: {name: float(np.mean(own)) for name, own in sorted(each.items())}
         for told, each in by.items()

@@ -47,6 +47,7 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
     merged = {**_consistent(known, stated), **stated}
     if proxy := re.search(r"-([0-9]+)(?:l-proxy|layers?)$", name.lower()):
         merged["layers"] = int(proxy[1])
+    merged |= _shortened(merged, known, stated)
     for key in ("aliases", "source", "notes"):
         merged.pop(key, None)
     family = str(cell(row, "family") or merged.get("family") or "")
@@ -60,6 +61,24 @@ def described(row: Mapping[str, Any]) -> tuple[Model, tuple[Assumption, ...]]:
         raise InputError(f"model {name!r}: {', '.join(missing)} not stated and not in the catalog")
     merged["name"] = name
     return catalog.model(merged), assumed
+
+
+INTERLEAVED = (
+    "attention_layers", "mamba_layers", "delta_layers", "choosing_layers", "pooling_layers",
+    "borrowing_layers",
+)  # fmt: skip
+"""Layers of kinds that take turns, so that a shorter model has as large a share of each."""
+
+
+def _shortened(
+    merged: Mapping[str, Any], known: Mapping[str, Any], stated: Mapping[str, Any]
+) -> dict[str, int]:
+    """Layers of each kind of a model of fewer layers than the catalog's entry of its name."""
+    whole, own = known.get("layers"), merged.get("layers")
+    if not whole or not own or int(own) >= int(whole):
+        return {}
+    counts = {name: int(known.get(name) or 0) for name in INTERLEAVED if name not in stated}
+    return {name: count * int(own) // int(whole) for name, count in counts.items() if count}
 
 
 def _known(name: str, stated: Mapping[str, Any]) -> dict[str, Any]:

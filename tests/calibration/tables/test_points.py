@@ -95,6 +95,15 @@ def test_a_proxys_name_says_how_deep_it_is(name: str, layers: int) -> None:
     assert found.is_moe
 
 
+def test_a_proxy_has_as_large_a_share_of_every_kind_of_layer() -> None:
+    """DeepSeek-V4-Flash has 43 layers: 21 that choose, 20 that pool, two with a window alone; of
+    sixteen layers 7.8 and 7.4 would be such."""
+    whole = model_of({**ROW, "model": "deepseek-v4-flash"})
+    found = model_of({**ROW, "model": "deepseek-v4-flash-16layers"})
+    assert (whole.layers, whole.choosing_layers, whole.pooling_layers) == (43, 21, 20)
+    assert (found.layers, found.choosing_layers, found.pooling_layers) == (16, 7, 7)
+
+
 def test_adapters_and_balance_are_read_from_name_and_notes() -> None:
     assert point(model="llama3-70b-lora", tp=8.0).request.plan.trained == "lora_qkv"
     other = point(model="llama3-70b-lora", tp=8.0, framework="nemo-automodel")

@@ -27,6 +27,20 @@ def no_slower_than_others(operators: list[Operator], plan: ServingPlan, timed: C
     return timing
 
 
+def whole_experts(
+    operators: list[Operator], timing: Timing, timed: Clock, plan: ServingPlan
+) -> Timing:
+    """Times of operators, with those of experts that no ranks split as `timed` has them: DeepGEMM's
+    products were timed with whole experts (`wideep_*` tables of ai-dynamo/aiconfigurator)."""
+    found = [i for i, one in enumerate(operators) if one.op == "moe_gemm"]
+    if not found:
+        return timing
+    time = timing.time.copy()
+    others = timed([operators[i] for i in found]).time
+    time[found] = np.where(np.asarray(plan.etp) <= 1.0, others, time[found])
+    return replace(timing, time=time)
+
+
 def _no_slower_alone(operators: list[Operator], timed: Clock) -> Timing:
     """Times of operators, of which no product of one row takes longer than of two.
 

@@ -6,7 +6,7 @@ what does not differ between plans of a batch is timed once (`_distinct`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from predictor.models import Model
 from predictor.plans import ServingPlan, in_chunks, runnable
 from predictor.records import dataclass
 from predictor.serving.calls import communication
-from predictor.serving.equivalents import no_slower_than_others
+from predictor.serving.equivalents import no_slower_than_others, whole_experts
 from predictor.serving.kernels import as_run, beside_routed
 from predictor.serving.parts import TERMS, Line, Pass
 from predictor.timing import (
@@ -102,10 +102,10 @@ def _kernels(
     operators = build(base.plan, base.own)
     host = base.accelerator.dispatch * plan.launching
     library = {"": plan.library}
-    if plan.exchange == "deepep" or plan.in_buffers:
+    if plan.exchange == "deepep":
         library["moe_gemm"] = GROUPED
 
-    def timed(listed: list[Operator]) -> Timing:
+    def timed(listed: list[Operator], library: Mapping[str, str] = library) -> Timing:
         return operator_times(
             padded(listed, base.accelerator),
             base.accelerator,
@@ -117,6 +117,9 @@ def _kernels(
         )
 
     timing = no_slower_than_others(operators, plan, timed)
+    if plan.in_buffers:
+        grouped = {**library, "moe_gemm": GROUPED}
+        timing = whole_experts(operators, timing, lambda few: timed(few, grouped), base.plan)
     found = _added(operators, timing, plan, base)
 
     def spread(value: Array) -> Array:

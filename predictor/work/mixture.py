@@ -126,11 +126,13 @@ def _joined(at: WorkList, width: float) -> None:
     """The experts in one kernel, as engines of inference run them, over the copies that came, which
     it finds in their order and adds up after: tables time `fused_experts` of vLLM, `fused_moe` of
     SGLang and TensorRT-LLM's module whole (ai-dynamo/aiconfigurator, collector/*/collect_moe*.py @
-    095f58a). DeepGEMM's products behind DeepEP do not."""
+    095f58a). DeepGEMM's products behind DeepEP or over buffers do not."""
     model, portion, size = at.model, at.portion, at.size
-    rows = np.where(np.asarray(portion.buffered) > 0, portion.buffered, portion.received)
-    if at.software.ordered:
-        _permute(at, "moe.permute", portion.received, width, 2 * size)
+    buffered = np.asarray(portion.buffered) > 0
+    rows = np.where(buffered, portion.buffered, portion.received)
+    apart = np.where(buffered | at.software.ordered, 1.0, 0.0)
+    if np.any(apart):
+        _permute(at, "moe.permute", portion.received, width, 2 * size, apart)
     at.operators.append(
         grouped(
             "moe.experts",
@@ -146,8 +148,8 @@ def _joined(at: WorkList, width: float) -> None:
             idle=portion.idle,
         )
     )
-    if at.software.ordered:
-        _permute(at, "moe.unpermute", portion.received, width, 2 * size)
+    if np.any(apart):
+        _permute(at, "moe.unpermute", portion.received, width, 2 * size, apart)
 
 
 def _sorted(at: WorkList, width: float) -> None:

@@ -72,7 +72,7 @@ def software_of(plan: ServingPlan) -> Software:
         cache=KV_BYTES[plan.kv],
         sums=True,
         latents=True,
-        ordered=apart or plan.exchange == "deepep" or plan.in_buffers,
+        ordered=apart or plan.exchange == "deepep",
         experts_joined=True,
         traffic=UNFUSED if apart else 1.0,
         scores=SOFTMAX_BYTES if converts else (SCORE_BYTES if apart else 0.0),
@@ -116,11 +116,12 @@ def _in_buffers(model: Model, plan: ServingPlan, together: Numeric, portion: Por
     (`ALIGNED` - 1) rows (`compute_aligned_M` of vllm/model_executor/layers/fused_moe/
     deep_gemm_utils.py, 0.11). Rows that nobody fills are multiplied like the others (deepseek-ai/
     DeepGEMM on Blackwell; on Hopper they and an expert's weights are read all the same). Where
-    tokens go to the ranks of their experts alone, buffers are made for those that came, and the
-    portion is as it was."""
+    tokens go to the ranks of their experts alone, buffers are made for those that came; where ranks
+    split experts, nothing was timed: the portion is as it was."""
     if not plan.in_buffers:
         return portion
     everywhere = (np.asarray(plan.dp) <= 1) | (plan.exchange == "gather")
+    everywhere = everywhere & (np.asarray(plan.etp) <= 1.0)
     own = float(model.num_experts) / np.asarray(plan.ep)
     rows = np.asarray(together) * model.top_k + own * (ALIGNED - 1.0)
     return replace(

@@ -164,6 +164,29 @@ def test_experts_in_triton_are_as_efficient_in_eight_bits_as_in_sixteen() -> Non
     assert triton < own
 
 
+def test_whole_experts_over_buffers_take_as_long_for_few_tokens_as_for_more_and_one_by_one() -> (
+    None
+):
+    """Of 128 experts among four ranks each has 32, of 128 rows at least; where ranks split experts
+    nothing changes, in a batch of both either."""
+    model, cluster = catalog.model("qwen3-235b-a22b"), catalog.system("DGX-B200")
+
+    def time(tokens: float, kernels: str, ep: object) -> np.ndarray:
+        at = plan(
+            tp=4.0, ep=ep, library="vllm", weights="fp8_block", narrow_experts=kernels
+        )  # fmt: skip
+        return np.asarray(
+            layers_of(model, cluster, at, tokens, CALIBRATION, False).terms["experts"]
+        )
+
+    few, more = (float(time(tokens, "buffers", 4.0)) for tokens in (2.0, 32.0))
+    assert more == pytest.approx(few, rel=0.1)
+    assert few > 2.0 * float(time(2.0, "own", 4.0))
+    assert float(time(2.0, "buffers", 2.0)) == float(time(2.0, "own", 2.0))
+    both = time(2.0, "buffers", np.array([2.0, 4.0]))
+    assert list(both) == pytest.approx([float(time(2.0, "buffers", ep)) for ep in (2.0, 4.0)])
+
+
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-b200", "dgx-a100"])
 @pytest.mark.parametrize(("sequences", "keys"), [(1.0, 4096.0), (128.0, 8192.0)])
 def test_heads_that_share_keys_take_no_longer_than_groups_that_read_them_anew(

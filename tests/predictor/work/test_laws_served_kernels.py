@@ -299,7 +299,7 @@ def test_tokens_of_experts_are_put_in_order_once_a_layer() -> None:
             assert float(one.count) == float(own["moe.down"].count)
 
 
-@pytest.mark.parametrize("ep", [1.0, 4.0])
+@pytest.mark.parametrize("ep", [2.0, 4.0])
 @pytest.mark.parametrize("tokens", [8.0, 500.0])
 def test_buffers_hold_every_copy_and_a_row_less_than_a_block_for_each_expert(
     ep: float, tokens: float
@@ -307,7 +307,7 @@ def test_buffers_hold_every_copy_and_a_row_less_than_a_block_for_each_expert(
     """DeepGEMM's blocks have 128 rows; how few tokens there are changes nothing of the weights that
     are read (`compute_aligned_M` of vLLM 0.11)."""
     model = replace(DENSE, num_experts=16, top_k=2, expert_ffn_hidden=64)
-    plan = served(tp=4.0, ep=ep, weights="fp8_block", narrow_experts="buffers", library="vllm")
+    plan = served(tp=ep, ep=ep, weights="fp8_block", narrow_experts="buffers", library="vllm")
     found = {o.name: o for o in layer_operators(model, plan, tokens)}
     experts, own = found["moe.experts"], 16 / ep
     assert float(experts.m * experts.batch) == pytest.approx(2 * tokens + 127 * own)
@@ -322,15 +322,24 @@ def test_only_block_scaled_experts_whose_tokens_are_everywhere_go_over_buffers()
     model = replace(DENSE, num_experts=16, top_k=2, expert_ffn_hidden=64)
 
     def rows(**fields: object) -> float:
-        given = {"narrow_experts": "buffers", "weights": "fp8_block", **fields}
+        given = {
+            "tp": 4.0,
+            "ep": 4.0,
+            "narrow_experts": "buffers",
+            "weights": "fp8_block",
+            **fields,
+        }
         found = {o.name: o for o in layer_operators(model, served(**given), 8.0)}["moe.experts"]
         return float(np.max(found.m * found.batch))
 
-    assert rows() > 16 * 127
+    assert rows() == 8 * 2 + 4 * 127
     for other in (
         {"weights": "fp8"},
         {"narrow_experts": "own"},
-        {"dp": 4.0, "ep": 4.0, "exchange": "deepep"},
+        {"ep": 2.0},  # ranks split experts
+        {"tp": 1.0, "dp": 4.0, "exchange": "deepep"},
     ):
         assert rows(**other) < 127
-    assert rows(dp=4.0, ep=4.0, exchange="gather") == 4 * 8 * 2 + 4 * 127
+    assert rows(tp=1.0, dp=4.0, exchange="gather") == 4 * 8 * 2 + 4 * 127
+    several = rows(ep=np.array([2.0, 4.0]))
+    assert several == rows()

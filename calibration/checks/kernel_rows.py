@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.checks.scored import Scored
-from calibration.network.fit import op_of, wire, wire_spread, wire_times
+from calibration.network.wire import op_of, wire, wire_spread, wire_times
 from calibration.tables.implied import implied
 from calibration.tables.kernel_table import check_kernels, gaps, is_collective, kinds, shapes_of
 from calibration.tables.libraries import library
@@ -87,14 +87,16 @@ class _Table:
                 self.skip(own, f"unknown accelerator {device!r} (reckon show accelerators)")
                 continue
             try:
-                shapes = shapes_of(own, str(op), str(dtype))
+                several = own["kernels"].to_numpy(float)
+                one = own.assign(message_bytes=own["message_bytes"] / several)
+                shapes = shapes_of(one, str(op), str(dtype))
                 time, sigma, *_ = shape_times(
                     shapes, found, self.calibration, sustained=bool(long), library=str(software)
                 )
             except InputError as error:
                 self.skip(own, str(error))
                 continue
-            self.add(own, time, sigma)
+            self.add(own, time * several, sigma)
 
 
 def held(table: pd.DataFrame) -> pd.Series:

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from calibration.heldout import errors
-from calibration.network.fit import PHASES, fit_links, op_of, phases, wire, wire_spread, wire_times
+from calibration.network.fit import PHASES, fit_links, phases
+from calibration.network.wire import op_of, wire, wire_spread, wire_times
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor.hardware import link_class
 from predictor.timing import Calibration

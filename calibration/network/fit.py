@@ -7,6 +7,10 @@ changes its protocol or algorithm, becomes a curve per number of members.
 
 A link that nobody measured is known by its family, else its class: one fit to all their links,
 each with the same weight, without curves. Its spread is what fits to the other links miss of each.
+
+Between nodes a technology's name stands for many networks, of which one or two were measured: their
+families lean on the class, their spread is that of whole networks left out, and what was seen
+through links inside the nodes makes no curves.
 """
 
 from __future__ import annotations
@@ -20,15 +24,11 @@ import numpy as np
 import pandas as pd
 
 from calibration.heldout import HeldOut, errors
-from calibration.sources.exchanges import CUSTOM, copies, is_exchange
+from calibration.network.wire import Wire, log_errors, moving, op_of, share_waiting, waiting, wire
 from calibration.tables.kernel_table import gaps, is_collective
-from calibration.tables.libraries import library
-from predictor import catalog
 from predictor.arrays import take
-from predictor.errors import InputError
 from predictor.hardware import LinkCurve, LinkModel, default_link, link_class, link_family
-from predictor.plans import distinct_share
-from predictor.timing import ANY, Calibration, hops, latency, traffic, volume
+from predictor.timing import ANY, CHUNK, Calibration
 from predictor.units import Z80
 
 LEAST_ROWS = 8
@@ -36,9 +36,6 @@ LEAST_ROWS = 8
 
 PHASES = 4
 """Every fourth message size is held out, each once."""
-
-ENGINES = ("sglang", "trtllm", "vllm")
-"""Libraries whose own all-reduces were timed."""
 
 REFERENCE_CLOCK = 1.8e9
 """Clock at which latencies inside a node are stated [Hz]."""
@@ -52,102 +49,10 @@ class LinkFit:
     heldout: dict[tuple[str, str], HeldOut] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Wire:
-    """What rows of one collective put on the wire, each an array over the rows.
-
-    ideal    time of the least traffic at the link's rate [s]
-    steps    hops of the algorithm
-    members  that exchange data: ranks, or nodes where there are several
-    below    ranks of a node whose links work together
-    inner    time of the traffic inside the nodes, as far as it is known [s]
-    clock    of the accelerators [Hz]; NaN where not known
-    time     measured [s]
-    """
-
-    ideal: np.ndarray
-    steps: np.ndarray
-    members: np.ndarray
-    below: np.ndarray
-    inner: np.ndarray
-    clock: np.ndarray
-    time: np.ndarray
-
-
-def op_of(table: pd.DataFrame) -> pd.Series:
-    """Under which name each collective row is fitted: its op, with '.custom' for the small
-    all-reduce of inference engines ('.custom-eager' where it was not in a captured graph), and the
-    engine where the row says whose ('.custom.vllm'); with its kernel, where that exchanges the
-    tokens of a mixture ('.deepep_ll_dispatch')."""
-    custom = table["kernel"].eq(CUSTOM) & table["op"].eq("allreduce")
-    eager = np.where(table["mode"] == "eager", ".custom-eager", ".custom")
-    engine = table["framework"].map(library)
-    whose = eager + np.where(engine.isin(ENGINES), "." + engine, "")
-    which = np.where(is_exchange(table), "." + table["kernel"], "")
-    return table["op"] + pd.Series(np.where(custom, whose, which), index=table.index)
-
-
-def _clock(name: str) -> float:
-    try:
-        return float(catalog.accelerator(name).clock)
-    except InputError:
-        return float("nan")
-
-
-def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire:
-    """Checked rows of one collective without gaps (`kernel_table.gaps`).
-
-    known   links inside the nodes, of rows that state theirs (`node_link`, `node_link_gbs`,
-            `node_in_switch`)
-    """
-    kind = op.partition(".")[0]
-    size = table["num_gpus"].to_numpy(float)
-    nodes = table["num_nodes"].fillna(1.0).to_numpy(float)
-    # Across nodes it is the nodes that exchange data, over the links of all their ranks.
-    below = np.where(nodes > 1, size / nodes, 1.0)
-    members = size / below
-    shared = np.ones_like(below) if kind in ("alltoall", "p2p") else below
-    rate = table["link_gbs"].to_numpy(float) * 1e9 * shared
-    message = table["message_bytes"].to_numpy(float)
-    reducing = (table["in_switch"].fillna(0.0).to_numpy(float) > 0) & (op == kind)
-    names = table["accelerator"].to_numpy(str)
-    clocks = {name: _clock(name) for name in np.unique(names)}
-    clock = np.array([clocks[name] for name in names])
-    inner = np.zeros(len(table))
-    if known is not None and kind not in ("alltoall", "p2p", "broadcast"):
-        stated = (below > 1) & (table["node_link_gbs"].to_numpy(float) > 0)
-        for link in table["node_link"][stated].unique():
-            own = stated & (table["node_link"] == link).to_numpy()
-            model = known.link(op, str(link))
-            switch = table["node_in_switch"].to_numpy(float)[own] > 0
-            moved = volume(kind, message[own], below[own], below[own], switch)
-            ideal = moved / (table["node_link_gbs"].to_numpy(float)[own] * 1e9)
-            inner[own] = traffic(model, ideal, below[own], 1.0, model.pace(clock[own]))
-    moved = volume(kind, message, size, members, reducing) * distinct_share(members, copies(table))
-    time = table["latency_us"].to_numpy(float) * 1e-6
-    return Wire(moved / rate, hops(op, members), members, shared, inner, clock, time)
-
-
-def wire_times(model: LinkModel, rows: Wire) -> np.ndarray:
-    """Time of each row on a link [s]."""
-    pace = model.pace(rows.clock)
-    moving = traffic(model, rows.ideal, rows.members, rows.below, pace)
-    return latency(model, rows.steps, model.hop * pace, pace) + np.maximum(moving, rows.inner)
-
-
-def wire_spread(model: LinkModel, rows: Wire) -> np.ndarray:
-    """Log-standard-deviation of each of those times."""
-    return model.spread(_waiting(model, rows))
-
-
-def _waiting(model: LinkModel, rows: Wire) -> np.ndarray:
-    """Share of latencies in each time."""
-    pace = model.pace(rows.clock)
-    return latency(model, rows.steps, model.hop * pace, pace) / wire_times(model, rows)
-
-
-def _log_errors(model: LinkModel, rows: Wire) -> np.ndarray:
-    return np.asarray(np.log(wire_times(model, rows) / rows.time))
+USUAL_WEIGHT = 0.02
+"""Weight beside all measurements of a fit's, of an empty message that takes what is documented of
+latencies (`hardware.default_link`): where all that was measured is large, nothing else tells them
+(two such tables of InfiniBand gave none at all, and transfers between nodes took no time)."""
 
 
 def _positive() -> Any:
@@ -193,13 +98,11 @@ def _solve(
         columns += [ideal, ideal * doublings]
     else:
         columns += [np.where(rows.members == size, ideal, 0.0) for size in sizes]
-    matrix, predicted = np.stack(columns, axis=1), rows.time
-    estimator = _positive()
-    for _ in range(4):
-        # An efficiency cannot exceed one: fit what is beyond the ideal time.
-        scale = weight / np.sqrt(predicted * rows.time)
-        found = estimator.fit(matrix * scale[:, None], (rows.time - ideal) * scale).coef_
-        predicted = matrix @ found + ideal
+    matrix = np.stack(columns, axis=1)
+    moves = np.ones(matrix.shape[1], bool)
+    moves[[0, *range(2, fixed)]] = False
+    empty = _empty(default_link(op, link.lstrip(ANY)), float(steps.min()), matrix[0], share)
+    found = _descend(rows, matrix, ideal, weight, moves, empty if smooth else None)
     base, root, *hops_ = (float(x) for x in found[:fixed])
     hop = hops_[0] if hops_ else base * share
     beyond = found[fixed:]
@@ -219,29 +122,84 @@ def _solve(
     )
 
 
+def _empty(
+    usual: LinkModel, steps: float, columns: np.ndarray, share: float
+) -> tuple[np.ndarray, float]:
+    """An empty message as a row of the least squares, and its usual time [s]."""
+    row = np.zeros_like(columns)
+    row[0] = 1.0 + share * steps
+    return row, usual.base + usual.hop * steps
+
+
+def _descend(
+    rows: Wire,
+    matrix: np.ndarray,
+    ideal: np.ndarray,
+    weight: np.ndarray,
+    moves: np.ndarray,
+    empty: tuple[np.ndarray, float] | None,
+) -> np.ndarray:
+    """Coefficients of the columns, none of them negative, that fit the logarithm of the time.
+
+    ideal   time of the traffic at an efficiency of one, which none exceeds: what is beyond it is
+            fitted [s]
+    moves   columns that are traffic, of which only a chunk counts where the links inside the nodes
+            take longer (`timing.chained`)
+    empty   a row of no traffic, with its time
+    """
+    estimator, time, predicted = _positive(), rows.time, rows.time
+    chunk = CHUNK / np.maximum(rows.message, CHUNK)
+    outer = np.full_like(time, np.inf)
+    for _ in range(6):
+        above = outer >= rows.inner
+        passed = np.where(above, 1.0, chunk)
+        columns = matrix * np.where(moves, passed[:, None], 1.0)
+        given = rows.within + passed * ideal + np.where(above, chunk, 1.0) * rows.inner
+        scale = weight / np.sqrt(predicted * time)
+        left, beyond = columns * scale[:, None], (time - given) * scale
+        if empty is not None:
+            firm = np.sqrt(USUAL_WEIGHT * np.sum(weight**2)) / empty[1]
+            left = np.vstack([left, firm * empty[0]])
+            beyond = np.append(beyond, firm * empty[1])
+        found = np.asarray(estimator.fit(left, beyond).coef_)
+        predicted = columns @ found + given
+        outer = ideal + matrix[:, moves] @ found[moves]
+    return found
+
+
 def _class_of(link: str) -> str:
     """The class of a link, of a family, or itself where it is one."""
     return link[1:] if link.startswith(ANY) else link_class(link)
 
 
-def _weights(unit: np.ndarray) -> np.ndarray:
-    """Square roots of the weights of rows."""
-    _, which, count = np.unique(unit, axis=0, return_inverse=True, return_counts=True)
-    pairs = np.unique(unit, axis=0)[:, 0]
-    within = {link: int((pairs == link).sum()) for link in np.unique(pairs)}
-    share = np.array([within[link] for link in unit[:, 0]])
-    return np.asarray(np.sqrt(1.0 / (count[which.ravel()] * share)))
+def _weights(unit: np.ndarray, home: str = "") -> np.ndarray:
+    """Square roots of the weights of rows: links count alike, and accelerators of each.
+
+    home   family between nodes that is sought: the other ones count together as one link; families
+           count alike where it is none of them
+    """
+    every, which, count = np.unique(unit, axis=0, return_inverse=True, return_counts=True)
+    links, accelerators = np.unique(every[:, 0], return_counts=True)
+    share = dict(zip(links.tolist(), 1.0 / accelerators, strict=True))
+    if home:
+        families = [link_family(link) for link in share]
+        several = len(set(families)) - 1
+        for link, family in zip(share, families, strict=True):
+            others = several if home in families else 1
+            share[link] /= 1.0 if family == home else others * families.count(family)
+    return np.asarray(np.sqrt([share[link] for link in unit[:, 0]] / count[which.ravel()]))
 
 
 def _fit(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
     """The smooth part of a link's model; each link, and within it each accelerator (`unit`),
-    counts the same."""
-    every, weights = rows, _weights(unit)
+    counts the same (`_weights`)."""
+    up = _class_of(link) == "scale-up"
+    home = "" if up else link_family(link.lstrip(ANY))
+    every, weights = rows, _weights(unit, home)
     outer = rows.inner < 0.8 * rows.time  # the others only bound this link
     if outer.sum() >= LEAST_ROWS:
         rows, unit = take(rows, outer), unit[outer]
-    weight = _weights(unit)
-    up = _class_of(link) == "scale-up"
+    weight = _weights(unit, home)
     clock = REFERENCE_CLOCK if up and np.isfinite(rows.clock).any() else float("nan")
     # Only one machine with groups of several shapes shows how its links share the way out.
     shapes = {(*pair, below) for pair, below in zip(unit.tolist(), rows.below, strict=True)}
@@ -250,7 +208,7 @@ def _fit(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
         _solve(rows, op, link, weight, clock, float(sharing))
         for sharing in (np.linspace(0.0, 1.0, 11) if several else [0.0])
     ]
-    losses = [np.sum((weights * _log_errors(trial, every)) ** 2) for trial in trials]
+    losses = [np.sum((weights * log_errors(trial, every)) ** 2) for trial in trials]
     return trials[int(np.argmin(losses))]
 
 
@@ -265,15 +223,13 @@ def bounded(log_ideal: np.ndarray, log_factor: np.ndarray) -> tuple[float, ...]:
 
 def _curves(model: LinkModel, rows: Wire) -> tuple[LinkCurve, ...]:
     """What the measurements of a link show beyond its smooth model."""
-    pace = model.pace(rows.clock)
-    waiting = latency(model, rows.steps, model.hop * pace, pace)
-    moving = traffic(model, rows.ideal, rows.members, rows.below, pace)
-    seen = (rows.time - waiting > 0.2 * rows.time) & (rows.inner < 0.8 * rows.time)
+    beyond, smooth = rows.time - waiting(model, rows), moving(model, rows)
+    seen = (beyond > 0.2 * rows.time) & (rows.inner == 0.0)
     found = []
     for members in np.unique(rows.members):
         own = seen & (rows.members == members)
         x = np.log(rows.ideal[own] * rows.below[own] ** model.sharing)
-        y = np.clip(np.log((rows.time - waiting)[own] / moving[own]), -1.0, 1.0)
+        y = np.clip(np.log(beyond[own] / smooth[own]), -1.0, 1.0)
         _, knot = np.unique(np.round(2.0 * x / np.log(2.0)), return_inverse=True)
         if knot.size == 0 or knot.max() < 3:
             continue
@@ -308,7 +264,7 @@ def scaled(prior: LinkModel, rows: Wire, link: str) -> LinkModel:
         )
 
     def residuals(by: np.ndarray) -> np.ndarray:
-        return np.concatenate([_log_errors(slowed(by), rows) / 0.1, by])
+        return np.concatenate([log_errors(slowed(by), rows) / 0.1, by])
 
     return slowed(least_squares(residuals, np.zeros(2), bounds=(-6.0, 6.0)).x)
 
@@ -319,19 +275,24 @@ Spread = tuple[float, float]
 
 def _spread(
     groups: np.ndarray,
-    fit: Callable[[Wire, np.ndarray], LinkModel],
+    fit: Callable[..., LinkModel],
     rows: Wire,
     unit: np.ndarray,
+    networks: bool = False,
 ) -> tuple[Spread, HeldOut]:
     """Spread and errors of fits to the rows outside each group, on the rows inside it; links and
-    accelerators count the same (`unit`)."""
+    accelerators count the same (`unit`).
+
+    fit   of rows and their units, told the group that it is without where groups are networks
+    """
     off, weight = np.zeros(len(groups)), _weights(unit) ** 2
     small = np.zeros(len(groups), dtype=bool)
     for group in np.unique(groups):
         inside = groups == group
-        trial, own = fit(take(rows, ~inside), unit[~inside]), take(rows, inside)
-        off[inside] = _log_errors(trial, own)
-        small[inside] = _waiting(trial, own) > 0.5
+        kept, own = (take(rows, ~inside), unit[~inside]), take(rows, inside)
+        trial = fit(*kept, group) if networks else fit(*kept)
+        off[inside] = log_errors(trial, own)
+        small[inside] = share_waiting(trial, own) > 0.5
 
     def sigma(of: np.ndarray) -> float:
         of = of if of.sum() >= LEAST_ROWS else np.ones_like(of)
@@ -382,6 +343,8 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
             result.links[key] = replace(model, sigma=large, latency_sigma=small)
             result.heldout[key] = found
     _pool(result, table, base.links if base else {})
+    if base is None:
+        _strangers(result)
     for key, own in few:
         known = Calibration("", links={**(base.links if base else {}), **result.links})
         prior = known.link(*key)
@@ -398,6 +361,7 @@ def fit_links(table: pd.DataFrame, base: Calibration | None = None) -> LinkFit:
 
 def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], LinkModel]) -> None:
     """Fit families and classes of links. What `base` knows of a class stands."""
+    kinds = table["link"].map(link_class)
     for name_of in (link_family, lambda link: ANY + link_class(link)):
         for (op, name), own in table.groupby(["fitted", table["link"].map(name_of)]):
             key = (str(op), str(name))
@@ -405,28 +369,62 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
             known = (key[0], ANY + kind) in base
             if known or key in result.links or len(own) < LEAST_ROWS:
                 continue
-            alike = (table["link"].map(link_class) == kind) & (table["fitted"] == "allreduce")
-            links = own["link"].nunique()
-            if key[1].startswith(ANY) and links == 1 < table.loc[alike, "link"].nunique():
+            alike = (kinds == kind) & (table["fitted"] == "allreduce")
+            alone = own["link"].nunique() == 1
+            if key[1].startswith(ANY) and alone and table.loc[alike, "link"].nunique() > 1:
                 continue  # more is known from the all-reduces of the class (`_derive`)
-            rows = wire(own, key[0], Calibration("", links=result.links))
-            unit = _units(own)
-            fit = partial(_fit, op=key[0], link=key[1])
-            if links > 1:
-                spread, found = _spread(unit[:, 0], fit, rows, unit)
-                wider = np.sqrt(1.0 + 1.0 / links)  # of one more link, where few are known
-                large, small = (float(wider * sigma) for sigma in spread)
-            else:  # one link says nothing of others
-                phase = phases(own["message_bytes"].to_numpy(float))
-                spread, found = _spread(phase, fit, rows, unit)
-                large, small = (max(sigma, 0.25) for sigma in spread)
-            result.links[key] = replace(
-                fit(rows, unit),
-                sigma=large,
-                latency_sigma=small,
-                pedigree="transferred",
-            )
+            whole = table[(kinds == kind) & (table["fitted"] == op)]
+            rows = whole if kind == "scale-out" else own
+            model, found = _pooled(rows, key, Calibration("", links=result.links))
+            result.links[key] = replace(model, points=len(own), pedigree="transferred")
             result.heldout[key] = found
+
+
+def _pooled(
+    table: pd.DataFrame, key: tuple[str, str], known: Calibration
+) -> tuple[LinkModel, HeldOut]:
+    """The model of a family or class, and its errors on links or networks left out.
+
+    table   its rows; of a family between nodes those of its whole class
+    """
+    rows, unit = wire(table, key[0], known), _units(table)
+    fit = partial(_fit, op=key[0], link=key[1])
+    outside, links = _class_of(key[1]) == "scale-out", table["link"].nunique()
+    networks = (table["link"] + " " + table["source"]).to_numpy(str)
+    count = len(np.unique(networks)) if outside else links
+    if count > 1:
+        if outside:
+            spread, found = _spread(networks, partial(_without, op=key[0]), rows, unit, True)
+        else:
+            spread, found = _spread(unit[:, 0], fit, rows, unit)
+        wider = np.sqrt(1.0 + 1.0 / count)  # of one more link, where few are known
+        large, small = (float(wider * sigma) for sigma in spread)
+    else:  # one link says nothing of others
+        phase = phases(table["message_bytes"].to_numpy(float))
+        spread, found = _spread(phase, fit, rows, unit)
+        large, small = (max(sigma, 0.25) for sigma in spread)
+    return replace(fit(rows, unit), sigma=large, latency_sigma=small), found
+
+
+def _without(rows: Wire, unit: np.ndarray, network: str, op: str) -> LinkModel:
+    """What stands for a network that is not among the rows: its family, which leans on the others.
+
+    network   its link, and who measured it
+    """
+    return _fit(rows, unit, op, link_family(network.split()[0]))
+
+
+def _strangers(result: LinkFit) -> None:
+    """Links between nodes are as uncertain as networks left out: those that are asked for are
+    hardly ever the ones that were measured."""
+    for (op, link), model in result.links.items():
+        pool = result.links.get((op, link_family(link)))
+        if _class_of(link) == "scale-out" and model.pedigree == "interpolated" and pool is not None:
+            result.links[(op, link)] = replace(
+                model,
+                sigma=max(model.sigma, pool.sigma),
+                latency_sigma=max(float(model.spread(1.0)), float(pool.spread(1.0))),
+            )
 
 
 def _derive(result: LinkFit) -> None:

@@ -4,6 +4,8 @@ collectives rows time, links of collectives inside a node or between nodes."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 
@@ -26,11 +28,37 @@ PASSES = {
 }
 """Elements read and written per element of the outcome; 2 for all other streaming kernels."""
 
+EAGER = "transformers"
+"""A framework whose modules run kernel by kernel, and are timed as a whole: two for an activation
+and the product with the other half (LlamaMLP.forward, act_fn(gate) * up, of 2 + 3 passes), six and
+two of no size for a norm by root mean squares (LlamaRMSNorm.forward: to 32 bits, square, mean,
+product, back, product with the weights; both in casys-kaist/LLMServingSim, profiler/v0/models/
+llama.py at 4a23e9f137). Other norms are one kernel of PyTorch's."""
+
+ACTIVATION_PASSES, ACTIVATION_KERNELS = 5.0, 2.0
+OWN_PASSES, WIDE_BYTES, NORM_KERNELS = 4.0, 28.0, 8.0
+"""Of such a norm: elements of its own type read and written, and bytes of those in 32 bits."""
+
+ROOT_MEAN_SQUARE = re.compile("llama", re.IGNORECASE)
+"""Models, as notes name them, that have such norms."""
+
 
 def implied(table: pd.DataFrame) -> pd.DataFrame:
     """A checked kernel table with what its rows imply filled in; what they state stays."""
     table = table.assign(dtype=table["dtype"].replace(SPELLINGS))
-    return _links(exchanges.known(_traffic(_experts(_attention(table)))))
+    return _links(exchanges.known(_traffic(_experts(_attention(_modules(table))))))
+
+
+def _modules(table: pd.DataFrame) -> pd.DataFrame:
+    """How many kernels each row times one after the other (`kernels`): those of modules that run
+    kernel by kernel, whose norms by root mean squares are elementwise ones."""
+    eager = table["framework"].str.startswith(EAGER)
+    told = table["notes"].fillna("") if "notes" in table else pd.Series("", table.index)
+    norm = eager & (table["op"] == "norm") & told.str.contains(ROOT_MEAN_SQUARE)
+    several = pd.Series(1.0, table.index).mask(norm, NORM_KERNELS)
+    several = several.mask(eager & (table["kernel"] == "act_fn"), ACTIVATION_KERNELS)
+    table = table.assign(op=table["op"].mask(norm, "elementwise"), kernels=several)
+    return table.assign(kernel=table["kernel"].mask(norm, "other"))
 
 
 def _experts(table: pd.DataFrame) -> pd.DataFrame:
@@ -74,7 +102,10 @@ def _traffic(table: pd.DataFrame) -> pd.DataFrame:
     read = sides.str[0].map(ELEMENT_BYTES)
     written = sides.str[-1].map(ELEMENT_BYTES)
     streams = rows["kernel"].map(PASSES).fillna(2.0)
+    whole = rows["kernels"] == ACTIVATION_KERNELS
+    streams = streams.mask(whole, ACTIVATION_PASSES)
     each = read * (streams - 1.0) + written
+    each = each.mask(rows["kernels"] == NORM_KERNELS, OWN_PASSES * read + WIDE_BYTES)
     moved = table["message_bytes"].mask(open_, rows["m"] * rows["n"] * each)
     return table.assign(message_bytes=moved)
 

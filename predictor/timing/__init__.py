@@ -26,7 +26,9 @@ from predictor.timing.calibration import (
     shape_keys,
 )
 from predictor.timing.collectives import (
+    CHUNK,
     Span,
+    chained,
     collective_time,
     hop_time,
     hops,
@@ -71,6 +73,7 @@ __all__ = [
     "ANY",
     "BOUNDS",
     "BULK",
+    "CHUNK",
     "CLOCK",
     "DEFAULTS",
     "EARLY_SPREADS",
@@ -108,6 +111,7 @@ __all__ = [
     "answering",
     "blend",
     "cached_share",
+    "chained",
     "collective_time",
     "columns",
     "empty_kernel",

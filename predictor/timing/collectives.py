@@ -136,6 +136,20 @@ def traffic(
     return np.asarray(plain * model.factor(members, ideal))
 
 
+CHUNK = 2.0**23
+"""Bytes of a message that are on their way at once, which no stage passes on before it has them:
+a step of NCCL's buffers (4 MiB in 8, src/init.cc and src/include/device.h) on each of the sixteen
+channels that eight adapters of two take."""
+
+
+def chained(outer: Numeric, inner: Numeric, message: Numeric) -> Array:
+    """Time of a message that passes through two stages chunk by chunk: the slower of them all the
+    way, and of the other one chunk [s]. With one adapter fewer is sent at once; the slower stage
+    decides so much more there."""
+    chunk = CHUNK / np.maximum(message, CHUNK)
+    return np.asarray(np.maximum(outer, inner) + chunk * np.minimum(outer, inner))
+
+
 def _inner_share(op: str, place: Span) -> Array:
     """Share of a message that the ranks of one domain exchange among themselves."""
     if op == "alltoall":
@@ -175,14 +189,16 @@ def _traffic(
         found = traffic(model, moved / rate, members, below, pace)
         time = np.where(here, found, time)
     if (place.below > 1).any():
-        share = _inner_share(op.partition(".")[0], place)
+        kind = op.partition(".")[0]
+        share = _inner_share(kind, place)
         # What came to a domain once is passed on inside it to every rank that needs it.
         once = distinct_share(place.size, copies, turn=turn)
         share = np.where(np.asarray(copies) > 1, once, share)
         inside = Group(place.below, group.stride)
         within = span(inside, cluster)
         less = _traffic(op, message * share, within, inside, cluster, calibration)
-        time = np.maximum(time, less)
+        # Parts of an exchange of all with all go one way or the other, not one after the other.
+        time = np.maximum(time, less) if kind == "alltoall" else chained(time, less, message)
     return time
 
 

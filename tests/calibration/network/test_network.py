@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from calibration.network.fit import bounded, fit_links
 from calibration.tables.kernel_table import check_kernels
 from predictor import catalog
-from predictor.hardware.links import LinkCurve, LinkModel
+from predictor.hardware.links import LinkCurve, LinkModel, default_link
 from predictor.hardware.systems import Cluster, Tier
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
+from predictor.units import Z80
 from predictor.work.primitives import Group
 
 
@@ -95,3 +96,62 @@ def test_no_curve_makes_a_larger_message_faster(
     assert small <= large * (1 + 1e-12)
     faster = collective_time("allreduce", message, group, wide, known)[0]
     assert faster <= small * (1 + 1e-12)
+
+
+def between_nodes(least: float, nodes: tuple[int, ...] = (2, 4)) -> pd.DataFrame:
+    """All-reduces over nodes of eight, as a known network would be predicted to run them."""
+    inside = fit_links(table("nvlink4", 450.0)).links
+    truth = Calibration(
+        "t",
+        links={
+            ("allreduce", "infiniband-ndr"): LinkModel(
+                op="allreduce", link="infiniband-ndr", base=15e-6, hop=4e-6, root=0.0,
+                log2_sizes=(1.0,), efficiencies=(0.85,), sigma=0.1, points=9,
+            ),
+            ("allreduce", "nvlink4"): inside["allreduce", "nvlink4"],
+        },
+    )  # fmt: skip
+    device = catalog.accelerator("H100-SXM5-80GB")
+    tiers = (Tier("nvlink4", 8, 450e9), Tier("infiniband-ndr", np.inf, 50e9))
+    cluster, sizes = Cluster("x", device, 8, tiers), 2.0 ** np.arange(np.log2(least), 33)
+    rows = []
+    for count in nodes:
+        times, _ = collective_time("allreduce", sizes, Group(8.0 * count, 1.0), cluster, truth)
+        rows.append(pd.DataFrame({
+            "accelerator": device.name, "op": "allreduce", "dtype": "fp16", "source": "t",
+            "num_gpus": 8 * count, "num_nodes": count, "message_bytes": sizes,
+            "latency_us": times * 1e6, "link": "infiniband-ndr", "link_gbs": 50.0,
+            "in_switch": 0.0, "node_link": "nvlink4", "node_link_gbs": 450.0,
+            "node_in_switch": 0.0,
+        }))  # fmt: skip
+    node = table("nvlink4", 450.0).assign(accelerator=device.name, source="t")
+    return check_kernels(pd.concat([node, *rows], ignore_index=True), "t")
+
+
+def test_hops_and_traffic_inside_the_nodes_are_not_counted_twice() -> None:
+    """What is predicted of a network is what its fit finds again: eight ranks of a node have hops
+    and traffic of their own, which are not the network's."""
+    model = fit_links(between_nodes(256.0)).links["allreduce", "infiniband-ndr"]
+    assert model.base + 2 * model.hop == pytest.approx(23e-6, rel=0.1)
+    assert model.efficiencies[0] == pytest.approx(0.85, rel=0.1)
+
+
+def test_large_messages_alone_leave_the_latency_that_is_documented() -> None:
+    """Half a gigabyte does not show what an empty message takes, and if eight take a hundredth more
+    than they should, that it takes nothing."""
+    large = between_nodes(2.0**29)
+    large = large[large["num_nodes"] > 1]
+    slower = large["latency_us"] * (large["message_bytes"] / 2.0**29) ** 0.005
+    fitted = fit_links(large.assign(latency_us=slower)).links["allreduce", "infiniband-ndr"]
+    usual = default_link("allreduce", "infiniband-ndr")
+    assert fitted.base + 2 * fitted.hop > 0.3 * (usual.base + 2 * usual.hop)
+
+
+def test_a_network_of_one_table_is_as_uncertain_as_any_other_network() -> None:
+    """Its own sizes left out say nothing of the next cluster of that name."""
+    first = between_nodes(256.0)
+    slow = first[first["num_nodes"] > 1].assign(source="u")
+    slow = slow.assign(latency_us=1.5 * slow["latency_us"])
+    fitted = fit_links(pd.concat([first, slow], ignore_index=True))
+    model = fitted.links["allreduce", "infiniband-ndr"]
+    assert model.sigma * Z80 > 0.9 * np.log(1.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.network.fit import op_of, wire
+from calibration.network.wire import op_of, wire
 from calibration.sources.exchanges import CUSTOM_LIMIT, copies
 from calibration.tables.implied import implied
 from calibration.tables.kernel_table import check_kernels, gaps, shapes_of

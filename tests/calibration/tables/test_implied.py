@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from calibration.network.fit import wire, wire_times
+from calibration.checks.kernel_rows import predicted_rows
+from calibration.network.wire import wire, wire_times
 from calibration.tables.implied import implied
 from calibration.tables.kernel_table import check_kernels, gaps
 from predictor import catalog
@@ -35,6 +36,29 @@ def test_streams_follow_from_rows_columns_and_type(
     table = rows(op=[op], kernel=kernel, dtype=dtype, m=10.0, n=100.0)
     assert table["message_bytes"].tolist() == [1000.0 * each]
     assert gaps(table).tolist() == [""]
+
+
+def test_modules_that_run_kernel_by_kernel_move_their_operands_again_and_again() -> None:
+    """A Llama norm of transformers: bf16 to fp32 (2 + 4), square (4 + 4), mean (4), product
+    (4 + 4), back (4 + 2), product with the weights (2 + 2) bytes per element; its activation reads
+    one half and writes it (2 + 2), and multiplies both (2 + 2 + 2). Fused ones read once."""
+    names = ["Llama-3.1-8B", "Phi-mini-MoE", "Llama-3.1-8B", "Llama-3.1-8B", ""]
+    table = rows(op=["norm", "norm", "norm", "elementwise", "elementwise"],
+                 kernel=["ln", "ln", "ln", "act_fn", "act_fn"], dtype="bf16", m=10.0, n=100.0,
+                 framework=["transformers", "transformers", "vllm", "transformers", "vllm"],
+                 notes=names)  # fmt: skip
+    assert table["message_bytes"].tolist() == [36e3, 4e3, 4e3, 10e3, 6e3]
+    assert table["kernels"].tolist() == [8.0, 1.0, 1.0, 2.0, 1.0]
+    assert table["op"].tolist() == ["elementwise", "norm", "norm", "elementwise", "elementwise"]
+
+
+def test_several_kernels_of_no_size_take_as_many_launches() -> None:
+    table = pd.DataFrame({
+        "accelerator": "A100-SXM4-80GB", "op": "norm", "kernel": "ln", "dtype": "bf16", "m": 1.0,
+        "n": 128.0, "latency_us": 10.0, "framework": ["transformers", ""], "notes": "llama",
+    })  # fmt: skip
+    eager, fused = predicted_rows(check_kernels(table, "t"), load("kernels-only"))
+    assert 4.0 < eager.predicted / fused.predicted < 12.0
 
 
 def test_what_is_stated_stays() -> None:

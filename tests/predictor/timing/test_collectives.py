@@ -14,8 +14,10 @@ from predictor.hardware.systems import Cluster, Tier
 from predictor.plans import distinct_share
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import (
+    CHUNK,
     OPS,
     bus_factor,
+    chained,
     collective_time,
     hops,
     span,
@@ -136,6 +138,19 @@ def test_a_fast_network_leaves_the_node_to_decide() -> None:
     across, _ = collective_time("allreduce", 4e9, Group(16.0, 1.0), fast, PLAIN)
     inside, _ = collective_time("allreduce", 4e9, Group(8.0, 1.0), fast, PLAIN)
     assert across == pytest.approx(float(inside), rel=0.02)
+
+
+@given(st.floats(1e-7, 1.0), st.floats(1e-7, 1.0), st.floats(1.0, 1e11), st.floats(1.0, 4.0))
+def test_stages_overlap_once_there_are_chunks(
+    outer: float, inner: float, message: float, more: float
+) -> None:
+    """One chunk goes through one stage after the other; endless many at the slower one's pace; no
+    message of the same stages takes longer for being cut finer."""
+    small, large = (float(chained(outer, inner, m)) for m in (message, message * more))
+    assert max(outer, inner) <= large * (1 + 1e-12) <= small * (1 + 2e-12)
+    assert small <= (outer + inner) * (1 + 1e-12)
+    if message <= CHUNK:
+        assert small == pytest.approx(outer + inner)
 
 
 def modelled(**changes: object) -> Calibration:

@@ -175,18 +175,18 @@ def _class_of(link: str) -> str:
 def _weights(unit: np.ndarray, home: str = "") -> np.ndarray:
     """Square roots of the weights of rows: links count alike, and accelerators of each.
 
-    home   family between nodes that is sought: the other ones count together as one link; families
-           count alike where it is none of them
+    home   family between nodes that is sought: its networks (accelerators of a link) count alike,
+           and all others together as one; families count alike where it is none of them
     """
     every, which, count = np.unique(unit, axis=0, return_inverse=True, return_counts=True)
     links, accelerators = np.unique(every[:, 0], return_counts=True)
     share = dict(zip(links.tolist(), 1.0 / accelerators, strict=True))
     if home:
         families = [link_family(link) for link in share]
-        several = len(set(families)) - 1
+        several = len(set(families)) - 1 if home in families else 1
         for link, family in zip(share, families, strict=True):
-            others = several if home in families else 1
-            share[link] /= 1.0 if family == home else others * families.count(family)
+            own = family == home
+            share[link] = 1.0 if own else share[link] / (several * families.count(family))
     return np.asarray(np.sqrt([share[link] for link in unit[:, 0]] / count[which.ravel()]))
 
 

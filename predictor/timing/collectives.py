@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, varying
-from predictor.hardware import PCIE, Cluster, LinkModel, Tier, link_family
+from predictor.hardware import PCIE, Cluster, LinkModel, Tier, link_class, link_family
 from predictor.plans import distinct_share
 from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
@@ -143,11 +143,19 @@ channels that eight adapters of two take."""
 
 
 def chained(outer: Numeric, inner: Numeric, message: Numeric) -> Array:
-    """Time of a message that passes through two stages chunk by chunk: the slower of them all the
-    way, and of the other one chunk [s]. With one adapter fewer is sent at once; the slower stage
-    decides so much more there."""
+    """Time of a message that passes between nodes and through their own links chunk by chunk: the
+    slower of them all the way, and of the other one chunk [s]. With one adapter fewer is sent at
+    once; the slower stage decides so much more there."""
     chunk = CHUNK / np.maximum(message, CHUNK)
     return np.asarray(np.maximum(outer, inner) + chunk * np.minimum(outer, inner))
+
+
+def _outward(place: Span) -> Array:
+    """Share of the time of a group's domains that their own links would take, were those inside
+    them no slower."""
+    rate = place.own * place.below
+    share = np.ones(rate.shape)
+    return np.divide(place.ring, rate, out=share, where=np.isfinite(rate) & (place.ring < rate))
 
 
 def _inner_share(op: str, place: Span) -> Array:
@@ -197,8 +205,12 @@ def _traffic(
         inside = Group(place.below, group.stride)
         within = span(inside, cluster)
         less = _traffic(op, message * share, within, inside, cluster, calibration)
-        # Parts of an exchange of all with all go one way or the other, not one after the other.
-        time = np.maximum(time, less) if kind == "alltoall" else chained(time, less, message)
+        # Parts of an exchange of all with all go one way or the other; inside a host, cards write
+        # to one another as they read.
+        between = np.array([link_class(level.link) == "scale-out" for level in cluster.tiers])
+        staged = between[place.tier.astype(int)] & (kind != "alltoall")
+        both = chained(time * _outward(place), less, np.where(staged, message, np.inf))
+        time = np.maximum(time, both)
     return time
 
 

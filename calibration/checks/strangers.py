@@ -16,6 +16,10 @@ from predictor.timing import Calibration
 LEAST_LATENCY = 50.0
 """Rows below are left out: some of these harnesses time launches by the host, too [us]."""
 
+LEAST_ROWS = 20
+"""Sources of fewer rows do not count: four say nothing of a share of 80 %, and had as much say as
+hundreds of another harness."""
+
 
 def between_sources(table: pd.DataFrame, calibration: Calibration, level: float) -> float:
     """Log-standard-deviation that rows of unseen sources add to that of their kernels.
@@ -27,9 +31,9 @@ def between_sources(table: pd.DataFrame, calibration: Calibration, level: float)
     errors: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         errors.setdefault(row.source, []).append((abs(row.log_error), row.sigma_operators))
-    if not errors:
+    groups = [np.array(found).T for found in errors.values() if len(found) >= LEAST_ROWS]
+    if not groups:
         return 0.0
-    groups = [np.array(found).T for found in errors.values()]
 
     def covered(more: float) -> float:
         reach = (calibration.interval_q * np.hypot(sigma, more) for _, sigma in groups)

@@ -11,6 +11,7 @@ from calibration.build import collective_table
 from calibration.checks.links import unseen_generations, unseen_sizes, unseen_sources
 from calibration.network.fit import PHASES, fit_links
 from predictor import catalog
+from predictor.hardware import link_class
 from predictor.timing.calibration import Calibration
 from predictor.timing.collectives import collective_time
 from predictor.work.primitives import Group
@@ -45,7 +46,11 @@ def test_large_messages_of_unseen_sizes(collectives: pd.DataFrame, every: bool) 
     if every:
         assert (large["mape"] <= 0.085).all()
         assert (large["mape"] > 0.08).sum() <= 1
-    assert 0.75 <= row_mean(found[found["band"] == "all"], "coverage") <= 0.85
+    # Between nodes spreads are those of whole networks, which sizes left out must fall within.
+    every_size = found[found["band"] == "all"]
+    inside = every_size["link"].map(link_class) == "scale-up"
+    assert 0.75 <= row_mean(every_size[inside], "coverage") <= 0.85
+    assert row_mean(every_size[~inside], "coverage") >= 0.75
 
 
 def test_an_unseen_generation_of_nvlink(collectives: pd.DataFrame) -> None:

@@ -67,11 +67,15 @@ def _longest(value: Array, stages: list[Array]) -> Array:
     return np.asarray(np.maximum(np.maximum(there[0], there[1]), there[2]))
 
 
-def _in_turn(line: _Line, t: Array, sums: tuple[Array, Array], left: Array, hop: Numeric) -> Array:
+def _in_turn(
+    line: _Line, t: Array, sums: tuple[Array, Array], left: Array, hop: Numeric, transfer: Numeric
+) -> Array:
     """Longest path from a stage's backward pass to that of `left` micro-batches later, in which
     it takes work in turn: on the stage itself, or on ways there and back from it.
 
     sums   of t before each of the line's places, and with it
+
+    Micro-batches that share a way follow one another as fast as the stage, and its link, let them.
     """
     at, p = line.at, line.count.sum(axis=0)
     below, own = sums[0], sums[1] - sums[0]
@@ -91,7 +95,8 @@ def _in_turn(line: _Line, t: Array, sums: tuple[Array, Array], left: Array, hop:
 
             last = np.where(rest > 0, way(rest) + 2.0 * (rest - 1.0) * hop, 0.0)
             round_trip = way(links + 1.0) + 2.0 * links * hop
-            best = np.maximum(best, loops * round_trip + np.maximum(last, rest * own))
+            pace = np.where(many > 0, np.maximum(own, transfer), own)
+            best = np.maximum(best, loops * round_trip + np.maximum(last, rest * pace))
     return best
 
 
@@ -106,7 +111,8 @@ def critical_path(
     transfer   for which what a pass hands on keeps its link, one way, to itself [s]
     latency    after which the last byte of it is there [s]
 
-    Without links the event timeline's; with them never longer than it, and less than 5 % shorter.
+    Without links the event timeline's; with them never longer than it, and at most 7 % shorter (of
+    15,000 pipelines drawn at random one in a hundred is shorter by more than 2.5 %).
     With p equal stages and m >= p: (m + p - 1) t, as in Narayanan et al. 2021; links that are never
     full add 2 (p - 1) / p hops for each of the m + p - 1, since of p micro-batches in flight each
     makes the whole way.
@@ -130,7 +136,7 @@ def critical_path(
     left = m - 2.0 - n
     t = f + b
     sums = _total(t, upto), _total(t, through)
-    turns = enter + leave + _in_turn(line, t, sums, np.maximum(left, 0.0), hop)
+    turns = enter + leave + _in_turn(line, t, sums, np.maximum(left, 0.0), hop, transfer)
     drain, fill = (
         enter + before[1] + (m - 1.0) * peak[1],
         leave + before[0] + (m - 1.0) * peak[0],

@@ -205,11 +205,11 @@ links = st.floats(0.0, 4.0)
 def test_links_are_resources_of_their_own(
     first: float, inner: float, last: float, p: int, m: int, transfer: float, latency: float
 ) -> None:
-    """GPipe to the last digit; 1F1B never longer than played, and at most 6 % shorter; slower links
+    """GPipe to the last digit; 1F1B never longer than played, and at most 7 % shorter; slower links
     never make a run faster, and it never takes longer than if every pass waited for its own."""
     of = three(first, inner, last, p)
     linked = replace(of, transfer=transfer, latency=latency)
-    for name, near in (("gpipe", 1e-9), ("1f1b", 0.06)):
+    for name, near in (("gpipe", 1e-9), ("1f1b", 0.07)):
         closed = float(pipeline_time(name, linked, float(m)))
         played = timeline(name, *of.of_every_stage(), m, 1, transfer, latency)[-1].end
         assert played * (1 - near) <= closed <= played * (1 + 1e-9)
@@ -219,6 +219,16 @@ def test_links_are_resources_of_their_own(
         hop = transfer + latency
         series = replace(of, forward=of.forward + hop, backward=of.backward + hop)
         assert closed <= float(pipeline_time(name, series, float(m))) * (1 + 1e-9)
+
+
+def test_micro_batches_that_share_a_way_follow_one_another_over_its_link() -> None:
+    """Two stages of .3, .33 and .27 a pass, two micro-batches under way, links of 3, a latency of
+    .25: a way there and back takes two of the .9 s and two hops, the four make it in two turns, and
+    the fourth is one transfer behind the third."""
+    of = replace(three(0.3, 0.0, 0.3, 2), transfer=3.0, latency=0.25)
+    way = 2 * (0.3 + 0.33 + 0.27) + 2 * 3.25
+    assert float(pipeline_time("1f1b", of, 4.0)) == pytest.approx(2 * way + 3.0)
+    assert float(pipeline_time("1f1b", of, 3.0)) == pytest.approx(2 * way)
 
 
 def test_latency_is_paid_in_fill_and_drain_by_gpipe_and_by_every_round_of_1f1b() -> None:

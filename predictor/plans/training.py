@@ -206,6 +206,7 @@ class TrainingPlan:
     flat_copies: bool = False
     built_whole: bool = False
     clamps_apart: bool = False
+    experts_looped: bool = False
     vocab_parallel: bool = True
     mtp: bool = True
     grad_clip: bool = True

@@ -425,6 +425,11 @@ _OVERLAP = (
         more="Of models that clamp (gpt-oss).",
     ),
     PlanField(
+        "experts_looped", SWITCH, "Experts run one after the other, in operators of their own.",
+        PASSES, default=FRAMEWORK, reason="HuggingFace's did until Transformers 5",
+        more="The host waits for each to learn how many tokens it has.",
+    ),
+    PlanField(
         "vocab_parallel", SWITCH,
         "Tensor-parallel ranks divide embedding and logits.",
         ("optimizer", "communication", "memory"), default=FRAMEWORK,

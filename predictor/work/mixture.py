@@ -6,6 +6,8 @@ in which `ep` ranks hold different experts and `etp` ranks split each of them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from predictor.arrays import Numeric
@@ -45,6 +47,18 @@ output [bytes]: each half is read and written, and both are joined (8 + 8); back
 each is masked by its input (6 + 6) and both are joined (8). Megatron Core 0.15 to 0.18,
 fusions/fused_bias_geglu.py: `weighted_bias_quick_geglu_impl`. Models whose experts have biases are
 those that clamp (gpt-oss)."""
+
+
+LOOPED = (13.0, 20.0)
+"""Kernels beside its products that an expert of a loop launches, forward and backward. Transformers
+4.57 (models/mixtral/modeling_mixtral.py @ 00d4b3d2, MixtralSparseMoeBlock, and Qwen's alike):
+its row of the mask (1), where that holds (3), rows that are gathered (1), the second side of the
+gate (1), activation and product (2), weights of the router that are gathered, and multiplied (2),
+what is added to the rest (1), 16-bit copies of its three weights, less the one that comes with each
+product (2, autocast). Backward: a row that is gathered (1), both gradients of the weighting, one of
+them summed (3), its scatter (3), two of the product, one of the activation (3), two more products
+and the sum of both inputs' gradients (3), their scatter (4), and the fp32 gradients of three
+weights (3). Kernels of a scatter are counted from memory."""
 
 
 def expert_tokens(model: Model, plan: TrainingPlan) -> Numeric:
@@ -152,6 +166,21 @@ def _joined(at: WorkList, width: float) -> None:
         _permute(at, "moe.unpermute", portion.received, width, 2 * size, apart)
 
 
+def _one_by_one(at: WorkList, busy: Numeric) -> None:
+    """What the host launches beside products where experts are a loop, with what was added last:
+    the gather of their tokens, and its gradient.
+
+    busy   experts that have tokens
+    """
+    if not at.software.looped:
+        return
+    extra = dict(zip(("forward", "backward"), LOOPED, strict=True))
+    for place in range(-2 if at.learning else -1, 0):
+        last = at.operators[place]
+        kernels = last.kernels + busy * extra[last.phase]
+        at.operators[place] = replace(last, kernels=kernels)
+
+
 def _sorted(at: WorkList, width: float) -> None:
     """The experts as frameworks run them, as products of dense layers, one for each expert
     (Transformer Engine's GroupedLinear: cuBLAS on several streams), and the activation between.
@@ -172,6 +201,7 @@ def _sorted(at: WorkList, width: float) -> None:
     )
     one_to_many, one_to_one = size * (1.0 + sources), 2 * size
     _permute(at, "moe.permute", copies, width, one_to_many)
+    _one_by_one(at, busy)
     _permute(at, "moe.sort", received, width, one_to_one, across)
     _permute(at, "moe.unsort", received, width, one_to_one, across)
     _permute(at, "moe.unpermute", copies, width, one_to_many)

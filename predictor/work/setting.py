@@ -61,6 +61,7 @@ class Software:
     casts: bool = True
     by_row: bool = False
     clamps: bool = False
+    looped: bool = False
     blocks: str = ""
     wide: Numeric = 0.0
 

@@ -106,6 +106,19 @@ def test_trainers_without_pipelines_shard_before_anything_runs_again(
         assert over or (other.request.plan.recompute, plan.recompute) == ("full", "none")
 
 
+@pytest.mark.parametrize(("era", "looped"), [("2025-09", True), ("2026-06", False)])
+def test_huggingfaces_experts_were_a_loop_until_transformers_5(era: str, looped: bool) -> None:
+    """A hundred and twenty-eight small experts of forty-eight layers: the host cannot keep up."""
+    asked = {"gpus": 16, "global_batch": 64, "seq_len": 4096, "framework": "huggingface"}
+    found = reckon.predict_train("qwen3-30b-a3b", "h100", {**asked, "era": era})
+    assert found.request.plan.experts_looped == looped
+    other = {**asked, "era": era, "experts_looped": not looped}
+    stated = reckon.predict_train("qwen3-30b-a3b", "h100", other)
+    slow, fast = (found, stated) if looped else (stated, found)
+    assert slow.step_time.value > 1.2 * fast.step_time.value
+    assert not reckon.predict_train("llama3-8b", "h100", asked).request.plan.experts_looped
+
+
 def test_checkpoints_of_huggingfaces_trainer_are_of_every_layer() -> None:
     """`gradient_checkpointing` is a switch: nothing runs again, or every layer does."""
     asked = {"gpus": 8, "global_batch": 64, "seq_len": 8192, "framework": "huggingface"}

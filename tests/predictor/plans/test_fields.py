@@ -166,6 +166,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "flat_copies": ("llama3-8b", {**BASE, "framework": "megatron-lm"}, True),
     "built_whole": ("llama3-70b", {**BASE, "gpus": 512, "global_batch": 512}, True),
     "clamps_apart": ("gpt-oss-120b", {**EXPERTS, "recompute": "none"}, True),
+    "experts_looped": ("mixtral-8x7b", EXPERTS, True),
     "vocab_parallel": ("llama3-8b", BASE, False),
     "grad_clip": ("llama3-8b", BASE, False),
     "dropout": ("llama3-8b", BASE, True),

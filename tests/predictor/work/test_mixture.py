@@ -25,6 +25,7 @@ from predictor.plans.training import ROUTINGS, TrainingPlan
 from predictor.timing.calibration import RunParameters
 from predictor.training.prediction import TERMS, predict
 from predictor.work.communication import step_collectives
+from predictor.work.mixture import LOOPED
 from predictor.work.training import step_operators
 from tests.predictor.work.served import of_step
 
@@ -180,6 +181,27 @@ def test_rows_of_narrow_experts_are_cast_expert_by_expert(
         assert found[name].kernels == launches * 4 - (launches - 1)
     assert found["moe.up.wgrad"].kernels == 4
     assert found["attention.qkv"].kernels == 1
+
+
+def test_a_loop_over_experts_launches_each_by_itself(plan: Make) -> None:
+    """What is multiplied and moved stays; every expert of the rank is launched with what stands
+    around its products, in both passes, and where a layer runs again once more."""
+    made = plan(ep=2, dp=8)
+    once, looped = (
+        {o.name: o for o in step_operators(MIXTRAL, replace(made, experts_looped=yes))}
+        for yes in (False, True)
+    )
+    more = {name: one.kernels - once[name].kernels for name, one in looped.items()}
+    grown = {name: value for name, value in more.items() if np.any(value)}
+    assert set(grown) == {"moe.permute", "moe.permute.bwd"}
+    assert [float(value) for value in grown.values()] == [4 * LOOPED[0], 4 * LOOPED[1]]
+    for name, one in looped.items():
+        assert (float(one.flop), float(one.bytes)) == (
+            float(once[name].flop), float(once[name].bytes),
+        )  # fmt: skip
+    again = step_operators(MIXTRAL, replace(made, experts_looped=True, recompute="full"))
+    launched = sum(float(o.kernels) for o in again if o.name.startswith("moe.permute"))
+    assert launched == 2 * (1 + 4 * LOOPED[0]) + 1 + 4 * LOOPED[1]
 
 
 def test_overlap_hides_the_way_behind_the_experts(plan: Make) -> None:

@@ -29,8 +29,8 @@ from calibration.serving.spreads import (
     QUEUED_CLASS,
     class_of,
     fit_spreads,
+    loads_of,
     operator_sigma,
-    used_share,
 )
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.sources.reading import read_table
@@ -42,6 +42,7 @@ from calibration.tables.requests import InferencePoint, inference_point
 from calibration.tables.runs import Point, Skipped, point_of
 from calibration.tables.slow_links import STEP_KEY, TRANSFER_KEY, slow_step, slow_transfer
 from calibration.variation.ratios import Configuration, configurations
+from predictor.arrays import Array
 from predictor.errors import InputError
 from predictor.plans import batches
 from predictor.schema import (
@@ -221,10 +222,10 @@ def _score_served(
     opened, arrived, more = open_loops.predicted(
         [point for point in served if point.rate is not None], calibration
     )
-    used = open_loops.used_shares(opened, calibration)
+    loads = open_loops.loads_of(opened, calibration)
     rows += [
-        _served_row(point, value, 0.0, reading, parameters, calibration)
-        for point, value, reading in zip(opened, arrived, used, strict=True)
+        _served_row(point, value, 0.0, load, parameters, calibration)
+        for point, value, load in zip(opened, arrived, loads.T, strict=True)
     ]
     skipped += [Skipped(one.point_id, one.source, reason) for one, reason in [*refused, *more]]
     return inference
@@ -243,11 +244,11 @@ def served_rows(
     own         parameters of the engines, for the operators' part of the spread
     parameters  spreads of runs, and the points that they were fitted on
     """
-    operators, used = operator_sigma(found, own), used_share(found, own)
+    operators, loads = operator_sigma(found, own), loads_of(found, own)
     return [
-        _served_row(point, value, sigma, reading, parameters, calibration)
-        for point, value, sigma, reading in zip(
-            found.points, predicted, operators, used, strict=True
+        _served_row(point, value, sigma, load, parameters, calibration)
+        for point, value, sigma, load in zip(
+            found.points, predicted, operators, loads.T, strict=True
         )
     ]
 
@@ -256,19 +257,21 @@ def _served_row(
     point: InferencePoint,
     value: float,
     sigma: float,
-    used: float,
+    load: Array,
     parameters: ServingParameters,
     calibration: Calibration,
 ) -> Scored:
     """A run of inference with its interval.
 
     sigma   the operators' part of its spread
-    used    share of the time in which prompts are read
+    load    what the spread of a first token grows with
     """
+    if not point.request.plan.named:
+        parameters = parameters.unnamed()
     metric, kind = class_of(point).split(".")
     below = above = parameters.spread(metric, kind)
     if class_of(point) == QUEUED_CLASS:
-        below, above = (float(parameters.first_token(used, late)) for late in (False, True))
+        below, above = (float(parameters.first_token(load, late)) for late in (False, True))
     low, high = (calibration.interval_q * math.hypot(sigma, one) for one in (below, above))
     return Scored(
         point_id=point.point_id,
@@ -298,7 +301,7 @@ def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Score
     predicted = held_out(found, keys)
     errors = np.log(predicted / published(found))
     own = parameters_of(found, fit_engines(found))
-    operators, used = operator_sigma(found, own), used_share(found, own)
+    operators, loads = operator_sigma(found, own), loads_of(found, own)
     groups = np.array(keys)
     rows = []
     for group in np.unique(groups):
@@ -307,7 +310,7 @@ def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Score
             [point for point, kept in zip(found.points, rest, strict=True) if kept],
             errors[rest],
             operators[rest],
-            used[rest],
+            loads[:, rest],
             calibration.interval_q,
             calibration.interval_level,
         )

@@ -229,16 +229,18 @@ def telling(found: Timed) -> Mask:
     return np.asarray(named & ~(static & waits))
 
 
-def held_out(found: Timed, by: Sequence[str]) -> Array:
+def held_out(found: Timed, by: Sequence[str], known: Mask | None = None) -> Array:
     """What each point states, predicted with parameters fitted without its group.
 
-    by   group of each point: its source, model or accelerator
+    by     group of each point: its source, model or accelerator
+    known  points that parameters may be fitted to; all if None
     """
     groups = np.array(by)
+    fitted_to = np.ones(len(groups), bool) if known is None else known
     result = np.empty(len(groups))
     for group in np.unique(groups):
         inside = groups == group
-        fitted = fit_engines(select(found, ~inside))
+        fitted = fit_engines(select(found, fitted_to & ~inside))
         part = select(found, inside)
         result[inside] = values(part, parameters_of(part, fitted))[0]
     return result

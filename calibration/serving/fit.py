@@ -18,8 +18,9 @@ import numpy as np
 
 from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of, telling
-from calibration.serving.spreads import fit_spreads, operator_sigma, used_share
+from calibration.serving.spreads import fit_spreads, loads_of, operator_sigma
 from calibration.serving.timed import published, select, timed
+from calibration.serving.unnamed import fit_unnamed, unnamed_points
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
 from calibration.tables.requests import InferencePoint, inference_point
@@ -37,12 +38,24 @@ from predictor.timing import (
 )
 
 
-def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingParameters:
-    """Parameters of engines and spreads of runs, from all points."""
-    found, _ = timed(points, calibration)
-    found = select(found, telling(found))
+def fit(
+    points: Sequence[InferencePoint],
+    calibration: Calibration,
+    unnamed: Sequence[InferencePoint] = (),
+) -> ServingParameters:
+    """Parameters of engines and spreads of runs, from all points.
+
+    unnamed   points of which the engine is hidden (`unnamed_points`), to which nothing but what
+              that adds to the spread is fitted
+    """
+    every, _ = timed([*points, *unnamed], calibration)
+    every = select(every, telling(every))
+    hidden = {point.point_id for point in unnamed}
+    said = np.array([point.point_id not in hidden for point in every.points], bool)
+    found, unsaid = select(every, said), select(every, ~said)
     engines_ = fit_engines(found)
-    errors = np.log(held_out(found, [p.source for p in found.points]) / published(found))
+    off = np.log(held_out(every, [p.source for p in every.points], said) / published(every))
+    errors = off[said]
     fitted = replace(calibration, serving=ServingParameters(engines_))
     opened, arrived, _ = open_loops.predicted([p for p in points if p.rate is not None], fitted)
     missed = np.log(arrived / np.array([point.value for point in opened]))
@@ -51,7 +64,17 @@ def fit(points: Sequence[InferencePoint], calibration: Calibration) -> ServingPa
         [*found.points, *opened],
         np.concatenate([errors, missed]),
         np.concatenate([operator_sigma(found, own), np.zeros(len(opened))]),
-        np.concatenate([used_share(found, own), open_loops.used_shares(opened, fitted)]),
+        np.hstack([loads_of(found, own), open_loops.loads_of(opened, fitted)]),
+        calibration.interval_q,
+        calibration.interval_level,
+    )
+    neutral = parameters_of(unsaid, engines_)
+    sigma = sigma | fit_unnamed(
+        unsaid.points,
+        off[~said],
+        operator_sigma(unsaid, neutral),
+        loads_of(unsaid, neutral),
+        ServingParameters(engines_, sigma),
         calibration.interval_q,
         calibration.interval_level,
     )
@@ -84,7 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the calibration")
     given = parser.parse_args(arguments)
     calibration = load(given.calibration)
-    fitted = fit(read_inference(given.tables, calibration.run), calibration)
+    points = read_inference(given.tables, calibration.run)
+    fitted = fit(points, calibration, unnamed_points(given.tables, calibration.run))
     content = engines_mapping(fitted)
     # The ids are many: one line for all of them.
     ids = json.dumps(content.pop("points"))

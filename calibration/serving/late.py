@@ -1,5 +1,6 @@
 """Spreads of first tokens under load: how far they come sooner than predicted, how far later, and
-how both grow with the share of the time in which prompts are read.
+how both grow with the share of the time in which prompts are read and with that of the first token
+that is a wait for room.
 
 The score of an interval at level 1 - a is its width and 2 / a times by how much it misses
 (Gneiting & Raftery 2007, section 6.2); the spreads are those with the least score.
@@ -35,7 +36,7 @@ def interval_score(low: Array, high: Array, value: Array, level: float) -> Array
 def fit_first_tokens(
     errors: Array,
     operators: Array,
-    used: Array,
+    loads: Array,
     sources: Sequence[str],
     doubtful: Array,
     q: float,
@@ -46,7 +47,8 @@ def fit_first_tokens(
 
     errors     log(predicted / published), of sources left out
     operators  the operators' part of each spread
-    used       share of the time in which prompts are read
+    loads      share of the time in which prompts are read, and share of the first token that is a
+               wait for room, (2, rows)
     doubtful   whether the source doubts its own figure
     """
     from scipy.optimize import minimize
@@ -57,19 +59,19 @@ def fit_first_tokens(
         return {}
     share = np.array([1.0 / counts[one] for one in sources]) * np.where(doubtful, DOUBTED, 1.0)
     weight = share[kept] / share[kept].sum()
-    above, own, load = -np.asarray(errors)[kept], operators[kept], np.clip(used[kept], 0.0, 1.0)
+    above, own = -np.asarray(errors)[kept], operators[kept]
+    shares = np.clip(np.vstack([np.ones_like(own), loads[:, kept]]), 0.0, 1.0)
+    names = (*EARLY_SPREADS, *LATE_SPREADS)
 
     def cost(logs: Array) -> float:
-        still, early, late_still, late = np.exp(logs)
-        low = -q * np.sqrt(own**2 + still**2 + (early * load) ** 2)
-        high = q * np.sqrt(own**2 + late_still**2 + (late * load) ** 2)
-        return float(np.sum(weight * interval_score(low, high, above, level)))
+        early, late = np.exp(logs).reshape(2, -1)
+        low, high = (q * np.sqrt(own**2 + (each**2) @ shares**2) for each in (early, late))
+        return float(np.sum(weight * interval_score(-low, high, above, level)))
 
     found = [
-        minimize(cost, np.full(4, np.log(start)), method="Nelder-Mead",
-                 options={"maxiter": 1500, "xatol": 1e-3, "fatol": 1e-5})
+        minimize(cost, np.full(len(names), np.log(start)), method="Nelder-Mead",
+                 options={"maxiter": 4000, "maxfev": 4000, "xatol": 1e-3, "fatol": 1e-5})
         for start in STARTS
     ]  # fmt: skip
     best = min(found, key=lambda one: float(one.fun))
-    names = (*EARLY_SPREADS, *LATE_SPREADS)
     return {name: round(float(value), 4) for name, value in zip(names, np.exp(best.x), strict=True)}

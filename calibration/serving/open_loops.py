@@ -37,8 +37,9 @@ def _served(point: InferencePoint, calibration: Calibration) -> Served:
     )
 
 
-def used_shares(points: Sequence[InferencePoint], calibration: Calibration) -> Array:
-    """Share of the time in which prompts are read, at the rates at which points' requests come."""
+def loads_of(points: Sequence[InferencePoint], calibration: Calibration) -> Array:
+    """What spreads of first tokens grow with (`serving.load_shares`), at the rates at which points'
+    requests come: as if none waited for room, which requests served one by one do not say."""
     known: dict[object, float] = {}
     found = []
     for point in points:
@@ -49,7 +50,7 @@ def used_shares(points: Sequence[InferencePoint], calibration: Calibration) -> A
             one = predict_inference(request.model, request.cluster, full, calibration)
             known[key] = float(one.latencies.prompt) / float(full.dp)
         found.append(min(rate * known[key], 1.0))
-    return np.array(found)
+    return np.stack([np.array(found), np.zeros(len(found))])
 
 
 def _value(point: InferencePoint, served: Served) -> float:

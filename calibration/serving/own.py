@@ -20,7 +20,7 @@ from scipy.optimize import least_squares
 from calibration.robust import cauchy, with_priors
 from calibration.serving.engines import KNEE, parameters_of, telling
 from calibration.serving.process import benchmarks_of, keys_of, signs
-from calibration.serving.spreads import QUEUED_CLASS, class_of, used_share
+from calibration.serving.spreads import QUEUED_CLASS, class_of, loads_of
 from calibration.serving.timed import Timed, published, select, timed, values
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
@@ -32,6 +32,7 @@ from predictor.timing import (
     LATE_SPREADS,
     NOISE,
     QUEUED,
+    UNNAMED_SPREAD,
     Calibration,
     EngineParameters,
     ServingParameters,
@@ -103,7 +104,7 @@ def adapt_engines(calibration: Calibration, points: Sequence[InferencePoint]) ->
         engines[name] = _moved(known, shift)
     own = benchmarks_of(found.points, left, own_process(), moved.levels)
     left = left - moved.level(found)
-    sigma = _sigma(calibration.serving, found, left, used_share(found, base))
+    sigma = _sigma(calibration.serving, found, left, loads_of(found, base))
     names = tuple(point.point_id for point in found.points)
     serving = replace(
         calibration.serving,
@@ -239,20 +240,24 @@ LOADED = (*EARLY_SPREADS, *LATE_SPREADS)
 """Spreads of first tokens under load, in whose place that of one's own figures comes."""
 
 
-def _sigma(known: ServingParameters, found: Timed, left: Array, used: Array) -> dict[str, float]:
+def _sigma(known: ServingParameters, found: Timed, left: Array, loads: Array) -> dict[str, float]:
     """Spreads by class: of those that one's own figures are of, what is left of them and what of
     the old spread they do not settle.
 
-    used   share of the time in which prompts are read, of each figure
+    loads   what spreads of first tokens grow with, of each figure
+
+    Figures of an engine that nobody names say themselves how far it is from all engines' mean.
     """
     sigma = dict(known.sigma)
+    if not all(point.request.plan.named for point in found.points):
+        known, sigma[UNNAMED_SPREAD] = known.unnamed(), 0.0
     labels = [class_of(point) for point in found.points]
     for label in set(labels):
         own = left[[one == label for one in labels]]
         metric, _, kind = label.partition(".")
         old = known.spread(metric, kind)
         if label == QUEUED_CLASS:
-            told = used[[one == label for one in labels]]
+            told = loads[:, [one == label for one in labels]]
             old = float(np.mean([known.first_token(told, late) for late in (False, True)]))
             sigma = {name: s for name, s in sigma.items() if name not in LOADED}
         sure = old**2 / (old**2 + WITHIN**2 + NOISE**2 / len(own))

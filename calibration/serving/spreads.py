@@ -12,7 +12,7 @@ from calibration.serving.timed import Timed
 from calibration.spread import LEAST_SOURCES, Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array
-from predictor.serving import latencies, reading_share, spreads
+from predictor.serving import latencies, load_shares, spreads
 from predictor.timing import (
     EngineParameters,
     ServingParameters,
@@ -58,9 +58,9 @@ QUEUED_CLASS = "ttft.serving"
 """First tokens under load, which queues spread several times as wide as anything else."""
 
 
-def used_share(found: Timed, own: EngineParameters) -> Array:
-    """Share of the time in which prompts are read, of each point."""
-    return reading_share(latencies(found.work, own))
+def loads_of(found: Timed, own: EngineParameters) -> Array:
+    """What spreads of first tokens grow with, of each point (`serving.load_shares`)."""
+    return load_shares(latencies(found.work, own))
 
 
 LEAST = 20
@@ -81,7 +81,7 @@ def fit_spreads(
     points: Sequence[InferencePoint],
     errors: Array,
     operators: Array,
-    used: Array,
+    loads: Array,
     q: float,
     level: float,
 ) -> dict[str, float]:
@@ -92,7 +92,7 @@ def fit_spreads(
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
-    used        share of the time in which prompts are read
+    loads       what spreads of first tokens grow with (`loads_of`), (2, points)
     """
     labels = [class_of(point) for point in points]
     residuals = [
@@ -122,7 +122,7 @@ def fit_spreads(
     return found | fit_first_tokens(
         errors=np.asarray(errors)[queued],
         operators=operators[queued],
-        used=used[queued],
+        loads=loads[:, queued],
         sources=[points[at].source for at in queued],
         doubtful=np.array([points[at].tentative for at in queued], bool),
         q=q,

@@ -10,6 +10,7 @@ from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans.rules import Rule, not_multiple, whole_rules
+from predictor.plans.training import UNNAMED
 from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
 from predictor.records import dataclass
 
@@ -250,7 +251,7 @@ class ServingPlan:
     control: str = "broadcast"
     last_token: str = "read"
     session: str = "kept"
-    framework: str = "neutral"
+    framework: str = UNNAMED
     era: str = "neutral"
 
     @property
@@ -272,6 +273,11 @@ class ServingPlan:
     def head(self) -> str:
         """Data type of the output projection and of the embedding: packed formats pack them too."""
         return PACKED_HEADS.get(self.weights, self.half)
+
+    @property
+    def named(self) -> bool:
+        """Whether somebody named the engine."""
+        return self.framework != UNNAMED
 
     @property
     def projections(self) -> str:

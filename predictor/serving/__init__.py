@@ -37,7 +37,7 @@ from predictor.serving.prediction import (
 from predictor.serving.rates import AtRate, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.simulation import one_by_one, with_fleet
-from predictor.serving.spreads import LATE, reading_share, spread_of, spreads
+from predictor.serving.spreads import LATE, load_shares, spread_of, spreads
 from predictor.serving.tables import pass_table
 from predictor.serving.taxes import decoding_taxes
 
@@ -76,6 +76,7 @@ __all__ = [
     "holding",
     "latencies",
     "limited",
+    "load_shares",
     "mixture",
     "one_by_one",
     "pass_table",
@@ -85,7 +86,6 @@ __all__ = [
     "prompt_pass",
     "read_apart",
     "read_table",
-    "reading_share",
     "sending_time",
     "serve",
     "serve_apart",

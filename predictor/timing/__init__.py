@@ -43,6 +43,7 @@ from predictor.timing.engines import (
     EARLY_SPREADS,
     ENGINE_FIELDS,
     LATE_SPREADS,
+    UNNAMED_SPREAD,
     EngineParameters,
     ServingParameters,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "STREAMING",
     "TAXES",
     "TILES",
+    "UNNAMED_SPREAD",
     "VENDOR",
     "Benchmarks",
     "Calibration",

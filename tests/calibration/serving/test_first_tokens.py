@@ -11,6 +11,7 @@ from predictor.catalog.artifacts import load
 from predictor.plans.serving import ServingPlan
 from predictor.serving.prediction import predict_inference
 from predictor.serving.spreads import reading_share
+from predictor.timing.engines import EARLY_SPREADS, LATE_SPREADS
 
 
 def test_the_interval_of_a_first_token_under_load_grows_with_what_waits():
@@ -43,19 +44,20 @@ def test_the_interval_of_a_first_token_under_load_grows_with_what_waits():
 
 
 def test_spreads_of_first_tokens_are_those_that_errors_were_drawn_from():
-    """Errors of sixteen sources with spreads of 0.1 and 0.3 without load, and more with it; those
-    of one that doubts itself count less than any other's."""
+    """Errors of sixteen sources with spreads of 0.1 and 0.3 without load, and more with it and
+    where there is no room; those of one that doubts itself count less than any other's."""
     rng = np.random.default_rng(3)
-    count, used = 16_000, rng.uniform(0.0, 1.0, 16_000)
+    count, loads = 16_000, rng.uniform(0.0, 1.0, (2, 16_000))
     draw = rng.standard_normal(count)
-    run = np.where(draw < 0, np.hypot(0.1, 0.3 * used), np.hypot(0.3, 0.9 * used))
+    terms = np.array([[0.1, 0.3, 0.5], [0.3, 0.9, 0.7]])
+    both = np.sqrt(terms**2 @ np.vstack([np.ones(count), loads]) ** 2)
+    run = np.where(draw < 0, *both)
     sources = [f"s{i % 16}" for i in range(count)]
-    fields = {"operators": np.zeros(count), "used": used, "sources": sources, "q": 1.2816}
+    fields = {"operators": np.zeros(count), "loads": loads, "sources": sources, "q": 1.2816}
     sure = np.zeros(count, bool)
     found = fit_first_tokens(errors=-draw * run, doubtful=sure, level=0.8, **fields)
-    stated = {"ttft.serving": 0.1, "ttft.serving.used": 0.3, "ttft.late": 0.3,
-              "ttft.late.used": 0.9}  # fmt: skip
-    assert {name: found[name] for name in stated} == pytest.approx(stated, abs=0.05)
+    stated = dict(zip((*EARLY_SPREADS, *LATE_SPREADS), terms.ravel().tolist(), strict=True))
+    assert found == pytest.approx(stated, abs=0.05)
     odd = np.array([one == "s0" for one in sources])
     wild = np.where(odd, -3.0, -draw * run)
     doubted = fit_first_tokens(errors=wild, doubtful=odd, level=0.8, **fields)
@@ -63,7 +65,7 @@ def test_spreads_of_first_tokens_are_those_that_errors_were_drawn_from():
     assert found["ttft.late"] <= doubted["ttft.late"] < believed["ttft.late"]
     few = np.arange(count) < 4
     assert fit_first_tokens(
-        errors=wild[few], doubtful=odd[few], level=0.8, operators=np.zeros(4), used=used[few],
+        errors=wild[few], doubtful=odd[few], level=0.8, operators=np.zeros(4), loads=loads[:, few],
         sources=sources[:4], q=1.2816,
     ) == {}  # fmt: skip
 

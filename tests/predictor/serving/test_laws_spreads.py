@@ -8,13 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor import catalog
+from predictor.catalog import load
+from predictor.plans import ServingPlan
 from predictor.serving.latency import latencies
 from predictor.serving.parts import TERMS, Pass
 from predictor.serving.pass_times import prompt_time
-from predictor.serving.spreads import LATE, reading_share, spread_of, spreads
+from predictor.serving.prediction import predict_inference
+from predictor.serving.spreads import LATE, load_shares, reading_share, spread_of, spreads
 from predictor.timing.engines import (
     EARLY_SPREADS,
     LATE_SPREADS,
+    UNNAMED_SIGMA,
+    UNNAMED_SPREAD,
     EngineParameters,
     ServingParameters,
 )
@@ -81,10 +87,69 @@ def test_kernels_count_by_their_share_of_a_latency() -> None:
 
 
 def test_first_tokens_under_load_are_less_sure_the_more_prompts_are_read() -> None:
-    told = ServingParameters(sigma=dict(zip(EARLY_SPREADS, (0.2, 0.5), strict=True)))
+    told = ServingParameters(sigma=dict(zip(EARLY_SPREADS, (0.2, 0.5, 0.8), strict=True)))
     for used, expected in ((0.0, 0.2), (0.6, math.hypot(0.2, 0.3)), (1.0, math.hypot(0.2, 0.5)),
                            (4.0, math.hypot(0.2, 0.5))):  # fmt: skip
-        assert float(told.first_token(used, late=False)) == pytest.approx(expected)
+        assert float(told.first_token((used, 0.0), late=False)) == pytest.approx(expected)
+    for queued, expected in ((0.5, math.hypot(0.2, 0.4)), (3.0, math.hypot(0.2, 0.8))):
+        assert float(told.first_token((0.0, queued), late=False)) == pytest.approx(expected)
+
+
+def test_who_waits_for_room_waits_as_long_as_nobody_is_sure_of() -> None:
+    """Of eight clients of whom four run, half of a request's life is a wait."""
+    assert float(load_shares(latencies(work(), OWN))[1]) == 0.0
+    made = work(running=4.0, clients=8.0)
+    found = latencies(made, OWN)
+    waited = float(load_shares(found)[1])
+    assert waited == pytest.approx(float(found.queue / found.ttft))
+    assert 0.5 < waited < 1.0
+    names = (*EARLY_SPREADS, *LATE_SPREADS)
+    still, queued = (
+        ServingParameters(sigma=dict(zip(names, sigmas, strict=True)))
+        for sigmas in ((0.2, 0.0, 0.0) * 2, (0.2, 0.0, 0.6) * 2)
+    )
+    for metric in ("ttft", LATE):
+        one, more = (
+            float(spreads(0.0, 0.0, made, found, OWN, metric, told)) for told in (still, queued)
+        )
+        assert more == pytest.approx(math.hypot(one, 0.6 * waited))
+
+
+def test_who_names_no_engine_is_less_sure() -> None:
+    """By what is fitted, else by what is documented; nothing where no spread is fitted. What load
+    adds stays as it is."""
+    names = (*EARLY_SPREADS, *LATE_SPREADS)
+    sigma = {**TOLD.sigma, **dict(zip(names, (0.1, 0.5, 0.6) * 2, strict=True))}
+    fitted = ServingParameters(sigma={**sigma, UNNAMED_SPREAD: 0.4})
+    for known, more in ((fitted, 0.4), (ServingParameters(sigma=sigma), UNNAMED_SIGMA)):
+        wide = known.unnamed()
+        for pair in PAIRS:
+            metric, kind = pair.split(".")
+            expected = math.hypot(known.spread(metric, kind), more)
+            assert wide.spread(metric, kind) == pytest.approx(expected)
+        for late in (False, True):
+            told = float(wide.first_token((0.7, 0.2), late))
+            assert told == pytest.approx(
+                math.hypot(float(known.first_token((0.7, 0.2), late)), more)
+            )
+    assert ServingParameters().unnamed() == ServingParameters()
+
+
+def test_predictions_of_no_named_engine_are_wider_by_that() -> None:
+    known = load("default")
+    sure = replace(known, serving=replace(
+        known.serving, sigma={**known.serving.sigma, UNNAMED_SPREAD: 0.0}))  # fmt: skip
+    unsure = replace(known, serving=replace(
+        known.serving, sigma={**known.serving.sigma, UNNAMED_SPREAD: 0.2}))  # fmt: skip
+    model, cluster = catalog.model("llama3-8b"), catalog.system("dgx-h100")
+    for framework, more in (("neutral", 0.2), ("vllm", 0.0)):
+        plan = ServingPlan(batch=8.0, input_len=512.0, output_len=64.0, serving=1.0,
+                           framework=framework)  # fmt: skip
+        one, other = (
+            predict_inference(model, cluster, plan, each).sigma for each in (sure, unsure)
+        )
+        for metric, value in one.items():
+            assert float(other[metric]) == pytest.approx(math.hypot(float(value), more)), metric
 
 
 def test_the_spread_of_a_pass_is_the_root_of_its_families_squares() -> None:
@@ -105,7 +170,7 @@ def test_a_first_token_that_comes_late_is_as_unsure_as_late_ones_are() -> None:
     assert 0.0 < reading < 1.0
     assert reading == pytest.approx(float(found.requests_per_s) * float(found.prompt))
     names = (*EARLY_SPREADS, *LATE_SPREADS)
-    told = ServingParameters(sigma=dict(zip(names, (0.2, 0.5, 0.3, 0.9), strict=True)))
+    told = ServingParameters(sigma=dict(zip(names, (0.2, 0.5, 0.1, 0.3, 0.9, 0.1), strict=True)))
     for metric, still, loaded in (("ttft", 0.2, 0.5), (LATE, 0.3, 0.9)):
         spread = float(spreads(0.0, 0.0, made, found, OWN, metric, told))
         assert spread == pytest.approx(math.hypot(still, loaded * reading))

@@ -266,8 +266,7 @@ def _served_row(
     sigma   the operators' part of its spread
     load    what the spread of a first token grows with
     """
-    if not point.request.plan.named:
-        parameters = parameters.unnamed()
+    parameters = parameters.told(point.request.plan.named)
     metric, kind = class_of(point).split(".")
     below = above = parameters.spread(metric, kind)
     if class_of(point) == QUEUED_CLASS:

@@ -210,8 +210,7 @@ def predict_inference(
     if apart(plan).any():
         work, decoding = _handed_over(model, cluster, plan, work, calibration, own, listed)
     raw = latencies(work, own)
-    known = calibration.serving if plan.named else calibration.serving.unnamed()
-    sigma = sigmas(prompts, decoding, work, raw, own, known)
+    sigma = sigmas(prompts, decoding, work, raw, own, calibration.serving.told(plan.named))
     terms = _breakdown(prompts, decoding, work, raw, own)
     found, terms = as_benchmarked(raw, terms, (model, cluster, plan), calibration.serving)
     return InferencePrediction(

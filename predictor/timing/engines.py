@@ -118,6 +118,10 @@ class ServingParameters:
             found = np.hypot(found, self.sigma.get(name, 0.0) * np.clip(share, 0.0, 1.0))
         return np.asarray(found)
 
+    def told(self, named: bool) -> ServingParameters:
+        """Of an engine that is named, or of one that nobody names."""
+        return self if named else self.unnamed()
+
     def unnamed(self) -> ServingParameters:
         """The same of an engine that nobody names: every spread with what that adds
         (`UNNAMED_SPREAD`); as they are where none is fitted, since that of all engines holds

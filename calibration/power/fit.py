@@ -16,6 +16,7 @@ import pandas as pd
 from calibration.power.ladder import FILLED, RUNGS, fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage
 from calibration.power.serving import Served, fit, held_out, served_rows
+from calibration.power.spreads import spread
 from calibration.power.sweeps import (
     ACCELERATORS,
     FITTED,
@@ -31,10 +32,6 @@ from predictor.catalog import data_dir, load
 from predictor.errors import InputError
 from predictor.files import write_text
 from predictor.timing import Calibration
-from predictor.units import Z80
-
-LEVEL = 0.8
-"""Of the intervals: sigma is this quantile of what is missed by, over the normal one's."""
 
 LEAST_OWN = 100
 """Rows at locked clocks from which an accelerator has a voltage curve of its own."""
@@ -44,9 +41,6 @@ LOW_RELEVANCE = ("laptop_sgemm",)
 MARKED = ("source", "source_path", "accelerator", "workload", "power_limit_w", "core_clock_mhz")
 """Columns that tell rows of tables of power apart."""
 
-LEAST_SIGMA = 0.05 / Z80
-"""Input data alone move the power of products by tens of percent: no interval is narrower."""
-
 
 def row_marks(table: pd.DataFrame) -> list[str]:
     """What tells each row of a table of power apart: eight digits of a hash of where it is from
@@ -54,13 +48,6 @@ def row_marks(table: pd.DataFrame) -> list[str]:
     columns = [name for name in MARKED if name in table.columns]
     texts = ("|".join(map(str, row)) for row in table[columns].itertuples(index=False))
     return [hashlib.sha256(text.encode()).hexdigest()[:8] for text in texts]
-
-
-def spread(errors: Array) -> float:
-    """Log-standard-deviation whose interval holds `LEVEL` of the errors."""
-    if not len(errors):
-        return float("nan")
-    return max(float(np.quantile(np.abs(errors), LEVEL)) / Z80, LEAST_SIGMA)
 
 
 def sweeps_held_out(sweep: Sweep, by: str) -> tuple[Array, Array]:

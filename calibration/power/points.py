@@ -1,21 +1,23 @@
 """Rows of tables of power as scored points: what `reckon validate` does with them.
 
 Which table a file is, its columns tell (`KEYS`). Spreads are those of rows that were left out of
-the fits, in `data/power/fitted.json`.
+the fits, in `data/power/fitted.json`; where each group is left out, of the other groups' rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from calibration.power.fit import row_marks, sweeps_held_out
 from calibration.power.ladder import activity_of, at_limit
-from calibration.power.serving import Served, held_out, powers, served_rows, stacked
+from calibration.power.serving import Served, group_of, held_out, powers, served_rows, stacked
+from calibration.power.spreads import spreads_apart
 from calibration.power.sweeps import (
     FITTED,
     START,
@@ -108,14 +110,20 @@ def _served(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fo
 
 
 def _served_apart(rows: list[Served], by: str) -> list[PowerPoint]:
-    """Rows whose constants were fitted without their group."""
+    """Rows whose constants were fitted, and whose spread was told, without their group."""
     usual = _sigma("serving_relatives" if by == "accelerator" else "serving", 0.2)
-    fitted = power_fit().get("accelerators", {}) if by == "model" else {}
     apart = held_out(rows, by, stated_laws())
+    errors = np.array([np.log(given / row.power) for row, given, _ in apart])
+    keys = [group_of(row, by) for row, _, _ in apart]
+    # Other models of the same accelerator tell how sure a model is.
+    own = np.array([row.name if by == "model" else "" for row, _, _ in apart], dtype=str)
+    sigma = np.full(len(apart), usual)
+    for name in np.unique(own):
+        inside = np.flatnonzero(own == name)
+        sigma[inside] = spreads_apart(errors[inside], [keys[at] for at in inside], usual)
     points: list[PowerPoint] = []
-    for row, given, alone in apart:
-        sigma = float(fitted.get(row.name, {}).get("sigma", usual))
-        points += _served_points(row, alone, given, sigma)
+    for (row, given, alone), one in zip(apart, sigma.tolist(), strict=True):
+        points += _served_points(row, alone, given, one)
     return points
 
 
@@ -166,27 +174,51 @@ def _sweeps(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fo
     sweep, refused = sweep_of(table)
     time, power = sweeps_held_out(sweep, by) if by else _shipped(sweep)
     clocked = sweep.clock < 0.999
+    kinds = np.where(clocked, "clock", np.where(sweep.binding, "bound", "free"))
+    groups = None if not by else sweep.names if by == "accelerator" else sweep.sources
+    timed = np.where(kinds == "free", "time_free", "time_bound")
+    told = np.log(time / sweep.time)
+    drawn = np.log(power / sweep.power)
+    sigmas = (
+        _sweep_sigmas(told, timed, groups, 0.1),
+        _sweep_sigmas(drawn, np.char.add("power_", kinds), groups, 0.07),
+    )
     points = []
     for at, number in enumerate(sweep.index.astype(int).tolist()):
-        bound = bool(sweep.binding[at])
-        kind = "clock" if clocked[at] else ("bound" if bound else "free")
+        kind = str(kinds[at])
         about = (f"{sweep.sources[at]}:{number}", sweep.sources[at])
         if np.isfinite(sweep.time[at]):
-            sigma = _sigma("time_free" if kind == "free" else "time_bound", 0.1)
             points.append(
                 PowerPoint(
-                    *about, "rel_time", float(sweep.time[at]), float(time[at]), sigma,
-                    sweep.names[at], control=kind,
+                    *about, "rel_time", float(sweep.time[at]), float(time[at]),
+                    float(sigmas[0][at]), sweep.names[at], control=kind,
                 )
             )  # fmt: skip
         points.append(
             PowerPoint(
                 *about, "rel_power", float(sweep.power[at]), float(power[at]),
-                _sigma(f"power_{kind}", 0.07), sweep.names[at], control=kind,
+                float(sigmas[1][at]), sweep.names[at], control=kind,
             )
         )  # fmt: skip
     ids = table["source"].astype(str).tolist()
     return points, [Skipped(f"{ids[at]}:{at}", ids[at], reason) for at, reason in refused]
+
+
+def _sweep_sigmas(
+    errors: Array, kinds: NDArray[np.str_], groups: Sequence[str] | None, default: float
+) -> Array:
+    """Spreads of rows of sweeps by their kind: what ships, or what rows of other groups tell.
+
+    errors   in logarithms, NaN where nothing is measured, (N,)
+    """
+    found = np.array([_sigma(str(kind), default) for kind in kinds])
+    if groups is None:
+        return found
+    for kind in np.unique(kinds):
+        inside = np.flatnonzero((kinds == kind) & np.isfinite(errors))
+        keys = [groups[at] for at in inside]
+        found[inside] = spreads_apart(errors[inside], keys, _sigma(str(kind), default))
+    return found
 
 
 def _shipped(sweep: Sweep) -> tuple[Array, Array]:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from calibration.power.fit import spread
 from calibration.power.ladder import FULL
 from calibration.power.serving import PRIOR
+from calibration.power.spreads import spread
 from calibration.sources.reading import read_table
 from calibration.tables.cells import cell
 from calibration.tables.profiles import device_accelerators

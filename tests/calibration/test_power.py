@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.power.fit import row_marks, spread
+from calibration.power.fit import row_marks
 from calibration.power.ladder import fit_ladder, unread_rungs
 from calibration.power.leakage import fit_leakage, measured_slope
 from calibration.power.points import power_points, power_table
+from calibration.power.spreads import spread, spreads_apart
 from calibration.power.sweeps import (
     START,
     device_of,
@@ -173,6 +174,35 @@ def test_marks_tell_rows_apart_and_spreads_have_a_floor() -> None:
     assert len(set(marks)) == 3
     assert spread(np.zeros(10)) == pytest.approx(0.05 / 1.2816)
     assert spread(np.linspace(-1, 1, 101)) == pytest.approx(0.8 / 1.2816, rel=0.02)
+
+
+def test_a_spread_is_told_by_other_groups_alone() -> None:
+    """A group that is missed by far widens the intervals of the others, not its own."""
+    errors = np.array([0.3, -0.3, 0.3, 0.06, -0.06, 0.06])
+    found = spreads_apart(errors, ["far"] * 3 + ["near"] * 3, 0.2)
+    assert found[:3] == pytest.approx(spread(errors[3:]))
+    assert found[3:] == pytest.approx(spread(errors[:3]))
+    assert spreads_apart(errors, ["one"] * 6, 0.2) == pytest.approx(0.2)
+
+
+def test_rows_left_out_do_not_tell_their_own_spread() -> None:
+    """Of two accelerators each has the spread of what the other is missed by."""
+    table = pd.concat([limits(), limits("RTX 3090").assign(group="h", time_s=[10.0, 30.0, 20.0])])
+    points, _ = power_points(table, "sweeps", load("default"), "accelerator")
+    names = {"A40", "RTX 3090"}
+    for metric in ("rel_time", "rel_power"):
+        errors = {
+            name: np.array([
+                np.log(p.predicted / p.published)
+                for p in points
+                if (p.accelerator, p.metric) == (name, metric)
+            ])
+            for name in names
+        }  # fmt: skip
+        for name in names:
+            (other,) = names - {name}
+            own = {p.sigma for p in points if (p.accelerator, p.metric) == (name, metric)}
+            assert own == {pytest.approx(spread(errors[other]))}
 
 
 def test_leakage_comes_back_from_the_time_that_a_kelvin_costs() -> None:

@@ -216,7 +216,7 @@ def _sweep_sigmas(
         return found
     for kind in np.unique(kinds):
         inside = np.flatnonzero((kinds == kind) & np.isfinite(errors))
-        keys = [groups[at] for at in inside]
+        keys = [groups[int(at)] for at in inside]
         found[inside] = spreads_apart(errors[inside], keys, _sigma(str(kind), default))
     return found
 

@@ -29,7 +29,15 @@ from predictor.schema import KERNEL_COLUMNS  # noqa: E402
 from predictor.work.primitives import Operator  # noqa: E402
 from predictor.work.training import step_operators  # noqa: E402
 from profiler import collectives, journal, models, output, parallel, ranks, serving, step, suite  # noqa: E402
-from profiler.cases import ALWAYS, WIDTHS, cases, eager_plan, ladder_model, named_models  # noqa: E402
+from profiler.cases import (  # noqa: E402
+    ALWAYS,
+    SERVING,
+    WIDTHS,
+    cases,
+    eager_plan,
+    ladder_model,
+    named_models,
+)
 from profiler.device import cores, find  # noqa: E402
 from profiler.operators import build  # noqa: E402
 from profiler.timing import measure  # noqa: E402

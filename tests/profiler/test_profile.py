@@ -73,8 +73,9 @@ def test_the_tables_are_whole(folder: Path) -> None:
     checked = check_kernels(table, "kernels.parquet")
     assert {"gemm", "memcpy", "launch", "norm", "elementwise"} <= set(checked["op"])
     assert {"fwd", "dgrad", "wgrad"} <= set(checked["layout"])
-    assert (table["latency_p10_us"] <= table["latency_us"]).all()
-    assert (table["latency_us"] <= table["latency_p90_us"]).all()
+    middle = table[table["op"] != "waiting"]  # waits are means, which few long ones move
+    assert (middle["latency_p10_us"] <= middle["latency_us"]).all()
+    assert (middle["latency_us"] <= middle["latency_p90_us"]).all()
     assert set(table["cache"].dropna()) <= {"cold", "warm"}
 
 

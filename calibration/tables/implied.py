@@ -53,7 +53,7 @@ def _modules(table: pd.DataFrame) -> pd.DataFrame:
     """How many kernels each row times one after the other (`kernels`): those of modules that run
     kernel by kernel, whose norms by root mean squares are elementwise ones."""
     eager = table["framework"].str.startswith(EAGER)
-    told = table["notes"].fillna("") if "notes" in table else pd.Series("", table.index)
+    told = table.get("notes", pd.Series("", table.index)).astype(object).fillna("").astype(str)
     norm = eager & (table["op"] == "norm") & told.str.contains(ROOT_MEAN_SQUARE)
     several = pd.Series(1.0, table.index).mask(norm, NORM_KERNELS)
     several = several.mask(eager & (table["kernel"] == "act_fn"), ACTIVATION_KERNELS)

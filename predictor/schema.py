@@ -128,11 +128,16 @@ RUN_NUMBERS = (
     "step_time_s",
     "memory_gb_per_gpu",
     "memory_reserved_gb",
+    "waited",
 )
 """Columns of tables of runs, of training and of inference, that hold numbers from 0 up."""
 
 ENDLESS = ("request_rate",)
 """Those of which a number may be infinite: all requests at once."""
+
+SHARES = ("waited",)
+"""Those that hold shares, from 0 to 1: of its time that a run waited for processors which others
+used."""
 
 TRAINING_KEYS = ("global_batch", "micro_batch", "seq_len")
 INFERENCE_KEYS = ("input_len", "output_len", "concurrency", "weights_precision")

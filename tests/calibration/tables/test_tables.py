@@ -195,3 +195,17 @@ def test_every_own_run_has_a_name() -> None:
     stated = check_runs(table.assign(point_id=["p", "q", ""], name=""), "the runs")
     assert [*stated["point_id"]] == ["p", "q", "row:4"]
     assert "point_id" not in table
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("busy", "'busy'"), (-0.1, "-0.1"), (2.0, "2.0"), (np.inf, "inf")]
+)
+def test_how_long_a_run_waited_is_a_share(value: object, shown: str) -> None:
+    table = pd.DataFrame({"step_time_s": [1.0, 2.0], "waited": [0.5, value]})
+    with pytest.raises(
+        InputError, match=f"line 3: waited must be a number from 0 to 1, got {shown}"
+    ):
+        check_runs(table, "mine.csv")
+    whole = check_runs(table.assign(waited=[None, 1.0]), "mine.csv")["waited"]
+    assert np.isnan(whole[0])
+    assert whole[1] == 1.0

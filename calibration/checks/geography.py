@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.tables.slow_links import CLASSES, RECIPE, slow_cluster
+from calibration.tables.slow_links import RECIPE, slow_cluster, slow_model
 from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, parse
 from predictor.timing import Calibration
@@ -95,7 +95,7 @@ def _request(
 ) -> TrainingRequest:
     row = {"gpu": "V100-16GB", "delay_ms": 0.0, "bandwidth_gbps": 1.0}
     cluster = regions(case).linked(slow_cluster(row), 0, 0)
-    model = replace(catalog.model("gpt3-1.3b"), layers=layers, vocab=CLASSES)
+    model = slow_model(layers)
     fields: dict[str, Any] = {
         **RECIPE, "schedule": schedule, "gpus": 64, "pp": 8, "tp": 1, "dp": 8, "precision": "fp16",
         "global_batch": batch, "reduce_bytes": 2, "gather_bytes": 2, "micro_batch": micro_batch,

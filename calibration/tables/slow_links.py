@@ -2,11 +2,12 @@
 
 A table of steps states accelerators, layers, layout, and the delay and rate of every link; what it
 trains, its repository says: GPT-3 XL (hidden 2048, 16 heads, sequences of 2048) over QQP, whose
-embedding and classifier are "very light-weighted" (results/gpt3_xl_fp16.md), separate attention
-kernels, layers checkpointed one by one (modules/gpt_modules.py), sends and receives on streams of
-their own (pipeline_parallel/dist_gpipe_pipeline_async.py), plain SGD whose gradients are
-aggregated in the precision of the run after the backward pass (github.com/DS3Lab/
-Decentralized_FM_alpha at cb03043). A table of transfers states what sends them.
+embedding and classifier are "very light-weighted" (results/gpt3_xl_fp16.md; the table of embeddings
+is whole all the same, and its gradients are exchanged), separate attention kernels, layers
+checkpointed one by one (modules/gpt_modules.py), sends and receives on streams of their own
+(pipeline_parallel/dist_gpipe_pipeline_async.py), plain SGD whose gradients are aggregated in the
+precision of the run after the backward pass (github.com/DS3Lab/Decentralized_FM_alpha at cb03043).
+A table of transfers states what sends them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from predictor import catalog
 from predictor.catalog import TrainingPlanSpec, parse
 from predictor.errors import InputError
 from predictor.hardware import Cluster, Tier
+from predictor.models import Model
 from predictor.timing import Calibration, RunParameters, collective_time
 from predictor.training import complete_training
 from predictor.work import Group
@@ -34,6 +36,11 @@ ACCELERATORS = {"V100-16GB": "V100-SXM2-16GB"}
 
 CLASSES = 2
 """Outputs of the classifier of QQP, in place of a vocabulary."""
+
+WORDS = 28996
+"""Rows of the table of embeddings, beside those of the positions: bert-large-cased-vocab.txt, the
+default of --vocab-file (utils/dist_args_utils.py at 25fbf53, 2022-04-21; its list of memory counts
+113 MiB for the first stage's in 16 bits, results/gpt3_xl_fp16.md)."""
 
 RECIPE = {
     "micro_batch": 1,
@@ -81,6 +88,17 @@ def slow_cluster(
     return Cluster(f"{name} nodes", accelerator, 1, (link,))
 
 
+def slow_model(layers: int | None = None) -> Model:
+    """What was trained over slow links: GPT-3 XL whose embeddings are looked up and learned, but
+    whose output is a classifier's. Words stand beside the positions, which are no outputs either.
+
+    layers   of the table, where it states them
+    """
+    model = catalog.model("gpt3-1.3b")
+    rows = model.max_context + WORDS
+    return replace(model, layers=layers or model.layers, vocab=CLASSES, max_context=rows)
+
+
 def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | Skipped:
     """A step over slow links as a point, or the reason why it is none.
 
@@ -96,8 +114,8 @@ def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | 
     stated = {key: value for key in layout if (value := cell(row, key)) is not None}
     element = 4 if stated.get("precision") == "fp32" else 2
     fields = {**RECIPE, "reduce_bytes": element, "gather_bytes": element, **stated}
-    model = catalog.model("gpt3-1.3b")
-    model = replace(model, layers=int(cell(row, "layers") or model.layers), vocab=CLASSES)
+    layers = cell(row, "layers")
+    model = slow_model(None if layers is None else int(layers))
     try:
         spec = parse(TrainingPlanSpec, fields, "row")
         cluster = slow_cluster(row)

@@ -15,7 +15,7 @@ from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.tables.documents import CALLS, document_attention
 from calibration.tables.runs import Point
-from calibration.tables.slow_links import slow_cluster, slow_step, slow_transfer
+from calibration.tables.slow_links import slow_cluster, slow_model, slow_step, slow_transfer
 from predictor.catalog import load
 from predictor.timing import Calibration, RunParameters
 from predictor.training import predict
@@ -59,6 +59,35 @@ def test_rows_say_what_ran_or_why_they_are_not_predicted() -> None:
     for change, words in (({"delay_ms": ""}, "not stated"), ({"system": "ZeRO S3"}, "'ZeRO S3'")):
         skipped = slow_step(STEP | change, "a:2", run)
         assert words in skipped.reason  # type: ignore[union-attr]
+
+
+def test_gradients_of_the_embedding_are_exchanged_though_the_output_is_a_classifier() -> None:
+    """The repository counts 113 MiB of embeddings on the first stage in 16 bits, beside 296 MiB of
+    three layers: seven eighths of both pass a link of 1 Gb/s twice among eight replicas."""
+    assert slow_model().embedding_parameters * 2 > 113 * 2**20
+    assert slow_model(32).layers == 32
+    point = slow_step(STEP | {"dp": 8, "gpus": 64, "global_batch": 512}, "a:2", RunParameters())
+    assert isinstance(point, Point)
+    request = point.request
+    found = predict(request.model, request.cluster, request.plan, load("default"))
+    sent = 2 * 7 / 8 * (296 + 113) * 2**20
+    assert float(found.breakdown["dp_communication"]) > sent / 125e6
+
+
+@here
+@pytest.mark.parametrize("replicas", [2, 4, 8])
+def test_replicas_over_slow_links_are_within_what_was_asked(replicas: int) -> None:
+    """Asked of rows with data parallelism: 20 %. Nothing was fitted to them."""
+    path = VARIATION / "lowbw_v100_steps.csv"
+    with path.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    errors = [
+        abs(row.predicted / row.published - 1.0)
+        for row in score([path], load("default")).rows
+        if rows[int(row.point_id.split(":")[1]) - 2]["dp"] == str(replicas)
+    ]
+    assert len(errors) == {2: 5, 4: 5, 8: 20}[replicas]
+    assert sum(errors) / len(errors) < 0.20
 
 
 @here

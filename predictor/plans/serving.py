@@ -62,7 +62,7 @@ SERVING_OFFLOADS = ("none", "weights")
 LIBRARIES = ("neutral", "trtllm", "vllm", "sglang")
 """Whose kernels an engine runs, where they were timed apart; else the mean of all."""
 
-MATVECS = ("gemm", "matvec", "plain", "generated")
+MATVECS = ("gemm", "matvec", "plain", "generated", "mixed")
 """What multiplies a few rows by a matrix: the kernels that also do many rows, or kernels of their
 own that stream the matrix, with loads enough under way to fill the memory, or plain ones; or those
 that a compiler makes, which fill it too but widen narrow weights one by one."""

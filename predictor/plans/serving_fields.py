@@ -282,8 +282,9 @@ _ENGINE = (
         "matvec", WORD, "What multiplies a few rows by a matrix.", ("decode",), choices=MATVECS,
         default=ENGINE,
         more="The kernels that also do many rows; kernels that stream the matrix with loads enough "
-        "under way to fill the memory; plain ones; or a compiler's, which widen narrow weights one "
-        "by one.",
+        "under way to fill the memory; plain ones; a compiler's, which widen narrow weights one "
+        "by one; or, of narrow weights alone, kernels that widen them as they stream in, for as "
+        "many rows as the matrix units keep up with (Marlin).",
     ),
     PlanField(
         "accumulation", WORD, "In what many rows of 16-bit products are added up.", ("prefill",),

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric
 from predictor.hardware import Accelerator
 from predictor.plans import KV_BYTES, ServingPlan
-from predictor.precision import WEIGHT_BYTES
-from predictor.timing import empty_kernel
+from predictor.precision import ELEMENT_BYTES, WEIGHT_BYTES
+from predictor.timing import empty_kernel, peak_of
 from predictor.work import Operator
 
 STREAMED = 0.9
@@ -83,6 +83,11 @@ or multiply integers): three to four instructions for each, of 64 lanes. Of
 gpt-fast on A100, where a weight takes 0.73 ps with 8 bits and 0.55 with 4 and what the memory takes
 is 0.65 and 0.40: the squares of both add up with the same rate for both."""
 
+MIXED_ROWS, MIXED_SHARE = 16.0, 0.6
+"""Rows of a matrix instruction (PTX ISA, mma.m16n8k16), and share of the peak that kernels reach
+which widen weights on the way: products of 16 bits reach .6 to .8 at sizes of prompts; these are
+taken for as good as the worst of them, nobody timed them here."""
+
 FEW_ROWS = 8.0
 """Rows up to which a product may be a kernel that streams the matrix (llama.cpp's and exllama's
 matrix-vector kernels)."""
@@ -115,7 +120,9 @@ def as_run(each: Array, operator: Operator, plan: ServingPlan, accelerator: Acce
     if plan.product_units == "vector" and operator.op == "gemm" and operator.dtype == plan.half:
         rate = VECTOR_SHARE * np.asarray(accelerator.peak["fp32"], float)
         each = np.maximum(each, np.asarray(operator.flop) / rate)
-    if plan.matvec != "gemm" and operator.op in ("gemm", "moe_gemm"):
+    if plan.matvec == "mixed" and operator.op == "gemm" and widened(operator.dtype):
+        each = np.minimum(each, mixed_time(operator, accelerator))
+    elif plan.matvec not in ("gemm", "mixed") and operator.op in ("gemm", "moe_gemm"):
         each = np.where(
             np.asarray(operator.m) <= FEW_ROWS, _few_rows(each, operator, plan, accelerator), each
         )
@@ -200,6 +207,22 @@ def headwise_time(operator: Operator, plan: ServingPlan, accelerator: Accelerato
     shared = accelerator.bandwidth if apart else accelerator.l2_bandwidth
     every = operator.m * cache / (HEADWISE_CACHED * shared)
     return np.asarray(empty_kernel(accelerator.year) + np.maximum(once, every))
+
+
+def widened(dtype: str) -> bool:
+    """Whether products of a data type widen their weights to what multiplies them."""
+    return WEIGHT_BYTES.get(dtype, 2.0) < ELEMENT_BYTES.get(dtype, 2.0)
+
+
+def mixed_time(operator: Operator, accelerator: Accelerator) -> Array:
+    """Time of a product that widens its weights as they stream in [s]: theirs from memory, or that
+    of the matrix units, which multiply `MIXED_ROWS` rows at once, whichever is longer (Frantar et
+    al. 2024, section 3: both overlap)."""
+    rows = MIXED_ROWS * np.ceil(np.asarray(operator.m) / MIXED_ROWS)
+    arithmetic = np.asarray(operator.flop) * rows / np.maximum(operator.m, 1.0)
+    busy = arithmetic / (MIXED_SHARE * np.asarray(peak_of(operator.dtype, accelerator), float))
+    stream = matvec_time(operator.bytes, accelerator, "mixed")
+    return np.maximum(stream, busy)
 
 
 def widening_time(operator: Operator, accelerator: Accelerator) -> Array:

@@ -9,6 +9,7 @@ import pytest
 from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.catalog.software import Setting, engine_named
+from predictor.hardware import Accelerator
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
@@ -233,6 +234,30 @@ def test_heads_that_share_keys_read_them_from_memory_where_dies_have_caches_of_t
         rate = machine.bandwidth if name.startswith("MI") else machine.l2_bandwidth
         found = float(headwise_time(core, plan(headwise="all"), machine))
         assert found == pytest.approx(moved / (0.5 * rate), rel=1e-3)
+
+
+def test_mixed_kernels_stream_narrow_weights_until_the_matrix_units_bind() -> None:
+    """Frantar et al. 2024: as long as the memory's time for a few rows, as 16-bit arithmetic at .6
+    of the peak for many; rows count in sixteens; 16-bit products and experts are as they were."""
+    for name in ("RTX-4090-24GB", "A100-SXM4-80GB", "H100-SXM5-80GB"):
+        machine = catalog.accelerator(name)
+
+        def time(dtype: str, rows: float, machine: Accelerator = machine) -> float:
+            product = gemm("mlp.up", "nt", "forward", "layer", dtype, m=rows, n=8192.0, k=8192.0)
+            return float(as_run(np.asarray(1.0), product, plan(matvec="mixed"), machine))
+
+        weights = 0.5156 * 8192.0**2
+        stream = weights / (0.9 * machine.bandwidth)
+        assert stream < time("int4_wo", 1.0) < stream + 3e-6  # an empty kernel's time
+        many = 2.0 * 4096.0 * 8192.0**2 / (0.6 * float(machine.peak["bf16"]))
+        assert time("int4_wo", 4096.0) == pytest.approx(many, rel=0.02)
+        assert time("int4_wo", 17.0) == pytest.approx(time("int4_wo", 32.0), rel=0.02)
+        assert time("int8_wo", 1.0) > 1.5 * time("int4_wo", 1.0)
+        assert time("bf16", 1.0) == time("fp8", 1.0) == time("nvfp4", 1.0) == 1.0
+        wide = gemm("mlp.up", "nt", "forward", "layer", "int4_wo", m=1.0, n=8192.0, k=8192.0)
+        assert (
+            as_run(np.asarray(1e-9), wide, plan(matvec="mixed"), machine) == 1e-9
+        )  # others' are quicker
 
 
 def test_a_compiler_s_kernels_widen_narrow_weights_one_by_one() -> None:

@@ -1,13 +1,13 @@
 """Fits what a framework's allocation adds to a step's tensors: the few constants of memory.
 
 The nanotron sweep states the reserved memory of its first rank, and which plans ran out:
-activations in flight of a pipeline take more than their bytes there, and the rest a few per cent
-more. Blocks that a collective still reads or writes are no one else's until it is through
-(PyTorch's `record_stream`): where the host runs ahead of the device the allocator takes new ones
-for every layer of a pass, and gives them back, waiting for the device, when there are no more. So
-they are in what it reserved, and not in what a plan needs: of nine plans of the sweep that would
-fit without them alone, eight ended. At the end of every step all its jobs had allocated the two
-buffers of inputs that are gathered again: none kept them.
+activations of a pipeline take more than their bytes there, those of a single micro-batch in flight
+too, and the rest a few per cent more. Blocks that a collective still reads or writes are no one
+else's until it is through (PyTorch's `record_stream`): where the host runs ahead of the device the
+allocator takes new ones for every layer of a pass, and gives them back, waiting for the device,
+when there are no more. So they are in what it reserved, and not in what a plan needs: of nine plans
+of the sweep that would fit without them alone, eight ended. At the end of every step all its jobs
+had allocated the two buffers of inputs that are gathered again: none kept them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ whether it does."""
 class Tensors:
     """What plans take, taken apart; arrays (runs, 3) by kind of stage [bytes].
 
-    fixed     all but activations of several micro-batches in flight, and context
+    fixed     all but activations of the stages of a pipeline, and context
     flying    those activations
     present   whether there is such a stage
     first     index of the stage that the first rank runs

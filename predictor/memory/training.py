@@ -50,9 +50,9 @@ FRAGMENTATION, CONTEXT = "fragmentation", "context"
 class Allocation:
     """What a framework's allocation adds to the tensors of a step.
 
-    held           bytes reserved per byte of activations of several micro-batches in flight: their
-                   tensors come and go between longer-lived ones and leave holes, which those of
-                   one micro-batch after the other do not
+    held           bytes reserved per byte of activations on a stage of a pipeline, however many
+                   micro-batches it has in flight: they come and go between longer-lived tensors
+                   and leave holes, which those of a device that has all layers do not
     sent           copies of what a stage hands on, or got, that it keeps of every micro-batch in
                    flight beside what its layers keep
     gathered       buffers that stay, each of what all ranks of a tensor-parallel group gather of
@@ -395,7 +395,7 @@ def memory(
     ends = saved.ends
     adds = allocation(run, plan.framework)
     flying = np.where(at.layers > 0, in_flight(plan, at) / np.maximum(at.layers, 1.0), 0.0)
-    kept = kept * np.where(flying > 1.0, adds.held, 1.0)
+    kept = kept * np.where(np.asarray(plan.pp) > 1, adds.held, 1.0)
     zero = np.zeros(np.broadcast_shapes(at.layers.shape, (3, *plan.shape)))
     layers = Held(parameters.layers, zero if parameters.frozen else parameters.layers)
     edges = Held(parameters.ends, zero if parameters.frozen else parameters.ends)

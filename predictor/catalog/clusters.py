@@ -13,7 +13,7 @@ from predictor.catalog import entries, tables
 from predictor.catalog.filling import Filler
 from predictor.catalog.forms import parse
 from predictor.catalog.specs import TrainingPlanSpec
-from predictor.catalog.systems import default_system, resize_node, system
+from predictor.catalog.systems import default_system, networked, resize_node, system
 from predictor.errors import InputError
 from predictor.hardware import Accelerator, Cluster
 from predictor.units import GB
@@ -58,11 +58,18 @@ def with_host(cluster: Cluster, values: dict[str, Any]) -> Cluster:
     return cluster if stated is None else replace(cluster, host_memory=stated * GB)
 
 
+def _accelerators(values: Mapping[str, Any]) -> int:
+    """Accelerators of a run, as far as its number of them or its layout says so."""
+    return int(
+        values.get("gpus") or math.prod(int(values.get(k) or 1) for k in ("tp", "pp", "cp", "dp"))
+    )
+
+
 def whole_node(accelerator: Accelerator, values: Mapping[str, Any]) -> int | None:
     """Accelerators of a node, where a run that says how many it has, and nothing of its nodes, is
     more than a link joins in the first system with that accelerator, and just a node of another;
     else None. Four GH200 are a node of four, not four nodes of one."""
-    gpus = values.get("gpus") or math.prod(int(values.get(k) or 1) for k in ("tp", "pp", "dp"))
+    gpus = _accelerators(values)
     if gpus <= scale_up(default_system(accelerator, None)):
         return None
     sizes = (
@@ -83,6 +90,8 @@ def complete_cluster(filler: Filler) -> Cluster:
     own = entries.accelerator(values["accelerator"])
     cluster = default_system(own, values.get("accelerators_per_node") or whole_node(own, values))
     rule = "catalog system of that accelerator and node size, else a PCIe node"
+    if values.get("inter_link_gbps") is None:
+        cluster = networked(cluster, _accelerators(values))
     filler.fill("system", cluster.name, rule)
     return _resized(cluster, values)
 

@@ -103,7 +103,8 @@ PCIE_RATE = 32e9
 """A PCIe 4 x16 link, one direction [bytes/s] (PCI Express 4.0 base specification)."""
 
 NODE_NETWORK = 12.5e9
-"""What joins nodes of which the catalog knows nothing: one 100 Gb/s port [bytes/s]."""
+"""One port of 100 Gb/s [bytes/s], which 16 lanes of PCIe 3 feed; those of PCIe 4 and 5 feed ports
+of 200 and 400 Gb/s (NVIDIA ConnectX-5, -6 and -7, from memory)."""
 
 
 def default_system(accelerator: Accelerator, per_node: int | None) -> Cluster:
@@ -133,13 +134,29 @@ def _whole(row: Mapping[str, Any]) -> bool:
 
 def alone(accelerator: Accelerator, per_node: int | None = None) -> Cluster:
     """A node of accelerators that no catalog system has: joined by their PCIe links (that of a
-    PCIe 4 x16 where the catalog has none), and by a `NODE_NETWORK` per node."""
+    PCIe 4 x16 where the catalog has none), and by one port per node (`_outside`)."""
     size = int(per_node or NODE_FALLBACK)
     host = accelerator.host_bandwidth
     rate = host if np.isfinite(host) else PCIE_RATE
-    inside = Tier(pcie(float(np.mean(rate))), float(size), rate)
-    outside = Tier("ethernet", math.inf, NODE_NETWORK / size)
-    return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, (inside, outside))
+    tiers = (Tier(pcie(float(np.mean(rate))), float(size), rate), _outside(accelerator, size))
+    return Cluster(f"PCIe node of {accelerator.name}", accelerator, size, tiers)
+
+
+def networked(cluster: Cluster, accelerators: float) -> Cluster:
+    """A system that the catalog has without a network (a single node, a pod), joined as nodes are
+    of which nothing is known where it is to have more accelerators than it reaches."""
+    if accelerators <= cluster.tiers[-1].size:
+        return cluster
+    outside = _outside(cluster.accelerator, cluster.accelerators_per_node)
+    return replace(cluster, tiers=(*cluster.tiers, outside))
+
+
+def _outside(accelerator: Accelerator, size: int) -> Tier:
+    """What joins nodes of which the catalog knows nothing: one port, of the generation of the slots
+    in them where that is known: 100 Gb/s of PCIe 3, 200 of 4, 400 of 5 (`NODE_NETWORK`)."""
+    host = float(np.mean(accelerator.host_bandwidth))
+    slots = max(round(host / (PCIE_RATE / 2.0)), 1) if np.isfinite(host) else 1
+    return Tier("ethernet", math.inf, NODE_NETWORK * min(slots, 4) / size)
 
 
 def pcie(rate: float) -> str:

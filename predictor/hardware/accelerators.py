@@ -22,6 +22,8 @@ or a device file states no `l2_bandwidth_gbs`."""
 DEFAULT_CLOCK = 1.8e9
 """Where a catalog row states none: A100 has 1.41 GHz, H100 1.83, B200 1.97."""
 
+SELF_PACED = frozenset({"tpu", "neuron"})
+"""Architectures of chips that walk through a compiled program by themselves."""
 
 ENERGY, NARROWING = 1.6e-12, 0.42
 """Joules per bf16 FLOP of a matrix unit of 1024 FLOP per clock; exponent of its width. Chosen by
@@ -104,6 +106,14 @@ class Accelerator:
     def is_host(self) -> bool:
         """Whether this is a CPU: it runs kernels itself instead of queueing them."""
         return self.architecture.startswith("cpu")
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a host queues its kernels one by one. It does not for a CPU, nor where the chip
+        walks through a compiled program by itself: the core of a TPU fetches its instructions from
+        a memory of its own (Norrie et al. 2021, IEEE Micro 41(2)), and every engine of a Trainium
+        has a stream of instructions that is loaded before the run (Neuron executables)."""
+        return not self.is_host and self.architecture not in SELF_PACED
 
     def host_time(self, tp: Numeric) -> Array:
         """Host time of an operator [s] under tensor parallelism of size `tp`."""

@@ -140,7 +140,7 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         update=np.where(present, update_time, 0.0),
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.exchanges),
-        host=whole(1.0 if accelerator.is_host else 0.0),
+        host=whole(0.0 if accelerator.is_queued else 1.0),
         attention_cv=whole(plan.attention_cv),
         attention_skew=whole(plan.attention_skew),
         replicas=whole(plan.dp),

@@ -328,7 +328,7 @@ def _launched(book: _Ledger) -> Array:
     """
     parts, using = book.parts, book.using
     device: Array = sum((book.terms[term] for term in TERMS), np.zeros(book.full))
-    rate = book.run.host_per_kernel * (1.0 - parts.host)  # a CPU's latency is in its kernels' time
+    rate = book.run.host_per_kernel * (1.0 - parts.host)  # none that waits for launches
     host: Array = np.zeros(book.full)
     for mixture, busy in ((True, book.routed), (False, device - book.routed)):
         launched: Array = np.zeros(book.full)

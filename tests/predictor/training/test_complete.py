@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -211,6 +212,30 @@ def test_an_accelerator_without_a_catalog_system_gets_a_node_of_pcie() -> None:
     assert inside.bandwidth in (pytest.approx(15.75e9), pytest.approx(32e9))
     assert outside.bandwidth == pytest.approx(12.5e9 / 8)
     assert any(a.field == "system" and "PCIe node" in str(a.value) for a in request.assumed)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "gbps"),
+    [
+        ("T4-16GB", 100.0),
+        ("A100-PCIe-80GB", 200.0),
+        ("H100-PCIe-80GB", 400.0),
+        ("L40S-48GB", 200.0),
+    ],
+)
+def test_a_run_larger_than_its_node_is_joined_by_a_port_of_its_slots_generation(
+    accelerator: str, gbps: float
+) -> None:
+    """A x16 slot of PCIe 3, 4, 5 carries 16, 32, 63 GB/s, its adapters 100, 200, 400 Gb/s; what is
+    sold as one node (L40S-8x-PCIe) is no reason to refuse a run that somebody had."""
+    several = complete(accelerator=accelerator, system=None, precision="fp16", gpus=64)
+    outside = several.cluster.tiers[-1]
+    assert outside.size == math.inf
+    assert outside.bandwidth == pytest.approx(gbps * 1e9 / 8 / 8)
+    stated = complete(
+        accelerator=accelerator, system=None, precision="fp16", gpus=64, inter_link_gbps=40.0
+    )
+    assert stated.cluster.tiers[-1].bandwidth == pytest.approx(40e9 / 8)
 
 
 @pytest.mark.parametrize("framework", ["nemo", "megatron-bridge"])

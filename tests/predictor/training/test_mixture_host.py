@@ -36,6 +36,17 @@ def step(plan: TrainingPlan, launch: float, routed: float) -> Step:
     return assemble(parts(MIXTRAL, DGX, plan, NONE)[0], run, using)
 
 
+@pytest.mark.parametrize("name", ["TPU-v5e-pod", "AWS-trn2.48xlarge"])
+def test_chips_that_walk_through_their_program_wait_for_no_launches(name: str) -> None:
+    """A TPU's core and a Trainium's engines fetch the next instruction themselves (Norrie et al.
+    2021); what a host takes for a launch is nothing to them, and much to a GPU."""
+    using = Environment(launch=1e4, routed=1e4)
+    run = RunParameters(host_per_kernel=1e-6, overlap={})
+    found = assemble(parts(MIXTRAL, catalog.system(name), PLAN, NONE)[0], run, using)
+    assert float(found.breakdown["host"]) == 0.0
+    assert float(step(PLAN, 1e4, 1e4).breakdown["host"]) > 0.0
+
+
 def launched(mixture: bool, each: float) -> float:
     """Seconds of the host for a micro-batch: every operator once, every further kernel of it."""
     held = blocks(MIXTRAL, PLAN, stages(MIXTRAL, PLAN))

@@ -185,3 +185,23 @@ def test_one_adapter_is_that_of_early_zero_3_alone() -> None:
     assert adapters("2021-06") == adapters("2021-06", sharding="zero3") == 1.0
     assert np.isnan(adapters("2021-06", sharding="zero2"))
     assert np.isnan(adapters("2023-01", sharding="zero3"))
+
+
+def test_torchtitan_checkpoints_its_largest_models_whole() -> None:
+    # pytorch/torchtitan, models/llama3/config_registry.py @ 00d1c0e44.
+    fields = {"framework": "torchtitan", "gpus": 512, "global_batch": 1024, "seq_len": 8192}
+    assert complete(**fields).plan.recompute == "per_op"
+    for era in ("2024-12", "2025-04", "2026-01"):
+        for model in ("llama3-70b", "llama3.1-405b"):
+            assert complete(**fields, model=model, era=era).plan.recompute == "full"
+    stated = complete(**fields, model="llama3-70b", recompute="none")
+    assert stated.plan.recompute == "none"
+
+
+@pytest.mark.parametrize("framework", ["fms-fsdp", "pytorch"])
+def test_checkpoints_are_switched_on_where_nothing_fits_without(framework: str) -> None:
+    fields = {"framework": framework, "gpus": 256, "global_batch": 256, "seq_len": 4096}
+    small = complete(**fields, model="llama3.2-1b")
+    assert small.plan.recompute == "none"
+    large = complete(**fields, model="llama3-70b")
+    assert (large.plan.recompute, large.plan.recompute_share) == ("full", 1.0)

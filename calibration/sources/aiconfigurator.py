@@ -10,10 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from calibration.sources.exchanges import CUSTOM, CUSTOM_LIMIT
 from calibration.sources.expert_kernels import experts_kernel
+from predictor import catalog
+from predictor.precision import WEIGHT_BYTES
 
 ACCELERATORS = {
     "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
@@ -319,15 +322,46 @@ MISTUNED = 1.3
 """A part of the experts that takes this many times as long as all of them ran in a kernel that the
 library's tuning chose by mistake."""
 
+UNTUNED, ON = "flashinfer_cutlass", "NVIDIA H"
+"""Kernels that engines tune as they start (FlashInfer's: vllm/model_executor/warmup/
+kernel_warmup.py, on capability 9.0 and above) and that the collectors of vLLM and SGLang ran as
+they come (collector/{vllm,sglang}/collect_moe.py @ 095f58a: no `autotune`, which that of
+TensorRT-LLM, whose kernels these are, has), and the devices on which that shows: 2 to 6 times as
+long on Hopper as TensorRT-LLM's in 16 bits and in fp8 with one scale, 1.0 to 1.3 on Blackwell. One
+row in nine on H100 and one in six on H200 takes more than `WAITED` times one of more tokens; of all
+others at most one in eighty does."""
+
+SCALED_BY_BLOCKS = "fp8_block"
+"""Where they take 1.1 times as long as they come."""
+
+WHOLE = 2.0
+"""Times of all its parts one after the other, from which on a matrix did not run in the kernel that
+they did: its tuning failed (TensorRT-LLM's of 16 wide experts in fp8 on Hopper, which are vLLM's
+untuned times there and 4 times those of four parts). Parts that a cache may hold say nothing."""
+
 
 def _tuned(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of expert products without those that take longer than less divided ones."""
+    """Rows of expert products without those that take longer than less divided ones, or much longer
+    than all parts of more divided ones."""
     keys = ["accelerator", "dtype", "framework", "kernel", "m", "n", "k", "experts", "topk"]
     wide = table.pivot_table("latency_us", [*keys, "moe_tp"], "moe_ep", observed=True)
     least = wide.cummin(axis=1).ffill(axis=1).groupby(level=keys, observed=True).cummin()
     bound = pd.Series(least.stack(), name="least").reset_index()
     joined = table.merge(bound, on=[*keys, "moe_tp", "moe_ep"], how="left")
-    return table[(joined["latency_us"] <= MISTUNED * joined["least"]).to_numpy()]
+    kept = (joined["latency_us"] <= MISTUNED * joined["least"]).to_numpy()
+    return table[kept & (_over_parts(table, [*keys, "moe_ep"]) <= WHOLE)]
+
+
+def _over_parts(table: pd.DataFrame, keys: list[str]) -> npt.NDArray[np.float64]:
+    """Time of each row over the least that all parts of itself, or of it more divided, take."""
+    names = table["accelerator"]
+    cache = names.map({name: catalog.accelerator(name).l2 for name in names.unique()}).astype(float)
+    matrix = table["n"] / table["moe_tp"] * table["k"] * table["experts"] / table["moe_ep"]
+    cold = matrix * table["dtype"].map(WEIGHT_BYTES) > cache
+    every = table["latency_us"] * table["moe_tp"]
+    parts = table.assign(every=every.where(cold, np.inf)).sort_values("moe_tp", ascending=False)
+    least = parts.groupby(keys, observed=True)["every"].cummin().reindex(table.index)
+    return np.asarray((every / least).fillna(0.0), float)
 
 
 EXPERT_SIZES = {
@@ -352,7 +386,9 @@ def experts(path: Path) -> pd.DataFrame:
     table = _known(pd.read_parquet(path))
     table = table[(table["distribution"] == "balanced") & table["power"].isna()]
     divided = (table["dir_backend"] == "trtllm") & (table["moe_ep_size"] > 1)
-    table = table[~(divided & table["kernel_source"].str.contains(WALKING))]
+    untuned = table["kernel_source"].str.contains(UNTUNED) & table["device"].str.startswith(ON)
+    untuned &= table["moe_dtype"] != SCALED_BY_BLOCKS
+    table = table[~(divided & table["kernel_source"].str.contains(WALKING)) & ~untuned]
     table = table.assign(
         **{new: table[old].astype(float) for old, new in EXPERT_SIZES.items()},
         latency_us=table["latency"].astype(float) * 1e3,

@@ -233,11 +233,14 @@ _ENGINE = (
         more="One-kernel implementations of serving engines, or NCCL's.",
     ),
     PlanField(
-        "narrow_experts", WORD, "Kernels of experts in fp8.", BOTH, choices=NARROW_EXPERTS,
+        "narrow_experts", WORD, "Kernels of experts in fewer than 16 bits.", BOTH,
+        choices=NARROW_EXPERTS,
         default=ENGINE,
-        more="Those that the engine's library was timed with; Triton's, which with one scale a "
-        "matrix are as efficient as in 16 bits (vLLM before 0.17); or, with a scale for each "
-        "block, DeepGEMM's over buffers for the most copies that could come (vLLM 0.11 to 0.15).",
+        more="Those that the engine's library was timed with; Triton's, which in fp8 with one "
+        "scale a matrix are as efficient as in 16 bits (vLLM before 0.17); with one for each "
+        "block, DeepGEMM's over buffers for the most copies that could come (vLLM 0.11 to "
+        "0.15); CUTLASS's, tuned as the engine starts (vLLM from 0.17 on Hopper); or OpenAI's for "
+        "the 4-bit experts of gpt-oss (SGLang).",
     ),
     PlanField(
         "summed", WORD, "Where an engine's own all-reduce adds up.", ("communication",),

@@ -46,6 +46,12 @@ GROUPED = "deepgemm"
 """Library of the experts behind DeepEP (sgl-project/sglang, layers/moe/ep_moe/layer.py), and of
 those over buffers."""
 
+TIMED_WITH = {"tuned": "trtllm", "openai": "vllm"}
+"""Library whose tables have the kernels of experts (`NARROW_EXPERTS`) that another engine runs:
+FlashInfer's CUTLASS kernels are TensorRT-LLM's, which alone were tuned as they are in an engine;
+OpenAI's triton_kernels were timed through vLLM (collector/*/collect_moe.py of
+ai-dynamo/aiconfigurator @ 095f58a)."""
+
 WITHIN = ("bmm", "scan", "recurrence")
 """Variants of operators that are parts of attention, or of what takes its place."""
 
@@ -102,6 +108,8 @@ def _kernels(
     operators = build(base.plan, base.own)
     host = base.accelerator.dispatch * plan.launching
     library = {"": plan.library}
+    if plan.narrow and plan.narrow_experts in TIMED_WITH:
+        library["moe_gemm"] = TIMED_WITH[plan.narrow_experts]
     if plan.exchange == "deepep":
         library["moe_gemm"] = GROUPED
 

@@ -62,14 +62,61 @@ def test_products_that_waited_for_the_host_are_left_out(tmp_path: Path) -> None:
 
 def test_experts_that_were_mistuned_are_left_out() -> None:
     """Half of the experts cannot take longer than all of them."""
-    base = {"accelerator": "a", "dtype": "bf16", "framework": "f", "kernel": "", "m": 64.0,
-            "n": 8192.0, "k": 5120.0, "experts": 16.0, "topk": 1.0}  # fmt: skip
+    base = {"accelerator": "H100-SXM5-80GB", "dtype": "bf16", "framework": "f", "kernel": "",
+            "m": 64.0, "n": 8192.0, "k": 5120.0, "experts": 16.0, "topk": 1.0}  # fmt: skip
     times = {(1, 1): 942.0, (1, 2): 3582.0, (1, 4): 258.0, (2, 1): 3303.0, (2, 2): 480.0}
     table = pd.DataFrame(
         [{**base, "moe_tp": tp, "moe_ep": ep, "latency_us": t} for (tp, ep), t in times.items()]
     )
     kept = aiconfigurator._tuned(table)
     assert sorted(kept["latency_us"]) == [258.0, 480.0, 942.0]
+
+
+def test_experts_that_take_much_longer_than_all_their_parts_are_left_out() -> None:
+    """Four parts of each of 16 wide experts in 196 us: the whole took 3,822 of them because its
+    tuning failed; parts that the cache may hold (of one expert) say nothing."""
+    base = {"accelerator": "H100-SXM5-80GB", "dtype": "fp8", "framework": "f", "kernel": "",
+            "m": 16.0, "n": 8192.0, "k": 5120.0, "topk": 1.0, "moe_ep": 1}  # fmt: skip
+    times = {1: 3822.0, 2: 1954.0, 4: 196.0, 8: 110.0}
+    table = pd.DataFrame(
+        [
+            {**base, "experts": count, "moe_tp": tp, "latency_us": t}
+            for tp, t in times.items()
+            for count in (16.0, 1.0)
+        ]
+    )
+    kept = aiconfigurator._tuned(table)
+    assert sorted(kept.loc[kept["experts"] == 16, "latency_us"]) == [110.0, 196.0]
+    assert len(kept[kept["experts"] == 1]) == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "stays"),
+    [
+        ("NVIDIA H100 80GB HBM3", "fp8", False),
+        ("NVIDIA H200", "bfloat16", False),
+        ("NVIDIA H200", "fp8_block", True),
+        ("NVIDIA B200", "fp8", True),
+    ],
+)
+def test_experts_that_no_collector_tuned_as_engines_do_are_left_out(
+    tmp_path: Path, device: str, dtype: str, stays: bool
+) -> None:
+    """FlashInfer's CUTLASS kernels on Hopper, of vLLM and SGLang; TensorRT-LLM's were tuned."""
+    kernels = {
+        "vllm": "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts",
+        "sglang": "sglang_flashinfer_cutlass_moe",
+        "trtllm": "moe_torch_flow_cutlass",
+    }
+    row = {"device": device, "moe_dtype": dtype, "num_tokens": 64, "inter_size": 14336,
+           "hidden_size": 4096, "num_experts": 8, "topk": 2, "moe_tp_size": 1, "moe_ep_size": 1,
+           "distribution": "balanced", "power": float("nan"), "latency": 1.0}  # fmt: skip
+    table = pd.DataFrame(
+        [{**row, "dir_backend": name, "kernel_source": one} for name, one in kernels.items()]
+    )
+    table.to_parquet(path := tmp_path / "moe_perf.parquet")
+    kept = set(aiconfigurator.experts(path)["framework"])
+    assert kept == (set(kernels) if stays else {"trtllm"})
 
 
 def test_times_carried_to_other_numbers_of_tokens_are_left_out() -> None:

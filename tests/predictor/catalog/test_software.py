@@ -85,6 +85,24 @@ def test_vllm_s_block_scaled_experts_by_release_accelerator_and_ranks():
     assert kernels("0.11.1", hopper, precision="bf16").narrow_experts == "triton"
 
 
+def test_narrow_experts_on_hopper_run_in_kernels_that_were_timed_with_other_engines():
+    """vLLM tunes CUTLASS's as it starts, from 0.17 on; SGLang runs Triton's in fp8 and OpenAI's for
+    gpt-oss (as vllm.yaml and sglang.yaml have it)."""
+
+    def kernels(engine, model, where="H200-SXM-141GB", **fields):
+        given = {"model": model, "system": None, "accelerator": where, "tp": 4, **fields}
+        return assumed(framework=engine, **given)[0].narrow_experts
+
+    mixtral, openai, blackwell = "mixtral-8x7b", "gpt-oss-120b", "B200-SXM-180GB"
+    found = [kernels("vllm", mixtral, precision="fp8", version=v) for v in ("0.16.0", "0.17.0")]
+    assert found == ["triton", "tuned"]
+    assert kernels("vllm", mixtral, blackwell, precision="fp8", version="0.17.0") == "own"
+    assert kernels("sglang", mixtral, precision="fp8") == "triton"
+    assert kernels("sglang", openai) == "openai"
+    assert kernels("sglang", openai, blackwell) == "own"
+    assert kernels("sglang", mixtral, precision="bf16") == "own"
+
+
 def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
     fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
     found = [assumed(**{**fields, "version": v})[0].headwise for v in ("0.6.1", "0.6.2")]

@@ -111,3 +111,20 @@ def test_who_names_no_framework_is_less_sure() -> None:
     one, other = (found.entry(0)["step_time_s"] for found in best)
     assert other["value"] == one["value"]
     assert other["high"] / other["low"] > 1.2 * one["high"] / one["low"]
+
+
+@pytest.mark.parametrize(("system", "others"), [("dgx-h100", {"fp8"}), ("dgx-a100-80gb", set())])
+def test_narrower_products_are_doubted_where_there_are_some(system: str, others: set[str]) -> None:
+    """Who states no precision may well train in 8 bits where the accelerator multiplies them."""
+
+    def doubted(**stated: Any) -> dict[str, Any]:
+        plan = {**PLAN, **stated}
+        found = reckon.predict_train("llama3-70b", system, plan, "kernels-only").explain().doubts
+        return {one.field: one for one in found}
+
+    open_ = doubted()
+    assert {one.other for one in open_.values() if one.field == "precision"} == others
+    if others:
+        assert open_["precision"].value == "bf16"
+        assert open_["precision"].change < 0.0
+        assert "precision" not in doubted(precision="bf16")

@@ -209,7 +209,8 @@ def distribution(runs: Runs, known: Residuals, calibration: Calibration) -> dict
     own = [known[point.point_id] for point in runs.points]
     error = np.array([one.error for one in own])
     sigma = np.array([one.sigma for one in own])
-    return {"rows": float(len(own)), **ablation(error, sigma, doubt, runs.source)}
+    moe = [one.moe for one in own]
+    return {"rows": float(len(own)), **ablation(error, sigma, doubt, runs.source, moe)}
 
 
 def some(points: Sequence[Point], each: int) -> list[Point]:

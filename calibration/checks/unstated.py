@@ -122,18 +122,29 @@ def interval_score(error: Array, sigma: Array) -> Array:
     return np.asarray(2.0 * half + 2.0 / (1.0 - LEVEL) * outside)
 
 
-def ablation(error: Array, own: Array, doubt: Array, source: Names) -> dict[str, float]:
+def kinds(moe: Sequence[bool]) -> Array:
+    """Terms of the spread of dense models and of mixtures of experts, (runs, kinds there are), as
+    they are fitted apart (`calibration.spread`)."""
+    mixture = np.array(moe, bool)
+    table = np.stack([~mixture, mixture], axis=1).astype(float)
+    return table[:, table.any(axis=0)]
+
+
+def ablation(
+    error: Array, own: Array, doubt: Array, source: Names, moe: Sequence[bool]
+) -> dict[str, float]:
     """Means over sources, each left out of what is fitted: error as assumed and of the mixture's
-    mean; interval score without and with a term for each doubt."""
+    mean; interval score without and with a term for each doubt, beneath which the spread of the
+    runs is fitted anew."""
     shifted = error.copy()
     plain, wider = np.zeros(len(error)), np.zeros(len(error))
-    one = np.ones((len(error), 1))
-    both = np.hstack([one, doubt])
+    alone = kinds(moe)
+    both = np.hstack([alone, doubt])
     for name in np.unique(source):
         out = source == name
         weight = each_alike(source[~out])
         shifted[out] += doubt[out] @ shares(error[~out], doubt[~out], weight)
-        for terms, sigma in ((one, plain), (both, wider)):
+        for terms, sigma in ((alone, plain), (both, wider)):
             found = spreads(error[~out], own[~out], terms[~out], weight)
             sigma[out] = np.sqrt(terms[out] ** 2 @ found**2 + own[out] ** 2)
     weight = each_alike(source)
@@ -163,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     error = np.array([one.error for one in found])
     doubt, names = changes(runs, calibration)
     own = np.array([one.sigma for one in found])
-    for what, value in ablation(error, own, doubt, runs.source).items():
+    moe = [one.moe for one in found]
+    for what, value in ablation(error, own, doubt, runs.source, moe).items():
         print(f"{what:28} {value:.3f}")
     share = shares(error, doubt, each_alike(runs.source))
     for name, value in sorted(zip(names, share.tolist(), strict=True), key=lambda one: -one[1]):

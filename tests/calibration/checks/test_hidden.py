@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from calibration.checks.hidden import HIDDEN, cost, costs
+from calibration.checks.hidden import HIDDEN, Told, cost, costs, errors
 from calibration.sources.hiding import hide, sampled
 from calibration.tables.cells import cell
 from calibration.tables.runs import Point, point_of
 from predictor import catalog
 from predictor.catalog import load
+from predictor.plans import TrainingPlan
 from predictor.timing import Calibration
+from predictor.training import predict
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,7 @@ def test_what_no_row_states_costs_nothing(
     rows: list[dict[str, Any]], calibration: Calibration
 ) -> None:
     empty = [{**row, "vpp": None} for row in rows]
-    stated = {row["point_id"]: (0.1, 1.0) for row in empty}
+    stated = {row["point_id"]: Told(0.1, 1.0, True) for row in empty}
     assert cost("vpp", empty, stated, {}, calibration) is None
 
 
@@ -76,3 +79,27 @@ def test_how_often_rows_state_otherwise(
     for one in found.values():
         assert 0.0 <= one.otherwise <= 1.0
         assert one.otherwise > 0.0 or one.moved == pytest.approx(0.0, abs=1e-9)
+
+
+def test_hidden_rows_are_held_against_the_interval_that_is_printed(
+    rows: list[dict[str, Any]], calibration: Calibration
+) -> None:
+    """Of each row the one of `predict`, of unnamed frameworks wider; shares are of those rows."""
+    points = [point_of(row, calibration.run) for row in rows]
+    known = [one for one in points if isinstance(one, Point)]
+    told = errors(known, calibration)
+    assert {one.inside for one in told.values()} == {True, False}
+    for point in known:
+        request = point.request
+        found = predict(request.model, request.cluster, request.plan, calibration)
+        inside = float(found.low) <= point.measured <= float(found.high)
+        assert told[point.point_id].inside == inside
+    wide = replace(calibration, run=replace(calibration.run, sigma_unnamed=3.0))
+    one = cost("framework", rows, errors(known, wide), plans(known), wide)
+    assert one is not None
+    assert one.unknown == 1.0
+    assert 0.0 < one.known < 1.0
+
+
+def plans(points: list[Point]) -> dict[str, TrainingPlan]:
+    return {point.point_id: point.request.plan for point in points}

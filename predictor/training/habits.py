@@ -51,6 +51,9 @@ class Habits:
         return [Default(field, value, rule) for field, value in found if value not in KINDS]
 
 
+PLAIN = "pytorch"
+"""A loop in PyTorch without a framework."""
+
 NATIVE = {"Google": "maxtext", "AWS": "neuronx-distributed"}
 """What trains on accelerators that others hardly run on, by their maker: JAX on TPUs, NeuronX on
 Trainium."""
@@ -58,8 +61,10 @@ Trainium."""
 
 def _named(filler: Filler, vendor: str) -> str:
     """The framework that is named, else what the accelerator's maker trains with, if it has its
-    own."""
+    own; PyTorch by itself runs there through the same compiler (PyTorch/XLA, torch-neuronx)."""
     values = filler.values
+    if vendor in NATIVE and spelled(values.get("framework") or UNNAMED) == PLAIN:
+        return NATIVE[vendor]
     if vendor in NATIVE and values.get("framework") in (None, UNNAMED):
         values.pop("framework", None)
         return str(

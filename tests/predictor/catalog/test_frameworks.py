@@ -33,6 +33,14 @@ def test_engines(written: str, engine: str | None) -> None:
         ("megatron-deepspeed", "megatron-deepspeed"),
         ("lit-gpt fork (FSDP)", "fms-fsdp"),
         ("AXLearn", "maxtext"),
+        ("PyTorch/XLA 2.5", "maxtext"),  # XLA's, not PyTorch's own launches
+        ("torch_xla", "maxtext"),
+        ("PyTorch 2.5", "pytorch"),
+        ("torchtune", "torchtitan"),
+        ("Primus (torchtitan)", "torchtitan"),  # its other backend
+        ("FlagScale", "megatron-lm"),
+        ("ms-swift 3.1", "huggingface"),
+        ("OpenRLHF", "deepspeed"),
         ("oneflow", None),
     ],
 )
@@ -126,3 +134,17 @@ def test_checkpoints_of_huggingfaces_trainer_are_of_every_layer() -> None:
     assert (plan.recompute, plan.recompute_share) == ("full", 1.0)
     short = reckon.predict_train("llama3-8b", "h100", {**asked, "seq_len": 1024}).request.plan
     assert short.recompute == "none"
+
+
+@pytest.mark.parametrize(
+    ("system", "framework"),
+    [("tpu-v5e-pod", "maxtext"), ("aws-trn2.48xlarge", "neuronx-distributed")],
+)
+def test_pytorch_runs_through_their_compiler_on_chips_that_have_no_other(
+    system: str, framework: str
+) -> None:
+    plan = {"gpus": 16, "global_batch": 32, "seq_len": 2048}
+    own = reckon.predict_train("llama3.2-1b", system, plan)
+    plain = reckon.predict_train("llama3.2-1b", system, {**plan, "framework": "PyTorch"})
+    assert plain.request.plan.framework == framework
+    assert plain.step_time.value == pytest.approx(own.step_time.value)

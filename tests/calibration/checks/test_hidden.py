@@ -6,17 +6,21 @@ import csv
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from calibration.checks.hidden import HIDDEN, Told, cost, costs, errors
 from calibration.sources.hiding import hide, sampled
-from calibration.tables.cells import cell
+from calibration.sources.reading import read_table
+from calibration.sources.told import amended
+from calibration.tables.cells import cell, check_runs
 from calibration.tables.runs import Point, point_of
 from predictor import catalog
 from predictor.catalog import load
 from predictor.plans import TrainingPlan
 from predictor.timing import Calibration
 from predictor.training import predict
+from predictor.training.doubts import OTHERWISE
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +107,29 @@ def test_hidden_rows_are_held_against_the_interval_that_is_printed(
 
 def plans(points: list[Point]) -> dict[str, TrainingPlan]:
     return {point.point_id: point.request.plan for point in points}
+
+
+WIDE = {"fp16": "bf16"}
+"""Precisions that are as quick."""
+
+
+@pytest.mark.parametrize("field", ["recompute", "precision", "micro_batch"])
+def test_what_is_worth_stating_is_weighed_by_what_rows_state(
+    field: str, calibration: Calibration
+) -> None:
+    """Of three rows of each source, the share that states a field otherwise than it is filled in,
+    mean over sources, is the one that doubts are weighed with, within two standard errors of a
+    share of so many sources."""
+    path = catalog.data_dir() / "reference" / "training.csv"
+    table = check_runs(read_table(path), str(path)).to_dict("records")
+    apart: dict[str, list[bool]] = {}
+    for row in sampled([one for one in table if cell(amended(one), field) is not None], 3):
+        both = [point_of(one, calibration.run) for one in (row, hide(row, HIDDEN[field]))]
+        made = [one.request.plan for one in both if isinstance(one, Point)]
+        if len(made) == 2:  # the others cannot be predicted
+            stated, filled = (getattr(plan, field) for plan in made)
+            differs = WIDE.get(stated, stated) != WIDE.get(filled, filled)
+            apart.setdefault(str(row["source"]), []).append(bool(differs))
+    share = np.mean([np.mean(own) for own in apart.values()])
+    error = np.sqrt(OTHERWISE[field] * (1.0 - OTHERWISE[field]) / len(apart))
+    assert share == pytest.approx(OTHERWISE[field], abs=2.0 * float(error))

@@ -62,6 +62,9 @@ PACKED_HEADS: dict[str, str] = {
 """Format of the output projection beside packed layers: six bits unless all have eight (ggml's
 _K_M mixtures; exllamav2's head_bits)."""
 
+WIDE = ("bf16", "fp16", "fp32")
+"""Data types of what is not narrow, the usual one first."""
+
 PEAK: dict[str, str] = {
     "fp8_block": "fp8",
     "mxfp8": "fp8",

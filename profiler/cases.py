@@ -45,6 +45,12 @@ SERVING = "bf16"
 """Data type of the candidates of serving, where the device computes in it."""
 
 
+def serving_type(types: Sequence[str]) -> str:
+    """Data type of serving on a device that computes in these: the first of them where it lacks
+    `SERVING`."""
+    return SERVING if SERVING in types else types[0]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """One operator to time; `heads` splits an attention's batch into sequences and heads, `width`
@@ -158,18 +164,16 @@ def cases(device: Device, models: Sequence[Model] = (), dtypes: Sequence[str] = 
                     listed += update_operators(plan, float(model.parameters))
                     listed += _softmax(model, plan)
                 add(listed, model.heads, model.hidden)
-    if SERVING in types:
-        for model in chosen:
-            for batch in DECODE_BATCHES:
-                add(_decoding(model, batch), model.heads, model.hidden)
+    served = serving_type(types)
+    for model in chosen:
+        for batch in DECODE_BATCHES:
+            add(_decoding(model, batch, served), model.heads, model.hidden)
     return list(found.values())
 
 
-def _decoding(model: Model, batch: int) -> list[Operator]:
+def _decoding(model: Model, batch: int, dtype: str) -> list[Operator]:
     """Kernels of a pass that adds one token to each sequence."""
-    plan = ServingPlan(
-        batch=float(batch), input_len=1.0, output_len=1.0, weights=SERVING, kv=SERVING
-    )
+    plan = ServingPlan(batch=float(batch), input_len=1.0, output_len=1.0, weights=dtype, kv=dtype)
     found = layer_operators(model, plan, float(batch))
     found += [o for o in end_operators(model, plan, float(batch), float(batch)) if o.op == "gemm"]
     for keys in DECODE_KEYS:

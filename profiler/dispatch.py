@@ -25,7 +25,7 @@ from predictor.work import (
     step_operators,
     update_operators,
 )
-from profiler.cases import SERVING, Case, eager_plan, ladder_model
+from profiler.cases import Case, eager_plan, ladder_model, serving_type
 from profiler.device import Device
 from profiler.operators import build
 from profiler.output import SPLIT
@@ -63,11 +63,6 @@ Barrier = Callable[[], None]
 Agree = Callable[[bool], bool]
 
 
-def serving_type(device: Device) -> str:
-    """Data type of the passes: that of serving where the device computes in it."""
-    return SERVING if SERVING in device.dtypes else device.dtypes[0]
-
-
 def small_model(style: str) -> Model:
     """A model whose kernels are as good as empty, 'gpt' or 'llama' as `cases.ladder_model`."""
     made = ladder_model(WIDTH, style)
@@ -84,7 +79,7 @@ class Whole:
 
 
 def _serving(model: Model, device: Device) -> Whole:
-    dtype = serving_type(device)
+    dtype = serving_type(device.dtypes)
     check = Check(model, TOKENS + DECODED, 1, dtype)
     module = module_of(check, device).eval()
     prompt = torch.randint(model.vocab, (1, TOKENS))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from predictor.models import Model
-from profiler.cases import SERVING
+from profiler.cases import serving_type
 from profiler.device import Device
 from profiler.models import Cache, Transformer
 from profiler.operators import DTYPES
@@ -68,11 +68,10 @@ def generate(
 
 def serving_checks(device: Device) -> list[Check]:
     """Models to serve: those of the training checks without experts, in the type of serving."""
-    if SERVING not in device.dtypes:
-        return []
     dense = [check for check in checks(device) if not check.model.num_experts]
     gpt, llama = dense[0], dense[1]
-    return [Check(one.model, 512, n, SERVING) for one in (gpt, llama) for n, _ in SHAPES[:1]]
+    dtype = serving_type(device.dtypes)
+    return [Check(one.model, 512, n, dtype) for one in (gpt, llama) for n, _ in SHAPES[:1]]
 
 
 def passes(device: Device, seconds: float) -> Iterator[dict[str, Any]]:

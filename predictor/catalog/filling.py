@@ -138,9 +138,8 @@ class Filler:
 
 def default_precision(accelerator: Accelerator) -> Default:
     """The precision of a request that names none."""
-    best = next((d for d in ("bf16", "fp16", "fp32") if d in accelerator.peak), "bf16")
     rule = "bf16 where the accelerator has it, else fp16, else fp32"
-    return Default("precision", best, rule)
+    return Default("precision", accelerator.wide, rule)
 
 
 def note_names(filler: Filler, cluster: Cluster, unless: tuple[str, ...] = ("dp",)) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.errors import InputError
+from predictor.precision import WIDE
 from predictor.records import dataclass
 
 L2_BYTES_PER_CLOCK_PER_SM = 32.0
@@ -119,6 +120,11 @@ class Accelerator:
         """Host time of an operator [s] under tensor parallelism of size `tp`."""
         split = np.maximum(self.split_dispatch, self.dispatch)
         return np.asarray(np.where(np.asarray(tp) > 1, split, self.dispatch))
+
+    @property
+    def wide(self) -> str:
+        """The data type of what is not narrow: the first of `WIDE` that this multiplies."""
+        return next((one for one in WIDE if one in self.peak), WIDE[0])
 
     def peak_for(self, dtype: str) -> Numeric:
         """Dense peak rate for a data type [FLOP/s]. Products of 16 bits that are also added up in

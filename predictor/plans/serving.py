@@ -11,7 +11,7 @@ from predictor.hardware import Accelerator
 from predictor.models import Model
 from predictor.plans.rules import Rule, not_multiple, whole_rules
 from predictor.plans.training import UNNAMED
-from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES
+from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES, WIDE
 from predictor.records import dataclass
 
 HALVES = ("bf16", "fp16")
@@ -184,6 +184,7 @@ class ServingPlan:
     kv_rate      rate at which an accelerator that reads prompts apart sends its part of a cache
                  [bytes/s]; inf: that of the network
     tiles        of the images of a request, whose tokens `input_len` has beside the text's
+    wide         data type of attention and of what moves between kernels, where weights are narrower
     host_memory, host_bandwidth, host_link   what `host_memory_gb` and the like state [bytes],
                  [bytes/s]
     """
@@ -234,6 +235,7 @@ class ServingPlan:
     narrowed: str = "linear"
     library: str = "neutral"
     matvec: str = "gemm"
+    wide: str = WIDE[0]
     accumulation: str = "fp32"
     product_units: str = "matrix"
     fusion: str = "fused"
@@ -269,7 +271,7 @@ class ServingPlan:
     @property
     def half(self) -> str:
         """Data type of attention and of what moves between kernels."""
-        return self.weights if self.weights in HALVES else "bf16"
+        return self.weights if self.weights in WIDE else self.wide
 
     @property
     def head(self) -> str:

@@ -484,5 +484,6 @@ SERVING_FIELDS: Table = table(
 SERVING_DERIVED = {
     "serving": "batch, concurrency, saturated and rate",
     "tiles": "images and image_tiles",
+    "wide": "the accelerator",
 }
 """Fields of the plan that follow from others of the request: field -> from which."""

@@ -37,6 +37,7 @@ from predictor.plans import (
     serving_rules,
 )
 from predictor.power import Conditions
+from predictor.precision import WIDE
 from predictor.records import dataclass
 from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
@@ -237,7 +238,7 @@ def _cache(own: str, model: Model, accelerator: Accelerator) -> list[Default]:
 
     own   precision that the accelerator multiplies
     """
-    half = own if own in ("bf16", "fp16", "fp32") else default_precision(accelerator).value
+    half = own if own in WIDE else accelerator.wide
     return [
         Default("kv_precision", half, "as the rest of the attention"),
         Default(

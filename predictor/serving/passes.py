@@ -408,5 +408,6 @@ def steps(plan: ServingPlan, listed: int = STEPS_LISTED) -> tuple[Array, Array]:
 def adapted(plan: ServingPlan, accelerator: Accelerator) -> ServingPlan:
     """The plan with the data type that the accelerator runs in place of the one that it lacks."""
     own = runnable(plan.weights, accelerator)
-    runnable(plan.half, accelerator)
-    return plan if own == plan.weights else replace(plan, weights=own)
+    if (own, accelerator.wide) == (plan.weights, plan.wide):
+        return plan
+    return replace(plan, weights=own, wide=accelerator.wide)

@@ -74,7 +74,7 @@ def answering(shapes: Shapes, accelerator: Accelerator, quicker: Numeric) -> Ide
     found = ideal(shapes, accelerator)
     if not np.any(quicker) or shapes.op not in ("gemm", "moe_gemm"):
         return found
-    half = in_type(shapes, "bf16" if "bf16" in accelerator.peak else "fp16")
+    half = in_type(shapes, accelerator.wide)
     return replace(found, features=ideal(half, accelerator).features)
 
 
@@ -88,10 +88,10 @@ def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]
     """
     if shapes.op not in ("gemm", "moe_gemm"):
         return None
-    half = "bf16" if "bf16" in accelerator.peak else "fp16"
+    half = accelerator.wide
     wider = half if widens(shapes.dtype) else WIDER.get(shapes.dtype, "").replace("bf16", half)
-    peaks = (PEAK.get(name, name) for name in (wider, shapes.dtype))
-    above, own = (accelerator.peak.get(peak) for peak in peaks)
+    narrow = half if widens(shapes.dtype) else PEAK.get(shapes.dtype, shapes.dtype)
+    above, own = accelerator.peak.get(PEAK.get(wider, wider)), accelerator.peak.get(narrow)
     if above is None or own is None or np.any(above > own):
         return None
     rows, weights, inputs = shapes.m, *_operands(shapes)

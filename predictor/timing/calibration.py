@@ -305,7 +305,7 @@ class Calibration:
         times = quicker(dtype, accelerator)
         if times is None or accelerator.is_host or not accelerator.vendor:
             return None
-        half = self.resolve(kind, "bf16" if "bf16" in accelerator.peak else "fp16", accelerator)
+        half = self.resolve(kind, accelerator.wide, accelerator)
         kin = half.relatives[0][0].kin if half.relatives else None
         if half.model is None or (kin is not None and kin.vendor != accelerator.vendor):
             return None

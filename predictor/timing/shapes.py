@@ -9,7 +9,7 @@ import numpy as np
 
 from predictor.arrays import Array, Numeric
 from predictor.hardware import OLDER, Accelerator, matrix_energy
-from predictor.precision import PEAK
+from predictor.precision import PEAK, WIDE
 from predictor.records import dataclass
 from predictor.work import Operator
 
@@ -159,8 +159,10 @@ def power_limit(accelerator: Accelerator, dtype: str = "bf16") -> Numeric:
 
 
 def peak_of(dtype: str, accelerator: Accelerator) -> Numeric:
-    """Peak rate of the data type's products [FLOP/s]."""
-    return accelerator.peak_for(PEAK.get(dtype, dtype))
+    """Peak rate of the data type's products [FLOP/s]; of weights that are widened as they are read,
+    that of what the accelerator multiplies then."""
+    name = PEAK.get(dtype, dtype)
+    return accelerator.peak_for(accelerator.wide if name != dtype and name in WIDE else name)
 
 
 def log_of(value: Array) -> Array:

@@ -61,6 +61,7 @@ def software_of(plan: ServingPlan) -> Software:
     (`plans.FUSIONS`) send scores and small kernels' activations through memory and have no kernels
     of their own for many rows of narrow weights."""
     apart, converts = plan.fusion != "fused", plan.fusion == "converted"
+    half_sums = plan.accumulation == "fp16" and plan.half != "fp32"
     return Software(
         core=plan.half,
         size=ELEMENT_BYTES[plan.half],
@@ -68,7 +69,7 @@ def software_of(plan: ServingPlan) -> Software:
         blocks=plan.feed_forward,
         experts=plan.weights,
         head=plan.head,
-        products="fp16_acc" if plan.accumulation == "fp16" else plan.half,
+        products="fp16_acc" if half_sums else plan.half,
         cache=KV_BYTES[plan.kv],
         sums=True,
         latents=True,

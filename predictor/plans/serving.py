@@ -184,7 +184,7 @@ class ServingPlan:
     kv_rate      rate at which an accelerator that reads prompts apart sends its part of a cache
                  [bytes/s]; inf: that of the network
     tiles        of the images of a request, whose tokens `input_len` has beside the text's
-    wide         data type of attention and of what moves between kernels, where weights are narrower
+    wide         data type of attention and of what moves between kernels beside narrow weights
     host_memory, host_bandwidth, host_link   what `host_memory_gb` and the like state [bytes],
                  [bytes/s]
     """

@@ -343,6 +343,14 @@ def _launched(book: _Ledger) -> Array:
     return np.asarray(device + host)
 
 
+def _lasting(book: _Ledger, windows: Mapping[str, Array]) -> dict[str, Array]:
+    """Computation of a pass with the time in which the device waits for its host, spread as the
+    kernels are: what runs beside the pass goes on meanwhile."""
+    compute: Array = sum((book.terms[term] for term in COMPUTE_TERMS), np.zeros(book.full))
+    longer = 1.0 + book.terms["host"] / np.maximum(compute, 1e-30)
+    return {phase: window * longer for phase, window in windows.items()}
+
+
 def _passes(book: _Ledger, stage_time: Array) -> Passes:
     """The passes of a micro-batch: communication and host time are spread over them as their
     kernels are."""
@@ -409,7 +417,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         """Of a step, on the slowest stage kind, from a micro-batch on each."""
         return np.asarray(m * _chosen(filled(value, book.full), slowest))
 
-    exposed, behind, dp_sigma = _gradients(parts, windows, run, using)
+    exposed, behind, dp_sigma = _gradients(parts, _lasting(book, windows), run, using)
     ends = {"dp_communication": exposed, "optimizer": parts.update / using.factor}
     last = np.argmax(np.where(present, exposed, 0.0) + ends["optimizer"], axis=0)
     breakdown = {term: critical(value) for term, value in book.terms.items()}
@@ -458,7 +466,7 @@ def _gradients(
     """Data-parallel communication of a step by stage kind: exposed and hidden [s], (3, *batch),
     and its spread.
 
-    windows  seconds of one micro-batch's forward and backward pass on each stage kind
+    windows  seconds of one micro-batch's forward and backward pass on each stage kind (`_lasting`)
 
     What hides does so behind the passes of one micro-batch (all of them, where the communication
     repeats with every micro-batch); the last bucket, one part in layers + 1, never hides, nor do

@@ -202,6 +202,25 @@ def test_a_host_that_launches_slowly_is_waited_for() -> None:
     assert float(found.breakdown["host"]) == pytest.approx(8 * launches - device)
 
 
+def test_gradients_hide_behind_a_pass_that_waits_for_its_host_as_long_as_it_lasts() -> None:
+    """A host that launches slowly leaves a pass as long as its launches, whatever the device has to
+    do: with work of twice the time the step takes as long, and what the gradients hide behind too.
+    (It was shorter: the time in which the device waits hid nothing.)"""
+    run = replace(QUIET, host_per_kernel=1e-4, overlap={"dp": 0.01})
+    made = plan(dp=8.0, global_batch=16.0, sharding="zero1")
+    known = taken(made)
+    more = {key: 2.0 * time for key, time in known.work.items()}
+    once, twice = (
+        assemble(replace(known, work=work), run, Environment()) for work in (known.work, more)
+    )
+    assert float(twice.breakdown["host"]) > 0.0
+    assert float(once.breakdown["dp_communication"]) > 0.0
+    assert float(once.hidden["dp"]) == pytest.approx(float(twice.hidden["dp"]))
+    assert float(once.step_time) == pytest.approx(float(twice.step_time))
+    slower = assemble(known, replace(run, host_per_kernel=2e-4), Environment())
+    assert float(slower.hidden["dp"]) == pytest.approx(2.0 * float(once.hidden["dp"]))
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_families_share_the_time_of_the_pipeline(schedule: str) -> None:
     """With its bubble: what is uncertain of the work is so of the waiting for it."""

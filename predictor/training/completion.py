@@ -181,7 +181,7 @@ def complete_training(
     routed, documents = _routed(values, model), take_packing(values)
     filler.run([_usual_load(model, habits), *_numbers(values, cluster)])
     along = habits.settings.get("etp") == AS_LAYERS
-    draft = Draft(model, cluster, values, habits.split, published=not strict, experts_split=along)
+    draft = Draft(model, cluster, values, habits.split, not strict, along, habits.whole)
     full_layers(filler, model)
     plan = _laid_out(filler, draft, habits, run, bool(unlike))
     plan = _packed(filler, _loaded(filler, plan, model, routed), documents)
@@ -412,7 +412,7 @@ def _fitted(layout: Layout, again: Recomputation, habits: Habits) -> list[Defaul
         Default(
             "cp",
             layout[2],
-            "ranks that share a sequence, where there are fewer sequences than replicas",
+            "ranks that share a sequence: fewer sequences than replicas, or one that fits on none",
             when=layout[2] > 1,
         ),
         Default("cp", 1, "no context parallelism unless asked for"),

@@ -64,6 +64,11 @@ SHORTEST = 1024
 """Tokens of a context-parallel rank below which sequences are not divided: 8 ranks for 8,192 tokens
 in NVIDIA's MLPerf 5.0 runs of Llama 2 70B LoRA, which have fewer sequences than accelerators."""
 
+LONG, LEAST_SHARE = 32768, 4096
+"""Tokens of a sequence from which on it is divided where nothing fits otherwise, and of a rank's
+share of it at the least: 4,096 of Llama 3 70B in NVIDIA's recipes (8,192 on cp 2, Megatron-Bridge,
+from memory), twice and four times as many in those of long sequences."""
+
 CONTEXT_SINCE = "2023-07"
 """Month before which no framework divided sequences among ranks (Ring Attention and Megatron Core's
 context parallelism came in late 2023)."""
@@ -105,6 +110,7 @@ class Draft:
     split    sequence parallelism that the framework has: yes or no, or 'tp': where tp divides
     published  a row of a published table, not a plan that is asked about
     experts_split  whether the framework splits every expert as the rest of a layer
+    whole    whether a rank's sequences run at once, however many
     """
 
     model: Model
@@ -113,6 +119,7 @@ class Draft:
     split: bool | str
     published: bool = False
     experts_split: bool = False
+    whole: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -245,12 +252,48 @@ def first_fit(
     run: RunParameters,
 ) -> tuple[Layout, Recomputation]:
     """Of the layouts and recomputations whose peak memory fits, those that cost least (`_price`);
-    of equals the first.
+    of equals the first. Where nothing fits, long sequences are divided among twice as many ranks,
+    and again (`_shared`).
 
-    Where nothing fits: the last layout with the last option (the user sees by how much).
+    Where nothing fits even so: the last layout with the last option (the user sees by how much).
     """
-    if len(candidates) == 1 and len(options) == 1:
+    if len(candidates) == 1 and len(options) == 1 and not _shared(draft, candidates):
         return candidates[0], options[0]
+    tried = candidates
+    while tried:
+        found = _cheapest(draft, tried, options, run)
+        if found is not None:
+            return found
+        tried = _shared(draft, tried)
+    return candidates[-1], options[-1]
+
+
+def _shared(draft: Draft, candidates: list[Layout]) -> list[Layout]:
+    """Layouts with twice the context parallelism, of those that divide what they must; none where
+    it is stated, sequences are short (`LONG`), nobody divided them yet (`CONTEXT_SINCE`), or all
+    that ranks share would run at once."""
+    values = draft.values
+    length, gpus = values["seq_len"], int(values.get("gpus") or 0)
+    given = "cp" in values or "dp" in values or not gpus or values["era"] < CONTEXT_SINCE
+    if given or draft.whole or length < LONG:
+        return []
+    twice = [(tp, pp, 2 * cp) for tp, pp, cp in candidates]
+    return [
+        (tp, pp, cp)
+        for tp, pp, cp in twice
+        if gpus % (tp * pp * cp) == 0
+        if length % cp == 0 and length // cp >= LEAST_SHARE
+        if _batch_divides(values, tp, pp, cp)
+    ]
+
+
+def _cheapest(
+    draft: Draft,
+    candidates: list[Layout],
+    options: list[Recomputation],
+    run: RunParameters,
+) -> tuple[Layout, Recomputation] | None:
+    """As `first_fit`, of these layouts; None where nothing fits."""
     capacity = draft.capacity
     fits = []
     # Options that differ in numbers only are judged together.
@@ -264,7 +307,7 @@ def first_fit(
             break
     table = np.concatenate(fits, axis=1)  # (layouts, options)
     if not table.any():
-        return candidates[-1], options[-1]
+        return None
     own = np.array([_price(draft, layout) for layout in candidates])
     again = np.array([_repeated(option) for option in options[: table.shape[1]]])
     price = np.where(table, own[:, None] + again, np.inf)

@@ -60,7 +60,7 @@ QUEUED_CLASS = "ttft.serving"
 
 def loads_of(found: Timed, own: EngineParameters) -> Array:
     """What spreads of first tokens grow with, of each point (`serving.load_shares`)."""
-    return load_shares(latencies(found.work, own))
+    return load_shares(found.work, latencies(found.work, own))
 
 
 LEAST = 20

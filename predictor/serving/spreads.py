@@ -56,20 +56,23 @@ def spreads(
     kind = np.where(~static & ~np.isfinite(work.clients), 2, kind)
     spread = run[kind]
     if metric == "ttft":
-        spread = np.where(static, spread, parameters.first_token(load_shares(found), late))
+        spread = np.where(static, spread, parameters.first_token(load_shares(work, found), late))
     return np.asarray(np.hypot(operators, spread))
 
 
-def reading_share(found: Latencies) -> Array:
-    """Share of the time in which an engine reads prompts, 0..1."""
-    return np.asarray(np.clip(found.requests_per_s * found.prompt, 0.0, 1.0))
+def reading_share(work: Work, found: Latencies) -> Array:
+    """Share of the time in which an engine reads prompts of other clients than the one that waits,
+    0..1: one client alone waits for nobody's."""
+    clients = np.maximum(np.asarray(work.clients, float), 1.0)
+    others = 1.0 - 1.0 / clients
+    return np.asarray(others * np.clip(found.requests_per_s * found.prompt, 0.0, 1.0))
 
 
-def load_shares(found: Latencies) -> Array:
+def load_shares(work: Work, found: Latencies) -> Array:
     """What the spread of a first token grows with, (2, plans), 0..1: the share of the time in which
-    prompts are read, and that of the first token which is a wait for room."""
+    prompts of others are read, and that of the first token which is a wait for room."""
     waited = np.clip(found.queue / np.maximum(found.ttft, 1e-12), 0.0, 1.0)
-    return np.stack(np.broadcast_arrays(reading_share(found), waited))
+    return np.stack(np.broadcast_arrays(reading_share(work, found), waited))
 
 
 def sigmas(

@@ -10,7 +10,6 @@ from predictor import catalog
 from predictor.catalog.artifacts import load
 from predictor.plans.serving import ServingPlan
 from predictor.serving.prediction import predict_inference
-from predictor.serving.spreads import reading_share
 from predictor.timing.engines import EARLY_SPREADS, LATE_SPREADS
 
 
@@ -27,7 +26,8 @@ def test_the_interval_of_a_first_token_under_load_grows_with_what_waits():
     for clients in (2.0, 64.0):
         found = predict_inference(model, cluster, replace(plan, batch=clients), calibration)
         low, high = (np.log(float(v)) for v in found.interval("ttft", np.asarray(1.0)))
-        used = float(reading_share(found.latencies))
+        used = float(found.latencies.requests_per_s * found.latencies.prompt)
+        used = (1.0 - 1.0 / clients) * min(used, 1.0)
         run = [np.hypot(0.1, 0.2 * used), np.hypot(0.3, used)]
         # What the operators' own spread adds is the same on both sides.
         both = (high / base.interval_q) ** 2 - (low / base.interval_q) ** 2

@@ -95,12 +95,23 @@ def test_first_tokens_under_load_are_less_sure_the_more_prompts_are_read() -> No
         assert float(told.first_token((0.0, queued), late=False)) == pytest.approx(expected)
 
 
+def test_one_client_waits_for_nobody_else_s_prompts() -> None:
+    """However long its own are: with 120,000 tokens the late end was thirteen times the value."""
+    alone = work(running=1.0, clients=1.0)
+    found = latencies(alone, OWN)
+    assert float(reading_share(alone, found)) == 0.0
+    sigmas = dict(zip((*EARLY_SPREADS, *LATE_SPREADS), (0.2, 0.5, 0.8, 0.3, 2.0, 0.1), strict=True))
+    told = ServingParameters(sigma=sigmas)
+    assert float(spreads(0.0, 0.0, alone, found, OWN, LATE, told)) == pytest.approx(0.3)
+    assert float(spreads(0.0, 0.0, alone, found, OWN, "ttft", told)) == pytest.approx(0.2)
+
+
 def test_who_waits_for_room_waits_as_long_as_nobody_is_sure_of() -> None:
     """Of eight clients of whom four run, half of a request's life is a wait."""
-    assert float(load_shares(latencies(work(), OWN))[1]) == 0.0
+    assert float(load_shares(work(), latencies(work(), OWN))[1]) == 0.0
     made = work(running=4.0, clients=8.0)
     found = latencies(made, OWN)
-    waited = float(load_shares(found)[1])
+    waited = float(load_shares(made, found)[1])
     assert waited == pytest.approx(float(found.queue / found.ttft))
     assert 0.5 < waited < 1.0
     names = (*EARLY_SPREADS, *LATE_SPREADS)
@@ -166,16 +177,19 @@ def test_the_spread_of_a_pass_is_the_root_of_its_families_squares() -> None:
 def test_a_first_token_that_comes_late_is_as_unsure_as_late_ones_are() -> None:
     made = work()
     found = latencies(made, OWN)
-    reading = float(reading_share(found))
+    reading = float(reading_share(made, found))
     assert 0.0 < reading < 1.0
-    assert reading == pytest.approx(float(found.requests_per_s) * float(found.prompt))
+    others = 1.0 - 1.0 / float(made.clients)
+    assert reading == pytest.approx(others * float(found.requests_per_s) * float(found.prompt))
     names = (*EARLY_SPREADS, *LATE_SPREADS)
     told = ServingParameters(sigma=dict(zip(names, (0.2, 0.5, 0.1, 0.3, 0.9, 0.1), strict=True)))
     for metric, still, loaded in (("ttft", 0.2, 0.5), (LATE, 0.3, 0.9)):
         spread = float(spreads(0.0, 0.0, made, found, OWN, metric, told))
         assert spread == pytest.approx(math.hypot(still, loaded * reading))
     often = replace(found, requests_per_s=np.asarray(1e6))
-    assert float(reading_share(often)) == 1.0
+    assert float(reading_share(made, often)) == others
+    endless = replace(made, clients=np.inf)
+    assert float(reading_share(endless, often)) == 1.0
     waiting = replace(found, queue=0.3 * found.e2e, ttft=0.2 * found.e2e, e2e=found.e2e)
     half = spreads(0.0, found.step / OWN.decode, made, waiting, OWN, "e2e", TOLD)
     assert float(half) == pytest.approx(math.hypot(0.5, TOLD.sigma["e2e.serving"]))

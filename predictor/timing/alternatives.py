@@ -107,6 +107,45 @@ def other_ways(shapes: Shapes, accelerator: Accelerator) -> tuple[Shapes, Array]
     return plain, np.fmin(before, within)
 
 
+def without_cast(
+    busy: Array,
+    found: Ideal,
+    latency: Numeric,
+    shapes: Shapes,
+    accelerator: Accelerator,
+    launch: float,
+) -> Array:
+    """Products whose input another kernel narrows on the way: without the launch [s] and the
+    traffic of a cast, but never faster than their ideal [s]. Where `joined` is below zero, the cast
+    moves that share more."""
+    width = ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[shapes.dtype]
+    moved = width * shapes.m * shapes.k * shapes.batch
+    cast = launch * (shapes.joined > 0) + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
+    least = np.maximum(found.time + EMPTY_KERNEL - latency, 0.0)
+    return np.asarray(np.maximum(busy - shapes.joined * cast, np.minimum(busy, least)))
+
+
+EIGHT, FEW_ROWS = 8.0, 512.0
+"""Rows of which a product has whole multiples without a remainder, and rows up to which the others
+are looked at: beyond, a remainder is less than a hundredth."""
+
+
+def whole_rows(shapes: Shapes) -> Shapes | None:
+    """Products of few rows with rows of zeros up to a multiple of `EIGHT`, which whoever tunes or
+    writes a kernel may add; None where all have such. Means of several sizes stay as they are."""
+    few = (shapes.m < FEW_ROWS) & (shapes.m % 1.0 == 0.0) & (shapes.m % EIGHT != 0.0)
+    if not np.any(few):
+        return None
+    rows = np.where(few, np.ceil(shapes.m / EIGHT) * EIGHT, shapes.m)
+    wide = ELEMENT_BYTES[shapes.dtype] * shapes.k + ELEMENT_BYTES["bf16"] * shapes.n
+    return replace(
+        shapes,
+        m=rows,
+        flop=shapes.flop * rows / np.maximum(shapes.m, 1.0),
+        bytes=shapes.bytes + (rows - shapes.m) * wide * shapes.batch,
+    )
+
+
 def apart(shapes: Shapes) -> tuple[Shapes, Shapes]:
     """The two products of one expert of those that a kernel runs together, as of a dense layer."""
     rows, inner, width = shapes.m, shapes.n, shapes.k

@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from predictor.arrays import Array, Mask, Numeric, in_order, tiled, varying
 from predictor.hardware import Accelerator
-from predictor.precision import ELEMENT_BYTES
 from predictor.records import dataclass
 from predictor.timing.alternatives import (
-    CAST_BANDWIDTH,
     SLACK,
     TOGETHER,
     answering,
     apart,
     other_ways,
     together,
+    whole_rows,
+    without_cast,
 )
 from predictor.timing.calibration import (
     EMPTY_KERNEL,
@@ -87,8 +87,8 @@ def _known(pedigree: str, measured: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Busy:
-    """Kernels without and with their latency [s], log-standard-deviation, how that is known, and
-    distance from what was measured."""
+    """Kernels without and with their latency [s], log-standard-deviation, how that is known,
+    distance from what was measured, and whether libraries were timed as they choose kernels."""
 
     found: Ideal
     busy: Array
@@ -98,6 +98,7 @@ class _Busy:
     pedigree: str
     family: str
     away: Numeric = 0.0
+    chosen: bool = False
 
 
 def _fitted(
@@ -145,9 +146,9 @@ def _fitted(
         busy = found.time * np.exp(np.maximum(y, 0.0)) + found.fetch
         if np.any(np.asarray(shapes.joined) != 0) and not np.any(resolved.quicker):
             other = calibration.sibling(model, accelerator, library)
-            busy = _without_cast(
-                busy, found, latency, shapes, accelerator, library, model=model, other=other
-            )
+            narrows = {**(other.casts if other is not None else {}), **model.casts}
+            launch = narrows.get(library, narrows.get("", 0.0))
+            busy = without_cast(busy, found, latency, shapes, accelerator, launch)
         sigma = np.hypot(sigma, DISTANCE_SIGMA * np.minimum(away, FAR))
         if pedigree == "interpolated":
             measured = _measured(model, shapes)
@@ -156,7 +157,8 @@ def _fitted(
         assert resolved.constant is not None
         busy, latency = found.time / resolved.constant.efficiency, resolved.constant.latency
     return _Busy(found, busy, latency, sigma, measured=measured, pedigree=pedigree, family=family,
-                 away=np.maximum(outside, away))  # fmt: skip
+                 away=np.maximum(outside, away),
+                 chosen=resolved.model is not None and bool(resolved.model.stacks))  # fmt: skip
 
 
 def _busy(
@@ -187,29 +189,11 @@ def _busy(
         wide = _busy(plain, accelerator, calibration, sustained, library)
         least = np.maximum(found.time, EMPTY_KERNEL - one.latency)
         busy = np.minimum(busy, np.maximum(wide.latency + wide.busy + beside - one.latency, least))
+    if shapes.op == "gemm" and not one.chosen and (more := whole_rows(shapes)) is not None:
+        padded = _busy(more, accelerator, calibration, sustained, library)
+        most = np.maximum(padded.busy + padded.latency - one.latency, found.time)
+        busy = np.where(one.measured, busy, np.minimum(busy, most))
     return replace(one, busy=busy)
-
-
-def _without_cast(
-    busy: Array,
-    found: Ideal,
-    latency: Numeric,
-    shapes: Shapes,
-    accelerator: Accelerator,
-    library: str,
-    model: EfficiencyModel,
-    other: EfficiencyModel | None,
-) -> Array:
-    """Products whose input another kernel narrows on the way: without the launch and the traffic of
-    a cast, but never faster than their ideal [s]. Where `joined` is below zero, the cast moves that
-    share more."""
-    known = {**(other.casts if other is not None else {}), **model.casts}
-    launch = known.get(library, known.get("", 0.0))
-    width = ELEMENT_BYTES["bf16"] + ELEMENT_BYTES[shapes.dtype]
-    moved = width * shapes.m * shapes.k * shapes.batch
-    cast = launch * (shapes.joined > 0) + moved / (CAST_BANDWIDTH * accelerator.bandwidth)
-    least = np.maximum(found.time + EMPTY_KERNEL - latency, 0.0)
-    return np.asarray(np.maximum(busy - shapes.joined * cast, np.minimum(busy, least)))
 
 
 QUICKEST = "quickest"

@@ -120,7 +120,7 @@ def _run_entry(run: RunParameters) -> dict[str, Any]:
 
 
 def _link_entry(link: LinkModel) -> dict[str, Any]:
-    lag, clock = link.latency_sigma, link.clock
+    lag, clock, beyond = link.latency_sigma, link.clock, link.beyond
     return {
         "op": link.op,
         "link": link.link,
@@ -135,6 +135,7 @@ def _link_entry(link: LinkModel) -> dict[str, Any]:
         "pedigree": link.pedigree,
         **({} if math.isnan(clock) else {"clock_mhz": _number(clock / 1e6)}),
         "sharing": _number(link.sharing),
+        **({} if math.isnan(beyond) else {"beyond_us": _number(beyond * 1e6)}),
         "curves": [
             {
                 "members": curve.members,

@@ -27,7 +27,15 @@ from calibration.heldout import HeldOut, errors
 from calibration.network.wire import Wire, log_errors, moving, op_of, share_waiting, waiting, wire
 from calibration.tables.kernel_table import gaps, is_collective
 from predictor.arrays import take
-from predictor.hardware import LinkCurve, LinkModel, default_link, link_class, link_family
+from predictor.hardware import (
+    USUAL_HOP,
+    LinkCurve,
+    LinkModel,
+    default_link,
+    hop_beyond,
+    link_class,
+    link_family,
+)
 from predictor.timing import ANY, CHUNK, Calibration
 from predictor.units import Z80
 
@@ -77,6 +85,7 @@ def _solve(
         sigma=0.0,
         points=len(rows.time),
         clock=clock,
+        beyond=0.0,
     )
     smooth = _class_of(link) == "scale-out"
     pace = np.asarray(model.pace(rows.clock)) * np.ones_like(rows.time)
@@ -86,9 +95,10 @@ def _solve(
     if smooth or np.unique(steps).size == 1:
         # Small messages are rarely measured on several numbers of nodes: base and hop stay in the
         # proportion of the documented default.
-        usual = default_link(op, link.lstrip(ANY))
+        usual = default_link(op, link.lstrip(ANY)).waiting_beyond(0.0)
         share = usual.hop / usual.base
-    columns = [pace * (1.0 + share * steps), pace * np.sqrt(ideal)]
+    longer = 1.0 + rows.beyond / USUAL_HOP  # a root's term grows with its hop's
+    columns = [pace * (1.0 + share * steps), pace * np.sqrt(ideal * longer)]
     if share == 0.0:
         columns.append(pace * steps)
     fixed = len(columns)
@@ -101,7 +111,8 @@ def _solve(
     matrix = np.stack(columns, axis=1)
     moves = np.ones(matrix.shape[1], bool)
     moves[[0, *range(2, fixed)]] = False
-    empty = _empty(default_link(op, link.lstrip(ANY)), float(steps.min()), matrix[0], share)
+    usual = default_link(op, link.lstrip(ANY)).waiting_beyond(0.0)
+    empty = _empty(usual, float(steps.min()), matrix[0], share)
     found = _descend(rows, matrix, ideal, weight, moves, empty if smooth else None)
     base, root, *hops_ = (float(x) for x in found[:fixed])
     hop = hops_[0] if hops_ else base * share
@@ -154,7 +165,8 @@ def _descend(
         above = outer >= rows.inner
         passed = np.where(above, 1.0, chunk)
         columns = matrix * np.where(moves, passed[:, None], 1.0)
-        given = rows.within + passed * ideal + np.where(above, chunk, 1.0) * rows.inner
+        waits = rows.within + rows.beyond * rows.steps
+        given = waits + passed * ideal + np.where(above, chunk, 1.0) * rows.inner
         scale = weight / np.sqrt(predicted * time)
         left, beyond = columns * scale[:, None], (time - given) * scale
         if empty is not None:
@@ -241,7 +253,7 @@ def _curves(model: LinkModel, rows: Wire) -> tuple[LinkCurve, ...]:
 
 def _own(rows: Wire, unit: np.ndarray, op: str, link: str) -> LinkModel:
     """A link's model with the curves that its own measurements show."""
-    smooth = _fit(rows, unit, op, link)
+    smooth = _fit(rows, unit, op, link).waiting_beyond(hop_beyond(link))
     return replace(smooth, curves=_curves(smooth, rows))
 
 
@@ -375,7 +387,7 @@ def _pool(result: LinkFit, table: pd.DataFrame, base: Mapping[tuple[str, str], L
                 continue  # more is known from the all-reduces of the class (`_derive`)
             whole = table[(kinds == kind) & (table["fitted"] == op)]
             rows = whole if kind == "scale-out" else own
-            model, found = _pooled(rows, key, Calibration("", links=result.links))
+            model, found = _pooled(rows, key, Calibration("", links={**base, **result.links}))
             result.links[key] = replace(model, points=len(own), pedigree="transferred")
             result.heldout[key] = found
 

@@ -12,7 +12,7 @@ from calibration.sources.exchanges import CUSTOM, copies, is_exchange
 from calibration.tables.libraries import library
 from predictor import catalog
 from predictor.errors import InputError
-from predictor.hardware import LinkModel
+from predictor.hardware import LinkModel, hop_beyond
 from predictor.plans import distinct_share
 from predictor.timing import Calibration, chained, hops, latency, traffic, volume
 
@@ -31,6 +31,7 @@ class Wire:
     inner    time of the traffic inside the nodes, as far as it is known [s]
     within   of the hops there, as far as they are known [s]
     clock    of the accelerators [Hz]; NaN where not known
+    beyond   what is documented of a hop of the link beyond the usual [s]
     message  [bytes]
     time     measured [s]
     """
@@ -42,6 +43,7 @@ class Wire:
     inner: np.ndarray
     within: np.ndarray
     clock: np.ndarray
+    beyond: np.ndarray
     message: np.ndarray
     time: np.ndarray
 
@@ -107,6 +109,7 @@ def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire
         inner=inner,
         within=within,
         clock=clock,
+        beyond=table["link"].map(hop_beyond).to_numpy(float),
         message=message,
         time=time,
     )
@@ -114,12 +117,13 @@ def wire(table: pd.DataFrame, op: str, known: Calibration | None = None) -> Wire
 
 def moving(model: LinkModel, rows: Wire) -> np.ndarray:
     """Time of each row's traffic on a link, latencies and what goes on inside nodes aside [s]."""
+    model = model.waiting_beyond(rows.beyond)
     return traffic(model, rows.ideal, rows.members, rows.below, model.pace(rows.clock))
 
 
 def waiting(model: LinkModel, rows: Wire) -> np.ndarray:
     """Latencies in the time of each row, those inside the nodes too [s]."""
-    pace = model.pace(rows.clock)
+    model, pace = model.waiting_beyond(rows.beyond), model.pace(rows.clock)
     return latency(model, rows.steps, model.hop * pace, pace) + rows.within
 
 

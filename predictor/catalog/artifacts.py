@@ -320,6 +320,7 @@ def _build(manifest: dict[str, Any], kernels: Kernels, serving: ServingParameter
                 for c in entry.get("curves", ())
             ),
             latency_sigma=entry.get("latency_sigma", math.nan),
+            beyond=entry.get("beyond_us", math.nan) * 1e-6,
         )
         for entry in manifest["links"]
     }

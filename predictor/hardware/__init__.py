@@ -12,10 +12,12 @@ from predictor.hardware.accelerators import (
 from predictor.hardware.budget import Budget, DerivedMachine, derive, devices
 from predictor.hardware.links import (
     PCIE,
+    USUAL_HOP,
     LinkCurve,
     LinkModel,
     bridged,
     default_link,
+    hop_beyond,
     link_class,
     link_family,
 )
@@ -29,6 +31,7 @@ __all__ = [
     "NARROWING",
     "OLDER",
     "PCIE",
+    "USUAL_HOP",
     "Accelerator",
     "Budget",
     "Cluster",
@@ -44,6 +47,7 @@ __all__ = [
     "default_link",
     "derive",
     "devices",
+    "hop_beyond",
     "link_class",
     "link_family",
     "matrix_energy",

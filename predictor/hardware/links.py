@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class LinkModel:
     curves        measured shape of the link itself, by members; none where it was transferred
     sigma         log-standard-deviation of held-out residuals, of messages that take their time
     latency_sigma  the same of messages that mostly wait for latencies; NaN: not told apart
+    beyond        what is documented of a hop beyond the usual one (`hop_beyond`), as `hop` and
+                  `root` have it [s]; NaN: they hold for any link that they are asked for
     """
 
     op: str
@@ -60,6 +63,17 @@ class LinkModel:
     sharing: float = 0.0
     curves: tuple[LinkCurve, ...] = ()
     latency_sigma: float = math.nan
+    beyond: float = math.nan
+
+    def waiting_beyond(self, beyond: Array | float) -> LinkModel:
+        """The same with hops of so much more than the usual [s]. A message in chunks fills a
+        pipeline of h hops of L in 2 sqrt(h L ideal) (k chunks take (h + k) (ideal / k + L), least
+        for k = sqrt(h ideal / L)), so that the square root's term grows with that of the hop."""
+        if math.isnan(self.beyond) or (np.ndim(beyond) == 0 and beyond == self.beyond):
+            return self
+        longer = np.sqrt((USUAL_HOP + np.asarray(beyond)) / (USUAL_HOP + self.beyond))
+        hop, root = self.hop + (beyond - self.beyond), self.root * longer
+        return replace(self, hop=hop, root=root, beyond=beyond)  # type: ignore[arg-type]
 
     def spread(self, waiting: Array | float) -> Array:
         """Log-standard-deviation of a time of which the share `waiting` is latencies."""
@@ -123,6 +137,23 @@ def link_class(link: str) -> str:
     return "scale-up" if family in SCALE_UP else "scale-out"
 
 
+USUAL_HOP = 4e-6
+"""Hop of a network between nodes where nothing else is documented [s]: of NCCL's tuner, for
+InfiniBand and the protocols of small messages (NVIDIA/nccl src/graph/tuning.cc)."""
+
+EFA_HOPS = {"efa": 150e-6, "efa1": 75e-6, "efa2": 20e-6, "efa3": 20e-6, "efa4": 20e-6}
+"""Hops of EFA's generations [s], as AWS's plugin for NCCL has them (aws/aws-ofi-nccl).
+What it tells NCCL's tuner of p3dn, and of p4d and p4de, whose messages have two sides and go by the
+simple protocol alone (src/platform-aws.c, `latency`, SENDRECV); since p5, which writes to
+remote memory and may take the others, that of its own tuner (include/nccl_ofi_param.h,
+TUNER_NET_LATENCY)."""
+
+
+def hop_beyond(link: str) -> float:
+    """What is documented of a link's hop beyond the usual one of its class [s]."""
+    return EFA_HOPS.get(link, USUAL_HOP) - USUAL_HOP
+
+
 def default_link(op: str, link: str) -> LinkModel:
     """Uncalibrated link: NCCL ring collectives on NVLink reach 0.75 of the datasheet rate, on
     InfiniBand 0.9 (NVIDIA nccl-tests, doc/PERFORMANCE.md and its issue tracker); hop latencies
@@ -132,11 +163,12 @@ def default_link(op: str, link: str) -> LinkModel:
         op=op,
         link=link,
         base=8e-6 if up else 15e-6,
-        hop=1e-6 if up else 4e-6,
+        hop=1e-6 if up else USUAL_HOP + hop_beyond(link),
         root=0.0,
         log2_sizes=(1.0,),
         efficiencies=(0.75 if up else 0.85,),
         sigma=0.25,
         points=0,
         pedigree="roofline",
+        beyond=0.0 if up else hop_beyond(link),
     )

@@ -18,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, in_blocks, rowwise
-from predictor.hardware import Accelerator, LinkModel, default_link, link_class, link_family
+from predictor.hardware import (
+    Accelerator,
+    LinkModel,
+    default_link,
+    hop_beyond,
+    link_class,
+    link_family,
+)
 from predictor.records import dataclass
 from predictor.timing.adaptation import Learned
 from predictor.timing.data_types import STAND_IN, STOOD_IN, quicker, standing_in
@@ -422,7 +429,7 @@ class Calibration:
             for one in either:
                 found = self.links.get((one, name))
                 if found is not None:
-                    return found
+                    return found.waiting_beyond(hop_beyond(link))
         return self.link(outer, link) if outer else default_link(op, link)
 
 

@@ -43,6 +43,7 @@ def calibration() -> Calibration:
                 clock=1.8e9,
                 sharing=0.3,
                 latency_sigma=0.2,
+                beyond=7e-5,
                 curves=(LinkCurve(2.0, (-9.0, -8.0), (0.1, -0.1)),),
             )
         },

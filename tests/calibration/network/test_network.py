@@ -155,3 +155,50 @@ def test_a_network_of_one_table_is_as_uncertain_as_any_other_network() -> None:
     fitted = fit_links(pd.concat([first, slow], ignore_index=True))
     model = fitted.links["allreduce", "infiniband-ndr"]
     assert model.sigma * Z80 > 0.9 * np.log(1.5)
+
+
+def generation(link: str, device: str, rate: float, source: str) -> pd.DataFrame:
+    """All-reduces between nodes of one accelerator over a network of that hop, in chunks of the
+    best size: h hops of L and k of them take (h + k) (ideal / k + L), least at
+    k = sqrt(h ideal / L)."""
+    hop, rows = {"efa1": 75e-6, "efa2": 20e-6, "infiniband-ndr": 4e-6}[link], []
+    for size in 2.0 ** np.arange(3, 33):
+        ideal = size / (rate * 1e9)
+        time = 15e-6 + 2 * hop + ideal + 2 * np.sqrt(2 * hop * ideal)
+        rows.append({"accelerator": device, "op": "allreduce", "dtype": "fp16", "source": source,
+                     "num_gpus": 2, "num_nodes": 2, "message_bytes": size,
+                     "latency_us": time * 1e6, "link": link, "link_gbs": rate,
+                     "in_switch": 0.0})  # fmt: skip
+    return check_kernels(pd.DataFrame(rows), "t")
+
+
+def test_an_unmeasured_generation_has_the_latency_that_is_documented_of_it() -> None:
+    """EFA's first generation is known from the second and from InfiniBand: its hop is longer, and
+    the chunks of its larger messages wait for it."""
+    later = generation("efa2", "H100-SXM5-80GB", 50.0, "a")
+    other = generation("infiniband-ndr", "H100-SXM5-80GB", 50.0, "b")
+    fitted = fit_links(pd.concat([later, other], ignore_index=True))
+    known = Calibration("x", links=fitted.links)
+    device = catalog.accelerator("A100-SXM4-80GB")
+    for link in ("efa1", "efa2", "infiniband-ndr"):
+        cluster = Cluster("x", device, 1, (Tier(link, np.inf, 6.25e9),))
+        truth = generation(link, device.name, 6.25, "c")
+        times, _ = collective_time(
+            "allreduce", truth["message_bytes"].to_numpy(float), Group(2.0, 1.0), cluster, known
+        )
+        assert times * 1e6 == pytest.approx(truth["latency_us"].to_numpy(float), rel=0.05)
+
+
+@given(hop=st.floats(1e-6, 1e-2), ideal=st.floats(1e-3, 10.0), hops=st.integers(1, 40))
+def test_the_root_grows_as_a_pipeline_of_chunks(hop: float, ideal: float, hops: int) -> None:
+    """Longer hops make the term of chunks longer as much as the best number of chunks does."""
+    usual = replace(default_link("allreduce", "roce"), root=1.0)
+
+    def beyond(wait: float) -> float:
+        chunks = np.sqrt(hops * ideal / wait)
+        return float((hops + chunks) * (ideal / chunks + wait) - ideal - hops * wait)
+
+    longer = usual.waiting_beyond(hop)
+    wanted = beyond(usual.hop + hop) / beyond(usual.hop)
+    assert longer.root / usual.root == pytest.approx(wanted, rel=1e-6)
+    assert longer.hop == pytest.approx(usual.hop + hop)

@@ -74,6 +74,7 @@ def _solve(
     rows: Wire, op: str, link: str, weight: np.ndarray, clock: float, sharing: float
 ) -> LinkModel:
     """Least squares of the logarithm of the time for one way of sharing."""
+    smooth = _class_of(link) == "scale-out"
     model = LinkModel(
         op=op,
         link=link,
@@ -85,9 +86,8 @@ def _solve(
         sigma=0.0,
         points=len(rows.time),
         clock=clock,
-        beyond=0.0,
+        beyond=0.0 if smooth else float("nan"),
     )
-    smooth = _class_of(link) == "scale-out"
     pace = np.asarray(model.pace(rows.clock)) * np.ones_like(rows.time)
     ideal = rows.ideal * rows.below**sharing
     sizes = np.unique(rows.members)

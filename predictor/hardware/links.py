@@ -46,7 +46,7 @@ class LinkModel:
     sigma         log-standard-deviation of held-out residuals, of messages that take their time
     latency_sigma  the same of messages that mostly wait for latencies; NaN: not told apart
     beyond        what is documented of a hop beyond the usual one (`hop_beyond`), as `hop` and
-                  `root` have it [s]; NaN: they hold for any link that they are asked for
+                  `root` have it [s]; NaN: they hold for any link (inside nodes)
     """
 
     op: str
@@ -170,5 +170,5 @@ def default_link(op: str, link: str) -> LinkModel:
         sigma=0.25,
         points=0,
         pedigree="roofline",
-        beyond=0.0 if up else hop_beyond(link),
+        beyond=math.nan if up else hop_beyond(link),
     )

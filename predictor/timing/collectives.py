@@ -21,7 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from predictor.arrays import Array, Numeric, varying
-from predictor.hardware import PCIE, Cluster, LinkModel, Tier, link_class, link_family
+from predictor.hardware import (
+    PCIE,
+    USUAL_HOP,
+    Cluster,
+    LinkModel,
+    Tier,
+    link_class,
+    link_family,
+)
 from predictor.plans import distinct_share
 from predictor.records import dataclass
 from predictor.timing.calibration import Calibration
@@ -183,8 +191,8 @@ def _traffic(
         here = (place.tier == index) & (place.size > 1)
         if not here.any():
             continue
-        model = calibration.link(op, level.link)
         kind = op.partition(".")[0]
+        model = _passed_on(calibration.link(op, level.link), level, kind)
         domains, members = place.size / place.below, _exchanging(place, level)
         in_switch = level.in_switch and op == kind  # custom kernels do not use it
         crossing = domains if kind == "alltoall" else members
@@ -212,6 +220,15 @@ def _traffic(
         both = chained(time * _outward(place), less, np.where(staged, message, np.inf))
         time = np.maximum(time, both)
     return time
+
+
+def _passed_on(model: LinkModel, level: Tier, kind: str) -> LinkModel:
+    """A link's model at the latency that its tier states, where that is longer: the chunks of a
+    message that is passed on from rank to rank wait for it (`LinkModel.waiting_beyond`). What goes
+    straight to its receiver is not passed on."""
+    if kind in ("p2p", "alltoall", "broadcast"):
+        return model
+    return model.waiting_beyond(np.fmax(np.asarray(level.latency) - USUAL_HOP, model.beyond))
 
 
 def _exchanging(place: Span, level: Tier) -> Array:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.hardware.links import LinkModel
+from predictor.hardware.links import USUAL_HOP, LinkModel
 from predictor.hardware.systems import Cluster, Tier
 from predictor.plans import distinct_share
 from predictor.timing.calibration import Calibration
@@ -290,3 +290,30 @@ def test_kernels_that_write_to_all_peers_take_a_hop_per_doubling() -> None:
     assert hops("alltoall.deepep_ll_dispatch", 64.0) == 6
     assert hops("alltoall", 64.0) == 63
     assert hops("allreduce.custom.vllm", 8.0) == hops("allreduce", 8.0)
+
+
+@given(delay=st.floats(1e-5, 1e-1), size=st.floats(1e5, 1e9))
+def test_chunks_that_are_passed_on_wait_for_the_latency_of_their_tier(
+    delay: float, size: float
+) -> None:
+    """A ring's chunks take (h + k) (ideal / k + L) at best, so that what they add grows as the
+    square root of the latency that a tier states; a transfer takes that latency once."""
+    known = Calibration("x", links={("allreduce", "roce"): CHUNKED, ("p2p", "roce"): CHUNKED})
+
+    def timed(op: str, latency: float) -> float:
+        tiers = (Tier("roce", np.inf, 1e9, latency=latency),)
+        far = Cluster("x", catalog.accelerator("V100-SXM2-32GB"), 1, tiers)
+        return float(collective_time(op, size, Group(2.0, 1.0), far, known)[0])
+
+    added = timed("allreduce", delay) - 2 * delay - size / 1e9
+    usual = timed("allreduce", USUAL_HOP) - 2 * USUAL_HOP - size / 1e9
+    assert added / usual == pytest.approx(np.sqrt(delay / USUAL_HOP), rel=1e-3)
+    transfer = timed("p2p", delay) - timed("p2p", USUAL_HOP)
+    assert transfer == pytest.approx(delay - USUAL_HOP, rel=1e-3, abs=1e-9)
+
+
+CHUNKED = LinkModel(
+    op="allreduce", link="roce", base=0.0, hop=USUAL_HOP, root=2 * np.sqrt(2 * USUAL_HOP),
+    log2_sizes=(1.0,), efficiencies=(1.0,), sigma=0.1, points=9, beyond=0.0,
+)  # fmt: skip
+"""Of all-reduces in chunks of the best size over two hops."""

@@ -75,6 +75,7 @@ def _solve(
 ) -> LinkModel:
     """Least squares of the logarithm of the time for one way of sharing."""
     smooth = _class_of(link) == "scale-out"
+    usual = default_link(op, link.lstrip(ANY)).waiting_beyond(0.0)
     model = LinkModel(
         op=op,
         link=link,
@@ -95,7 +96,6 @@ def _solve(
     if smooth or np.unique(steps).size == 1:
         # Small messages are rarely measured on several numbers of nodes: base and hop stay in the
         # proportion of the documented default.
-        usual = default_link(op, link.lstrip(ANY)).waiting_beyond(0.0)
         share = usual.hop / usual.base
     longer = 1.0 + rows.beyond / USUAL_HOP  # a root's term grows with its hop's
     columns = [pace * (1.0 + share * steps), pace * np.sqrt(ideal * longer)]
@@ -111,7 +111,6 @@ def _solve(
     matrix = np.stack(columns, axis=1)
     moves = np.ones(matrix.shape[1], bool)
     moves[[0, *range(2, fixed)]] = False
-    usual = default_link(op, link.lstrip(ANY)).waiting_beyond(0.0)
     empty = _empty(usual, float(steps.min()), matrix[0], share)
     found = _descend(rows, matrix, ideal, weight, moves, empty if smooth else None)
     base, root, *hops_ = (float(x) for x in found[:fixed])

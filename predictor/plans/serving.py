@@ -80,6 +80,9 @@ CASTS = ("apart", "joined")
 memory and activations between kernels are 32 bits wide (eager PyTorch); or that, and what 16-bit
 products of many rows read and write is converted by kernels of its own (ggml)."""
 
+MODULES = ("joined", "apart")
+"""Whether norms, rotations, activations are kernels of an engine's own, or what modules compose."""
+
 SPLITTINGS = ("keys", "none")
 """Whether the keys of one head are split among thread blocks while decoding (Flash-Decoding,
 TensorRT-LLM's multi-block mode), or one block walks over all of them."""
@@ -239,6 +242,7 @@ class ServingPlan:
     accumulation: str = "fp32"
     product_units: str = "matrix"
     fusion: str = "fused"
+    modules: str = "joined"
     casts: str = "apart"
     splitting: str = "keys"
     headwise: str = "none"

@@ -46,6 +46,7 @@ from predictor.plans.serving import (
     LAST_TOKENS,
     LIBRARIES,
     MATVECS,
+    MODULES,
     NARROW_EXPERTS,
     NARROWED,
     PIPELININGS,
@@ -305,6 +306,11 @@ _ENGINE = (
         more="And small kernels are joined; else scores go through memory and activations between "
         "kernels are 32 bits wide (eager PyTorch); `converted`: and what 16-bit products of many "
         "rows read and write is converted by kernels of its own (ggml).",
+    ),
+    PlanField(
+        "modules", WORD, "Whether norms, rotations, activations are single kernels.", BOTH,
+        choices=MODULES, default=ENGINE,
+        more="Or as many as eager modules of PyTorch compose them of (transformers).",
     ),
     PlanField(
         "casts", WORD, "What narrows the inputs of fp8 and fp4 products.", BOTH, choices=CASTS,

@@ -20,6 +20,7 @@ from predictor.records import dataclass
 from predictor.serving.calls import communication
 from predictor.serving.equivalents import no_slower_than_others, whole_experts
 from predictor.serving.kernels import as_run, beside_routed
+from predictor.serving.modules import launches
 from predictor.serving.parts import TERMS, Line, Pass
 from predictor.timing import (
     BOUNDS,
@@ -208,6 +209,7 @@ def _added(operators: list[Operator], timing: Timing, plan: ServingPlan, base: _
     times = beside_routed(operators, alone, base.plan, accelerator)
     for position, operator in enumerate(operators):
         each, launched = times[position], _launched(times[position], alone[position])
+        launched = launched * launches(operator, base.plan)
         if execute is not None:
             each, launched = in_order(each * execute), launched[0]
             passes: Numeric = in_order(execute)

@@ -75,7 +75,7 @@ def software_of(plan: ServingPlan) -> Software:
         latents=True,
         ordered=apart or plan.exchange == "deepep",
         experts_joined=True,
-        traffic=UNFUSED if apart else 1.0,
+        traffic=UNFUSED if apart or plan.modules == "apart" else 1.0,
         scores=SOFTMAX_BYTES if converts else (SCORE_BYTES if apart else 0.0),
         widens=apart,
         converts=converts,

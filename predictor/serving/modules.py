@@ -1,0 +1,51 @@
+"""Launches of an operator where modules of PyTorch compose it of small ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.arrays import Numeric
+from predictor.plans import ServingPlan
+from predictor.work import Operator
+
+SMALL = 0.5
+"""Host time of one small operator of PyTorch over that of a kernel with the module around it: 10 to
+20 us (PyTorch CUDA graphs blog, 2021) beside the 29 that engines' eager passes take for one."""
+
+COMPOSED = {
+    "norm": 8.0,  # to 32 bits, square, mean, sum, root, product, back, scale
+    "attention.rope": 14.0,  # cosines and sines read, two products, a half turned, a sum; the cache
+    "attention.qkv": 3.0,
+    "attention.out": 2.0,  # and the sum with what came in
+    "mlp.up": 2.0,
+    "mlp.activation": 2.0,
+    "mlp.down": 2.0,
+}
+"""Small operators of which a module is composed (transformers v4.31, modeling_llama.py), by name or
+by operation."""
+
+SCORES, JOINED_SCORES = 8.0, 3.0
+"""The same of attention that writes its scores: keys turned, product, scale, mask, maximum,
+softmax, cast, product; and of attention by one kernel, whose keys and values are copied for each
+head."""
+
+PER_EXPERT = 12.0
+"""The same of one expert with tokens, where they run one by one: which tokens, their rows, three
+products, the activation, weights, sum (modeling_mixtral.py)."""
+
+
+def launches(operator: Operator, plan: ServingPlan) -> Numeric:
+    """Launches of an operator, in those of a kernel with the module around it: 1 where an engine
+    has a kernel of its own; else each further one counts `SMALL`.
+
+    A number, or an array of the plan's shape.
+    """
+    if plan.modules == "joined":
+        return 1.0
+    if operator.op.startswith("attention"):
+        count: Numeric = JOINED_SCORES if plan.fusion == "fused" else SCORES
+    elif operator.op == "moe_gemm":
+        count = PER_EXPERT * np.maximum(np.asarray(operator.batch, float), 1.0)
+    else:
+        count = COMPOSED.get(operator.name, COMPOSED.get(operator.op, 1.0))
+    return 1.0 + SMALL * (count - 1.0)

@@ -1,0 +1,58 @@
+"""Modules of PyTorch are many small operators, whose launches the host pays one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+import reckon
+from predictor import catalog
+from predictor.plans import ServingPlan
+from predictor.serving.modules import launches
+from predictor.work.primitives import grouped
+from predictor.work.serving import decode_attention, layer_operators
+
+LLAMA = catalog.model("llama1-7b")
+ASKED = {"concurrency": 1, "input_len": 60, "output_len": 200, "precision": "fp16"}
+
+
+def plan(**fields: str) -> ServingPlan:
+    return ServingPlan(batch=1.0, input_len=60.0, output_len=200.0, **fields)
+
+
+def layer(own: ServingPlan) -> float:
+    """Launches of one layer that decodes."""
+    listed = [*layer_operators(LLAMA, own, 1.0), *decode_attention(LLAMA, own, 1.0, 100.0)]
+    return sum(float(launches(one, own)) for one in listed)
+
+
+def test_a_layer_of_llama_is_49_small_operators_where_modules_compose_it() -> None:
+    """modeling_llama.py of 4.31 by hand: two norms of 8, three projections, 14 of rotation and
+    cache, 8 of attention, 2 with the sum behind it, 2 up, 2 between, 2 down; nine of them are what
+    an engine launches, the other forty cost half of one each."""
+    assert layer(plan()) == 9.0
+    assert layer(plan(modules="apart", fusion="unfused")) == pytest.approx(9.0 + 0.5 * 40.0)
+    assert layer(plan(modules="apart")) == pytest.approx(9.0 + 0.5 * 35.0)
+
+
+def test_experts_that_run_one_by_one_are_launched_one_by_one() -> None:
+    def one(busy: float) -> float:
+        product = grouped(
+            "moe.experts", "layer", "bf16", 1.0, 14336.0, 4096.0, busy, gated=True, size=2.0
+        )
+        return float(launches(product, plan(modules="apart")))
+
+    assert one(8.0) - one(4.0) == pytest.approx(0.5 * 12.0 * 4.0)
+
+
+def test_the_host_binds_transformers_and_not_an_engine_on_the_same_card() -> None:
+    """Twice the layers take twice the time at half the width; a card twice as fast gains nothing:
+    some .8 to 1.1 ms a layer (ML.ENERGY's first sweep: 33 ms on A100 and V100 for 32 layers)."""
+    times = {}
+    for name in ("A100-SXM4-40GB", "H100-SXM5-80GB", "V100-SXM2-32GB"):
+        asked = {**ASKED, "framework": "huggingface", "era": "2023-07", "gpus": 1}
+        times[name] = reckon.predict_infer("llama1-7b", name, asked).tpot.value
+    assert times["H100-SXM5-80GB"] == pytest.approx(times["A100-SXM4-40GB"], rel=0.05)
+    assert times["V100-SXM2-32GB"] == pytest.approx(times["A100-SXM4-40GB"], rel=0.05)
+    assert times["A100-SXM4-40GB"] == pytest.approx(33e-3, rel=0.25)
+    engine = reckon.predict_infer("llama1-7b", "H100-SXM5-80GB", {**ASKED, "framework": "vllm"})
+    assert engine.tpot.value < times["H100-SXM5-80GB"] / 3.0

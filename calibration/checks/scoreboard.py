@@ -267,11 +267,13 @@ def _served_row(
     load    what the spread of a first token grows with
     """
     parameters = parameters.told(point.request.plan.named)
+    parameters = parameters.unsaid() if point.request.guessed else parameters
     metric, kind = class_of(point).split(".")
     below = above = parameters.spread(metric, kind)
     if class_of(point) == QUEUED_CLASS:
         below, above = (float(parameters.first_token(load, late)) for late in (False, True))
-    low, high = (calibration.interval_q * math.hypot(sigma, one) for one in (below, above))
+    kernels = parameters.kernels(metric) * sigma
+    low, high = (calibration.interval_q * math.hypot(kernels, one) for one in (below, above))
     return Scored(
         point_id=point.point_id,
         source=point.source,

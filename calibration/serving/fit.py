@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from calibration.serving import open_loops
 from calibration.serving.engines import fit_engines, held_out, parameters_of, telling
 from calibration.serving.spreads import fit_spreads, loads_of, operator_sigma
 from calibration.serving.timed import published, select, timed
-from calibration.serving.unnamed import fit_unnamed, unnamed_points
+from calibration.serving.unnamed import HIDDEN, fit_added, hidden_points
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
 from calibration.tables.requests import InferencePoint, inference_point
@@ -41,18 +41,19 @@ from predictor.timing import (
 def fit(
     points: Sequence[InferencePoint],
     calibration: Calibration,
-    unnamed: Sequence[InferencePoint] = (),
+    aside: Mapping[str, Sequence[InferencePoint]] | None = None,
 ) -> ServingParameters:
     """Parameters of engines and spreads of runs, from all points.
 
-    unnamed   points of which the engine is hidden (`unnamed_points`), to which nothing but what
-              that adds to the spread is fitted
+    aside   points of which something is hidden (`hidden_points`), by its name, to which nothing but
+            what that adds to the spread is fitted
     """
-    every, _ = timed([*points, *unnamed], calibration)
+    kinds = {id(point): what for what, own in (aside or {}).items() for point in own}
+    every, _ = timed([*points, *(p for own in (aside or {}).values() for p in own)], calibration)
     every = select(every, telling(every))
-    hidden = {point.point_id for point in unnamed}
-    said = np.array([point.point_id not in hidden for point in every.points], bool)
-    found, unsaid = select(every, said), select(every, ~said)
+    kind = np.array([kinds.get(id(point), "") for point in every.points], object)
+    said = kind == ""
+    found = select(every, said)
     engines_ = fit_engines(found)
     off = np.log(held_out(every, [p.source for p in every.points], said) / published(every))
     errors = off[said]
@@ -68,16 +69,20 @@ def fit(
         calibration.interval_q,
         calibration.interval_level,
     )
-    neutral = parameters_of(unsaid, engines_)
-    sigma = sigma | fit_unnamed(
-        unsaid.points,
-        off[~said],
-        operator_sigma(unsaid, neutral),
-        loads_of(unsaid, neutral),
-        ServingParameters(engines_, sigma),
-        calibration.interval_q,
-        calibration.interval_level,
-    )
+    known = ServingParameters(engines_, sigma)
+    for what in aside or {}:
+        part = select(every, kind == what)
+        theirs = parameters_of(part, engines_)
+        sigma = sigma | fit_added(
+            what,
+            points=part.points,
+            errors=off[kind == what],
+            operators=operator_sigma(part, theirs),
+            loads=loads_of(part, theirs),
+            parameters=known,
+            q=calibration.interval_q,
+            level=calibration.interval_level,
+        )
     return ServingParameters(engines_, sigma, frozenset(p.point_id for p in found.points))
 
 
@@ -108,7 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     calibration = load(given.calibration)
     points = read_inference(given.tables, calibration.run)
-    fitted = fit(points, calibration, unnamed_points(given.tables, calibration.run))
+    aside = {what: hidden_points(given.tables, calibration.run, what) for what in HIDDEN}
+    fitted = fit(points, calibration, aside)
     content = engines_mapping(fitted)
     # The ids are many: one line for all of them.
     ids = json.dumps(content.pop("points"))

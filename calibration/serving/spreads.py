@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from calibration.serving.late import fit_first_tokens
+from calibration.serving.late import fit_first_tokens, interval_score
 from calibration.serving.timed import Timed
 from calibration.spread import LEAST_SOURCES, Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
-from predictor.arrays import Array
+from predictor.arrays import Array, Index
 from predictor.serving import latencies, load_shares, spreads
 from predictor.timing import (
+    KERNELS_SHARE,
     EngineParameters,
     ServingParameters,
 )
@@ -77,6 +78,79 @@ def _tells(found: Sequence[Residual]) -> bool:
     return len(found) >= LEAST and len({one.source for one in found}) >= LEAST_SOURCES
 
 
+SHARES = np.linspace(0.0, 1.0, 11)
+"""Shares of the kernels' own spread among which is the one that stands beside that of runs."""
+
+
+WORTH = 0.05
+"""Share of the score by which another part of the kernels' spread has to be better than all."""
+
+
+def _score_beyond(
+    errors: Array, kernels: Array, source: Index, q: float, level: float
+) -> list[float]:
+    """Mean interval score of each source under the run's spread of the others, with which `level`
+    of their rows lie inside, each of them counting alike.
+
+    source   number of each row's source, 0 to the most
+    """
+    needed = np.maximum((errors / q) ** 2 - kernels**2, 0.0)
+    order = np.argsort(needed)
+    counts = np.bincount(source)
+    found = []
+    for one in range(len(counts)):
+        inside = source == one
+        covered = np.cumsum(np.where(inside, 0.0, 1.0 / counts[source])[order])
+        at = min(int(np.searchsorted(covered, level * covered[-1])), len(order) - 1)
+        half = q * np.sqrt(kernels[inside] ** 2 + needed[order][at])
+        found.append(float(np.mean(interval_score(-half, half, errors[inside], level))))
+    return found
+
+
+def kernels_share(
+    groups: Mapping[str, Sequence[Residual]], q: float, level: float
+) -> dict[str, float]:
+    """Share of the kernels' spread that stands beside that of runs by metric, as
+    `timing.KERNELS_SHARE`: that of `SHARES` with the least interval score (`late.interval_score`)
+    of sources left out, every source of every class of the metric counting alike; all of it,
+    unsaid, where that is not worth `WORTH`, or none of its classes tells.
+
+    groups   rows of each class
+    """
+    costs: dict[str, Array] = {}
+    for label, own in groups.items():
+        if not _tells(own):
+            continue
+        errors = np.array([one.error for one in own])
+        kernels = np.array([one.sigma for one in own])
+        source = np.unique([one.source for one in own], return_inverse=True)[1]
+        each = [np.sum(_score_beyond(errors, s * kernels, source, q, level)) for s in SHARES]
+        metric = label.partition(".")[0]
+        costs[metric] = costs.get(metric, np.zeros(len(SHARES))) + np.array(each)
+    return {
+        f"{KERNELS_SHARE}.{metric}": round(float(SHARES[int(np.argmin(cost))]), 4)
+        for metric, cost in costs.items()
+        if cost.min() < (1.0 - WORTH) * cost[-1]
+    }
+
+
+def _groups(
+    points: Sequence[InferencePoint], labels: Sequence[str], errors: Array, operators: Array
+) -> dict[str, list[Residual]]:
+    """Rows by class, by metric and of all, without doubtful ones and first tokens under load."""
+    groups: dict[str, list[Residual]] = {}
+    counts = Counter((label, point.source) for label, point in zip(labels, points, strict=True))
+    rows = zip(points, labels, errors, operators, strict=True)
+    for point, label, error, operator in rows:
+        if point.flagged or point.tentative or label == QUEUED_CLASS:
+            continue
+        one = Residual(float(error), float(operator), point.source)
+        for name in (label, label.partition(".")[0], "all"):
+            if name == "all" or counts[label, one.source] >= FEWEST:
+                groups.setdefault(name, []).append(one)
+    return groups
+
+
 def fit_spreads(
     points: Sequence[InferencePoint],
     errors: Array,
@@ -86,28 +160,22 @@ def fit_spreads(
     level: float,
 ) -> dict[str, float]:
     """Spread of runs by class of metric, by metric and of all, such that intervals cover `level` of
-    the points of a source left out, as a mean over sources (`spread.carried_sigma`); doubtful rows
-    say nothing of others. First tokens under load are a class for themselves, of which doubtful
-    sources say what clients may meet (`late.fit_first_tokens`).
+    the points of a source left out, as a mean over sources (`spread.carried_sigma`), beside as much
+    of the kernels' as holds best (`kernels_share`); doubtful rows say nothing of others. First
+    tokens under load are a class for themselves, of which doubtful sources say what clients may
+    meet (`late.fit_first_tokens`).
 
     errors      log(predicted / published), held out
     operators   the operators' part of each spread
     loads       what spreads of first tokens grow with (`loads_of`), (2, points)
     """
     labels = [class_of(point) for point in points]
-    residuals = [
-        Residual(float(e), float(s), point.source)
-        for point, e, s in zip(points, errors, operators, strict=True)
-    ]
-    groups: dict[str, list[Residual]] = {}
-    counts = Counter(zip(labels, (one.source for one in residuals), strict=True))
-    for point, label, one in zip(points, labels, residuals, strict=True):
-        if point.flagged or point.tentative or label == QUEUED_CLASS:
-            continue
-        for name in (label, label.partition(".")[0], "all"):
-            if name == "all" or counts[label, one.source] >= FEWEST:
-                groups.setdefault(name, []).append(one)
-    found = {
+    whole = _groups(points, labels, errors, operators)
+    part = kernels_share({name: own for name, own in whole.items() if "." in name}, q, level)
+    known = ServingParameters(sigma=part)
+    operators = operators * np.array([known.kernels(label.partition(".")[0]) for label in labels])
+    groups = _groups(points, labels, errors, operators)
+    found = part | {
         name: round(carried_sigma(own, q, level), 4)
         for name, own in sorted(groups.items())
         if name == "all" or _tells(own)

@@ -23,7 +23,7 @@ from calibration.tables.words import cached, stored
 from predictor import catalog
 from predictor.catalog import ServingPlanSpec, all_engines, parse, recognised
 from predictor.errors import InputError
-from predictor.models import Model
+from predictor.models import Model, Quantization
 from predictor.serving import ServingRequest, complete_serving
 from predictor.timing import RunParameters
 
@@ -133,6 +133,17 @@ def _precision(row: Mapping[str, Any]) -> str | None:
     return "fp8_block" if name == "fp8" and blocks else name
 
 
+def _released(model: Model, name: str) -> Model:
+    """The model with its weights as its makers released them, where that is known and narrow."""
+    try:
+        found = catalog.read_model_name(name)
+    except InputError:  # it may be several
+        return model
+    if found is None or found.quantization is None:
+        return model
+    return replace(model, quantization=Quantization(**found.quantization))
+
+
 def inference_point(row: Mapping[Any, Any], run: RunParameters) -> InferencePoint | Skipped:
     """A row of an inference table as a point, or the reason why it is none.
 
@@ -213,6 +224,8 @@ def _point(
         **_where(row, framework, model),
         **_load(row, batch, concurrency if serving else None),
     }
+    if fields["precision"] is None:
+        model = _released(model, stated)
     fields = {
         **_release(row, framework),
         **({} if rate is None else FIXED),

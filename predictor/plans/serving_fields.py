@@ -185,9 +185,10 @@ _LOAD = (
 _RECIPE = (
     PlanField(
         "precision", WORD, "Of the weights of linear projections.", ALL, choices=WEIGHTS,
-        words=WEIGHT_WORDS, default="its checkpoint's, else bf16, fp16 or fp32", flags=EVERYWHERE,
-        metavar="P", held="weights", reason="what was released in one narrow form only is served "
-        "so; else bf16 where the accelerator has it, else fp16, else fp32",
+        words=WEIGHT_WORDS, default="its checkpoint's, its engine's, else bf16, fp16 or fp32",
+        flags=EVERYWHERE, metavar="P", held="weights", reason="what was released in one narrow "
+        "form only is served so; llama.cpp, exllamav2, MLC and NIM have formats of their own; else "
+        "bf16 where the accelerator has it, else fp16, else fp32",
         more="16 bits; weight-only (..._wo, w4a16_...); weights and "
         "activations (fp8, fp8_block, sq, nvfp4). What an accelerator does not multiply is widened "
         "as it is read (Frantar et al. 2024, Marlin).",

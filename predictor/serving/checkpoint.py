@@ -6,14 +6,68 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from predictor.catalog import NAMED, STORED, Assumption, Filler, known, read_model_name
+from predictor.catalog import (
+    NAMED,
+    STORED,
+    Assumption,
+    Default,
+    Filler,
+    Setting,
+    default_precision,
+    engine_named,
+    known,
+    read_model_name,
+    spelled,
+)
 from predictor.errors import InputError
 from predictor.hardware import Accelerator
 from predictor.models import Model, Quantization, narrowing
+from predictor.precision import WEIGHT_BYTES
 
 LOOSELY = {"fp8": "fp8_block", "mxfp4": "w4a16_mxfp4"}
 """What people call the data type of a checkpoint, for what it is: with scales by blocks; of the
 weights alone."""
+
+FILLED = 0.9
+"""Share of a device's memory that weights fill at most: what vLLM takes in all unless told
+otherwise (`gpu_memory_utilization`)."""
+
+NARROWER = ("fp8", "int4_wo")
+"""Data types that are taken where 16 bits do not fit, the widest first."""
+
+
+def own_format(values: Mapping[str, Any], model: Model, accelerator: Accelerator) -> list[Default]:
+    """The data type that the engine's checkpoints have unless somebody says otherwise, where it is
+    one whose facts say so (llama.cpp takes Q4_K_M, NIM the narrowest profile)."""
+    engine = engine_named(spelled(str(values.get("framework", "neutral"))))
+    where = Setting(accelerator=accelerator, model=model)
+    facts = engine.defaults(where, values.get("era"), str(values.get("version", "")))
+    return [one for one in facts if one.field == "precision"]
+
+
+def as_narrow_as_fits(
+    values: Mapping[str, Any], model: Model, accelerator: Accelerator
+) -> list[Default]:
+    """The widest data type in which the weights fit the accelerators that are stated, of a run that
+    there was, and which therefore fitted; none where 16 bits do, or nothing does."""
+    ranks = (
+        float(values.get("tp", 0))
+        * float(values.get("pp", 1))
+        * (float(values.get("dp", 1)) if model.is_moe else 1.0)
+    )
+    ranks = ranks or float(values.get("gpus", 0)) / float(values.get("dp", 1))
+    room = FILLED * float(accelerator.memory) * ranks
+    half = default_precision(accelerator).value
+    if not room or values.get("offload", "none") != "none":
+        return []
+    for name in (half, *NARROWER):
+        multiplied = name != "fp8" or name in accelerator.peak
+        if multiplied and model.parameters * WEIGHT_BYTES[name] <= room:
+            rule = (
+                f"the widest in which the weights fit {ranks:g} x {accelerator.name}, as they did"
+            )
+            return [Default("precision", name, rule, when=name != half)]
+    return []
 
 
 def _as_released(model: Model, values: Mapping[str, Any]) -> Model:
@@ -70,3 +124,18 @@ def fill_stored(filler: Filler, model: Model, accelerator: Accelerator) -> None:
             filler.assumed.append(Assumption("kv_precision", "16 bits", told))
     elif stored.cache:
         filler.fill("kv_precision", stored.cache, STORED)
+
+
+def fill_weights(filler: Filler, model: Model, accelerator: Accelerator, ran: bool) -> bool:
+    """Fill in the weights' data type from the checkpoint (`fill_stored`), else from the engine's
+    own format, else, of a run that there was, from what fitted; returns whether no checkpoint and
+    nobody else says it.
+
+    Raises InputError for a format that no data type of a plan stands for.
+    """
+    fill_stored(filler, model, accelerator)
+    if "precision" in filler.values:
+        return False
+    filler.run(own_format(filler.values, model, accelerator))
+    filler.run(as_narrow_as_fits(filler.values, model, accelerator) if ran else [])
+    return True

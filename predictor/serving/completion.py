@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,11 @@ from predictor.precision import WIDE
 from predictor.records import dataclass
 from predictor.serving.apart import enough_accelerators
 from predictor.serving.around import FEWEST_REPLAYED, Around, around_of, fill_client, fill_trace
-from predictor.serving.checkpoint import fill_stored
+from predictor.serving.checkpoint import fill_weights
 from predictor.serving.fitting import Draft, first_fit, layouts, read_apart
 from predictor.serving.images import take_images
 from predictor.serving.offload import HOST_BANDWIDTH, default_link, enforce_host
-from predictor.timing import RunParameters
+from predictor.timing import Calibration, RunParameters
 from predictor.units import GB
 from predictor.variation import load_of, take_loads
 from predictor.work import SCORED
@@ -69,6 +70,7 @@ class ServingRequest:
     around     its client, fleet and promise
     conditions   limits, cooling and prices of power
     idle       what is stated and changes nothing (`plans.idle`)
+    guessed    whether nobody says in what the weights are, neither the request nor a checkpoint
     """
 
     model: Model
@@ -80,6 +82,11 @@ class ServingRequest:
     around: Around = field(default_factory=Around)
     conditions: Conditions = field(default_factory=Conditions)
     idle: tuple[str, ...] = ()
+    guessed: bool = False
+
+    def sure(self, calibration: Calibration) -> Calibration:
+        """The calibration, as sure as it is of such a request."""
+        return _unsaid(calibration) if self.guessed else calibration
 
     @property
     def variation(self) -> float:
@@ -111,8 +118,7 @@ def complete_serving(
     trace, accelerator = fill_trace(filler), cluster.accelerator
     _asked(filler, model)
     _scores(model, accelerator)
-    _load(filler)
-    fill_stored(filler, model, accelerator)
+    guessed = fill_weights(filler, model, accelerator, ran=not strict)
     _engine(filler, _precision(filler, accelerator), model, accelerator)
     model = _seeing(model, str(values.get("windows", "model")))
     filler.run(_cache(values["precision"], model, accelerator))
@@ -146,16 +152,23 @@ def complete_serving(
         around=around,
         conditions=conditions_of(values),
         idle=idle(plan, stated),
+        guessed=guessed,
     )
 
 
+@lru_cache(maxsize=8)
+def _unsaid(calibration: Calibration) -> Calibration:
+    return replace(calibration, serving=calibration.serving.unsaid())
+
+
 def _asked(filler: Filler, model: Model) -> None:
-    """Lengths of requests, what their clients do, and their images."""
+    """Lengths of requests, what their clients do, their images, and how many there are."""
     filler.need("input_len", "output_len")
     fill_client(filler)
     if filler.values.get("lengths") == "exponential":
         filler.values["variation"] = 1.0  # whatever is stated: that of the distribution
     take_images(filler, model)
+    _load(filler)
 
 
 def _seeing(model: Model, windows: str) -> Model:

@@ -128,7 +128,8 @@ def _width(one: InferencePrediction, metric: str) -> float:
 def _predicted(
     request: ServingRequest, plan: ServingPlan, calibration: Calibration
 ) -> InferencePrediction:
-    return predict_inference(request.model, request.cluster, plan, calibration, EXACT_STEPS)
+    known = request.sure(calibration)
+    return predict_inference(request.model, request.cluster, plan, known, EXACT_STEPS)
 
 
 def quantiles(logs: Array, sigma: Array, shares: Sequence[float]) -> list[float]:

@@ -35,8 +35,8 @@ def spreads(
     metric: str,
     parameters: ServingParameters,
 ) -> Array:
-    """Log-standard-deviation of a metric: the operators' by their share of the time, and the run's
-    own.
+    """Log-standard-deviation of a metric: the operators' by their share of the time, as far as it
+    stands beside the run's own (`ServingParameters.kernels`), and that.
 
     prompts, decoding   `spread_of` the passes [s]
     metric              'ttft', 'tpot', 'e2e', 'throughput', or `LATE`
@@ -57,7 +57,7 @@ def spreads(
     spread = run[kind]
     if metric == "ttft":
         spread = np.where(static, spread, parameters.first_token(load_shares(work, found), late))
-    return np.asarray(np.hypot(operators, spread))
+    return np.asarray(np.hypot(parameters.kernels(metric) * operators, spread))
 
 
 def reading_share(work: Work, found: Latencies) -> Array:

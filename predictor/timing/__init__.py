@@ -42,8 +42,10 @@ from predictor.timing.defaults import ANY, DEFAULTS
 from predictor.timing.engines import (
     EARLY_SPREADS,
     ENGINE_FIELDS,
+    KERNELS_SHARE,
     LATE_SPREADS,
     UNNAMED_SPREAD,
+    UNSAID_SPREAD,
     EngineParameters,
     ServingParameters,
 )
@@ -80,6 +82,7 @@ __all__ = [
     "EARLY_SPREADS",
     "ENGINE_FIELDS",
     "HOSTS",
+    "KERNELS_SHARE",
     "LATE_SPREADS",
     "LAUNCH",
     "LOCALITY",
@@ -89,6 +92,7 @@ __all__ = [
     "TAXES",
     "TILES",
     "UNNAMED_SPREAD",
+    "UNSAID_SPREAD",
     "VENDOR",
     "Benchmarks",
     "Calibration",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def predicted(request: ServingRequest, calibration: Calibration) -> ServingResul
     """Predict one request: by closed forms, of one of its replicas, or request by request where
     these are not checked; and request by request where that is asked for."""
     model, cluster, plan = request.model, request.cluster, request.plan
+    calibration = request.sure(calibration)
     most, saturated, instead = None, False, None
     replicas = request.around.fleet.replicas  # closed forms are of one of them
     if request.rate is not None:
@@ -238,7 +240,8 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
     }
     rest = [position for position, single in enumerate(alone) if not single]
     # Power of prompts read on accelerators of their own is refused: apart from all others.
-    kinds = [[p for p in rest if _has_readers(requests[p]) == kind] for kind in (False, True)]
+    traits = {p: (_has_readers(requests[p]), requests[p].guessed) for p in rest}
+    kinds = [[p for p in rest if traits[p] == kind] for kind in product((False, True), repeat=2)]
     grouped = [
         (conditions, [kind[place] for place in own])
         for kind in kinds
@@ -246,9 +249,8 @@ def _together(requests: list[ServingRequest], calibration: Calibration) -> list[
     ]
     for conditions, chosen in grouped:
         for batch in batches([requests[position] for position in chosen], most=TOGETHER):
-            together = predict_inference(
-                batch.model, batch.cluster, batch.plan, calibration, EXACT_STEPS
-            )
+            known = requests[chosen[0]].sure(calibration)
+            together = predict_inference(batch.model, batch.cluster, batch.plan, known, EXACT_STEPS)
             together, under = powered(together, conditions, serving_power, limited)
             for index, place in enumerate(batch.positions):
                 position = chosen[place]

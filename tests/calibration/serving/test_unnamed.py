@@ -1,4 +1,4 @@
-"""What hiding the engine adds to a run's spread."""
+"""What hiding the engine, or the weights' data type, adds to a run's spread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from calibration.serving.fit import read_inference
-from calibration.serving.unnamed import ROWS, fit_unnamed, unnamed_points
-from predictor.timing import UNNAMED_SPREAD, RunParameters, ServingParameters
+from calibration.serving.unnamed import HIDDEN, ROWS, fit_added, hidden_points
+from predictor.timing import UNNAMED_SPREAD, UNSAID_SPREAD, RunParameters, ServingParameters
 
 ROW = {
     "published": "2025-06", "accelerator": "H100-SXM5-80GB", "num_gpus": 1, "model": "llama3-8b",
@@ -34,7 +34,7 @@ def table(place: Path, **columns: object) -> Path:
 
 def test_rows_are_read_as_if_nobody_had_named_the_engine(tmp_path: Path) -> None:
     path, run = table(tmp_path), RunParameters()
-    named, found = read_inference([path], run), unnamed_points([path], run)
+    named, found = read_inference([path], run), hidden_points([path], run, UNNAMED_SPREAD)
     assert len(named) == 45
     assert len(found) == 3 * ROWS
     assert all(point.request.plan.named for point in named)
@@ -48,23 +48,39 @@ def test_rows_are_read_as_if_nobody_had_named_the_engine(tmp_path: Path) -> None
 
 def test_rows_that_are_read_otherwise_without_their_engine_say_nothing(tmp_path: Path) -> None:
     """LMDeploy's benchmark calls a batch its concurrency; rows of no engine are hidden already."""
-    assert unnamed_points([table(tmp_path, framework="lmdeploy")], RunParameters()) == []
-    assert unnamed_points([table(tmp_path, request_rate=4.0)], RunParameters()) == []
+    for fields in ({"framework": "lmdeploy"}, {"request_rate": 4.0}):
+        path = table(tmp_path, **fields)
+        assert hidden_points([path], RunParameters(), UNNAMED_SPREAD) == []
 
 
-def test_what_is_added_is_what_errors_were_drawn_with(tmp_path: Path) -> None:
+def test_rows_are_read_as_if_nobody_had_said_in_what_the_weights_are(tmp_path: Path) -> None:
+    """Of a checkpoint that says it itself nothing is hidden; nor is a row of use that did not say
+    it, or that does not name its engine."""
+    path, run = table(tmp_path, weights_precision="fp8"), RunParameters()
+    found = hidden_points([path], run, UNSAID_SPREAD)
+    assert len(found) == 3 * ROWS
+    assert {point.request.plan.weights for point in found} == {"bf16"}
+    assert all(point.request.guessed and point.request.plan.named for point in found)
+    assert not any(point.request.guessed for point in read_inference([path], run))
+    for fields in ({"weights_precision": ""}, {"framework": ""},
+                   {"model": "gpt-oss-20b", "weights_precision": "mxfp4"}):  # fmt: skip
+        assert hidden_points([table(tmp_path, **fields)], run, UNSAID_SPREAD) == []
+
+
+@pytest.mark.parametrize("what", sorted(HIDDEN))
+def test_what_is_added_is_what_errors_were_drawn_with(tmp_path: Path, what: str) -> None:
     """Errors of spread (0.1² + 0.05² + 0.4²)^½ of runs that are sure to 0.1 beside operators of
     0.05; of fewer sources than five nothing is told."""
-    base = unnamed_points([table(tmp_path)], RunParameters())[:1]
+    base = hidden_points([table(tmp_path)], RunParameters(), what)[:1]
     count, sources = 6000, 6
     points = [replace(base[0], source=f"s{i % sources}") for i in range(count)]
     known = ServingParameters(sigma={"tpot.serving": 0.1})
     drawn = np.random.default_rng(5).standard_normal(count)
     errors = np.sqrt(0.1**2 + 0.05**2 + 0.4**2) * drawn
     fields = (np.full(count, 0.05), np.zeros((2, count)), known, 1.2816, 0.8)
-    found = fit_unnamed(points, errors, *fields)
-    assert found == {UNNAMED_SPREAD: pytest.approx(0.4, abs=0.03)}
-    sure = fit_unnamed(points, errors / 10.0, *fields)
-    assert sure[UNNAMED_SPREAD] == 0.0
+    found = fit_added(what, points, errors, *fields)
+    assert found == {what: pytest.approx(0.4, abs=0.03)}
+    sure = fit_added(what, points, errors / 10.0, *fields)
+    assert sure[what] == 0.0
     few = [replace(point, source="s") for point in points]
-    assert fit_unnamed(few, errors, *fields) == {}
+    assert fit_added(what, few, errors, *fields) == {}

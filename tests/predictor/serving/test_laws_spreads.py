@@ -18,6 +18,7 @@ from predictor.serving.prediction import predict_inference
 from predictor.serving.spreads import LATE, load_shares, reading_share, spread_of, spreads
 from predictor.timing.engines import (
     EARLY_SPREADS,
+    KERNELS_SHARE,
     LATE_SPREADS,
     UNNAMED_SIGMA,
     UNNAMED_SPREAD,
@@ -84,6 +85,23 @@ def test_kernels_count_by_their_share_of_a_latency() -> None:
     assert of("e2e", 1e9, float(found.step) / 6.0) == pytest.approx(
         math.hypot(both, TOLD.sigma["e2e.static"])
     )
+
+
+def test_of_the_kernels_spread_as_much_stands_as_is_fitted() -> None:
+    """All of it unless something is; whether the engine is named or not."""
+    made = work(static=1.0)
+    found = latencies(made, OWN)
+    half = ServingParameters(sigma={**TOLD.sigma, f"{KERNELS_SHARE}.tpot": 0.5})
+
+    def of(known: ServingParameters, decoding: float) -> float:
+        return float(spreads(0.0, decoding, made, found, OWN, "tpot", known))
+
+    run = TOLD.sigma["tpot.static"]
+    third = float(found.step) / OWN.decode / 3.0
+    assert of(TOLD, third) == pytest.approx(math.hypot(1.0 / 3.0, run))
+    assert of(half, third) == pytest.approx(math.hypot(0.5 / 3.0, run))
+    assert half.unnamed().kernels("tpot") == half.unsaid().kernels("tpot") == 0.5
+    assert half.kernels("e2e") == 1.0
 
 
 def test_first_tokens_under_load_are_less_sure_the_more_prompts_are_read() -> None:

@@ -224,7 +224,7 @@ def _score_served(
     )
     loads = open_loops.loads_of(opened, calibration)
     rows += [
-        _served_row(point, value, 0.0, load, parameters, calibration)
+        _served_row(point, value, np.zeros(2), load, parameters, calibration)
         for point, value, load in zip(opened, arrived, loads.T, strict=True)
     ]
     skipped += [Skipped(one.point_id, one.source, reason) for one, reason in [*refused, *more]]
@@ -248,7 +248,7 @@ def served_rows(
     return [
         _served_row(point, value, sigma, load, parameters, calibration)
         for point, value, sigma, load in zip(
-            found.points, predicted, operators, loads.T, strict=True
+            found.points, predicted, operators.T, loads.T, strict=True
         )
     ]
 
@@ -256,14 +256,14 @@ def served_rows(
 def _served_row(
     point: InferencePoint,
     value: float,
-    sigma: float,
+    sigma: Array,
     load: Array,
     parameters: ServingParameters,
     calibration: Calibration,
 ) -> Scored:
     """A run of inference with its interval.
 
-    sigma   the operators' part of its spread
+    sigma   the operators' part of its spread, (2,)
     load    what the spread of a first token grows with
     """
     parameters = parameters.told(point.request.plan.named)
@@ -272,7 +272,7 @@ def _served_row(
     below = above = parameters.spread(metric, kind)
     if class_of(point) == QUEUED_CLASS:
         below, above = (float(parameters.first_token(load, late)) for late in (False, True))
-    kernels = parameters.kernels(metric) * sigma
+    kernels = float(parameters.kernels(metric, sigma))
     low, high = (calibration.interval_q * math.hypot(kernels, one) for one in (below, above))
     return Scored(
         point_id=point.point_id,
@@ -285,7 +285,7 @@ def _served_row(
         in_sample=point.point_id in parameters.points,
         model=point.request.model.name,
         accelerator=point.request.cluster.accelerator.name,
-        sigma_operators=float(sigma),
+        sigma_operators=float(np.hypot(*sigma)),
         kind=point.kind,
         tp=int(point.request.plan.tp),
         flagged=point.flagged,
@@ -310,7 +310,7 @@ def refold_served(found: Timed, calibration: Calibration, by: str) -> list[Score
         sigma = fit_spreads(
             [point for point, kept in zip(found.points, rest, strict=True) if kept],
             errors[rest],
-            operators[rest],
+            operators[:, rest],
             loads[:, rest],
             calibration.interval_q,
             calibration.interval_level,

@@ -64,7 +64,7 @@ def fit(
     sigma = fit_spreads(
         [*found.points, *opened],
         np.concatenate([errors, missed]),
-        np.concatenate([operator_sigma(found, own), np.zeros(len(opened))]),
+        np.hstack([operator_sigma(found, own), np.zeros((2, len(opened)))]),
         np.hstack([loads_of(found, own), open_loops.loads_of(opened, fitted)]),
         calibration.interval_q,
         calibration.interval_level,

@@ -12,7 +12,7 @@ from calibration.serving.timed import Timed
 from calibration.spread import LEAST_SOURCES, Residual, carried_sigma
 from calibration.tables.requests import InferencePoint
 from predictor.arrays import Array, Index
-from predictor.serving import latencies, load_shares, spreads
+from predictor.serving import latencies, load_shares, operator_spreads
 from predictor.timing import (
     KERNELS_SHARE,
     EngineParameters,
@@ -37,22 +37,13 @@ def class_of(point: InferencePoint) -> str:
 
 
 def operator_sigma(found: Timed, own: EngineParameters) -> Array:
-    """The operators' part of each point's spread."""
+    """The operators' part of each point's spread, (2, points), as `serving.spread_of`."""
     latency = latencies(found.work, own)
-    still = ServingParameters(sigma={"all": 0.0})
-    table = {
-        metric: spreads(
-            found.spreads["prompts"],
-            found.spreads["decoding"],
-            found.work,
-            latency,
-            own,
-            metric,
-            still,
-        )
-        for metric in ("ttft", "tpot", "e2e", "throughput")
-    }
-    return np.array([table[CLASSES[point.metric]][i] for i, point in enumerate(found.points)])
+    told = found.spreads["prompts"], found.spreads["decoding"]
+    metrics = ("ttft", "tpot", "e2e", "throughput")
+    table = np.stack([operator_spreads(*told, found.work, latency, own, name) for name in metrics])
+    kinds = np.array([metrics.index(CLASSES[point.metric]) for point in found.points], int)
+    return np.asarray(table[kinds, :, np.arange(len(kinds))].T)
 
 
 QUEUED_CLASS = "ttft.serving"
@@ -108,14 +99,18 @@ def _score_beyond(
 
 
 def kernels_share(
-    groups: Mapping[str, Sequence[Residual]], q: float, level: float
+    groups: Mapping[str, Sequence[Residual]],
+    q: float,
+    level: float,
+    carried: Mapping[str, Sequence[Residual]] | None = None,
 ) -> dict[str, float]:
-    """Share of the kernels' spread that stands beside that of runs by metric, as
+    """Share of the measured kernels' spread that stands beside that of runs by metric, as
     `timing.KERNELS_SHARE`: that of `SHARES` with the least interval score (`late.interval_score`)
     of sources left out, every source of every class of the metric counting alike; all of it,
     unsaid, where that is not worth `WORTH`, or none of its classes tells.
 
-    groups   rows of each class
+    groups    rows of each class, with the spread of kernels measured on the accelerator itself
+    carried   the same rows with that of those that were not, which stands whole
     """
     costs: dict[str, Array] = {}
     for label, own in groups.items():
@@ -124,7 +119,9 @@ def kernels_share(
         errors = np.array([one.error for one in own])
         kernels = np.array([one.sigma for one in own])
         source = np.unique([one.source for one in own], return_inverse=True)[1]
-        each = [np.sum(_score_beyond(errors, s * kernels, source, q, level)) for s in SHARES]
+        whole = np.array([one.sigma for one in carried[label]]) if carried else 0.0
+        parts = [np.hypot(s * kernels, whole) for s in SHARES]
+        each = [np.sum(_score_beyond(errors, part, source, q, level)) for part in parts]
         metric = label.partition(".")[0]
         costs[metric] = costs.get(metric, np.zeros(len(SHARES))) + np.array(each)
     return {
@@ -151,6 +148,16 @@ def _groups(
     return groups
 
 
+def beside(parameters: ServingParameters, labels: Sequence[str], operators: Array) -> Array:
+    """What of the operators' part of each spread stands beside that of runs of each class,
+    (2, points) -> (points,)."""
+    metrics = np.array([label.partition(".")[0] for label in labels])
+    found = np.zeros(len(metrics))
+    for name in np.unique(metrics):
+        found = np.where(metrics == name, parameters.kernels(str(name), operators), found)
+    return found
+
+
 def fit_spreads(
     points: Sequence[InferencePoint],
     errors: Array,
@@ -166,14 +173,16 @@ def fit_spreads(
     meet (`late.fit_first_tokens`).
 
     errors      log(predicted / published), held out
-    operators   the operators' part of each spread
+    operators   the operators' part of each spread (`operator_sigma`), (2, points)
     loads       what spreads of first tokens grow with (`loads_of`), (2, points)
     """
     labels = [class_of(point) for point in points]
-    whole = _groups(points, labels, errors, operators)
-    part = kernels_share({name: own for name, own in whole.items() if "." in name}, q, level)
-    known = ServingParameters(sigma=part)
-    operators = operators * np.array([known.kernels(label.partition(".")[0]) for label in labels])
+    own, carried = (
+        {name: few for name, few in _groups(points, labels, errors, one).items() if "." in name}
+        for one in operators
+    )
+    part = kernels_share(own, q, level, carried)
+    operators = beside(ServingParameters(sigma=part), labels, operators)
     groups = _groups(points, labels, errors, operators)
     found = part | {
         name: round(carried_sigma(own, q, level), 4)

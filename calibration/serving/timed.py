@@ -38,7 +38,8 @@ class Timed:
     """Points with the work that they are, as flat arrays of one length.
 
     engine      of each point, with its period: a name of `ServingParameters.engines`
-    spreads     of the passes over prompts and of those that decode (`serving.spread_of`) [s]
+    spreads     of the passes over prompts and of those that decode (`serving.spread_of`) [s], (2,
+                points)
     """
 
     points: list[InferencePoint]
@@ -78,8 +79,9 @@ def timed(
         columns["dp"].append(np.asarray(found.plan.dp, float))
         columns["batch"].append(np.asarray(found.plan.batch, float))
         for name in ("prompts", "decoding"):
-            columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), count))
-    joined = {name: np.concatenate(v) if v else np.empty(0) for name, v in columns.items()}
+            columns[name].append(np.broadcast_to(spread_of(getattr(found, name)), (2, count)))
+    empty = {name: np.empty((2, 0) if name in ("prompts", "decoding") else 0) for name in columns}
+    joined = {n: np.concatenate(v, axis=-1) if v else empty[n] for n, v in columns.items()}
     own = [points[i] for i in kept]
     labels = [label_of(p.request.plan.framework, p.request.plan.era) for p in own]
     work = join(pieces)
@@ -97,7 +99,7 @@ def select(found: Timed, mask: Array | Mask) -> Timed:
         found.dp[index],
         found.batch[index],
         [found.engine[i] for i in index],
-        {name: value[index] for name, value in found.spreads.items()},
+        {name: value[:, index] for name, value in found.spreads.items()},
     )
 
 

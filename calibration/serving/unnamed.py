@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from calibration.serving.late import interval_score
-from calibration.serving.spreads import QUEUED_CLASS, class_of
+from calibration.serving.spreads import QUEUED_CLASS, beside, class_of
 from calibration.sources.hiding import hide, sampled
 from calibration.sources.reading import read_table
 from calibration.tables.cells import check_runs
@@ -84,7 +84,7 @@ def fit_added(
 
     what        is hidden, of `HIDDEN`
     errors      log(predicted / published), held out
-    operators   the operators' part of each spread
+    operators   the operators' part of each spread, (2, points)
     loads       what spreads of first tokens grow with, (2, points)
     parameters  spreads of runs that say it
     """
@@ -96,7 +96,7 @@ def fit_added(
     weight = np.array([1.0 / counts[one] for one in groups])
     queued = np.array([label == QUEUED_CLASS for label in labels])
     named = np.array([parameters.spread(*label.split(".")) for label in labels])
-    own = operators * np.array([parameters.kernels(label.partition(".")[0]) for label in labels])
+    own = beside(parameters, labels, operators)
     early, late = (
         np.hypot(own, np.where(queued, parameters.first_token(loads, side), named))
         for side in (False, True)

@@ -37,7 +37,7 @@ from predictor.serving.prediction import (
 from predictor.serving.rates import AtRate, predict_rate
 from predictor.serving.reading import read_table
 from predictor.serving.simulation import one_by_one, with_fleet
-from predictor.serving.spreads import LATE, load_shares, spread_of, spreads
+from predictor.serving.spreads import LATE, load_shares, operator_spreads, spread_of, spreads
 from predictor.serving.tables import pass_table
 from predictor.serving.taxes import decoding_taxes
 
@@ -79,6 +79,7 @@ __all__ = [
     "load_shares",
     "mixture",
     "one_by_one",
+    "operator_spreads",
     "pass_table",
     "poisson",
     "predict_inference",

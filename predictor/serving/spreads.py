@@ -8,7 +8,7 @@ from predictor.arrays import Array, Numeric
 from predictor.serving.latency import Latencies
 from predictor.serving.parts import Pass
 from predictor.serving.pass_times import Work, prompt_time
-from predictor.timing import EngineParameters, ServingParameters
+from predictor.timing import ANY, EngineParameters, ServingParameters
 
 METRICS = ("ttft", "tpot", "e2e", "throughput")
 """What has an interval."""
@@ -21,9 +21,13 @@ time, fewer requests let in than were sent) only ever adds to them."""
 
 def spread_of(work: Pass) -> Array:
     """Spread of a pass's kernels and collectives [s]: the root of the sum over families of
-    (time x sigma)²."""
-    families = work.families.values()
-    return np.asarray(np.sqrt(sum(((time * sigma) ** 2 for time, sigma in families), 0.0)))
+    (time x sigma)², of those measured on the accelerator itself (and collectives), and of those
+    carried over from others, (2, plans)."""
+    zero = np.zeros(np.shape(work.kernels))
+    both = [zero, zero]
+    for name, (time, sigma) in work.families.items():
+        both[ANY in name] = both[ANY in name] + (time * sigma) ** 2
+    return np.sqrt(np.stack(both))
 
 
 def spreads(
@@ -35,19 +39,14 @@ def spreads(
     metric: str,
     parameters: ServingParameters,
 ) -> Array:
-    """Log-standard-deviation of a metric: the operators' by their share of the time, as far as it
-    stands beside the run's own (`ServingParameters.kernels`), and that.
+    """Log-standard-deviation of a metric: the operators', as far as it stands beside the run's own
+    (`ServingParameters.kernels`), and that.
 
-    prompts, decoding   `spread_of` the passes [s]
+    prompts, decoding   `spread_of` the passes [s], (2, plans)
     metric              'ttft', 'tpot', 'e2e', 'throughput', or `LATE`
     """
     late, metric = metric == LATE, metric.partition(".")[0]
-    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
-    each = np.minimum(own.decode * decoding / found.step, 1.0)
-    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
-    operators = {"ttft": first, "tpot": each}.get(
-        metric, np.hypot((1 - share) * first, share * each)
-    )
+    operators = operator_spreads(prompts, decoding, work, found, own, metric)
     static = np.asarray(work.static) > 0
     ending = np.asarray(work.output_len) > 1
     kinds = ("static", "serving", "saturated", "prefill")
@@ -57,7 +56,24 @@ def spreads(
     spread = run[kind]
     if metric == "ttft":
         spread = np.where(static, spread, parameters.first_token(load_shares(work, found), late))
-    return np.asarray(np.hypot(parameters.kernels(metric) * operators, spread))
+    return np.asarray(np.hypot(parameters.kernels(metric, operators), spread))
+
+
+def operator_spreads(
+    prompts: Numeric,
+    decoding: Numeric,
+    work: Work,
+    found: Latencies,
+    own: EngineParameters,
+    metric: str,
+) -> Array:
+    """The operators' part of the spread of a metric by their share of its time, (2, plans), as
+    `spread_of`; arguments as of `spreads`."""
+    first = np.minimum(own.prefill * prompts / np.maximum(prompt_time(work, own), 1e-12), 1.0)
+    each = np.minimum(own.decode * decoding / found.step, 1.0)
+    share = np.clip(1.0 - (found.ttft + found.queue) / found.e2e, 0.0, 1.0)
+    whole = np.hypot((1 - share) * first, share * each)
+    return np.asarray({"ttft": first, "tpot": each}.get(metric, whole))
 
 
 def reading_share(work: Work, found: Latencies) -> Array:

@@ -116,10 +116,15 @@ class ServingParameters:
                 return self.sigma[name]
         return UNFITTED_SIGMA
 
-    def kernels(self, metric: str) -> float:
-        """Share of the kernels' own spread that stands beside that of runs in a metric ('ttft',
-        'tpot', 'e2e', 'throughput'), 0..1."""
-        return self.sigma.get(f"{KERNELS_SHARE}.{metric}", 1.0)
+    def kernels(self, metric: str, operators: Array) -> Array:
+        """The part of the kernels' own spread that stands beside that of runs in a metric ('ttft',
+        'tpot', 'e2e', 'throughput'): a share, 0..1, of what was measured on the accelerator itself,
+        and all of what was carried over from others, which runs hardly tell of.
+
+        operators   both, (2, plans)
+        """
+        share = self.sigma.get(f"{KERNELS_SHARE}.{metric}", 1.0)
+        return np.asarray(np.hypot(share * operators[0], operators[1]))
 
     def first_token(self, loads: Sequence[Numeric] | Array, late: bool) -> Array:
         """Log-standard-deviation of a first token under load that comes sooner than predicted, or

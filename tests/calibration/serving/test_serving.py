@@ -279,7 +279,9 @@ def test_first_tokens_under_load_and_doubtful_rows_say_nothing_of_other_spreads(
     points = [*calm, *queued, *doubtful]
     wild = np.concatenate([errors, 20 * errors, 20 * errors])
     still = np.zeros(len(points))
-    found = fit_spreads(points, wild, still, np.stack([still, still]), 1.2816, 0.8)
+    found = fit_spreads(
+        points, wild, np.stack([still, still]), np.stack([still, still]), 1.2816, 0.8
+    )
     assert found["all"] < 0.15
     assert found["e2e"] == found["e2e.static"] < 0.15
     assert found["ttft.serving"] > 0.5
@@ -297,7 +299,9 @@ def test_two_sources_say_not_how_far_others_lie_off():
         sign = np.where(np.arange(len(points)) % 2, 1.0, -1.0)
         away = sign * np.array([0.01 if p.metric == "tpot_s" else 0.5 for p in points])
         nothing = np.zeros(len(points))
-        return fit_spreads(points, away, nothing, np.stack([nothing, nothing]), 1.2816, 0.8)
+        return fit_spreads(
+            points, away, np.stack([nothing, nothing]), np.stack([nothing, nothing]), 1.2816, 0.8
+        )
 
     assert not {"tpot", "tpot.static"} & set(found([*static, *few]))
     assert found([*static, *more])["tpot.static"] < 0.05 < found([*static, *few])["all"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,9 +41,21 @@ CASES = {
 }
 
 
+def measured(spread: Any) -> np.ndarray:
+    """A spread of kernels that were measured on the accelerator itself, and none of others'."""
+    return np.array([float(spread), 0.0])
+
+
+SURE = measured(0.0)
+
+
 def sigma(metric: str, prompts: float = 0.0, decoding: float = 0.0, **fields: float) -> float:
     made = work(**fields)
-    return float(spreads(prompts, decoding, made, latencies(made, OWN), OWN, metric, TOLD))
+    return float(
+        spreads(
+            measured(prompts), measured(decoding), made, latencies(made, OWN), OWN, metric, TOLD
+        )
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -70,7 +83,9 @@ def test_kernels_count_by_their_share_of_a_latency() -> None:
     found = latencies(made, bare)
 
     def of(metric: str, prompts: float, decoding: float) -> float:
-        return float(spreads(prompts, decoding, made, found, bare, metric, TOLD))
+        return float(
+            spreads(measured(prompts), measured(decoding), made, found, bare, metric, TOLD)
+        )
 
     assert of("tpot", 9.0, float(found.step) / 6.0) == pytest.approx(
         math.hypot(2.0 / 6.0, TOLD.sigma["tpot.static"])
@@ -94,14 +109,15 @@ def test_of_the_kernels_spread_as_much_stands_as_is_fitted() -> None:
     half = ServingParameters(sigma={**TOLD.sigma, f"{KERNELS_SHARE}.tpot": 0.5})
 
     def of(known: ServingParameters, decoding: float) -> float:
-        return float(spreads(0.0, decoding, made, found, OWN, "tpot", known))
+        return float(spreads(SURE, measured(decoding), made, found, OWN, "tpot", known))
 
     run = TOLD.sigma["tpot.static"]
     third = float(found.step) / OWN.decode / 3.0
     assert of(TOLD, third) == pytest.approx(math.hypot(1.0 / 3.0, run))
     assert of(half, third) == pytest.approx(math.hypot(0.5 / 3.0, run))
-    assert half.unnamed().kernels("tpot") == half.unsaid().kernels("tpot") == 0.5
-    assert half.kernels("e2e") == 1.0
+    ones = measured(1.0)
+    assert half.unnamed().kernels("tpot", ones) == half.unsaid().kernels("tpot", ones) == 0.5
+    assert half.kernels("e2e", ones) == 1.0
 
 
 def test_first_tokens_under_load_are_less_sure_the_more_prompts_are_read() -> None:
@@ -120,8 +136,8 @@ def test_one_client_waits_for_nobody_else_s_prompts() -> None:
     assert float(reading_share(alone, found)) == 0.0
     sigmas = dict(zip((*EARLY_SPREADS, *LATE_SPREADS), (0.2, 0.5, 0.8, 0.3, 2.0, 0.1), strict=True))
     told = ServingParameters(sigma=sigmas)
-    assert float(spreads(0.0, 0.0, alone, found, OWN, LATE, told)) == pytest.approx(0.3)
-    assert float(spreads(0.0, 0.0, alone, found, OWN, "ttft", told)) == pytest.approx(0.2)
+    assert float(spreads(SURE, SURE, alone, found, OWN, LATE, told)) == pytest.approx(0.3)
+    assert float(spreads(SURE, SURE, alone, found, OWN, "ttft", told)) == pytest.approx(0.2)
 
 
 def test_who_waits_for_room_waits_as_long_as_nobody_is_sure_of() -> None:
@@ -139,7 +155,7 @@ def test_who_waits_for_room_waits_as_long_as_nobody_is_sure_of() -> None:
     )
     for metric in ("ttft", LATE):
         one, more = (
-            float(spreads(0.0, 0.0, made, found, OWN, metric, told)) for told in (still, queued)
+            float(spreads(SURE, SURE, made, found, OWN, metric, told)) for told in (still, queued)
         )
         assert more == pytest.approx(math.hypot(one, 0.6 * waited))
 
@@ -182,14 +198,25 @@ def test_predictions_of_no_named_engine_are_wider_by_that() -> None:
 
 
 def test_the_spread_of_a_pass_is_the_root_of_its_families_squares() -> None:
-    """3 s sure to a tenth and 4 s sure to a tenth, which err by themselves: .5 s."""
+    """3 s sure to a tenth and 4 s sure to a tenth, which err by themselves: .5 s; what other
+    accelerators' kernels tell of is apart."""
     nothing = {name: np.zeros(()) for name in TERMS}
     families = {
-        "gemm": (np.asarray(3.0), np.asarray(0.1)),
-        "norm": (np.asarray(4.0), np.asarray(0.1)),
+        "gemm/bf16/A100": (np.asarray(3.0), np.asarray(0.1)),
+        "norm/any/A100": (np.asarray(4.0), np.asarray(0.1)),
+        "gemm/int8/*ampere": (np.asarray(2.0), np.asarray(0.2)),
     }
-    assert float(spread_of(Pass(nothing, np.zeros(()), families))) == pytest.approx(0.5)
-    assert float(spread_of(Pass(nothing, np.zeros(()), {}))) == 0.0
+    found = spread_of(Pass(nothing, np.zeros(()), families))
+    assert found.tolist() == pytest.approx([0.5, 0.4])
+    assert spread_of(Pass(nothing, np.zeros(()), {})).tolist() == [0.0, 0.0]
+
+
+def test_a_share_of_the_measured_kernels_spread_stands_beside_that_of_runs() -> None:
+    """What was measured on other accelerators alone stands whole."""
+    told = ServingParameters(sigma={"kernels.tpot": 0.25})
+    both = np.array([[0.4, 0.0], [0.0, 0.3]])
+    assert told.kernels("tpot", both).tolist() == pytest.approx([0.1, 0.3])
+    assert told.kernels("e2e", both).tolist() == pytest.approx([0.4, 0.3])
 
 
 def test_a_first_token_that_comes_late_is_as_unsure_as_late_ones_are() -> None:
@@ -202,12 +229,12 @@ def test_a_first_token_that_comes_late_is_as_unsure_as_late_ones_are() -> None:
     names = (*EARLY_SPREADS, *LATE_SPREADS)
     told = ServingParameters(sigma=dict(zip(names, (0.2, 0.5, 0.1, 0.3, 0.9, 0.1), strict=True)))
     for metric, still, loaded in (("ttft", 0.2, 0.5), (LATE, 0.3, 0.9)):
-        spread = float(spreads(0.0, 0.0, made, found, OWN, metric, told))
+        spread = float(spreads(SURE, SURE, made, found, OWN, metric, told))
         assert spread == pytest.approx(math.hypot(still, loaded * reading))
     often = replace(found, requests_per_s=np.asarray(1e6))
     assert float(reading_share(made, often)) == others
     endless = replace(made, clients=np.inf)
     assert float(reading_share(endless, often)) == 1.0
     waiting = replace(found, queue=0.3 * found.e2e, ttft=0.2 * found.e2e, e2e=found.e2e)
-    half = spreads(0.0, found.step / OWN.decode, made, waiting, OWN, "e2e", TOLD)
+    half = spreads(SURE, measured(found.step / OWN.decode), made, waiting, OWN, "e2e", TOLD)
     assert float(half) == pytest.approx(math.hypot(0.5, TOLD.sigma["e2e.serving"]))

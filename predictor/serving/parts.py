@@ -70,6 +70,17 @@ class Pass:
             self.lines + other.lines,
         )
 
+    def at_least(self, other: Pass) -> Pass:
+        """This pass, none of whose terms is shorter than another's of the same kernels; listed as
+        the one that takes longer."""
+        families = {
+            name: (np.maximum(time, other.families[name][0]), sigma)
+            for name, (time, sigma) in self.families.items()
+        }
+        terms = {name: np.maximum(self.terms[name], other.terms[name]) for name in TERMS}
+        longer = bool(np.all(other.compute > self.compute))
+        return Pass(terms, self.kernels, families, other.lines if longer else self.lines)
+
     def times(self, factor: Numeric) -> Pass:
         """The same pass, `factor` times."""
         return Pass(

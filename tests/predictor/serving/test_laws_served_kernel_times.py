@@ -155,6 +155,30 @@ def test_kernels_that_are_part_of_others_do_not_start() -> None:
     assert 0 < apart - beside <= 3 * model.moe_layers
 
 
+@pytest.mark.parametrize("tokens", [8.0, 64.0, 1024.0])
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "mixtral-8x7b"])
+def test_the_busiest_rank_of_uneven_experts_is_no_quicker_than_an_even_one(
+    name: str, tokens: float
+) -> None:
+    """It has more rows and as many experts to read."""
+    model, cluster = catalog.model(name), catalog.system("DGX-H100")
+    given = plan(tp=2.0, ep=2.0, library="neutral")
+    found = [
+        layers_of(model, cluster, replace(given, expert_load=load), tokens, CALIBRATION, False)
+        for load in (1.0, 1.5, 2.0)
+    ]
+    spent = [float(one.terms["experts"]) for one in found]
+    assert spent[0] <= min(spent[1:])
+    rows = layers_of(
+        model, cluster, replace(given, expert_load=np.array([1.0, 1.5, 2.0])), tokens, CALIBRATION,
+        False,
+    )  # fmt: skip
+    assert np.broadcast_to(rows.terms["experts"], 3).tolist() == pytest.approx(spent)
+    for one in found:
+        whole = sum(float(np.asarray(time)) for time, _ in one.families.values())
+        assert whole == pytest.approx(float(one.compute))
+
+
 def test_experts_in_triton_are_as_efficient_in_eight_bits_as_in_sixteen() -> None:
     """vLLM 0.24 on H100 was timed with other kernels, five times slower than TensorRT-LLM's."""
     model, cluster = catalog.model("llama4-maverick-17b-128e"), catalog.system("DGX-H100")

@@ -7,6 +7,7 @@ recomputation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
@@ -435,11 +436,21 @@ def _whole_replicas(values: Mapping[str, Any]) -> None:
         )
 
 
+def _fewest(values: Mapping[str, Any]) -> int:
+    """Replicas of a run of which only the layout is stated: one, or as many as its experts need."""
+    experts = int(values.get("ep", 1)) * int(values.get("etp", 1))
+    return experts // math.gcd(experts, int(values["tp"] * values["cp"]))
+
+
 def _replicated(draft: Draft, habits: Habits) -> list[Default]:
     values = draft.values
     ranks, split = _replica(values), draft.sequence_parallel(values["tp"])
     return [
-        Default("dp", values.get("gpus", ranks) // ranks, "gpus / (tp x pp x cp)"),
+        Default(
+            "dp",
+            values["gpus"] // ranks if "gpus" in values else _fewest(values),
+            "gpus / (tp x pp x cp)",
+        ),
         Default("sequence_parallel", split, f"default of {habits.label}"),
     ]
 

@@ -22,8 +22,9 @@ EFFECTS: tuple[tuple[str, int, str], ...] = (
     (r"prefix|radix|kv.?cache|kv.?transfer|block.?size|lmcache", 5, "the cache"),
     (r"graph|compil|inductor|eager|torch.?compile|cc\.", 4, "launches"),
     (r"overlap|async|bucket|nccl|comm", 4, "communication hidden behind work"),
-    (r"fusion|fused|grouped.?gemm|flash|kernel|transformer.?engine", 3, "which kernels run"),
-    (r"mm|image|video|vision|media|audio", 3, "inputs other than text, which are not predicted"),
+    (r"fusion|fused|grouped.?(gemm|mm)|flash|kernel|transformer.?engine", 3, "which kernels run"),
+    (r"(^|[-_])mm[-_]|image|video|vision|media|audio", 3,
+     "inputs other than text, which are not predicted"),
     (r"deterministic", 3, "slower kernels that repeat exactly"),
 )  # fmt: skip
 """Patterns of a flag's name, how much it may change, and what."""

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from predictor import catalog
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.interpolation import loaded
 from reckon.launch.maxtext_mesh import DEVICES, KEYS, MESH, SLICES
 from reckon.launch.maxtext_model import MODEL, SPELLED, WIDTHS, is_mixture
 from reckon.launch.maxtext_remat import REMAT
+from reckon.launch.primus import read_job
 from reckon.launch.repository import HINTS
 from reckon.launch.settings import Settings, file_named, read_settings
 from reckon.launch.table import (
@@ -282,6 +286,9 @@ def _own(found: Settings, folder: Path) -> tuple[Flags, list[str]]:
 
 
 def _parse(text: str, folder: Path) -> Source:
+    if (job := read_job(loaded(text) or {}, "maxtext")) is not None:
+        named = {"model_name": job.model.lower().replace("_", "-")} if job.model else {}
+        text = yaml.safe_dump({**named, **job.settings})
     found = read_settings(text, folder, TRAINS, r"python\S* .*[Mm]ax[Tt]ext", defaults=BASES)
     flags, notes = _own(found, folder)
     if found.words:

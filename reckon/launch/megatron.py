@@ -14,6 +14,7 @@ from reckon.launch.megatron_deepspeed import translated
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import FLAGS, PLAN
 from reckon.launch.neox import from_neox, is_neox
+from reckon.launch.primus import read_job
 from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten
 from reckon.launch.table import Facts, Flags
@@ -80,38 +81,15 @@ ARGUMENTS = "MODEL_ARGS"
 """Section of Megatron-LM's own tests that holds the arguments; others are of the test."""
 
 
-PRIMUS = {
-    "bf16": True, "attention_dropout": 0.0, "hidden_dropout": 0.0,
-    "use_distributed_optimizer": True,
-}  # fmt: skip
-"""What its trainer takes unless a configuration overrides it (AMD-AGI/Primus @ fd1eeab,
-primus/configs/modules/megatron/{pre_trainer,trainer_base}.yaml, models/megatron/*_base.yaml)."""
-
-
-def _module(mapping: dict[Any, Any]) -> tuple[dict[Any, Any], Flags]:
-    """What a configuration of Primus overrides for its trainer, and the model that it names; any
-    other as it is."""
-    modules = mapping.get("modules")
-    every = modules.values() if isinstance(modules, dict) else ()
-    trainers = [one for one in every if isinstance(one, dict)]
-    trainers = [one for one in trainers if isinstance(one.get("overrides"), dict)]
-    if len(trainers) != 1:
-        return mapping, {}
-    own = {**PRIMUS, **trainers[0]["overrides"]}
-    own["fp8_format"] = own.pop("fp8", None)
-    model = Path(str(own.get("model", trainers[0].get("model", ""))).strip()).name
-    if not model or "num_layers" in own:
-        return own, {}
-    return own, {"@repository": model.removesuffix(".yaml")}
-
-
 def _parse(text: str, folder: Path) -> Source:
     mapping = loaded(text)
     if mapping is not None and is_neox(mapping):
         source = Source(from_neox(flatten(mapping)))
     elif mapping is not None:
-        mapping, named = _module(mapping)
+        job = read_job(mapping, "megatron")
+        mapping = mapping if job is None else job.settings
         own = mapping.get(ARGUMENTS)
+        named = {"@repository": job.model} if job and "num_layers" not in mapping else {}
         flags = from_core(flatten(own if isinstance(own, dict) else mapping)).flags
         source = Source({f if f[0] in "-@" else _flag(f): v for f, v in flags.items()} | named)
     else:

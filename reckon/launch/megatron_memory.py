@@ -126,7 +126,22 @@ def _gradients_means(flags: Flags, facts: Facts) -> Facts:
         raise InputError(f"{GRADIENT_FLAGS[0]} contradicts {GRADIENT_FLAGS[1]}")
     stated = GRADIENT_FLAGS[0] in flags or facts.get("precision") == "fp16"
     size = 2 if narrow or (stated and not wide) else 4
-    return {"gradient_bytes": size, "reduce_bytes": size}
+    kept = _fsdp_bytes(FSDP_DTYPES[0], flags, size)
+    return {"gradient_bytes": kept, "reduce_bytes": _fsdp_bytes(FSDP_DTYPES[1], flags, kept)}
+
+
+FSDP_DTYPES = ("--megatron-fsdp-main-grads-dtype", "--megatron-fsdp-grad-comm-dtype")
+"""What Megatron-FSDP keeps of gradients, and what it sends; `auto` sends what is kept
+(NVIDIA/Megatron-LM @ d98e8a64, megatron/training/arguments.py)."""
+
+
+def _fsdp_bytes(flag: str, flags: Flags, otherwise: int) -> int:
+    said = str(flags.get(flag, "auto")).removeprefix("torch.")
+    if said in ("auto", "none", "None") or not truth("", flags.get("--use-megatron-fsdp", False)):
+        return otherwise
+    if said not in DTYPE_BYTES:
+        raise InputError(f"{flag} {said}: known are auto, fp32, fp16, bf16")
+    return DTYPE_BYTES[said]
 
 
 FSDP = {"--use-megatron-fsdp": True, "--use-distributed-optimizer": True}

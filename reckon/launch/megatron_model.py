@@ -209,6 +209,7 @@ MODEL: tuple[Entry, ...] = (
         ("model.gated", "model.activation"),
         (
             ((True, "silu"), {"--swiglu": True}),
+            ((True, "silu"), {"--quick-geglu": True}),  # gated too: argument_utils.py, 2026-08
             ((False, "squared_relu"), {"--squared-relu": True}),
             ((False, "gelu"), {"--swiglu": False, "--squared-relu": False}),
         ),

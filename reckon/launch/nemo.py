@@ -21,17 +21,15 @@ from reckon.launch.megatron import completed
 from reckon.launch.megatron_core import from_core, to_core
 from reckon.launch.megatron_model import MODEL
 from reckon.launch.megatron_plan import PLAN
-from reckon.launch.recipe import read_recipe, versioned
+from reckon.launch.recipe import NULLS, read_recipe, versioned
 from reckon.launch.repository import HINTS
 from reckon.launch.shell import read_script
 from reckon.launch.structured import flatten, scalar
-from reckon.launch.table import Cases, Entry, Facts, Flags, same, truth
-
-NULLS = ("recompute_granularity", "virtual_pipeline_model_parallel_size")
-"""Keys whose null says something."""
+from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, same, truth, whole_number
 
 IGNORED_KEYS = ("optimizer.", "scheduler.", "checkpoint.", "logger.", "tokenizer.", "dataset.",
-                "rng.", "profiling.", "exp_manager.", "data.", "validation.")  # fmt: skip
+                "rng.", "profiling.", "exp_manager.", "data.", "validation.", "peft.",
+                "model.peft.")  # fmt: skip
 
 PRECISION = Cases(
     ("precision",),
@@ -55,8 +53,33 @@ MIXED = tuple(sorted(
 ))  # fmt: skip
 """Names of mixed precisions, longer ones first."""
 
-ENTRIES: tuple[Entry, ...] = tuple(
-    PRECISION if getattr(entry, "fields", ()) == ("precision",) else entry for entry in PLAN
+SCHEMES = ("peft", "model.peft.peft_scheme", "peft_scheme")
+RANKS = ("peft.dim", "model.peft.lora_tuning.adapter_dim")
+TARGETS = ("peft.target_modules", "model.peft.lora_tuning.target_modules")
+ADAPTER_RANK = 32
+"""Of NeMo's and Megatron-Bridge's adapters (megatron/bridge/peft/lora.py)."""
+
+
+def _adapter_means(flags: Flags, facts: Facts) -> Facts:
+    """What is trained: of NeMo 1 the projections to queries, keys and values unless more is named
+    (megatron_gpt_finetuning_config.yaml), of later ones all linear layers."""
+    scheme = next((str(flags[name]).lower() for name in SCHEMES if name in flags), "")
+    if scheme in ("", "none", "null", "false"):
+        return {"trained": "all"} if scheme else {}
+    if scheme not in ("lora", "dora", "qlora", "canonical_lora"):
+        raise InputError(f"adapters of the kind {scheme}: training them is not predicted; known "
+                         "are lora, dora, none")  # fmt: skip
+    first = SCHEMES[1] in flags
+    said = next((str(flags[name]) for name in TARGETS if name in flags), "qkv" if first else "")
+    words = set(re.findall(r"\w+", said))
+    narrow = bool(words) and all("qkv" in word for word in words)
+    rank = next((whole_number(name, flags[name]) for name in RANKS if name in flags), ADAPTER_RANK)
+    return {"trained": "lora_qkv" if narrow else "lora", "lora_rank": rank}
+
+
+ENTRIES: tuple[Entry, ...] = (
+    *(PRECISION if getattr(entry, "fields", ()) == ("precision",) else entry for entry in PLAN),
+    Derived((*SCHEMES, *RANKS, *TARGETS), lambda facts: {}, _adapter_means),
 )
 
 
@@ -249,7 +272,11 @@ def _core(flat: dict[str, Any]) -> Source:
         if said.endswith(f"_{name}"):
             found.flags["mixed_precision"] = name
             break
-    return completed(found, Path())
+    done = completed(found, Path())
+    provider = done.flags.pop("@provider", None)
+    if provider is not None and "@repository" not in done.flags:
+        done.notes.append(f"the model is that of {provider}, whose sizes are not in the file")
+    return done
 
 
 NEMO = Dialect(

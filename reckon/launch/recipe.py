@@ -45,6 +45,9 @@ CONFIGURED = re.compile(r"([A-Z]\w*?)(\d*)Config_?(\d\w*)?$")
 `Qwen25Config1P5B` (nemo/collections/llm/gpt/model); versions 3 and 31 are 3 and 3.1."""
 
 
+NULLS = ("recompute_granularity", "virtual_pipeline_model_parallel_size")
+"""Keys whose null says something."""
+
 DEEPEST = 4
 """Functions within functions of the file that are followed."""
 
@@ -72,6 +75,8 @@ def read_recipe(text: str) -> dict[str, Any]:
         found.setdefault(PROCESSES, int(match[1]))
     if "@repository" in found:
         found.setdefault("mixed_precision", "bf16_mixed")  # recipes/common.py of Megatron-Bridge
+        if not any(key.endswith(NULLS[1]) for key in found):  # its models' own, transformer_config
+            found[f"model.{NULLS[1]}"] = "none"
     return found
 
 
@@ -103,13 +108,13 @@ class _Recipe:
         """Keys that a function sets; `given` are its arguments."""
         names = {**self.constants, **self._arguments(function), **given}
         found: dict[str, Any] = {}
-        for node in ast.walk(function):
+        nodes = [n for n in ast.walk(function) if isinstance(n, ast.Call | ast.Assign)]
+        for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
             if isinstance(node, ast.Call):
                 found |= self._call(node, names, depth)
-        for statement in ast.walk(function):
-            if isinstance(statement, ast.Assign):
-                for target in statement.targets:
-                    self._assign(target, statement.value, names, found)
+            else:
+                for target in node.targets:
+                    self._assign(target, node.value, names, found)
         return {key: value for key, value in found.items() if value is not ...}
 
     def _arguments(self, function: ast.FunctionDef) -> dict[str, Any]:
@@ -122,9 +127,7 @@ class _Recipe:
         return {a.arg: d.value for a, d in pairs if isinstance(d, ast.Constant)}
 
     def _call(self, node: ast.Call, names: dict[str, Any], depth: int) -> dict[str, Any]:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(
-            node.func, "id", ""
-        )  # fmt: skip
+        name = _called(node)
         given = {k.arg: self.value(k.value, names) for k in node.keywords if k.arg}
         given = {key: value for key, value in given.items() if value is not ...}
         if name == REPOSITORY and node.args:
@@ -136,6 +139,11 @@ class _Recipe:
             return {"@repository": versioned(given["version"])}
         if name in self.functions and depth < DEEPEST:
             return self.follow(self.functions[name], given, depth + 1)
+        if name == "MixedPrecisionConfig":
+            return _precision(given)
+        if name.endswith("Provider"):  # whose arguments are keys of the model
+            kept = {k: "none" if v is None and k in NULLS else v for k, v in given.items()}
+            return {f"model.{k}": v for k, v in kept.items() if v is not None} | {"@provider": name}
         return {PARALLELISM[k]: v for k, v in given.items() if k in PARALLELISM and v is not None}
 
     def _assign(
@@ -153,11 +161,21 @@ class _Recipe:
             return
         key = ".".join(reversed(parts))
         if own is None:
-            own = "none" if parts[0] == "recompute_granularity" else ...
+            own = "none" if parts[0] in NULLS else ...
         if key in ("mixed_precision", "model.seq_length", "dataset.seq_length"):
             key = parts[0]
         if own is not ...:
             found[key] = own
+
+    def _adapters(self, node: ast.Call, names: dict[str, Any]) -> str:
+        """The scheme of a call that says what is trained; empty for other calls."""
+        name = _called(node)
+        if name in ADAPTERS:
+            return ADAPTERS[name]
+        if name != "default_peft_config" or not node.args:
+            return ""
+        said = self.value(node.args[0], names)
+        return said if isinstance(said, str) else "none" if said is None else ""
 
     def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         """The value of an expression; `...` where it is not known."""
@@ -170,12 +188,39 @@ class _Recipe:
         if isinstance(node, ast.List | ast.Tuple):
             items = [self.value(item, names) for item in node.elts]
             return ... if ... in items else " ".join(map(str, items))
+        if isinstance(node, ast.Call) and (scheme := self._adapters(node, names)):
+            return scheme
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
             return node.func.id if "mixed" in node.func.id else ...
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             said = node.args[0].value
             return said if isinstance(said, str) and "mixed" in said else ...
         return ...
+
+
+def _called(node: ast.Call) -> str:
+    """The name of what is called, without what it stands in."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+ADAPTERS = {"LoRA": "lora", "DoRA": "dora", "CanonicalLoRA": "lora", "VLMLoRA": "lora"}
+"""Classes of Megatron-Bridge and NeMo 2 that say what is trained (megatron/bridge/peft)."""
+
+RECIPES = {"tensorwise": "fp8_current_scaling", "delayed": "fp8_delayed_scaling",
+           "blockwise": "fp8_subchannel_scaling", "mxfp8": "mxfp8"}  # fmt: skip
+"""Recipes of 8 bits, and what names of mixed precisions call them."""
+
+
+def _precision(given: dict[str, Any]) -> dict[str, Any]:
+    """Keys that a precision which is put together means (MixedPrecisionConfig of
+    NVIDIA-NeMo/Megatron-Bridge @ 067f987d)."""
+    name = "bf16_mixed" if given.get("bf16") else "16-mixed" if given.get("fp16") else "32"
+    if given.get("fp8"):
+        name = f"bf16_with_{RECIPES.get(str(given.get('fp8_recipe', 'delayed')), 'fp8')}_mixed"
+    if given.get("fp4"):
+        name = "bf16_with_nvfp4_mixed"
+    wide = given.get("grad_reduce_in_fp32")
+    return {"mixed_precision": name, **({} if wide is None else {"ddp.grad_reduce_in_fp32": wide})}
 
 
 def _configured(node: ast.expr) -> str:

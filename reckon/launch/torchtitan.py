@@ -11,6 +11,7 @@ from predictor import catalog
 from predictor.errors import InputError
 from predictor.precision import PRECISIONS
 from reckon.launch.dialect import Dialect, Source
+from reckon.launch.interpolation import loaded
 from reckon.launch.launcher import (
     NODES,
     PER_NODE,
@@ -19,6 +20,7 @@ from reckon.launch.launcher import (
     named_text,
     processes,
 )
+from reckon.launch.primus import Job, read_job
 from reckon.launch.structured import flatten, read_toml, scalar, toml
 from reckon.launch.table import (
     Cases,
@@ -423,8 +425,21 @@ def _current(name: str) -> str:
     return name
 
 
+def _of_primus(job: Job) -> Flags:
+    """Keys of a configuration of Primus, whose models' files are named by family and flavour."""
+    family, _, flavor = job.model.rpartition("_")
+    family = "llama3" if family.startswith("llama3") else family
+    found = flatten({"model": {"name": family, "flavor": flavor}, **job.settings})
+    if job.narrow:
+        found.setdefault(CONVERTERS, ["quantize.linear.float8"])
+    return found
+
+
 def _parse(text: str, folder: Path) -> Source:
-    """A TOML text; or a command, whose `--job.config_file` is read where it exists."""
+    """A TOML text; or a command, whose `--job.config_file` is read where it exists; or a
+    configuration of Primus."""
+    if (own := read_job(loaded(text) or {}, "torchtitan")) is not None:
+        return Source({_current(name): value for name, value in _of_primus(own).items()})
     if re.search(r"^\s*\[[\w.]+\]\s*(#.*)?$", text, re.M):
         flat = flatten(read_toml(text, "the job"))
         return Source({_current(name): value for name, value in flat.items()})

@@ -418,3 +418,15 @@ def test_short_sequences_are_divided_for_no_memory() -> None:
     """Weights that do not fit need no context parallelism, which divides none of them."""
     found = complete(model="llama3-70b", framework="deepspeed", gpus=8, global_batch=64)
     assert found.plan.cp == 1
+
+
+@pytest.mark.parametrize(("tp", "ep", "dp"), [(1, 8, 8), (2, 8, 4), (8, 4, 1), (4, 6, 3)])
+def test_a_layout_without_a_number_of_accelerators_has_as_many_as_its_experts_need(
+    tp: int, ep: int, dp: int
+) -> None:
+    """The fewest replicas whose ranks the experts' divide: an ep of 8 was refused beside dp 1."""
+    found = complete(
+        model="qwen3-30b-a3b", gpus=None, tp=tp, pp=1, cp=1, ep=ep, etp=1, global_batch=96
+    )
+    assert int(found.plan.dp) == dp
+    assert tp * dp % ep == 0

@@ -334,6 +334,10 @@ def test_several_models_of_the_same_dimensions_are_told() -> None:
 
 def test_what_may_matter_most_comes_first() -> None:
     assert by_effect(["--port", "--cuda-graph-impl", "--enable-lora"])[0] == "--enable-lora"
+    assert "other than text" not in told(
+        ["--use-turbo-gemm", "primus_turbo.use_turbo_grouped_mm"], 2
+    )
+    assert "other than text" in told(["--limit-mm-per-prompt"], 1)
     line = told(["--port", "--x", "--enable-lora", "--y"], 2)
     assert line.startswith("--enable-lora (each adapter")
     assert line.endswith("and 2 more")

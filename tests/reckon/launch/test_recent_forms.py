@@ -1,0 +1,126 @@
+"""Forms of launch files of 2025 and 2026: what is read of each, counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor.errors import InputError
+from reckon.launch import read_launch
+
+
+def test_a_gate_of_another_kind_is_a_gate_too() -> None:
+    """Three matrices of each expert, as `--quick-geglu` makes them (GPT-OSS of Megatron-LM)."""
+    line = ("torchrun pretrain_gpt.py --num-layers 12 --hidden-size 512 --ffn-hidden-size 2048 "
+            "--num-attention-heads 64 --group-query-attention --num-query-groups 8 "
+            "--disable-bias-linear --untie-embeddings-and-output-weights --normalization RMSNorm "
+            "--position-embedding-type rope --vocab-size 128256 --num-experts 4 "
+            "--moe-router-topk 2 --seq-length 8192 --micro-batch-size 1 --bf16")  # fmt: skip
+    plain, gated = (read_launch("megatron", one).model for one in (line, f"{line} --quick-geglu"))
+    assert plain is not None
+    assert gated is not None
+    assert gated.parameters - plain.parameters == 12 * 4 * 512 * 2048
+
+
+def test_megatron_fsdp_says_in_what_gradients_are_kept_and_sent() -> None:
+    line = (
+        "torchrun pretrain_gpt.py --use-megatron-fsdp --use-distributed-optimizer --bf16 "
+        "--data-parallel-sharding-strategy optim_grads_params --micro-batch-size 1 "
+    )
+    sent = "--megatron-fsdp-grad-comm-dtype bf16 "
+    kept = "--megatron-fsdp-main-grads-dtype bf16"
+    for given, expected in ((line, (4, 4)), (line + sent, (4, 2)), (line + kept, (2, 2))):
+        fields = read_launch("megatron", given).fields
+        assert (fields["gradient_bytes"], fields["reduce_bytes"]) == expected
+    with pytest.raises(InputError, match="known are auto, fp32"):
+        read_launch("megatron", line + "--megatron-fsdp-grad-comm-dtype fp12")
+
+
+BRIDGE = """
+def glm45_air_106b_peft_8gpu_h100_bf16_config(peft_scheme: str | PEFT = "lora"):
+    cfg = _peft_common()
+    cfg.dataset = default_squad_config(seq_length=2048)
+    hf_path = "zai-org/GLM-4.5-Air"
+    cfg.model = AutoBridge.from_hf_pretrained(hf_path).to_megatron_provider(load_weights=False)
+    cfg.peft = default_peft_config(peft_scheme)
+    cfg.model.pipeline_model_parallel_size = 4
+    cfg.model.virtual_pipeline_model_parallel_size = None
+    cfg.train.global_batch_size = 128
+    return cfg
+
+def olmoe_7b_pretrain_8gpu_h100_bf16_config():
+    cfg = _pretrain_common()
+    cfg.model = OlMoEModelProvider(
+        expert_model_parallel_size=8, recompute_granularity="selective", recompute_modules=None)
+    cfg.mixed_precision = MixedPrecisionConfig(bf16=True, grad_reduce_in_fp32=False)
+    return cfg
+"""
+
+
+def test_a_recipe_says_its_model_its_adapters_and_its_precision(tmp_path: Path) -> None:
+    """By names of its own, in the order of its lines (recipes of Megatron-Bridge of 2026)."""
+    path = tmp_path / "glm45.py"
+    path.write_text(BRIDGE, encoding="utf-8")
+    found = read_launch("nemo", f"{path}:glm45_air_106b_peft_8gpu_h100_bf16_config")
+    assert found.model is not None
+    assert found.model.name == "glm-4.5-air"
+    expected = {"trained": "lora", "lora_rank": 32, "pp": 4, "vpp": 1, "gpus": 8, "seq_len": 2048}
+    assert {name: found.fields.get(name) for name in expected} == expected
+    path.write_text(BRIDGE.replace('"lora"', "None"), encoding="utf-8")
+    full = read_launch("nemo", f"{path}:glm45_air_106b_peft_8gpu_h100_bf16_config")
+    assert full.fields["trained"] == "all"
+    other = read_launch("nemo", f"{path}:olmoe_7b_pretrain_8gpu_h100_bf16_config")
+    assert other.model is None
+    assert any("OlMoEModelProvider" in note for note in other.notes)
+    expected = {"ep": 8, "recompute": "selective", "precision": "bf16", "reduce_bytes": 2}
+    assert {name: other.fields.get(name) for name in expected} == expected
+
+
+def test_adapters_of_nemo_are_read_and_others_than_low_ranks_refused() -> None:
+    text = """
+trainer: {num_nodes: 1, devices: 8, precision: bf16}
+model:
+  global_batch_size: 128
+  micro_batch_size: 4
+  peft:
+    peft_scheme: lora
+    lora_tuning: {adapter_dim: 16}
+"""
+    fields = read_launch("nemo", text).fields
+    assert (fields["trained"], fields["lora_rank"]) == ("lora_qkv", 16)
+    with pytest.raises(InputError, match="not predicted"):
+        read_launch("nemo", text.replace("peft_scheme: lora", "peft_scheme: ptuning"))
+    assert read_launch("nemo", text.replace(": lora\n", ": none\n")).fields["trained"] == "all"
+
+
+def _primus(framework: str, model: str, settings: str) -> str:
+    return (f"modules:\n  pre_trainer:\n    framework: {framework}\n    model: {model}.yaml\n"
+            f"    overrides: {settings}\n")  # fmt: skip
+
+
+def test_primus_drives_other_frameworks_too() -> None:
+    titan = _primus("torchtitan", "gpt_oss_20b-fp8", "{training: {local_batch_size: 10, seq_len: "
+                    "4096}, parallelism: {expert_parallel_degree: 8}}")  # fmt: skip
+    found = read_launch("torchtitan", titan)
+    assert found.model is not None
+    assert found.model.name == "gpt-oss-20b"
+    expected = {"micro_batch": 10, "seq_len": 4096, "ep": 8, "precision": "fp8",
+                "recompute": "none", "sharding": "fsdp"}  # fmt: skip
+    assert {name: found.fields.get(name) for name in expected} == expected
+    jax = _primus("maxtext", "qwen3_30B_A3B", "{max_target_length: 4096, per_device_batch_size: 4}")
+    other = read_launch("maxtext", jax)
+    assert other.model is not None
+    assert other.model.name == "qwen3-30b-a3b"
+    assert (other.fields["seq_len"], other.fields["recompute"]) == (4096, "full")
+    with pytest.raises(InputError, match="--from-maxtext reads it"):
+        read_launch("megatron", jax)
+    with pytest.raises(InputError, match="in that file, which is not read"):
+        read_launch("megatron", "extends: [base.yaml]\nlora: {dim: 32}\nmicro_batch_size: 2\n")
+
+
+@pytest.mark.parametrize(("turbo", "expected"), [("true", "once"), ("false", None)])
+def test_the_dispatcher_of_primus_sends_a_token_once(turbo: str, expected: str | None) -> None:
+    text = _primus("megatron", "qwen3_30B_A3B", "{enable_primus_turbo: " + turbo +
+                   ", use_turbo_deepep: true, micro_batch_size: 8, seq_length: 4096}")  # fmt: skip
+    assert read_launch("megatron", text).fields.get("dispatch") == expected

@@ -399,6 +399,27 @@ def test_what_is_filled_in_leaves_the_room_that_searches_leave() -> None:
     assert (planned.plan.recompute, ran.plan.recompute) == ("full", "none")
 
 
+@pytest.mark.parametrize("framework", ["nemo", "torchtitan", "deepspeed"])
+def test_sequences_that_fit_on_no_rank_are_divided(framework: str) -> None:
+    """131,072 tokens of an 8B: no plan without context parallelism fits in 80 GB as these
+    frameworks recompute; nobody trains what runs out of memory where another plan would not."""
+    fields = {"framework": framework, "seq_len": 131072, "global_batch": 64, "gpus": 64}
+    found = complete(**fields)
+    capacity = found.cluster.accelerator.memory
+    assert found.plan.cp > 1
+    assert memory(found.model, found.plan, RUN).peak <= capacity
+    undivided = complete(**fields, cp=1)
+    assert undivided.plan.cp == 1
+    assert memory(undivided.model, undivided.plan, RUN).peak > capacity
+    assert complete(**fields, era="2023-01").plan.cp == 1
+
+
+def test_short_sequences_are_divided_for_no_memory() -> None:
+    """Weights that do not fit need no context parallelism, which divides none of them."""
+    found = complete(model="llama3-70b", framework="deepspeed", gpus=8, global_batch=64)
+    assert found.plan.cp == 1
+
+
 @pytest.mark.parametrize(("tp", "ep", "dp"), [(1, 8, 8), (2, 8, 4), (8, 4, 1), (4, 16, 4)])
 def test_a_layout_without_a_number_of_accelerators_has_as_many_as_its_experts_need(
     tp: int, ep: int, dp: int

@@ -91,6 +91,7 @@ class Roles:
         """
         left: list[list[str]] = []
         found: Flags = {}
+        notes: list[str] = []
         for words in script.commands:
             if READS in words:
                 readers, decoders = words.count(READS), max(words.count(DECODES), 1)
@@ -102,8 +103,26 @@ class Roles:
                 found[WORKERS] = readers // decoders
                 continue
             given = {name.replace("_", "-"): value for name, value in options(words).items()}
-            if self.mark not in str(given.get(self.flag, "")):
+            if self.mark not in str(given.get(self.flag, "")) and not _of_dynamo(given):
                 left.append(words)
                 continue
-            found[SIZE] = next((given[f] for f in self.sizes if f in given), 1)
-        return replace(script, commands=left), found
+            size = next((given[f] for f in self.sizes if f in given), 1)
+            found[SIZE] = size
+            copies = next((given[f] for f in COPIES if f in given), 1)
+            if str(copies) != "1":
+                found[SIZE] = whole_number("tensor parallel", size) * whole_number(
+                    "data parallel", copies
+                )
+                notes.append(f"the engine that reads prompts is tp {size} x dp {copies}: taken as "
+                             f"tp {found[SIZE]}")  # fmt: skip
+        return replace(script, commands=left, notes=[*script.notes, *notes]), found
+
+
+COPIES = ("--data-parallel-size", "-dp")
+"""Flags of vLLM for replicas that share experts; SGLang's are within its tensor parallel."""
+
+
+def _of_dynamo(given: Flags) -> bool:
+    """Whether a line is of a worker that reads prompts, as Dynamo says it to either engine
+    (ai-dynamo/dynamo, recipes of 2026)."""
+    return "--is-prefill-worker" in given or given.get("--disaggregation-mode") == "prefill"

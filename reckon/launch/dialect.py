@@ -30,6 +30,7 @@ from predictor.training import TrainingRequest, complete_training
 from reckon.launch.calls import called
 from reckon.launch.dimensions import PREFIX, dimensions, facts_of, model_of
 from reckon.launch.effects import by_effect
+from reckon.launch.foreign import other_engine
 from reckon.launch.launcher import NODES, PER_NODE, PROCESSES
 from reckon.launch.table import Entry, Facts, Flags, same
 from reckon.launch.variables import settled
@@ -211,8 +212,13 @@ def _fields(dialect: Dialect, facts: Facts, said: Iterable[str]) -> dict[str, An
     return found
 
 
-def _nothing(dialect: Dialect, rest: list[str], notes: list[str]) -> InputError:
+def _nothing(dialect: Dialect, text: str, rest: list[str], notes: list[str]) -> InputError:
     """What is said of a line without any flag of its program's."""
+    if dialect.serving and (other := other_engine(text)):
+        return InputError(
+            f"--from-{dialect.name}: the line is of {other}, which is not read; state what it sets "
+            f"(--framework {other} --model --tp ...)"
+        )
     told = f": {', '.join(map(str, rest[:5]))}" if rest else ""
     if tests := [note for note in notes if note.endswith("taken as false")]:
         told = f", since {tests[0]}; name the file as it is called, 'FILE ARGUMENTS'"
@@ -264,7 +270,7 @@ def read(
     understood = {f: v for f, v in flags.items() if f in known}
     rest = [f for f in flags if f not in known]
     if set(understood) <= {NODES, PER_NODE, PROCESSES, "@name"}:
-        raise _nothing(dialect, rest, notes)
+        raise _nothing(dialect, text, rest, notes)
     fields = _fields(dialect, facts, [k for k in said if k not in own])
     ignored = [f for f in rest if f.startswith(dialect.ignored)]
     return Launch(

@@ -74,6 +74,19 @@ def foreign(flags: Flags, text: str) -> str | None:
     return None
 
 
+ENGINES: tuple[tuple[str, str], ...] = (
+    (r"text-generation-(inference|launcher)", "tgi"),
+    (r"\blmdeploy\b", "lmdeploy"),
+    (r"\bllama-server\b|\bllama\.cpp\b", "llama.cpp"),
+)
+"""Programs and images of engines whose lines are not read, and what the engines are called."""
+
+
+def other_engine(text: str) -> str:
+    """The engine that a line without any known flag is of; empty where it is not known."""
+    return next((name for pattern, name in ENGINES if re.search(pattern, text)), "")
+
+
 def _on(value: object) -> bool:
     if str(value).lower() in ("none", "null", "0"):
         return False

@@ -184,7 +184,7 @@ def _render(flags: Flags, facts: Facts) -> str:
 
 SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--data-parallel-size": DP, "--dp": DP,
          "--expert-parallel-size": EP, "--ep": EP, "--pipeline-parallel-size": "--pp-size",
-         "--pp": "--pp-size"}  # fmt: skip
+         "--pp": "--pp-size", "--speculative-algo": "--speculative-algorithm"}  # fmt: skip
 
 
 def _parse(text: str, folder: Path) -> Source:

@@ -82,7 +82,7 @@ def test_what_is_emitted_is_predicted_the_same(cli: Cli, tmp_path: Path) -> None
 def test_serving_lines_on_the_command_line(cli: Cli, tmp_path: Path) -> None:
     request = ["predict", "infer", "--model", "llama3-70b", "--system", "dgx-h200", "--tp", 8,
                "--concurrency", 64, "--input-len", 1024, "--output-len", 256,
-               "--framework", "vllm"]  # fmt: skip
+               "--framework", "vllm", "--precision", "bf16"]  # fmt: skip
     status, text, _ = cli(*request, "--emit", "vllm")
     assert status == 0
     path = tmp_path / "serve.sh"

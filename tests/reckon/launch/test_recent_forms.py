@@ -124,3 +124,56 @@ def test_the_dispatcher_of_primus_sends_a_token_once(turbo: str, expected: str |
     text = _primus("megatron", "qwen3_30B_A3B", "{enable_primus_turbo: " + turbo +
                    ", use_turbo_deepep: true, micro_batch_size: 8, seq_length: 4096}")  # fmt: skip
     assert read_launch("megatron", text).fields.get("dispatch") == expected
+
+
+DYNAMO = """
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+spec:
+  services:
+    decode:
+      subComponentType: decode
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.0
+          command: [/bin/bash, -c]
+          args: ["exec python3 -m dynamo.vllm --model deepseek-ai/DeepSeek-R1
+            --all2all-backend deepep_low_latency --data-parallel-size 16
+            --enable-expert-parallel --max-num-seqs 512"]
+    prefill:
+      subComponentType: prefill
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.0
+          command: [/bin/bash, -c]
+          args: ["exec python3 -m dynamo.vllm --model deepseek-ai/DeepSeek-R1 --is-prefill-worker
+            --data-parallel-size 8 --enable-expert-parallel --max-num-seqs 64"]
+"""
+
+
+@pytest.mark.parametrize("said", ["--is-prefill-worker", "--disaggregation-mode prefill"])
+def test_what_reads_prompts_apart_in_dynamo_is_not_what_decodes(said: str) -> None:
+    found = read_launch("vllm", DYNAMO.replace("--is-prefill-worker", said))
+    expected = {"dp": 16, "ep": 16, "max_batch": 512, "prefill_workers": 1, "prefill_tp": 8}
+    assert {name: found.fields.get(name) for name in expected} == expected
+    assert any("tp 1 x dp 8: taken as tp 8" in note for note in found.notes)
+    assert not any("prefill" in name for name in found.unknown)
+
+
+@pytest.mark.parametrize(("line", "what"), [
+    ("docker run ghcr.io/huggingface/text-generation-inference:3.3 --model-id x/y --num-shard 4",
+     "tgi"),
+    ("lmdeploy serve api_server internlm/internlm3-8b-instruct --tp 2", "lmdeploy"),
+    ("llama-server -hf unsloth/Qwen3.5-9B-GGUF:Q4_K_M -c 8192", "llama.cpp"),
+])  # fmt: skip
+def test_lines_of_other_engines_are_refused_by_their_names(line: str, what: str) -> None:
+    with pytest.raises(InputError, match=f"of {what}, which is not read.*--framework {what}"):
+        read_launch("vllm", line)
+
+
+def test_a_short_name_of_guessing_is_known() -> None:
+    line = ("python3 -m dynamo.sglang --model-path Qwen/Qwen3-8B --tp 4 --speculative-algo EAGLE "
+            "--speculative-num-steps 3 --speculative-eagle-topk 1")  # fmt: skip
+    found = read_launch("sglang", line)
+    assert found.fields["drafted"] == 3
+    assert not found.unknown

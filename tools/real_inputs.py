@@ -51,7 +51,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("open", r"does not set (that|those) variable|is a template|name the file as it is called"),
     ("open", r"not say the size of the vocabulary|cannot read .*(options|that the command names)"),
     ("open", r"its stage is not in its name|states a model without its|\?\?\?"),
-    ("open", r"takes it from the checkpoint; state the number"),
+    ("open", r"takes it from the checkpoint; state the number|the rest is in that file"),
     ("foreign", r"which is not read|is not predicted"),
     ("nothing", r"no flag of |no container that runs|\d recipes; name one|no settings are in it"),
 )

@@ -52,8 +52,9 @@ def read_job(mapping: Mapping[Any, Any], framework: str) -> Job | None:
     modules = mapping.get("modules")
     if not isinstance(modules, Mapping):
         if mapping.get("extends"):
-            raise InputError(f"extends {mapping['extends']}: the rest is in that file, which is not"
-                             " read; give both as one")  # fmt: skip
+            raise InputError(
+                f"extends {mapping['extends']}: the rest is in that file; give both as one"
+            )
         return None
     trainers = [one for one in modules.values() if isinstance(one, Mapping)]
     trainers = [one for one in trainers if isinstance(one.get("overrides"), Mapping)]

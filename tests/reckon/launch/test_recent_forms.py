@@ -115,7 +115,7 @@ def test_primus_drives_other_frameworks_too() -> None:
     assert (other.fields["seq_len"], other.fields["recompute"]) == (4096, "full")
     with pytest.raises(InputError, match="--from-maxtext reads it"):
         read_launch("megatron", jax)
-    with pytest.raises(InputError, match="in that file, which is not read"):
+    with pytest.raises(InputError, match="the rest is in that file"):
         read_launch("megatron", "extends: [base.yaml]\nlora: {dim: 32}\nmicro_batch_size: 2\n")
 
 

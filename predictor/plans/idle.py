@@ -80,12 +80,19 @@ SERVING: Mapping[str, Need] = {
 """Field of serving -> what it needs."""
 
 
-def idle(plan: TrainingPlan | ServingPlan, stated: Stated) -> tuple[str, ...]:
+OF_EXPERTS = ("expert_loads", "expert_replicas", "expert_placement", "expert_capacity",
+              "expert_chunks")  # fmt: skip
+"""Fields of either that a model without experts has no use for."""
+
+
+def idle(plan: TrainingPlan | ServingPlan, stated: Stated, experts: bool = True) -> tuple[str, ...]:
     """Fields that are stated and change nothing, each with what it needs: 'lora_rank (needs
-    trained=lora)'."""
+    trained=lora)'; `experts` tells whether the model has any."""
     table = TRAINING if isinstance(plan, TrainingPlan) else SERVING
-    return tuple(
-        f"{name} (needs {what})"
-        for name, (what, has) in table.items()
-        if stated.get(name) is not None and not has(plan, stated)
-    )
+    unused = () if experts else OF_EXPERTS
+    return (
+        *(f"{name} (needs a model with experts)"
+          for name in unused if stated.get(name) is not None),
+        *(f"{name} (needs {what})" for name, (what, has) in table.items()
+          if stated.get(name) is not None and not has(plan, stated)),
+    )  # fmt: skip

@@ -151,7 +151,7 @@ def complete_serving(
         simulate=_simulable(plan, values, around),
         around=around,
         conditions=conditions_of(values),
-        idle=idle(plan, stated),
+        idle=idle(plan, stated, model.is_moe),
         guessed=guessed,
     )
 

@@ -202,7 +202,7 @@ def complete_training(
         price=price,
         **machines_of(values, tokens),
         conditions=conditions_of(values),
-        idle=idle(plan, stated),
+        idle=idle(plan, stated, model.is_moe),
         stated=spec,
         strict=strict,
         **unlike,

@@ -62,12 +62,11 @@ def predict_rl(
     Raises InputError for what is missing or cannot be.
     """
     content = dict(request if isinstance(request, Mapping) else catalog.read_mapping(Path(request)))
-    missing = [name for name in NEEDED if name not in content]
-    if missing:
-        raise InputError(f"the request lacks {', '.join(missing)}")
     serve, train = (dict(content.pop(name, None) or {}) for name in ("serve", "train"))
     if unknown := [name for name in content if name not in NEEDED]:
         raise InputError(f"the request has {unknown[0]!r}; its keys are {', '.join(NEEDED)}")
+    if missing := [name for name in NEEDED if name not in content]:
+        raise InputError(f"the request lacks {', '.join(missing)}")
     rollouts = Rollouts(**{one.name: _number(content, one.name) for one in fields(Rollouts)})
     model, cluster = catalog.model(content["model"]), catalog.system(content["system"])
     gpus = _number(content, "gpus")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from calibration.tables.cells import check_runs
 from predictor.errors import InputError
 from predictor.files import write_whole
 from reckon.logs import read_log, rows_of
@@ -89,6 +90,7 @@ def import_runs(
         raise InputError(f"--out {out}: expected a .parquet, .csv or .csv.gz file")
     read = [read_one(Path(path), given, form) for path in paths]
     rows = table(read)
+    check_runs(rows, place.name)
     write_whole(place, lambda temporary: WRITERS[endings[0]](rows, temporary))
     return {
         "schema_version": 1,

@@ -12,6 +12,7 @@ from predictor.errors import InputError
 from predictor.plans.training import TrainingPlan
 from reckon.explore import explore, read_grid
 from reckon.verbs.results import Prediction
+from reckon.verbs.rl import predict_rl
 from reckon.verbs.training import expand, predict_each, predict_train, sweep
 
 PLAN = {"gpus": 64, "tp": 2, "pp": 1, "global_batch": 128, "seq_len": 8192}
@@ -161,3 +162,8 @@ def test_searches_and_grids_refuse_what_only_single_plans_answer(asked: dict[str
         lengths = {"input_len": 512, "output_len": 128}
         with pytest.raises(InputError, match=name):
             reckon.search_infer("llama3-8b", "dgx-h100", {**lengths, **asked}, 5.0)
+
+
+def test_a_key_that_is_misspelled_is_named_before_those_that_lack() -> None:
+    with pytest.raises(InputError, match="the request has 'modle'"):
+        predict_rl({"modle": "llama3-8b"})

@@ -60,3 +60,15 @@ def test_what_has_what_it_needs_is_not_told() -> None:
 def test_entries_are_fields() -> None:
     assert set(TRAINING) <= set(TRAINING_FIELDS)
     assert set(SERVING) <= set(SERVING_FIELDS)
+
+
+@pytest.mark.parametrize("name", ["expert_loads", "expert_replicas", "expert_chunks"])
+def test_what_is_of_experts_is_told_of_a_model_without_any(name: str) -> None:
+    """A guide's own key beside a dense model changed nothing, and nobody said so."""
+    value = {"expert_loads": "zipf:0.6"}.get(name, 8)
+    stated = {"expert_loads": "even", name: value} if name == "expert_replicas" else {name: value}
+    for found in (
+        reckon.predict_train("llama3-8b", "dgx-h100", {**TRAINED, **stated}),
+        reckon.predict_infer("llama3-8b", "dgx-h100", {**SERVED, **stated}),
+    ):
+        assert f"{name} (needs a model with experts)" in found.to_dict()["no_effect"]

@@ -325,3 +325,14 @@ def test_training_and_serving_do_not_mix() -> None:
     two = reckon.read_runs([FIXTURES / "nemo.log"] * 2)
     assert isinstance(two, pd.DataFrame)
     assert two["point_id"].is_unique
+
+
+def test_a_number_that_is_none_is_refused_before_the_table_is_written(
+    cli: Cli, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine.csv"
+    status, _, err = cli("import", "runs", FIXTURES / "bridge.log", "--out", out, "--system",
+                         "dgx-h100", "--set", "seq_len=abc")  # fmt: skip
+    assert status == 2
+    assert "seq_len must be a number from 0 up, got 'abc'" in err
+    assert not out.exists()

@@ -375,6 +375,8 @@ def _load(row: Mapping[Any, Any], batch: Any, concurrency: Any) -> dict[str, Any
     found: dict[str, Any] = {}
     if concurrency is not None:
         found["concurrency"] = max(round(float(concurrency)), 1)
+        if (sent := cell(row, "requests")) is not None:
+            found["rounds"] = max(float(sent) / found["concurrency"], 1.0)
         if batch is not None and cell(row, "batch_counts") == "most":
             found["max_batch"] = max(round(float(batch)), 1)
     elif batch is not None:

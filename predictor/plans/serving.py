@@ -213,6 +213,7 @@ class ServingPlan:
     adapter_rank: Numeric = 16.0
     adapter_slots: Numeric = 0.0
     synchrony: Numeric = 0.1
+    rounds: Numeric = 10.0
     variation: Numeric = 0.1
     drafted: Numeric = 0.0
     acceptance: Numeric = 0.7

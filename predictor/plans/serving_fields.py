@@ -161,6 +161,11 @@ _LOAD = (
         more="1 where all start at once and get answers of one length.",
     ),
     PlanField(
+        "rounds", POSITIVE, "Requests that each client sends.", ("load",), default="10",
+        reason="public bench clients send ten times as many as there are clients",
+        more="The first of all clients come at once; later ones as clients are answered.",
+    ),
+    PlanField(
         "input_len", COUNT, "Tokens of a prompt.", ALL, unit="tokens",
         default="none: must be stated", flags=EVERYWHERE,
     ),

@@ -55,10 +55,10 @@ EXPERTS_ONLY = ("w4a16_mxfp4", "w4a8_mxfp4_mxfp8")
 """Data types of which only checkpoints with narrow experts and 16-bit attention are published
 (OpenAI 2025, gpt-oss model card)."""
 
-SYNCHRONY = 0.1
-"""Of ten requests that a client sends one after the other, the first meets all others'."""
+ROUNDS = 10.0
+"""Requests that each client of public benchmarks sends (InferenceX's scripts)."""
 
-SPREAD_RULE = "lengths vary, and ten requests of a client are averaged"
+SPREAD_RULE = "lengths vary: of a client's requests the first meets all others'"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,7 +282,8 @@ def _together(values: Mapping[str, Any]) -> Default:
     alike = values.get("variation") == 0.0 and values.get("lengths", "uniform") == "uniform"
     closed = values["serving"] and 1.0 < clients < np.inf
     if not (alike and closed and values.get("batching") == "apart"):
-        return Default("synchrony", SYNCHRONY, SPREAD_RULE)
+        rounds = max(float(values.get("rounds", ROUNDS)), 1.0)
+        return Default("synchrony", 1.0 / rounds, SPREAD_RULE)
     return Default("synchrony", 1.0, "answers of one length end together: all send together")
 
 

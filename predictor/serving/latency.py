@@ -126,20 +126,17 @@ def _of_batch(work: Work, prompts: Array, life: Array) -> Array:
     return np.asarray(prompts * (started / work.running) + later)
 
 
-OPENING = 0.1
-"""Of the requests of a closed loop, those of the opening wave: public clients send ten times as
-many as there are clients (InferenceX's scripts), all clients at once to begin with."""
-
-
 def _opening(work: Work) -> Array:
-    """Share of the requests that are sent when all clients begin at once."""
-    return np.asarray(np.minimum(work.synchrony, OPENING))
+    """Share of the requests that are sent when all clients begin at once: the first of those that
+    each sends."""
+    return np.asarray(np.minimum(work.synchrony, 1.0 / np.maximum(work.rounds, 1.0)))
 
 
 def _later(work: Work) -> Array:
     """Of the clients, those that send together in the waves after the first."""
     opening = _opening(work)
-    return np.asarray((work.synchrony - opening) / (1.0 - opening))
+    rest = 1.0 - opening
+    return np.asarray(np.where(rest > 0, (work.synchrony - opening) / np.maximum(rest, 1e-9), 1.0))
 
 
 def _together(work: Work, own: EngineParameters) -> Array:

@@ -62,6 +62,7 @@ class Work:
     output_len  tokens
     chunk       most tokens of prompts in one pass
     synchrony   share of the clients that send together; 0: requests arrive at random
+    rounds      requests that each client sends, the first of all of them at once
     alike       1 where requests are of one length each, else 0
     per_pass    tokens that a pass adds to a sequence, on average
     launching   host time of a launch, a pass, a sequence, a request over that of Python
@@ -116,6 +117,7 @@ class Work:
     making: Numeric = 0.0
     listed: Numeric = 0.0
     alike: Numeric = 0.0
+    rounds: Numeric = 10.0
 
 
 def software_of(plan: ServingPlan) -> dict[str, Any]:
@@ -123,6 +125,7 @@ def software_of(plan: ServingPlan) -> dict[str, Any]:
     return {
         "chunk": plan.chunk,
         "synchrony": plan.synchrony,
+        "rounds": plan.rounds,
         "alike": np.asarray(plan.variation) <= 0,
         "per_pass": plan.tokens_per_pass,
         "drafting": plan.drafted * plan.draft_cost,

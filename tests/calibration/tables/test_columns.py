@@ -116,6 +116,13 @@ def test_a_client_of_few_prompts_finds_them_cached():
     assert script_settings({"input_len": 4000.0}, "vllm", source).get("cached") is None
 
 
+def test_prompts_ride_along_where_a_script_says_so():
+    """AIConfigurator's generator passes --enable-mixed-chunk to SGLang."""
+    source = "aiconfigurator_silicon_inhouse"
+    assert script_settings({"input_len": 4000.0}, "sglang", source)["batching"] == "mixed"
+    assert "batching" not in script_settings({"input_len": 4000.0}, "vllm", source)
+
+
 def test_an_engine_made_for_its_clients_lacks_the_slot_that_pads_its_batches():
     """One of 16, as long as that release; never the last one."""
     source = "aiconfigurator_silicon_inhouse"

@@ -95,3 +95,47 @@ def test_a_client_is_back_after_the_hosts_work():
     lengths = (np.full(20, float(one)) for one in (plan.input_len, plan.output_len))
     served = serve(table, *lengths, clients=1)
     assert served.requests_per_s * float(served.e2e.mean()) == pytest.approx(1.0, rel=1e-9)
+
+
+def test_fewer_rounds_are_more_of_an_opening():
+    """All clients come at once to begin with: of one request of each client these are all, of ten a
+    tenth. The mean first token lies between that of a later request and that of the opening, as
+    far as the opening is of the requests."""
+    firsts = {}
+    for rounds in (1.0, 5.0, 10.0, 1e9):
+        request = completed(framework="vllm", rounds=rounds, variation=0.1)
+        assert float(request.plan.synchrony) == pytest.approx(1.0 / rounds)
+        told = predict_inference(request.model, request.cluster, request.plan, CALIBRATION)
+        firsts[rounds] = float(told.latencies.ttft)
+    opening, later = firsts[1.0], firsts[1e9]
+    assert opening > 2.0 * later
+    for rounds in (5.0, 10.0):
+        share = (firsts[rounds] - later) / (opening - later)
+        assert share == pytest.approx(1.0 / rounds, rel=0.25)
+
+
+@pytest.mark.parametrize("rounds", [2.0, 5.0])
+def test_a_few_rounds_are_what_requests_one_by_one_show(rounds):
+    """A run of two or five requests of each client: nearer to requests one by one than ten rounds
+    are."""
+    request = completed(framework="vllm", variation=0.0, rounds=rounds)
+    plan = request.plan
+    table = pass_table(
+        request.model, request.cluster, plan, CALIBRATION, (plan.input_len, plan.output_len)
+    )
+    count = int(rounds * CLIENTS)
+    lengths = (np.full(count, float(one)) for one in (plan.input_len, plan.output_len))
+    shown = float(np.mean(serve(table, *lengths, clients=CLIENTS).ttft))
+    ten = completed(framework="vllm", variation=0.0)
+    off, far = (
+        abs(
+            np.log(
+                float(
+                    predict_inference(one.model, one.cluster, one.plan, CALIBRATION).latencies.ttft
+                )
+                / shown
+            )
+        )
+        for one in (request, ten)
+    )
+    assert off < far

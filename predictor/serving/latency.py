@@ -253,7 +253,8 @@ def _first_ones(
         rate = each / (step + found * first + np.maximum(each - found, 0.0) * share)
         more = np.maximum(each / np.maximum(found, 1e-12) - 1.0, 0.0)
         long = step + first + more * share
-        found = np.clip(with_prompts(rate, step, long), 1e-12, np.maximum(each, 1e-12))
+        told = np.clip(with_prompts(rate, step, long), 1e-12, np.maximum(each, 1e-12))
+        found = found + PART * (told - found)
     return np.asarray(np.where(random, found, ones))
 
 
@@ -290,8 +291,10 @@ def mixed_time(work: Work, own: EngineParameters) -> Array:
     return np.asarray(prompt_time(work, own, single=True) + rest)
 
 
-GATHERED = 6
-"""Of the fixed point between how long passes over prompts take and how many prompts gather."""
+GATHERED, PART = 12, 0.35
+"""Rounds of the fixed point between how long passes over prompts take and how many prompts gather,
+and the part of the way that each goes: whole steps swing between two values where passes over
+prompts are much longer than others."""
 
 
 def _own_passes(
@@ -315,8 +318,9 @@ def _own_passes(
             spent = passes * extra + each * prompt
             rate = each / (step + spent)
             mean = extra + prompt * each / np.maximum(passes, 1e-12)
-            passes = -np.expm1(-rate * step) * np.exp(np.minimum(rate * mean, 50.0))
-            passes = np.clip(passes, 1e-12, np.maximum(each, 1e-12))
+            told = -np.expm1(-rate * step) * np.exp(np.minimum(rate * mean, 50.0))
+            told = np.clip(told, 1e-12, np.maximum(each, 1e-12))
+            passes = passes + PART * (told - passes)
         follow = np.where(random, passes, follow)
     return np.asarray(after * follow * extra)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from predictor.plans.serving import ServingPlan
-from predictor.serving import latency
-from predictor.serving.latency import _first_ones, with_prompts
-from predictor.serving.pass_times import NOTHING, decode_time
+from predictor.serving.latency import _first_ones, _own_passes, with_prompts
+from predictor.serving.pass_times import NOTHING, DeviceTime, decode_time, prompt_time
 from predictor.serving.reading import ReadTable
 from tests.predictor.serving.bare import BARE, work
 
@@ -60,14 +59,15 @@ def test_no_pass_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("each", [0.05, 0.4, 1.0, 2.5])
-@pytest.mark.parametrize(("first", "share"), [(0.3, 0.1), (0.05, 0.05), (0.5, 0.0)])
+@pytest.mark.parametrize(
+    ("first", "share"), [(0.3, 0.1), (0.05, 0.05), (0.5, 0.0), (4.0, 2.0), (20.0, 5.0)]
+)
 def test_passes_with_prompts_are_as_often_as_prompts_come_in_passes(
-    each: float, first: float, share: float, monkeypatch: pytest.MonkeyPatch
+    each: float, first: float, share: float
 ) -> None:
     """Prompts that arrive at random: of so many passes, a share s has prompts, and the mean pass is
     step + s first + (each - s) more: in it, `each` prompts come. That share follows from how long
     passes with and without are: (1 - s) step + s long is the mean pass."""
-    monkeypatch.setattr(latency, "GATHERED", 400)  # until nothing moves any more
     own = work(running=8.0, clients=64.0, synchrony=0.0)
     step = float(decode_time(own, BARE))
     found = float(_first_ones(own, BARE, *map(np.asarray, (each, first, share))))
@@ -75,6 +75,53 @@ def test_passes_with_prompts_are_as_often_as_prompts_come_in_passes(
     long = (mean - (1.0 - found) * step) / found
     assert found == pytest.approx(float(with_prompts(each / mean, step, long)), rel=1e-3)
     assert 0.0 < found < min(each, 1.0)
+
+
+@pytest.mark.parametrize("each", [0.05, 0.4, 1.0, 3.0])
+@pytest.mark.parametrize("prompt", [0.1, 1.0, 4.0])
+def test_passes_of_their_own_are_as_many_as_prompts_that_gather_make_them(
+    each: float, prompt: float
+) -> None:
+    """Prompts that arrive at random, read in passes of their own: of so many passes that decode,
+    (1 - exp(-r s)) exp(r p) are over prompts, each of which takes what its prompts do."""
+    single = DeviceTime(1.0, 0.0, 0.0)
+    own = work(running=8.0, clients=64.0, synchrony=0.0, apart=1.0, single=single)
+    step, alone = float(decode_time(own, BARE)), float(prompt_time(own, BARE, single=True))
+    given = np.asarray(prompt * alone / (1.0 + prompt))
+    extra = alone - float(given)
+    passes = float(_own_passes(own, BARE, each, given, 1.0)) / extra
+    rate = each / (step + passes * extra + each * float(given))
+    mean = extra + float(given) * each / passes
+    expected = -np.expm1(-rate * step) * np.exp(rate * mean)
+    assert passes == pytest.approx(min(expected, each), rel=1e-2)
+
+
+def passes_one_by_one(each: float, step: float, first: float, share: float) -> float:
+    """Mean time of a pass, prompts gathering at random in the one before: as many as come at the
+    rate at which `each` of them come in a mean pass, the rate being found by halving."""
+    low, high, mean = 0.0, min(each / step, 0.999 / share), step
+    for _ in range(14):
+        rate, draws = 0.5 * (low + high), np.random.default_rng(1)
+        length, whole, came = step, 0.0, 0
+        for _ in range(4000):
+            whole, prompts = whole + length, draws.poisson(rate * length)
+            came += prompts
+            length = step + (first + (prompts - 1) * share if prompts else 0.0)
+        mean = whole / 4000
+        low, high = (rate, high) if came < 4000 * each else (low, rate)
+    return mean
+
+
+@pytest.mark.parametrize(("first", "share"), [(3.0, 2.0), (8.0, 4.0)])
+def test_gathered_prompts_lengthen_passes_as_they_do_one_by_one(first: float, share: float) -> None:
+    """One prompt a pass, each of which takes many times as long as a pass without: the mean pass
+    within 5 % of that of passes drawn one after the other."""
+    own = work(running=8.0, clients=64.0, synchrony=0.0)
+    step = float(decode_time(own, BARE))
+    found = float(_first_ones(own, BARE, *map(np.asarray, (1.0, first * step, share * step))))
+    told = step + found * first * step + max(1.0 - found, 0.0) * share * step
+    shown = passes_one_by_one(1.0, step, first * step, share * step)
+    assert told == pytest.approx(shown, rel=0.05)
 
 
 def test_share_of_passes_with_prompts_by_hand() -> None:

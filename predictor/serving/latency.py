@@ -52,8 +52,10 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
     way (not where all send together) + those prompts + the pass that answers + queue; the rest =
     (n - 1) passes + what (R - G) prompts add to them (`riding`); fewer passes where each adds
-    several tokens. An engine that looks for requests every N passes lets them wait for (N - 1) / 2
-    more. What does not run waits: queue = (C - R) / R of a running request's life.
+    several tokens. Clients of one length each come as soon as a pass has ended, and meet the next
+    one, which is full of the prompts of those that ended before (`_under_way`). An engine that
+    looks for requests every N passes lets them wait for (N - 1) / 2 more. What does not run waits:
+    queue = (C - R) / R of a running request's life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that
@@ -70,7 +72,7 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     mixed = riding(work, own, read, prompt, after)
     delay = np.where(static | apart | (after <= 0), 0.0, mixed / np.maximum(after, 1e-9))
     first = _reading(work, own, burst, prompt, batch / np.maximum(work.together, 1.0), step)
-    under_way = _residual(work, after, step + delay)
+    under_way = _residual(work, own, after, step + delay)
     first = first + np.where(apart, 0.0, (1.0 - opening) * under_way)
     ttft = np.where(static, batch * (1.0 + work.fill) + work.making, first) + work.answered * step
     # In passes of their own, with what passes over few prompts take beyond their share.
@@ -152,14 +154,38 @@ def _returning(work: Work, own: EngineParameters) -> Array:
     first of their clients is back, after the host's work before a first token, are back together.
     Where clients wait for room, one of them takes it as soon as a request ends, whoever is back.
     """
-    waves = np.isfinite(work.clients) & (np.asarray(work.synchrony) > 0)
-    waves = waves & (np.asarray(work.clients) <= work.running)
-    waves = waves & (np.asarray(work.alike) > 0) & (np.asarray(work.apart) <= 0)
+    waves = _waves(work)
     if not np.any(waves):
         return np.zeros(waves.shape)
-    room = np.maximum(work.chunk / work.new_tokens, 1.0)
-    passes = 1.0 + work.launching * np.asarray(own.request) / decode_time(work, own)
-    return np.asarray(np.where(waves, room * passes - 1.0, 0.0))
+    usual = decode_time(work, own)
+    usual = usual + _following(work) * (_full_pass(work, own) - usual)
+    passes = 1.0 + work.launching * np.asarray(own.request) / usual
+    return np.asarray(np.where(waves, np.maximum(_in_pass(work), 1.0) * passes - 1.0, 0.0))
+
+
+def _waves(work: Work) -> Array:
+    """Where requests of one length ride along, and each that ends is followed by its client's
+    next."""
+    waves = np.isfinite(work.clients) & (np.asarray(work.synchrony) > 0)
+    waves = waves & (np.asarray(work.clients) <= work.running)
+    return np.asarray(waves & (np.asarray(work.alike) > 0) & (np.asarray(work.apart) <= 0))
+
+
+def _in_pass(work: Work) -> Array:
+    """Prompts of a pass that is full of them."""
+    return np.asarray(work.chunk / np.asarray(work.new_tokens))
+
+
+def _following(work: Work) -> Array:
+    """Of the passes over the prompts of a wave, those that follow another: all but the first."""
+    every = np.maximum(np.asarray(work.running, float), 1.0)
+    return np.asarray(1.0 - np.minimum(np.maximum(_in_pass(work), 1.0) / every, 1.0))
+
+
+def _full_pass(work: Work, own: EngineParameters) -> Array:
+    """Time of a pass that is full of prompts and decodes beside them [s]."""
+    each = _full(work, own, full_share(work, own), decode_time(work, own))
+    return np.asarray(np.maximum(_in_pass(work), 1e-9) * each)
 
 
 def _burst(work: Work, own: EngineParameters, after: Numeric) -> Array:
@@ -355,7 +381,7 @@ WAITING_SHARE = 0.3
 them (TGI's waiting_served_ratio)."""
 
 
-def _residual(work: Work, after: Numeric, usual: Array) -> Array:
+def _residual(work: Work, own: EngineParameters, after: Numeric, usual: Array) -> Array:
     """Time for which a request waits beside the prompts that come with it, on average [s]: for the
     pass under way and those before the engine looks for it, and for the one that answers.
 
@@ -369,9 +395,28 @@ def _residual(work: Work, after: Numeric, usual: Array) -> Array:
     # A prompt that rides along has its first token with the tokens of the others.
     answers = np.where(np.asarray(work.apart) > 0, 0.0, 1.0)
     before, later = 0.5 + np.asarray(work.overlapped), _later(work)
-    waits = (1.0 - later) * before + 0.5 * (every - 1.0)
-    waits = waits + (1.0 - 0.5 * later) * answers
-    return np.asarray(np.where(others > 0, waits * usual, 0.0))
+    waits = (0.5 * (every - 1.0) + (1.0 - 0.5 * later) * answers) * usual
+    waits = waits + (1.0 - later) * _under_way(work, own, before, usual)
+    return np.asarray(np.where(others > 0, waits, 0.0))
+
+
+def _under_way(work: Work, own: EngineParameters, before: Array, usual: Array) -> Array:
+    """Time until the pass can begin that reads a request's prompt [s].
+
+    before   passes that a request waits for that comes anywhere in one
+    usual    a pass as it is on average
+
+    In a wave requests come as soon as a pass has ended, and meet the one after it, which is full
+    of the prompts of those that ended before them.
+    """
+    anywhere = before * usual
+    waves = _waves(work)
+    if not np.any(waves):
+        return np.asarray(anywhere)
+    full = _full_pass(work, own)
+    rest = np.maximum(full - work.launching * np.asarray(own.request), 0.0)
+    met, follow = rest + np.asarray(work.overlapped) * full, _following(work)
+    return np.asarray(np.where(waves, follow * met + (1.0 - follow) * anywhere, anywhere))
 
 
 def looks(work: Work, after: Numeric) -> Array:

@@ -52,10 +52,8 @@ def latencies(work: Work, own: EngineParameters) -> Latencies:
     read when a mean one has (c at most G - 1). First token = request + half a pass that is under
     way (not where all send together) + those prompts + the pass that answers + queue; the rest =
     (n - 1) passes + what (R - G) prompts add to them (`riding`); fewer passes where each adds
-    several tokens. Clients of one length each come as soon as a pass has ended, and meet the next
-    one, which is full of the prompts of those that ended before (`_under_way`). An engine that
-    looks for requests every N passes lets them wait for (N - 1) / 2 more. What does not run waits:
-    queue = (C - R) / R of a running request's life.
+    several tokens. Alike ones meet full passes (`_under_way`). Engines that look every N passes let
+    requests wait for (N - 1) / 2 more. What does not run waits (C - R) / R of a running life.
 
     Prompts read apart by W workers: no prompt delays the decoding, the cache travels before it;
     a prompt costs 1 / W of its time, and R requests take R / W prompts at least. Workers that

@@ -64,8 +64,9 @@ def gathered(rate: Array, of: PassLengths) -> tuple[Array, Array, Array]:
         # All passes' length is that of those without prompts, of first ones, and of the others.
         mean = (of.step + some * (of.first - of.each - of.step)) / (1.0 - busy)
         prompts = np.maximum(rate * mean, 1e-12)
-        longer = of.first + np.maximum(prompts / np.maximum(some, 1e-12) - 1.0, 0.0) * of.each
-        some = np.clip(0.5 * (some + with_prompts(rate, of.step, longer)), 1e-12, prompts)
+        more = np.maximum(prompts / np.maximum(some, 1e-12) - 1.0, 0.0)
+        told = with_prompts(rate, of.step, of.first, of.each, more)
+        some = np.clip(0.5 * (some + told), 1e-12, prompts)
     return some, prompts, mean
 
 

@@ -276,22 +276,27 @@ def _first_ones(
     for _ in range(GATHERED):
         rate = each / (step + found * first + np.maximum(each - found, 0.0) * share)
         more = np.maximum(each / np.maximum(found, 1e-12) - 1.0, 0.0)
-        long = step + first + more * share
-        told = np.clip(with_prompts(rate, step, long), 1e-12, np.maximum(each, 1e-12))
+        told = with_prompts(rate, step, step + first, share, more)
+        told = np.clip(told, 1e-12, np.maximum(each, 1e-12))
         found = found + PART * (told - found)
     return np.asarray(np.where(random, found, ones))
 
 
-def with_prompts(rate: Array, step: Array, longer: Array) -> Array:
+def with_prompts(
+    rate: Array, step: Array, one: Array, share: Numeric = 0.0, more: Numeric = 0.0
+) -> Array:
     """Share of the passes that have prompts, which arrive at random and gather during the pass
-    before: one of s without any is followed by one in a = 1 - exp(-r s), one of l with some in b =
-    1 - exp(-r l) of all cases, so that a / (1 - b + a) of the passes have some.
+    before: one of s without any is followed by one in a = 1 - exp(-r s), and one with k + 1 of them
+    by one without in exp(-r (l + k e)) of all cases. With k geometric of mean m these are c =
+    exp(-r l) / (1 + m (1 - exp(-r e))), so that a / (c + a) of the passes have some.
 
-    rate           of arrivals [1/s]
-    step, longer   passes without prompts, and with some [s]
+    rate         of arrivals [1/s]
+    step, one    passes without prompts, and with one [s]
+    share, more  what every other prompt adds [s], and how many others such a pass has on average
     """
-    none, some = -np.expm1(-rate * step), -np.expm1(-rate * longer)
-    return np.asarray(none / (1.0 - some + none))
+    some = -np.expm1(-rate * step)
+    none = np.exp(-rate * one) / (1.0 + np.asarray(more) * -np.expm1(-rate * share))
+    return np.asarray(some / (none + some))
 
 
 def single_passes(work: Work) -> Array:
@@ -329,8 +334,8 @@ def _own_passes(
 
     A client's next prompt comes where a pass that decodes has ended: of m prompts for each of
     these, 1 - exp(-m) are followed by a pass over prompts. Prompts that arrive at random come
-    during these, too: n = (1 - exp(-r s)) exp(r p) of them follow one that decodes in s, where each
-    takes p and prompts arrive at r (a pass over prompts is followed by another unless none came).
+    during these, too, at r: a pass over prompts is followed by another unless none came, so that
+    (1 - exp(-r s)) / c of them follow one that decodes in s, with c as `with_prompts` has it.
     """
     step, each = decode_time(work, own), np.asarray(many) / np.maximum(after, 1e-9)
     extra = np.maximum(prompt_time(work, own, single=True) - prompt, 0.0)
@@ -341,9 +346,10 @@ def _own_passes(
         for _ in range(GATHERED):
             spent = passes * extra + each * prompt
             rate = each / (step + spent)
-            mean = extra + prompt * each / np.maximum(passes, 1e-12)
-            told = -np.expm1(-rate * step) * np.exp(np.minimum(rate * mean, 50.0))
-            told = np.clip(told, 1e-12, np.maximum(each, 1e-12))
+            more = np.maximum(each / np.maximum(passes, 1e-12) - 1.0, 0.0)
+            ending = np.exp(-np.minimum(rate * (extra + prompt), 50.0))
+            ending = ending / (1.0 + more * -np.expm1(-rate * prompt))
+            told = np.clip(-np.expm1(-rate * step) / ending, 1e-12, np.maximum(each, 1e-12))
             passes = passes + PART * (told - passes)
         follow = np.where(random, passes, follow)
     return np.asarray(after * follow * extra)

@@ -163,7 +163,7 @@ _LOAD = (
     PlanField(
         "rounds", POSITIVE, "Requests that each client sends.", ("load",), default="10",
         reason="public bench clients send ten times as many as there are clients",
-        more="The first of all clients come at once; later ones as clients are answered.",
+        more="All clients' first come at once; later ones as clients are answered.",
     ),
     PlanField(
         "input_len", COUNT, "Tokens of a prompt.", ALL, unit="tokens",
@@ -291,10 +291,9 @@ _ENGINE = (
     PlanField(
         "matvec", WORD, "What multiplies a few rows by a matrix.", ("decode",), choices=MATVECS,
         default=ENGINE,
-        more="The kernels that also do many rows; kernels that stream the matrix with loads enough "
-        "under way to fill the memory; plain ones; a compiler's, which widen narrow weights one "
-        "by one; or, of narrow weights alone, kernels that widen them as they stream in, for as "
-        "many rows as the matrix units keep up with (Marlin).",
+        more="The kernels that also do many rows; ones that stream the matrix with loads enough under "
+        "way to fill the memory; plain ones; a compiler's, which widen narrow weights one by one; "
+        "or, of narrow weights alone, ones that widen them as they stream in (Marlin).",
     ),
     PlanField(
         "accumulation", WORD, "In what many rows of 16-bit products are added up.", ("prefill",),

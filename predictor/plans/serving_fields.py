@@ -291,7 +291,7 @@ _ENGINE = (
     PlanField(
         "matvec", WORD, "What multiplies a few rows by a matrix.", ("decode",), choices=MATVECS,
         default=ENGINE,
-        more="The kernels that also do many rows; ones that stream the matrix with loads enough under "
+        more="Those that also do many rows; ones that stream the matrix with loads enough under "
         "way to fill the memory; plain ones; a compiler's, which widen narrow weights one by one; "
         "or, of narrow weights alone, ones that widen them as they stream in (Marlin).",
     ),

@@ -2,7 +2,7 @@
 
 from predictor.plans.again import request_of
 from predictor.plans.batches import Batch, Request, batches
-from predictor.plans.chunks import in_chunks
+from predictor.plans.chunks import shown_beside
 from predictor.plans.copies import distinct_share
 from predictor.plans.events import Event, timeline
 from predictor.plans.fields import (
@@ -210,7 +210,6 @@ __all__ = [
     "feasible",
     "folded",
     "idle",
-    "in_chunks",
     "in_flight",
     "meant",
     "near_divisors",
@@ -222,6 +221,7 @@ __all__ = [
     "request_of",
     "runnable",
     "serving_rules",
+    "shown_beside",
     "stages",
     "timeline",
     "training_rules",

@@ -22,3 +22,16 @@ def in_chunks(travel: Numeric, work: Numeric, chunks: Numeric) -> Array:
     """
     longer = np.maximum(np.asarray(travel), work)
     return np.asarray(travel + work + (np.asarray(chunks) - 1.0) * longer)
+
+
+def shown_beside(travel: Numeric, part: Numeric, whole: Numeric, chunks: Numeric) -> Array:
+    """What of the travel shows beside experts that work in parts [s]: at least that of one part,
+    which has nothing to hide behind.
+
+    travel   of one part, as `in_chunks` has it [s]
+    part     of the experts on one part [s]; no part of a product is quicker than its share of it,
+             whatever tables of sizes that were timed apart say
+    whole    of the experts on all at once [s]
+    """
+    work = np.maximum(part, np.asarray(whole) / chunks)
+    return np.asarray(in_chunks(travel, work, chunks) - whole)

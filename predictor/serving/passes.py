@@ -15,7 +15,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, flat, in_order, varying
 from predictor.hardware import Accelerator, Cluster
 from predictor.models import Model
-from predictor.plans import ServingPlan, in_chunks, runnable
+from predictor.plans import ServingPlan, runnable, shown_beside
 from predictor.records import dataclass
 from predictor.serving.calls import communication
 from predictor.serving.equivalents import no_slower_than_others, whole_experts
@@ -297,10 +297,10 @@ def _overlapped(talk: Pass, layers: Pass, part: Pass, chunks: Numeric) -> Pass:
     """Communication of a pass where tokens go to their experts in parts: what of it shows beside
     the experts. Collectives and experts of a part are those of ranks with so much less to do."""
     name = "ep_communication"
-    whole = in_chunks(part.terms[name], part.terms["experts"], chunks)
-    shown = np.where(
-        np.asarray(chunks) > 1, np.maximum(whole - layers.terms["experts"], 0.0), talk.terms[name]
+    beside = shown_beside(
+        part.terms[name], part.terms["experts"], whole=layers.terms["experts"], chunks=chunks
     )
+    shown = np.where(np.asarray(chunks) > 1, beside, talk.terms[name])
     return replace(talk, terms={**talk.terms, name: shown})
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from predictor.arrays import Array, Numeric, distinct_rows, filled, flat
 from predictor.hardware import Cluster
 from predictor.models import Model
-from predictor.plans import LAYER_FIELDS, TrainingPlan, in_chunks
+from predictor.plans import LAYER_FIELDS, TrainingPlan, shown_beside
 from predictor.records import dataclass
 from predictor.timing import (
     Calibration,
@@ -186,8 +186,7 @@ def _chunked(
         if there is None or back is None:
             continue
         travel = sum(network.exchange(c, 0.0, shape).time for c in (there, back))
-        shown = np.maximum(in_chunks(travel, part[phase], parts) - whole[phase], 0.0)
-        found[there.name] = shown
+        found[there.name] = shown_beside(travel, part[phase], whole[phase], parts)
         found[back.name] = np.zeros(shape)
     return found
 

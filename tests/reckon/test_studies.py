@@ -164,8 +164,9 @@ def test_wider_models_hide_slower_links_and_what_crosses_is_what_is_less() -> No
     assert (steps["pipelines"] < steps["replicas"])[32].all()
     large = steps.loc[2048]
     assert large["replicas"][200] < large["pipelines"][200]
-    # Over quicker links both hide: what crosses hardly matters.
-    assert large["replicas"][1000] < 1.02 * large["pipelines"][1000]
+    # Over quicker links both hide: what crosses hardly matters, a twentieth of the step at most.
+    apart = np.abs(np.log(large["replicas"] / large["pipelines"]))
+    assert apart[1000] < min(apart[200], 0.05)
     assert many["many_over_few"].is_monotonic_increasing
     assert many["binds"].iloc[0] == "rate of links"
 

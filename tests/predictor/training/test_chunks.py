@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from predictor import catalog
 from predictor.catalog.artifacts import load
-from predictor.plans.chunks import in_chunks
+from predictor.plans.chunks import in_chunks, shown_beside
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
 from predictor.serving.prediction import predict_inference
@@ -47,6 +47,17 @@ def test_the_closed_form_bounds_the_event_loop(
         assert own == pytest.approx(closed)
     else:
         assert closed <= own + work * (1 + 1e-12)  # never by more than a part's experts
+
+
+@given(st.floats(0.1, 5), st.floats(0.1, 9), st.floats(0.1, 9), st.integers(1, 12))
+def test_a_part_that_travels_first_is_never_hidden(
+    travel: float, part: float, whole: float, parts: int
+) -> None:
+    """However quick tables say the experts are on a part, and how long experts work."""
+    shown = float(shown_beside(travel, part, whole, parts))
+    assert shown >= travel * (1 - 1e-12)
+    work = max(part, whole / parts)
+    assert whole + shown == pytest.approx(float(in_chunks(travel, work, parts)))
 
 
 def test_limits_by_hand() -> None:

@@ -68,7 +68,7 @@ def fit_curves(sweep: Sweep, laws: Mapping[str, float]) -> dict[str, dict[str, f
     found = {}
     names = np.array(sweep.names)
     for name in sorted(set(sweep.names)):
-        own = (names == name) & (sweep.clock < 0.999)
+        own = (names == name) & (sweep.clocked)
         if int(own.sum()) >= LEAST_OWN:
             curve = fit_sweeps(sweep.take(own), laws, own=True)
             found[ACCELERATORS.get(name, name)] = {k: curve[k] for k in FITTED[:2]}
@@ -80,7 +80,7 @@ def _sigmas(
 ) -> dict[str, float]:
     """Spreads of what is predicted, from rows left out by accelerator or model."""
     time, power = ratios
-    bound, clocked = sweep.binding, sweep.clock < 0.999
+    bound, clocked = sweep.binding, sweep.clocked
     told = np.isfinite(sweep.time)
     logs = {
         "serving": np.array([np.log(value / row.power) for row, value, _ in rows]),

@@ -173,7 +173,7 @@ def _sweeps(table: pd.DataFrame, calibration: Calibration, by: str | None) -> Fo
     """Time and power over those of the group's row at the highest limit or clock."""
     sweep, refused = sweep_of(table)
     time, power = sweeps_held_out(sweep, by) if by else _shipped(sweep)
-    clocked = sweep.clock < 0.999
+    clocked = sweep.clocked
     kinds = np.where(clocked, "clock", np.where(sweep.binding, "bound", "free"))
     groups = None if not by else sweep.names if by == "accelerator" else sweep.sources
     timed = np.where(kinds == "free", "time_free", "time_bound")

@@ -1,8 +1,11 @@
 """Sweeps of power limits and locked clocks: rows predicted from the row of their group at the
 highest limit or clock, and what is fitted to them.
 
-A run's mean power hides gaps. While it works it draws P_b = P_0 + gaps (limit - P_0), for a share
-(P_0 - awake) / (P_b - awake) of the time, and awake power else; a limit meets P_b.
+A run's mean power hides what it is the mean of: products that draw all that the limit of the
+reference leaves beside kernels and waits that draw hardly more than an awake device. A lower limit
+meets each by itself. What they draw is taken for a beta distribution between awake and that limit,
+whose mean is the run's; a kernel takes its roofline's time, the longer one of its arithmetic and
+its traffic.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from predictor.power import VoltageCurve, power_at, settled, stretch
 ACCELERATORS = {
     "A40": "A40-48GB",
     "V100": "V100-SXM2-16GB",
-    "V100 (variant not stated)": "V100-SXM2-16GB",
+    "V100 (variant not stated)": "V100-PCIe-32GB",  # its highest limit is a card's 250 W
     "RTX 3090": "RTX-3090-24GB",
     "B300-SXM6": "B300-SXM-288GB",
     "H100": "H100-SXM5-80GB",
@@ -48,27 +51,40 @@ memory as a V100."""
 
 CLOCKED = ("locked_clock", "clock", "max_clock")
 
-FITTED = ("slope", "floor", "gddr_w_per_gb", "gaps", "held", "core", "share", "still")
-"""gaps: as above; held: mean power over a binding limit; core: share of the time that follows the
-clock; share: of memory in what a kernel draws; still: awake without a kernel, over the limit
-(boards of 2017 to 2020 draw less than those whose serving tells `awake_share`)."""
+FITTED = ("slope", "floor", "gddr_w_per_gb", "held", "still", "spread")
+"""held: mean power over a binding limit; still: awake without a kernel, over the limit (boards of
+2017 to 2020 draw less than those whose serving tells `awake_share`); spread: the two parameters of
+the beta distribution together, over the share of the time in which the device bounds the work: 0
+is all or nothing, large ones are the mean alone. Waits for a host are shorter than a controller
+looks at, so that work of many is more even."""
 
 START = {
-    "slope": 0.8, "floor": 0.78, "gddr_w_per_gb": 0.5, "gaps": 0.35, "held": 0.97, "core": 0.6,
-    "share": 0.1, "still": 0.13,
+    "slope": 0.8, "floor": 0.78, "gddr_w_per_gb": 0.5, "held": 0.97, "still": 0.13, "spread": 1.0,
 }  # fmt: skip
-LOW = (0.2, 0.6, 0.0, 0.0, 0.85, 0.2, 0.0, 0.05)
-HIGH = (1.5, 0.95, 1.5, 0.9, 1.0, 1.0, 0.5, 0.25)
-WIDTH = (0.3, 0.05, 0.3, 0.2, 0.02, 0.2, 0.1, 0.05)
+LOW = (0.2, 0.6, 0.0, 0.85, 0.05, 0.05)
+HIGH = (1.5, 0.95, 1.5, 1.0, 0.25, 5.0)
+WIDTH = (0.3, 0.05, 0.3, 0.02, 0.05, 0.3)
 """Bounds and priors' standard deviations of those."""
+
+KNEE = 0.5
+"""Arithmetic's time over the traffic's, at the reference clock, of kernels that draw hardly more
+than an awake device; of those that draw most it is 1, between them linear. Half in want of better:
+of .3 to .7 none suits accelerators left out better by more than .2 points. Kernels that stream on a
+V100 take a quarter longer at .58 of its clock, on an RTX 8000 a fifteenth at .41 (NV-DVFS)."""
+
+LEVELS = (np.arange(6) + 0.5)[:, None] / 6.0
+"""Shares of a run's time at which its distribution of power is looked at, (6, 1)."""
 
 SOFT = 0.05
 """Misses, in logarithms, beyond which a row counts less than squarely: a sensor is right to 5 % of
 what is drawn (NVML's reference, nvmlDeviceGetPowerUsage, of Fermi and Kepler; read in November
 2026), so that larger ones are the model's or the row's."""
 
-UNLIMITED = 1e6
-"""More than any accelerator draws [W]."""
+LEAKING = 0.5
+"""Share of what an awake device draws that no clock lowers, of boards of 12 nm and before."""
+
+UNSET = 0.999
+"""Clocks from this share of the reference's on are not set."""
 
 
 def stated_laws() -> dict[str, float]:
@@ -93,7 +109,7 @@ def device_of(name: str) -> Accelerator:
 
 
 COLUMNS = (
-    "index", "limit", "clock", "before", "rated", "gddr", "memory", "idle", "bound",
+    "index", "limit", "clock", "before", "highest", "rated", "gddr", "memory", "idle", "bound",
     "time", "power",
 )  # fmt: skip
 """Arrays of a `Sweep`."""
@@ -104,9 +120,9 @@ class Sweep:
     """Rows of sweeps as arrays, (N,).
 
     limit, clock   of the row, and of the row of reference; clocks as a share of it, 1: not set
-    before         mean power at the reference [W]
+    before         mean power at the reference [W], under its limit `highest`
     rated          of the accelerator [W]; `gddr` is its GB of such memory, 0: stacked
-    memory         memory's power at the reference [W]; NaN: a share of what is drawn
+    memory         memory's power at the reference [W], of rows at locked clocks; NaN: not known
     bound          share of the time in which the device, not its host, bounds it (`host_free`)
     idle           share of the time in which memory bounds it; NaN: not known
     time, power    measured, over the reference; NaN: not stated
@@ -118,6 +134,7 @@ class Sweep:
     limit: Array
     clock: Array
     before: Array
+    highest: Array
     rated: Array
     gddr: Array
     memory: Array
@@ -137,9 +154,14 @@ class Sweep:
         )
 
     @property
+    def clocked(self) -> Mask:
+        """Where a clock is set."""
+        return np.asarray(self.clock < UNSET)
+
+    @property
     def binding(self) -> Mask:
         """Where the limit lies below what the run drew, or the clock below its own."""
-        return np.asarray((self.before > self.limit) | (self.clock < 0.999))
+        return np.asarray((self.before > self.limit) | self.clocked)
 
 
 Row = Mapping[Any, Any]
@@ -239,6 +261,7 @@ def _known(name: str) -> tuple[Accelerator, float, float] | None:
 def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str, float] | None:
     """A row beside its reference, in SI."""
     rated, before = float(np.asarray(device.power)), float(reference["avg_power_w"])
+    highest = float(reference["power_limit_w"])
     clocked = str(row["control"]) in CLOCKED
     limit, clock = rated, 1.0
     if clocked:
@@ -262,6 +285,7 @@ def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str
         "limit": limit,
         "clock": clock,
         "before": before,
+        "highest": highest if highest > 0 else rated,
         "rated": rated,
         "memory": memory,
         "idle": active,
@@ -270,26 +294,49 @@ def _row(row: Row, reference: Row, device: Accelerator, byte: float) -> dict[str
     }
 
 
-def relative(sweep: Sweep, laws: Mapping[str, float], leaking: float = 0.5) -> tuple[Array, Array]:
+def relative(sweep: Sweep, laws: Mapping[str, float]) -> tuple[Array, Array]:
     """Time and mean power over those of the reference, (N,) each."""
-    standing = laws["still"] * sweep.rated + laws["gddr_w_per_gb"] * sweep.gddr
-    awake = np.minimum(standing, 0.85 * sweep.before)
-    clocked = np.isfinite(sweep.idle)
-    gaps = np.where(clocked, 0.0, laws["gaps"])
-    while_busy = sweep.before + gaps * np.maximum(sweep.rated - sweep.before, 0.0)
-    duty = (sweep.before - awake) / np.maximum(while_busy - awake, 1e-9)
-    fixed = np.where(clocked, leaking * awake, awake)
-    drawn = while_busy - fixed
-    memory = np.where(clocked, np.minimum(sweep.memory, 0.6 * drawn), laws["share"] * drawn)
-    core = np.where(clocked, np.clip(1.0 - sweep.idle, 0.0, 1.0), laws["core"] * sweep.bound)
-    curve = VoltageCurve(laws["slope"], laws["floor"])
-    parts = (fixed, drawn - memory, memory, core, curve)
-    limit = laws["held"] * sweep.limit
-    found = np.minimum(settled(np.where(clocked, UNLIMITED, limit), *parts), sweep.clock)
-    busy = duty * stretch(found, core)
-    time = busy + 1.0 - duty
-    power = (busy * power_at(found, *parts) + (1.0 - duty) * awake) / time
-    return np.asarray(time), np.asarray(power / sweep.before)
+    time, power = np.ones(len(sweep.index)), np.ones(len(sweep.index))
+    for inside, law in ((sweep.clocked, _clocked), (~sweep.clocked, _limited)):
+        if np.any(inside):
+            own = sweep.take(inside)
+            standing = laws["still"] * own.rated + laws["gddr_w_per_gb"] * own.gddr
+            awake = np.minimum(standing, 0.85 * own.before)
+            curve = VoltageCurve(laws["slope"], laws["floor"])
+            time[inside], power[inside] = law(own, awake, curve, laws)
+    return time, power
+
+
+def _clocked(
+    sweep: Sweep, awake: Array, curve: VoltageCurve, laws: Mapping[str, float]
+) -> tuple[Array, Array]:
+    """Of rows at locked clocks, kernels that run by themselves."""
+    fixed = LEAKING * awake
+    drawn = sweep.before - fixed
+    memory = np.minimum(np.nan_to_num(sweep.memory), 0.6 * drawn)
+    core = np.clip(1.0 - np.nan_to_num(sweep.idle), 0.0, 1.0)
+    power = power_at(sweep.clock, fixed, drawn - memory, memory, core, curve)
+    return stretch(sweep.clock, core), power / sweep.before
+
+
+def _limited(
+    sweep: Sweep, awake: Array, curve: VoltageCurve, laws: Mapping[str, float]
+) -> tuple[Array, Array]:
+    """Of runs under limits, mean over what they draw in turn."""
+    from scipy.special import betaincinv
+
+    most = np.maximum(laws["held"] * sweep.highest, 1.02 * sweep.before)
+    mean = np.clip((sweep.before - awake) / (most - awake), 0.02, 0.98)
+    even = laws["spread"] / np.maximum(sweep.bound, 0.05)
+    each = betaincinv(mean * even, (1.0 - mean) * even, LEVELS)
+    each = np.minimum(each * mean / np.maximum(each.mean(axis=0), 1e-9), 1.0)
+    drawn = each * (most - awake)
+    clock = settled(laws["held"] * sweep.limit, awake, drawn, 0.0, 1.0, curve)
+    longer = np.maximum(1.0, (KNEE + (1.0 - KNEE) * each) / clock)
+    time = 1.0 - sweep.bound + sweep.bound * longer
+    power = power_at(clock, awake, drawn, 0.0, 1.0, curve)
+    usual = (awake + drawn).mean(axis=0)
+    return time.mean(axis=0), (time * power).mean(axis=0) / time.mean(axis=0) / usual
 
 
 def fit_sweeps(

@@ -14,6 +14,7 @@ from calibration.power.leakage import fit_leakage, measured_slope
 from calibration.power.points import power_points, power_table
 from calibration.power.spreads import spread, spreads_apart
 from calibration.power.sweeps import (
+    LEVELS,
     START,
     device_of,
     fit_sweeps,
@@ -25,9 +26,10 @@ from calibration.power.training import node_row
 from calibration.tables.energy import catalog_name, energy_point
 from calibration.tables.requests import InferencePoint
 from calibration.tables.runs import Skipped
+from predictor.arrays import Array
 from predictor.catalog import load, power_constants, power_fit
 from predictor.errors import InputError
-from predictor.power import Activity, demand, operating
+from predictor.power import Activity, VoltageCurve, demand, operating, settled
 
 BASE = {"source": "made", "group": "g", "control": "power_limit", "core_clock_mhz": np.nan}
 
@@ -108,9 +110,53 @@ def test_what_waits_for_its_host_loses_less_time_to_a_limit() -> None:
     assert time[low & (sweep.bound == 0.5)].max() < time[low & (sweep.bound == 1.0)].min()
 
 
+def capped(spread: float, share: float) -> tuple[Array, Array, Array]:
+    """Limits, times and powers [W] of an A40's run, a share of whose time is products at its own
+    limit and the rest waits, by the law of a `spread`."""
+    awake = START["still"] * 300.0 + START["gddr_w_per_gb"] * 48.0
+    top = START["held"] * 300.0
+    before = share * top + (1.0 - share) * awake
+    table = pd.DataFrame(
+        [
+            {"accelerator": "A40", "power_limit_w": w, "time_s": 1.0, "avg_power_w": before, **BASE}
+            for w in np.linspace(300.0, 150.0, 16)
+        ]
+    )
+    sweep, _ = sweep_of(table)
+    time, power = relative(sweep, {**START, "spread": spread})
+    return sweep.limit, time, power * before
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+def test_of_a_run_that_is_all_or_nothing_products_alone_meet_a_limit(share: float) -> None:
+    """Products draw the limit and take what the voltage curve says, waits draw an awake device's
+    power and take no longer."""
+    limit, time, power = capped(0.001, share)
+    awake = START["still"] * 300.0 + START["gddr_w_per_gb"] * 48.0
+    drawn = START["held"] * 300.0 - awake
+    clock = settled(START["held"] * limit, awake, drawn, 0.0, 1.0, VoltageCurve(0.8, 0.78))
+    levels = 1.0 / len(LEVELS)
+    assert time == pytest.approx(
+        1.0 + share / clock - share, abs=levels / 2 * (1 / clock - 1).max()
+    )
+    products = share / clock * START["held"] * limit
+    mean = (products + (1.0 - share) * awake) / (share / clock + 1.0 - share)
+    assert power == pytest.approx(mean, rel=levels)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_a_lower_limit_is_never_quicker_and_never_draws_more(spread: float, share: float) -> None:
+    limit, time, power = capped(spread, share)
+    order = np.argsort(limit)
+    assert np.all(np.diff(time[order]) <= 1e-12)
+    assert np.all(np.diff(power[order]) >= -1e-9)
+    assert np.all(power <= START["held"] * limit + 1e-6)
+
+
 def test_a_fit_of_sweeps_comes_back_to_what_made_them() -> None:
     made, _ = sweep_of(pd.concat([limits(), limits("RTX 3090").assign(group="h")]))
-    truth = {**START, "slope": 1.0, "gaps": 0.5}
+    truth = {**START, "slope": 1.0, "spread": 0.5}
     time, power = relative(made, truth)
     found = fit_sweeps(replace(made, time=time, power=power))
     again = relative(made, found)

@@ -7,7 +7,8 @@ is whole all the same, and its gradients are exchanged), separate attention kern
 checkpointed one by one (modules/gpt_modules.py), sends and receives on streams of their own
 (pipeline_parallel/dist_gpipe_pipeline_async.py), plain SGD whose gradients are aggregated in the
 precision of the run after the backward pass (github.com/DS3Lab/Decentralized_FM_alpha at cb03043).
-A table of transfers states what sends them.
+Rows whose note says that the fp32 copy is offloaded update it on the host (--use-offload,
+optimizer/optimizer.py). A table of transfers states what sends them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ WORDS = 28996
 """Rows of the table of embeddings, beside those of the positions: bert-large-cased-vocab.txt, the
 default of --vocab-file (utils/dist_args_utils.py at 25fbf53, 2022-04-21; its list of memory counts
 113 MiB for the first stage's in 16 bits, results/gpt3_xl_fp16.md)."""
+
+OFFLOADED = "fp32 copy offloaded"
+"""Note of rows that keep weights and gradients in fp32 with the host, which updates them."""
 
 RECIPE = {
     "micro_batch": 1,
@@ -114,6 +118,8 @@ def slow_step(row: Mapping[Any, Any], name: str, run: RunParameters) -> Point | 
     stated = {key: value for key in layout if (value := cell(row, key)) is not None}
     element = 4 if stated.get("precision") == "fp32" else 2
     fields = {**RECIPE, "reduce_bytes": element, "gather_bytes": element, **stated}
+    if OFFLOADED in str(row.get("note")):
+        fields["offload_optimizer"] = 1.0
     layers = cell(row, "layers")
     model = slow_model(None if layers is None else int(layers))
     try:

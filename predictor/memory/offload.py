@@ -28,6 +28,11 @@ HOST_MEMORY = 50e9
 stream about 400 GB/s for eight accelerators. A faster link to the host implies faster memory there
 (Grace: 512 GB/s behind 450)."""
 
+OLDER_LINK, OLDER = 20e9, 0.5
+"""Links to the host that are slower than this are of PCIe 3 (15.75 GB/s), whose hosts have four to
+six channels of DDR4-2400 or -2666 a socket: 19 GB/s for an accelerator of a DGX-1V or an AWS p3
+(Xeon E5-2698 v4, E5-2686 v4), 32 with Xeons of 2017 (Intel ARK, from memory); half as much."""
+
 COHERENT = 200e9
 """Links to the host that are faster than this are no PCIe (of its sixth generation: 126 GB/s)."""
 
@@ -114,7 +119,8 @@ def update_time(
     states = plan.optimizer_bytes
     # Only a link that is coherent with the host's memory says that the memory is as fast.
     coherent = np.where(accelerator.host_bandwidth > COHERENT, accelerator.host_bandwidth, 0.0)
-    host = ADAM * np.maximum(HOST_MEMORY, coherent)
+    usual = HOST_MEMORY * np.where(accelerator.host_bandwidth < OLDER_LINK, OLDER, 1.0)
+    host = ADAM * np.maximum(usual, coherent)
     slowest = np.maximum.reduce(
         np.broadcast_arrays(
             plan.gradient_bytes / link,

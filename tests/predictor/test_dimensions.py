@@ -53,7 +53,7 @@ SERVING: dict[str, Any] = {
 }  # fmt: skip
 HOST = (
     "memory.offload.HOST_MEMORY*", "memory.offload.COHERENT*", "memory.offload.NVME_READ*",
-    "memory.offload.NVME_WRITE*",
+    "memory.offload.NVME_WRITE*", "memory.offload.OLDER_LINK*",
 )  # fmt: skip
 FRONT = (
     "serving.pass_times.ANSWERING", "serving.pass_times.LISTING", "serving.pass_times.PICKLED",

@@ -74,6 +74,20 @@ def test_gradients_of_the_embedding_are_exchanged_though_the_output_is_a_classif
     assert float(found.breakdown["dp_communication"]) > sent / 125e6
 
 
+def test_a_copy_that_is_offloaded_is_updated_by_the_host() -> None:
+    """Weights, gradients and sums of the stage's layers pass the host's memory: three layers of 50
+    million parameters, of which four bytes each are read twice and written once at least, at no
+    more than the 77 GB/s of its socket."""
+    steps = []
+    for note in ("", "fp32 copy offloaded"):
+        point = slow_step(STEP | {"note": note}, "a:2", RunParameters())
+        assert isinstance(point, Point)
+        request = point.request
+        found = predict(request.model, request.cluster, request.plan, load("default"))
+        steps.append(float(found.step_time))
+    assert steps[1] - steps[0] > 3 * 50e6 * 12 / 77e9
+
+
 @here
 @pytest.mark.parametrize("replicas", [2, 4, 8])
 def test_replicas_over_slow_links_are_within_what_was_asked(replicas: int) -> None:

@@ -63,6 +63,15 @@ def test_host_update_by_hand(plan: Make) -> None:
     assert on_host(drives, H100, np.array(1e9), np.array(0.06)) == pytest.approx(states)
 
 
+def test_a_host_behind_pcie_3_updates_half_as_quickly(plan: Make) -> None:
+    made = plan(offload_optimizer=1.0, optimizer_bytes=12.0, gradient_bytes=4.0, weight_bytes=2.0)
+    times = [
+        float(on_host(made, catalog.accelerator(name), np.array(1e9), np.array(0.0)))
+        for name in ("V100-SXM2-16GB", "A100-SXM4-80GB", "H100-SXM5-80GB")
+    ]
+    assert times == pytest.approx([2.0 * times[2], times[2], times[2]])
+
+
 def test_what_the_host_keeps_is_not_on_the_device(llama: Model, plan: Make) -> None:
     run = RunParameters(fragmentation=0.0)
     made = plan(tp=8.0, pp=1.0, dp=2.0, global_batch=2.0)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from calibration.sources.exchanges import CUSTOM, CUSTOM_LIMIT
-from calibration.sources.expert_kernels import experts_kernel
+from calibration.sources.expert_kernels import experts_kernel, uneven, ungated
 from predictor import catalog
 from predictor.precision import WEIGHT_BYTES
 
@@ -375,7 +375,7 @@ EXPERT_SIZES = {
 }
 """Columns of tables of experts, and what they are called here."""
 
-WALKING = "triton|min_latency"
+WALKING = "triton"
 """Kernels of TensorRT-LLM that walk over the rows of all ranks, as those of other libraries do."""
 
 
@@ -388,13 +388,14 @@ def experts(path: Path) -> pd.DataFrame:
     divided = (table["dir_backend"] == "trtllm") & (table["moe_ep_size"] > 1)
     untuned = table["kernel_source"].str.contains(UNTUNED) & table["device"].str.startswith(ON)
     untuned &= table["moe_dtype"] != SCALED_BY_BLOCKS
-    table = table[~(divided & table["kernel_source"].str.contains(WALKING)) & ~untuned]
+    walking = divided & table["kernel_source"].str.contains(WALKING)
+    table = table[~(walking | untuned | uneven(table))]
     table = table.assign(
         **{new: table[old].astype(float) for old, new in EXPERT_SIZES.items()},
         latency_us=table["latency"].astype(float) * 1e3,
         dtype=table["moe_dtype"].map(DTYPES),
         kernel=experts_kernel(
-            nongated=table["kernel_source"].str.contains("nongated"),
+            nongated=ungated(table),
             own=(table["dir_backend"] == "trtllm") & (table["moe_ep_size"] > 1),
         ),
         framework=table["dir_backend"],

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 
 from calibration.sources import aiconfigurator, fgpm, tidy
-from calibration.tables.kernel_table import check_kernels, kinds
+from calibration.tables.kernel_table import check_kernels, kinds, shapes_of
 from predictor import catalog
 from predictor.precision import PEAK
+from predictor.timing import ideal
 
 
 def test_message_sizes_are_bytes(shared: Path) -> None:
@@ -117,6 +118,44 @@ def test_experts_that_no_collector_tuned_as_engines_do_are_left_out(
     table.to_parquet(path := tmp_path / "moe_perf.parquet")
     kept = set(aiconfigurator.experts(path)["framework"])
     assert kept == (set(kernels) if stays else {"trtllm"})
+
+
+def test_experts_of_which_a_router_reached_half_are_left_out(tmp_path: Path) -> None:
+    """Groups are chosen first of DeepSeek-V3's with vLLM and SGLang (which on many ranks are given
+    their tokens), and of whatever TensorRT-LLM's kernels for few tokens ran; GLM-5 has one group.
+    """
+    row = {"device": "NVIDIA B200", "moe_dtype": "nvfp4", "num_tokens": 64, "inter_size": 2048,
+           "num_experts": 256, "topk": 8, "moe_tp_size": 1, "distribution": "balanced",
+           "power": float("nan"), "latency": 1.0}  # fmt: skip
+    kernels = {"vllm": "f", "sglang": "g", "trtllm": "moe_torch_flow_min_latency"}
+    table = pd.DataFrame(
+        [
+            {**row, "dir_backend": name, "kernel_source": one, "hidden_size": k, "moe_ep_size": ep}
+            for name, one in kernels.items()
+            for k in (6144, 7168)
+            for ep in (1, 8)
+        ]
+    )
+    table.to_parquet(path := tmp_path / "moe_perf.parquet")
+    kept = aiconfigurator.experts(path)
+    found = set(zip(kept["framework"], kept["k"], kept["moe_ep"], strict=True))
+    both = {(name, 6144.0, ep) for name in ("vllm", "sglang") for ep in (1.0, 8.0)}
+    assert found == both | {("sglang", 7168.0, 8.0)}
+
+
+def test_no_experts_are_faster_than_their_matrices_are_read(
+    measured_on: Callable[..., Path],
+) -> None:
+    """Of 64 tokens and more on servers' accelerators, with two matrices where a model has no gate
+    (Nemotron-H), whoever's kernels they are."""
+    path = measured_on("moe_perf", *MACHINES)
+    table = check_kernels(aiconfigurator.experts(path), "moe")
+    bare = table["kernel"].str.contains("nongated").to_numpy()
+    assert set(table.loc[bare, "framework"]) == {"vllm", "sglang", "trtllm"}
+    for (name, dtype), own in table[table["m"] >= 64].groupby(["accelerator", "dtype"]):
+        found = ideal(shapes_of(own, "moe_gemm", str(dtype)), catalog.accelerator(str(name)))
+        faster = own["latency_us"].to_numpy(float) * 1e-6 < 0.98 * found.time
+        assert faster.mean() < 1e-3, (name, dtype)
 
 
 def test_times_carried_to_other_numbers_of_tokens_are_left_out() -> None:

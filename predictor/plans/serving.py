@@ -40,6 +40,10 @@ SUMMED = ("card", "switch")
 """Where an engine's own all-reduce adds up: on the cards, small ones alone; or in the switch
 (symmetric memory, multimem), larger ones too."""
 
+REACHES = ("node", "fabric")
+"""Ranks that an engine's own all-reduce spans: those of one node, or all that its innermost links
+reach, through switches beyond the node (NVLink of several trays, ICI of several hosts)."""
+
 EXCHANGES = ("gather", "alltoall", "nvlink", "deepep")
 """How a mixture's tokens get from several attention replicas to their experts and back: all tokens
 to all ranks and sums back (all-gather and reduce-scatter), each copy to its rank by NCCL, or by
@@ -94,12 +98,12 @@ those that share it with other than seven more, or with none or more than seven,
 (TensorRT-LLM's XQA kernel took groups of eight, of up to eight, then all groups); 'copied': no such
 kernel, the cache is copied to be longer and repeated for each head in memory (transformers)."""
 
-NARROW_EXPERTS = ("own", "triton", "buffers", "tuned", "openai")
+NARROW_EXPERTS = ("own", "triton", "buffers", "tuned", "openai", "generated")
 """Which kernels experts in fewer than 16 bits run in: those that the engine's library was timed
 with; Triton's, which in fp8 with one scale a matrix are as efficient as in 16 bits; in fp8 with a
 scale for each block, DeepGEMM's over buffers that hold the most copies that any choice of experts
 could bring; CUTLASS's, which the engine tunes as it starts; OpenAI's for its models' 4-bit experts
-(triton_kernels)."""
+(triton_kernels); TensorRT-LLM's generated ones for Blackwell, which FlashInfer has, too."""
 
 PIPELININGS = ("sequences", "turns", "rows")
 """What pipeline stages do at a time: each a part of the running sequences, or one after the other
@@ -231,6 +235,7 @@ class ServingPlan:
     execution: str = "graph"
     allreduce: str = "custom"
     summed: str = "card"
+    reach: str = "node"
     narrow_experts: str = "own"
     exchange: str = "alltoall"
     admission: str = "mean"

@@ -53,6 +53,7 @@ from predictor.plans.serving import (
     POOLS,
     PREFIX_CACHES,
     PRODUCT_UNITS,
+    REACHES,
     REDUCTIONS,
     SAMPLERS,
     SAMPLINGS,
@@ -235,7 +236,7 @@ _ENGINE = (
         "Prefill passes are launched one by one in any case.",
     ),
     PlanField(
-        "allreduce", WORD, "Small all-reduces inside a node.", ("communication",),
+        "allreduce", WORD, "Small all-reduces among ranks near each other.", ("communication",),
         choices=ALLREDUCES, default=ENGINE,
         more="One-kernel implementations of serving engines, or NCCL's.",
     ),
@@ -246,14 +247,21 @@ _ENGINE = (
         more="Those that the engine's library was timed with; Triton's, which in fp8 with one "
         "scale a matrix are as efficient as in 16 bits (vLLM before 0.17); with one for each "
         "block, DeepGEMM's over buffers for the most copies that could come (vLLM 0.11 to "
-        "0.15); CUTLASS's, tuned as the engine starts (vLLM from 0.17 on Hopper); or OpenAI's for "
-        "the 4-bit experts of gpt-oss (SGLang).",
+        "0.15); CUTLASS's, tuned as the engine starts (vLLM from 0.17 on Hopper); OpenAI's for "
+        "the 4-bit experts of gpt-oss (SGLang); or those that NVIDIA generates for Blackwell "
+        "(TensorRT-LLM's backend TRTLLM).",
     ),
     PlanField(
         "summed", WORD, "Where an engine's own all-reduce adds up.", ("communication",),
         choices=SUMMED, default=ENGINE,
         more="On the cards, up to 8 MB; or in the switch, up to 128 MB (vLLM from 0.11 on Hopper "
         "and Blackwell).",
+    ),
+    PlanField(
+        "reach", WORD, "How far an engine's own all-reduce reaches.", ("communication",),
+        choices=REACHES, default=ENGINE,
+        more="Ranks of one node; or all that NVLink reaches, as in a rack of GB200 (TensorRT-LLM "
+        "from 1.0, vLLM from 0.19), and chips of several hosts that share their links (TPU).",
     ),
     PlanField(
         "exchange", WORD, "How a mixture's tokens travel among attention replicas.",

@@ -5,6 +5,7 @@ them, inside captured graphs or outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import takewhile
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def _call(
         return _exchanged(one, group, cluster, calibration, captured)
     time, sigma = collective_time(one.op, one.bytes, group, cluster, calibration, one.copies)
     if one.op == "allreduce" and plan.allreduce == "custom":
-        inside = cluster.tiers[0].size
+        inside = _reached(plan, cluster)
         near = Group(np.minimum(group.size, inside), group.stride)
         small, spread = _own_allreduce(
             one.bytes, near, plan.library, cluster, calibration, captured
@@ -87,6 +88,15 @@ def _call(
         time = np.where(taken, np.minimum(small, time), time)
         sigma = np.where(taken, spread, sigma)
     return time, sigma
+
+
+def _reached(plan: ServingPlan, cluster: Cluster) -> float:
+    """Ranks that the engine's own all-reduce spans at most."""
+    inner = cluster.tiers[0]
+    if plan.reach == "node":
+        return inner.size
+    same = takewhile(lambda tier: tier.link == inner.link, cluster.tiers)
+    return max(tier.size for tier in same)
 
 
 def _largest(plan: ServingPlan, cluster: Cluster, group: Group) -> Numeric:

@@ -47,11 +47,12 @@ GROUPED = "deepgemm"
 """Library of the experts behind DeepEP (sgl-project/sglang, layers/moe/ep_moe/layer.py), and of
 those over buffers."""
 
-TIMED_WITH = {"tuned": "trtllm", "openai": "vllm"}
+TIMED_WITH = {"tuned": "trtllm", "openai": "vllm", "generated": "sglang"}
 """Library whose tables have the kernels of experts (`NARROW_EXPERTS`) that another engine runs:
 FlashInfer's CUTLASS kernels are TensorRT-LLM's, which alone were tuned as they are in an engine;
-OpenAI's triton_kernels were timed through vLLM (collector/*/collect_moe.py of
-ai-dynamo/aiconfigurator @ 095f58a)."""
+OpenAI's triton_kernels were timed through vLLM, those that NVIDIA generates for Blackwell through
+SGLang (flashinfer_trtllm; TensorRT-LLM's collector gives them the tokens of half the experts;
+collector/*/collect_moe.py of ai-dynamo/aiconfigurator @ 095f58a)."""
 
 WITHIN = ("bmm", "scan", "recurrence")
 """Variants of operators that are parts of attention, or of what takes its place."""

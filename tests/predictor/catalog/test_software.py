@@ -103,6 +103,26 @@ def test_narrow_experts_on_hopper_run_in_kernels_that_were_timed_with_other_engi
     assert kernels("sglang", mixtral, precision="bf16") == "own"
 
 
+def test_tensorrt_llm_s_experts_and_how_far_its_sums_reach_on_blackwell():
+    """Its choice of kernels by model and precision, its all-reduce over several trays; and vLLM's
+    (as the files of facts have them)."""
+
+    def plan(engine, model, where="GB200-186GB", **fields):
+        given = {"model": model, "system": None, "accelerator": where, "tp": 4, **fields}
+        return assumed(framework=engine, **given)[0]
+
+    ours, deepseek = "tensorrt-llm", "deepseek-v3"
+    assert plan(ours, "gpt-oss-120b", version="1.1").narrow_experts == "generated"
+    assert plan(ours, "gpt-oss-120b", "H200-SXM-141GB", version="1.1").narrow_experts == "own"
+    found = [plan(ours, deepseek, version=v, precision="fp8_block") for v in ("1.1", "1.3")]
+    assert [one.narrow_experts for one in found] == ["own", "generated"]
+    assert plan(ours, deepseek, version="1.3", precision="nvfp4").narrow_experts == "own"
+    assert [plan(ours, deepseek, version=v).reach for v in ("0.20", "1.0")] == ["node", "fabric"]
+    found = [plan("vllm", deepseek, version=v).reach for v in ("0.18.0", "0.19.0")]
+    assert found == ["node", "fabric"]
+    assert plan("vllm", "llama3-70b", "TPUv6e", version="0.11.0").reach == "fabric"
+
+
 def test_rocm_s_decoding_shares_keys_from_its_own_kernel_on():
     fields = {"framework": "vllm-rocm", "accelerator": "MI300X-192GB", "system": None}
     found = [assumed(**{**fields, "version": v})[0].headwise for v in ("0.6.1", "0.6.2")]

@@ -10,7 +10,7 @@ from predictor import catalog
 from predictor.catalog import ServingPlanSpec, parse
 from predictor.catalog.artifacts import load
 from predictor.catalog.software import Setting, engine_named
-from predictor.hardware import Accelerator
+from predictor.hardware import Accelerator, Cluster
 from predictor.models.counts import experts_hit
 from predictor.plans.serving import ServingPlan
 from predictor.plans.training import TrainingPlan
@@ -140,6 +140,28 @@ def test_sums_in_the_switch_are_never_slower_than_the_library_s(ranks: float) ->
         assert spent[0] <= spent[1] * (1 + 1e-9) <= spent[2] * (1 + 2e-9)
         if tokens == 1024.0 and ranks == 8.0:
             assert spent[0] < 0.8 * spent[1]  # 17 MB
+
+
+@pytest.mark.parametrize(("rack", "board"), [("GB200-NVL72", "DGX-B200"), ("TPU-v7-pod", "")])
+def test_ranks_of_several_trays_that_share_their_links_add_up_as_those_of_one(
+    rack: str, board: str
+) -> None:
+    """Eight ranks on two trays of four: no slower than the library's, and a small message takes
+    them less than half more than four on one tray or eight on a board."""
+    model, cluster = catalog.model("llama3-70b"), catalog.system(rack)
+
+    def spent(where: Cluster, ranks: float, **how: str) -> float:
+        at = plan(tp=ranks, library="vllm", **how)
+        moved = pass_collectives(model, at, 16.0, 1.0)
+        found = communication(moved, at, where, CALIBRATION, 1.0)
+        return float(found.terms["tp_communication"])
+
+    across = spent(cluster, 8.0, reach="fabric")
+    assert across <= spent(cluster, 8.0)
+    assert spent(cluster, 4.0, reach="fabric") == spent(cluster, 4.0)
+    assert across < 1.5 * spent(cluster, 4.0)
+    if board:
+        assert across < 1.5 * spent(catalog.system(board), 8.0)
 
 
 def test_kernels_that_are_part_of_others_do_not_start() -> None:

@@ -52,6 +52,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("open", r"not say the size of the vocabulary|cannot read .*(options|that the command names)"),
     ("open", r"its stage is not in its name|states a model without its|\?\?\?"),
     ("open", r"takes it from the checkpoint; state the number|the rest is in that file"),
+    ("open", r"needs --num-layers, or --model|key '\w+' is missing|needs delta_\w+, "),
+    ("open", r"kv_heads \d+ does not divide heads"),
     ("foreign", r"which is not read|is not predicted"),
     ("nothing", r"no flag of |no container that runs|\d recipes; name one|no settings are in it"),
 )

@@ -6,6 +6,7 @@ cloud (`data/clouds.csv`).
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -28,13 +29,22 @@ SEVERAL = re.compile(
     r"(?:\s*[x*:]\s*(?P<behind>\d+))?"
 )
 
-SLICE = re.compile(r"(?:tpu-?)?(?P<kind>v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
+SLICE = re.compile(r"(?:tpu-?)?(?P<kind>7x|v2|v3|v4|v5p|v5litepod|v5e|v6e)-(?P<count>\d+)")
 """Slices of TPUs as Google Cloud's accelerator types name them."""
 
-CORES = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2}
-"""What the number of such a name counts to a chip: TensorCores up to v5p, whose chips have two;
+CORES = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "7x": 2}
+"""What the number of such a name counts to a chip: TensorCores of v2 to v5p and TPU7x, whose chips
+have two (tpu7x-8 is four chips: docs.cloud.google.com/tpu/docs/tpu7x);
 chips of v5e and v6e (docs.cloud.google.com/tpu/docs/v5p: a 4x4x4 slice of 64 chips is v5p-128;
 docs .../v5e and .../v6e: v5litepod-8 and v6e-8 have 8 chips; read 2026-11)."""
+
+
+OWN = {"v5litepod": "v5litepod", "7x": "tpu7x"}
+"""Kinds that no `tpu-` stands before in the catalog."""
+
+TOPOLOGY = re.compile(r"(?:tpu-?)?(?P<kind>7x|v4|v5p|v5litepod|v5e|v6e)-(?P<axes>\d+(?:x\d+){1,2})")
+"""Slices as xpk and GKE name them, by the chips along each axis (xpk, core/system_characteristics:
+`tpu7x-4x4x8`; GKE's label gke-tpu-topology)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +245,14 @@ def _instance(name: str) -> Instance | None:
 
 def _slice(name: str) -> MachineName | None:
     """A slice of TPUs; None for another name, or half a chip."""
-    match = SLICE.fullmatch(name.strip().lower())
-    if match is None:
+    written = name.strip().lower()
+    if match := TOPOLOGY.fullmatch(written):
+        chips, half = math.prod(map(int, match["axes"].split("x"))), 0
+    elif match := SLICE.fullmatch(written):
+        chips, half = divmod(int(match["count"]), CORES.get(match["kind"], 1))
+    else:
         return None
-    chips, half = divmod(int(match["count"]), CORES.get(match["kind"], 1))
-    one = read_accelerator_name(f"tpu-{match['kind']}".replace("tpu-v5litepod", "v5litepod"))
+    one = read_accelerator_name(OWN.get(match["kind"], f"tpu-{match['kind']}"))
     return MachineName(name, one, chips) if one is not None and chips and not half else None
 
 

@@ -91,6 +91,21 @@ def _bare(name: list[str]) -> list[str]:
     return [word for place, word in enumerate(left) if not (place and DATE.fullmatch(word))]
 
 
+SIZE = re.compile(r"\d+(\.\d+)?[bm]")
+"""A word of a name that says how many parameters there are."""
+
+
+def _loose(name: list[str]) -> list[str]:
+    """Keys of a name without decimal points. A size stays a word of its own, so that nobody's
+    6b becomes another's 3.6b; a number before it may be its whole part (`0-5b`)."""
+    if len(name) == 1:
+        return [name[0].replace(".", "")]
+    size = next((i for i, word in enumerate(name) if SIZE.fullmatch(word)), len(name))
+    cuts = [size, size - 1] if size and name[size - 1].isdigit() and size < len(name) else [size]
+    found = ["|".join((key(name[:cut]), key(name[cut:]))) for cut in cuts]
+    return [one.replace(".", "") for one in found]
+
+
 @dataclass(frozen=True, slots=True)
 class _Index:
     """Rows by the key of all words of their names, of the bare ones, and of those without decimal
@@ -104,8 +119,9 @@ class _Index:
     def add(self, name: str, row: str, reason: str = "") -> None:
         """Take in a name of a row."""
         cut = parts(name.rsplit("/", 1)[-1])
-        bare = key(_bare(cut))
-        places = ((self.whole, key(cut)), (self.bare, bare), (self.loose, bare.replace(".", "")))
+        left = _bare(cut)
+        loose = [_loose(left)[0], key(left).replace(".", "")]
+        places = [(self.whole, key(cut)), (self.bare, key(left)), *((self.loose, k) for k in loose)]
         for table, spelling in places:
             table.setdefault(spelling, set()).add(row)
             if reason:
@@ -164,12 +180,12 @@ def _read(name: str, directory: Path) -> ModelName | None:
     cut = parts(last)
     index = _index(directory)
     stored, said, rest = (packed, packed, cut) if packed else _stored(cut, owner)
-    bare = key(_bare(rest))
+    left = _bare(rest)
     for table, spelling in (
         (index.whole, key(cut)),
         (index.whole, key(rest)),
-        (index.bare, bare),
-        (index.loose, bare.replace(".", "")),
+        (index.bare, key(left)),
+        *((index.loose, one) for one in _loose(left)),
     ):
         if spelling and spelling in table:
             break

@@ -183,7 +183,10 @@ TYPES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         _LLAMA,
     ),
     "dots1": (STANDARD, _LLAMA),
-    "bailing_moe_v2": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
+    **dict.fromkeys(
+        ("bailing_moe", "bailing_moe_v2"),
+        ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
+    ),
     "exaone_moe": ({**STANDARD, "shared_experts": "num_shared_experts"}, _LLAMA),
     "glm": (STANDARD, {"qkv_bias": True}),
     "phimoe": (EXPERTS_ONLY, {"norm": "layernorm"}),

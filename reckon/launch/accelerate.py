@@ -7,8 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.files import is_file
-from reckon.launch.launcher import PROCESSES, named_text, program
+from reckon.launch.launcher import PROCESSES, named_file, named_text, program
 from reckon.launch.shell import Script, options
 from reckon.launch.structured import flatten, read_mapping_text
 from reckon.launch.table import Flags, truth
@@ -75,7 +74,7 @@ def _meant(said: dict[str, Any], script: Script, folder: Path) -> Flags:
 def staged(config: str, folder: Path) -> str:
     """The stage of a DeepSpeed configuration that a key names, where the file is there; else its
     name, which may tell it."""
-    path = next((p for p in (folder / config, Path(config)) if is_file(p)), None)
+    path = named_file(config, folder)
     read = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
     if not read:
         return config

@@ -52,15 +52,20 @@ OF_CHECKPOINT: dict[str | None, tuple[str, ...]] = {
 """Methods that leave it to the checkpoint how its weights are stored."""
 
 
+MODELOPT = "modelopt"
+"""A method whose checkpoints say themselves whether they are of fp8 or nvfp4 (vLLM,
+quantization/modelopt.py: `override_quantization_method`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stored(Cases):
-    """The weights' data type; where the line names no method, a checkpoint that is narrow stays so
-    whatever `--dtype` says, which is of what is left."""
+    """The weights' data type; where the line names no method, or one that the checkpoint refines, a
+    checkpoint that is narrow stays so whatever `--dtype` says, which is of what is left."""
 
     def read(self, flags: Flags, facts: Facts, whole: bool) -> Facts:
         """The weights, or nothing where the checkpoint decides."""
         found = Cases.read(self, flags, facts, whole)
-        if facts.get("model.stored") and "--quantization" not in flags:
+        if facts.get("model.stored") and flags.get("--quantization", MODELOPT) == MODELOPT:
             return {}
         return found
 

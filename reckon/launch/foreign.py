@@ -27,7 +27,17 @@ SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "a hybrid of Mamba and attention layers",
         ("--hybrid-override-pattern", "--hybrid-attention-ratio", "--hybrid-mlp-ratio",
-         "--is-hybrid-model", "--hybrid-layer-pattern", "hybrid_override_pattern"),
+         "--is-hybrid-model", "--hybrid-layer-pattern", "hybrid_override_pattern",
+         "model.hybrid_layer_pattern", "model.hybrid_override_pattern"),
+    ),
+    (
+        "layers of other attention than all keys or a window of them",
+        ("--experimental-attention-variant", "--linear-attention-freq",
+         "model.experimental_attention_variant"),
+    ),
+    (
+        "a run that generates and does not train (reckon predict infer)",
+        ("--num-tokens-to-generate", "--out-seq-length"),
     ),
     (
         "reinforcement learning, whose steps generate too (reckon predict rl)",
@@ -43,8 +53,17 @@ PROGRAMS: tuple[tuple[str, str], ...] = (
     (r"pretrain_(mamba|hybrid)\.py", SIGNS[3][0]),
     (r"pretrain_vlm\.py", IMAGES),
     (r"pretrain_(vision_\w+|ict|retro)\.py", "another model than a decoder of text"),
+    (
+        r"generate_samples\w*\.py|text_generation\w*\.py|gpt_(static|dynamic)_inference\w*\.py",
+        "a run that generates and does not train (reckon predict infer)",
+    ),
+    (r"\btasks/main\.py", "a task beside pretraining (evaluation, retrieval, classification)"),
+    (r"\banalyze_data\.py", "a pass over data that trains nothing"),
 )
-"""Programs that train such models."""
+"""Programs that train such models, or none."""
+
+WORDPIECE = r"BertWordPiece\w*"
+"""Tokenizers of encoders, which Megatron-LM's other programs do not take."""
 
 
 SECTIONS: tuple[tuple[str, str], ...] = (
@@ -68,6 +87,12 @@ def foreign(flags: Flags, text: str) -> str | None:
         shown = next((flag for flag in flags if flag.startswith(beginning)), None)
         if shown is not None:
             return f"{what}, as {shown} shows"
+    if (recipe := str(flags.get("--fp4-recipe", "nvfp4")).lower()) == "mxfp4":
+        return f"products in {recipe}, of which training knows nvfp4 alone, as --fp4-recipe shows"
+    told = str(flags.get("--tokenizer-type", ""))
+    words = str(flags.get("--vocab-file", "")).endswith("vocab.txt") and not told
+    if re.fullmatch(WORDPIECE, told) or (words and "--merge-file" not in flags):
+        return f"{SIGNS[2][0]}, as {told or '--vocab-file vocab.txt'} shows"
     for pattern, what in PROGRAMS:
         if match := re.search(pattern, text):
             return f"{what}, as {match[0]} shows"

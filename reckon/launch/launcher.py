@@ -86,6 +86,19 @@ def command(
     return script, launcher, options(words), notes
 
 
+ABOVE = 6
+"""Folders above a script's own that are looked through for files that it names."""
+
+
+def named_file(name: str, folder: Path) -> Path | None:
+    """The file that a command means: from its own folder or one above, as it is written, or in its
+    own folder without the path; None where there is none."""
+    name = re.sub(r"^\$\{?PWD\}?/", "", name)
+    above = [folder, *folder.resolve().parents[:ABOVE]]
+    places = [*(place / name for place in above), Path(name), folder / Path(name).name]
+    return next((place for place in places if is_file(place)), None)
+
+
 def named_text(config: str, folder: Path, script: Script, what: str) -> str:
     """The text of a configuration that a command names: of a here-document, or of a file.
 
@@ -97,10 +110,10 @@ def named_text(config: str, folder: Path, script: Script, what: str) -> str:
     text = script.files.get(config.removeprefix("./"))
     if text is not None:
         return text
-    path = next((p for p in (folder / config, Path(config)) if is_file(p)), None)
+    path = named_file(config, folder)
     if path is None:
-        raise InputError(f"cannot read {config}, {what}")
-    return path.read_text(encoding="utf-8")
+        raise InputError(f"cannot read {config}, {what} that the command names; put it beside")
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def quoted(value: Any) -> str:

@@ -1,5 +1,6 @@
-"""Serving commands in manifests: Kubernetes workloads, docker compose, values of the vLLM
-production stack, KServe. What a container runs is read as the command that it is; nothing is run.
+"""Serving commands in manifests and in pages: Kubernetes workloads, docker compose, values of the
+vLLM production stack, KServe; blocks of code in Markdown. What a container runs is read as the
+command that it is; nothing is run.
 """
 
 from __future__ import annotations
@@ -53,15 +54,39 @@ DEEPEST = 24
 """Levels of a file that are looked through: those of Kubernetes have a dozen."""
 
 
-def read_lines(text: str, folder: Path | None = None) -> Script:
-    """The commands of a script, of one line, or of the containers of a manifest.
+BLOCK = re.compile(r"^([ \t]*)```[^\n]*\n(.*?)^[ \t]*```", re.S | re.M)
+"""A block of code of a page, also of one that is a text within YAML (vllm-project/recipes)."""
+
+STARTS = {
+    "vllm": r"\bvllm serve\b|vllm\.entrypoints|docker run[^`]*\bvllm/vllm-openai",
+    "sglang": r"sglang\.launch_server|\bsglang serve\b",
+    "trtllm": r"\btrtllm-serve\b",
+}
+"""How commands start each engine."""
+
+
+def read_lines(text: str, folder: Path | None = None, engine: str = "") -> Script:
+    """The commands of a script, of one line, of the containers of a manifest, or of the first block
+    of a page that starts an engine.
+
+    engine  that is asked for, of `STARTS`; empty for none
 
     Raises InputError for a manifest that is a template, or that starts no engine.
     """
     if match := APPLIED.search(text):
         text = match[2]
+    if engine and (blocks := _blocks(text, STARTS[engine])):
+        script = read_lines(blocks[0], folder)
+        if len(blocks) > 1:
+            told = " ".join(blocks[0].replace("\\\n", " ").split())
+            script.notes.append(f"{len(blocks)} launch lines in the page: the first, {told:.80}")
+        return script
     if not LOOKS.search(text):
-        return read_script(text, folder)
+        try:
+            return read_script(text, folder)
+        except InputError:
+            if not _documents(text):
+                raise
     documents = _documents(text)
     if documents is None and (match := TEMPLATE.search(text)):
         documents = _documents(TEMPLATE.sub("OPEN", text))
@@ -88,6 +113,12 @@ def read_lines(text: str, folder: Path | None = None) -> Script:
     script.commands = found
     script.notes += list(dict.fromkeys(_asked(documents)))
     return script
+
+
+def _blocks(text: str, starts: str) -> list[str]:
+    """Blocks of code that start an engine, at the left edge."""
+    found = (re.sub(rf"^{indent}", "", block, flags=re.M) for indent, block in BLOCK.findall(text))
+    return [block for block in found if re.search(starts, block)]
 
 
 def _documents(text: str) -> list[Mapping[Any, Any]] | None:

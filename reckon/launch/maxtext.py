@@ -17,7 +17,8 @@ from predictor import catalog
 from predictor.errors import InputError
 from reckon.launch.dialect import Dialect, Source
 from reckon.launch.interpolation import loaded
-from reckon.launch.maxtext_mesh import DEVICES, KEYS, MESH, SLICES
+from reckon.launch.maxtext_job import kubernetes_job
+from reckon.launch.maxtext_mesh import CORES, DEVICES, EACH, KEYS, MESH, SLICES
 from reckon.launch.maxtext_model import MODEL, SPELLED, WIDTHS, is_mixture
 from reckon.launch.maxtext_remat import REMAT
 from reckon.launch.primus import read_job
@@ -53,7 +54,7 @@ def _nothing(facts: Facts) -> Flags:
 def _batch_means(flags: Flags, facts: Facts) -> Facts:
     """Sequences of an accelerator, by which a replica's micro-batches follow; as many of a pipeline
     as it has stages, unless told (`num_pipeline_microbatches`)."""
-    each = number(PART, flags.get(PART, 12))
+    each = number(PART, flags.get(PART, 12)) * int(flags.get(EACH, 1))
     steps = whole_number(GATHERED, flags.get(GATHERED, 1))
     ranks = int(facts.get("tp", 1) * facts.get("cp", 1) * facts.get("pp", 1))
     parts, stages = 1, int(facts.get("pp", 1))
@@ -286,19 +287,23 @@ def _own(found: Settings, folder: Path) -> tuple[Flags, list[str]]:
 
 
 def _parse(text: str, folder: Path) -> Source:
+    asked: Flags = {}
+    if (made := kubernetes_job(text, TRAINS)) is not None:
+        text, asked = made
     if (job := read_job(loaded(text) or {}, "maxtext")) is not None:
         named = {"model_name": job.model.lower().replace("_", "-")} if job.model else {}
         text = yaml.safe_dump({**named, **job.settings})
     found = read_settings(text, folder, TRAINS, r"python\S* .*[Mm]ax[Tt]ext", defaults=BASES)
     flags, notes = _own(found, folder)
     if found.words:
-        flags |= {k: v for k, v in _requested(text).items() if k not in flags}
+        flags |= {k: v for k, v in {**asked, **_requested(text)}.items() if k not in flags}
         flags["@program"] = _program(found.words)
     elif not {PART, "model_name", "base_config", *KEYS, *WIDTHS, "remat_policy"} & set(flags):
         raise InputError(f"--from-maxtext: no flag of maxtext is in it: neither {PART} nor "
                          "model_name")  # fmt: skip
     if (count := _topology(flags)) is not None:
         flags[DEVICES] = count
+        flags[EACH] = CORES.get(str(flags.get("@type", "")).partition("-")[0], 1)
     if flags.get("model_name") in SPELLED:
         flags["model_name"] = SPELLED[str(flags["model_name"])]
     flags["@experts"] = is_mixture(flags)

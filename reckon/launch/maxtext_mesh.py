@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from predictor.errors import InputError
 from reckon.launch.table import Derived, Facts, Flags, truth, whole_number
 
-SLICES, DEVICES = "compile_topology_num_slices", "@devices"
+SLICES, DEVICES, EACH = "compile_topology_num_slices", "@devices", "@each"
+
+CORES: dict[str, int] = {"tpu7x": 2}
+"""Kinds of TPUs of which each chip is several devices of JAX, by which axes and batches count
+(docs.cloud.google.com/tpu/docs/tpu7x: a chip is two devices; tpu-recipes @ c8cfe2f, gemma4-26b:
+axes of 512 on 4x8x8 chips; read 2026-11)."""
 
 AXES: dict[str, str] = {
     "data": "copies", "diloco": "copies", "fsdp": "shards", "fsdp_transpose": "shards",
@@ -19,6 +24,9 @@ AXES: dict[str, str] = {
     "pipeline": "pp",
 }  # fmt: skip
 """Axes of the mesh, and what they divide here."""
+
+WITHIN = ("shards", "copies", "ep", "tp", "cp")
+"""What devices of one chip divide among them, the first that can: neighbours are near each other."""
 
 FILLED = {("dcn", "data"): -1, ("ici", "fsdp"): -1}
 """Axes that take what remains, unless told otherwise (base.yml)."""
@@ -86,13 +94,15 @@ def _fill(said: dict[str, int], where: str, whole: int) -> None:
 def _mesh_means(flags: Flags, facts: Facts) -> Facts:
     """Degrees of the axes: batches are split over data, fsdp and expert, weights over fsdp, expert
     and context (`logical_axis_rules`)."""
-    gpus = facts.get("gpus", flags.get(DEVICES))
-    inside, between = _degrees(flags, None if gpus is None else whole_number("gpus", gpus))
+    gpus, each = facts.get("gpus", flags.get(DEVICES)), int(flags.get(EACH, 1))
+    inside, between = _degrees(flags, None if gpus is None else each * whole_number("gpus", gpus))
     if gpus is None and -1 not in (*inside.values(), *between.values()):
-        gpus = math.prod([*inside.values(), *between.values()])
+        gpus = math.prod([*inside.values(), *between.values()]) // each
     found: dict[str, int] = dict.fromkeys(AXES.values(), 1)
     for axis, kind in AXES.items():
         found[kind] *= max(inside[axis], 1) * max(between[axis], 1)
+    joined = next((kind for kind in WITHIN if found[kind] % each == 0), "copies")
+    found[joined] = max(found[joined] // each, 1)  # devices of one chip are one accelerator
     said: Facts = {name: found[name] for name in ("tp", "pp", "cp", "ep")}
     said["sequence_parallel"] = found["tp"] > 1  # what stands between products is split, too
     if gpus is None:
@@ -108,7 +118,7 @@ def _mesh_means(flags: Flags, facts: Facts) -> Facts:
 
 
 MESH = Derived(
-    (*KEYS, SLICES, DEVICES, "num_slices", "shard_optimizer_over_data", "hardware"),
+    (*KEYS, SLICES, DEVICES, EACH, "num_slices", "shard_optimizer_over_data", "hardware"),
     lambda facts: {},
     _mesh_means,
     fields=("sharding", "dp_shard"),

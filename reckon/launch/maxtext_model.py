@@ -18,6 +18,7 @@ SPELLED = {
     "kimi-k2-1t": "kimi-k2", "llama4-17b-16e": "llama4-scout-17b-16e",
     "llama4-17b-128e": "llama4-maverick-17b-128e", "gemma4-26b": "gemma-4-26b-a4b",
     "gemma4-31b": "gemma-4-31b", "gemma4-e2b": "gemma-4-e2b", "gemma4-e4b": "gemma-4-e4b",
+    "deepseek4-284b": "deepseek-v4-flash",
 }  # fmt: skip
 """Names of its model files that no one else uses, by the catalog's."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from predictor.errors import InputError
@@ -175,13 +176,32 @@ def _window_means(flags: Flags, facts: Facts) -> Facts:
     found: Facts = {"model.sliding_window": whole_number("--window-size", left)}
     found["model.windowed_share"] = 1.0
     if "--window-attn-skip-freq" in flags:
-        every = whole_number("--window-attn-skip-freq", flags["--window-attn-skip-freq"])
-        if every < 1:
-            raise InputError(f"--window-attn-skip-freq {every}: must be at least 1")
-        found["model.full_every"] = every
         layers = facts["model.layers"]
+        every = _skipped(flags["--window-attn-skip-freq"], int(layers))
+        found["model.full_every"] = every
         found["model.windowed_share"] = 1.0 - layers // every / layers
     return found
+
+
+def _skipped(said: Any, layers: int) -> int:
+    """Which layer of how many attends to all keys: as a number, or as a pattern of all layers with
+    1 for a window (Megatron-LM, transformer_config.py: `window_attn_skip_freq`).
+
+    Raises InputError for anything else.
+    """
+    flag, text = "--window-attn-skip-freq", str(said)
+    if "[" not in text:
+        every = whole_number(flag, said)
+        if every < 1:
+            raise InputError(f"{flag} {every}: must be at least 1")
+        return every
+    windowed = [word == "1" for word in re.findall(r"[01]", text)]
+    full = windowed.count(False)
+    if re.search(r"[^\[\]01,\s]", text) or len(windowed) != layers or not full:
+        raise InputError(
+            f"{flag} {text:.60}: expected a number, or 0 or 1 for each of {layers} layers, some 0"
+        )
+    return layers // full
 
 
 MODEL: tuple[Entry, ...] = (

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from predictor.errors import InputError
-from predictor.files import is_file
 from predictor.records import dataclass
 from reckon.launch.interpolation import interpolated, loaded
-from reckon.launch.launcher import launched, program
+from reckon.launch.launcher import launched, named_file, program
 from reckon.launch.shell import read_script
 from reckon.launch.structured import scalar
 from reckon.launch.table import Flags
 
 FILE = (".yaml", ".yml")
 
-DEEP, ABOVE = 3, 6
-"""Commands within each other, and folders above a script's own, that are looked through."""
+DEEP = 3
+"""Commands within each other that are looked through."""
 
 SETTING = re.compile(r"(?:--|\+{0,2})([A-Za-z_][\w.\-]*)=(.*)", re.S)
 
@@ -97,10 +96,7 @@ def _plain(word: str) -> str:
 def file_named(name: str, folder: Path) -> dict[str, Any] | None:
     """The mapping of a YAML file that a command names, from its own folder or one above; None
     where there is none."""
-    name = re.sub(r"^\$\{?PWD\}?/", "", name)
-    above = [folder, *folder.resolve().parents[:ABOVE]]
-    places = [*(place / name for place in above), folder / Path(name).name]
-    path = next((place for place in places if is_file(place)), None)
+    path = named_file(name, folder)
     return loaded(path.read_text(encoding="utf-8", errors="replace")) if path else None
 
 

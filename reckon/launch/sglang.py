@@ -188,7 +188,7 @@ SHORT = {"--tensor-parallel-size": TP, "--tp": TP, "--data-parallel-size": DP, "
 
 
 def _parse(text: str, folder: Path) -> Source:
-    script, apart = ROLES.taken(read_lines(text, folder))
+    script, apart = ROLES.taken(read_lines(text, folder, "sglang"))
     found, notes = engine_flags(script, lambda command: "sglang" in command, "serve")
     found |= apart
     return Source({SHORT.get(f, f): v for f, v in found.items()}, notes)

@@ -219,7 +219,18 @@ MOST_SOURCED, LONGEST = 16, 2**20
 
 PREFIXES = ("export", "local", "declare", "readonly", "typeset", "set", "exec", "time", "nohup")
 LOOPS = ("for", "while", "until", "case")
+ENDS = ("done", "esac")
 KEYWORDS = ("then", "do", "done", "{", "}", "else", "fi", "!")
+
+
+OWN_FOLDER = re.compile(r"\s*dirname\s.*(\$0|\$\{0\}|BASH_SOURCE).*", re.S)
+GONE = re.compile(
+    r"""\s*cd\s+(?:--\s+)?["']?([\w./-]+)["']?\s*(?:>\s*/dev/null\s*)?(?:&&|;)\s*pwd[\s\-LP]*"""
+)
+"""How scripts find the folder that they are in, and the name of one that they go to."""
+
+OF_CALLER = re.compile(r"\$\{?[\d@*]")
+"""An argument that the caller gives."""
 
 
 class _Reader:
@@ -231,6 +242,7 @@ class _Reader:
         self.sourced = 0
         self.values: dict[str, list[str]] = {}
         self.taken: list[list[bool]] = []  # of each `if`: (this branch runs, one has run)
+        self.loops = 0  # that stand around a statement
 
     @property
     def active(self) -> bool:
@@ -306,7 +318,9 @@ class _Reader:
             if word in ("if", "elif"):
                 self._condition(word, parts[place + 1 :])
                 return []
+            self.loops = max(self.loops - (word in ENDS), 0)
             if word in LOOPS:
+                self.loops += 1
                 self.script.notes.append(f"'{word}' is not followed; its body is read once")
                 return []
             if word == "else" and self.taken:
@@ -326,7 +340,11 @@ class _Reader:
         first, quote = part.pieces[0]
         pieces = ((first[match.end() :], quote), *part.pieces[1:])
         text = "".join(self.substitute(piece) if q != "'" else piece for piece, q in pieces)
+        if text.startswith("$(") and text.endswith(")"):  # quotes within quotes: put in by pieces
+            text = self._printed(text)
         before = " ".join(self.values.get(match[1], [])) if match[2] else ""
+        if self.loops and match[1] in self.values and OF_CALLER.match(text):
+            return  # a loop over arguments, of which there are none
         self.values[match[1]] = [before + text]
 
     def _condition(self, word: str, parts: list[Word | _Array]) -> None:
@@ -392,9 +410,7 @@ class _Reader:
                     if rest[0] == "$"
                     else (text.find("`", i + 1) + 1 or len(text))
                 )
-                inner = re.fullmatch(r"(?:\$\(|`)\s*expr\s(.*)[)`]", text[i:end], re.S)
-                value = arithmetic(self._names(inner[1].replace("\\*", "*"))) if inner else None
-                found += text[i:end] if value is None else str(value)
+                found += self._printed(text[i:end])
             elif rest.startswith("${"):
                 end = _closing(text, i + 1)
                 found += self._braces(text[i:end])
@@ -405,6 +421,18 @@ class _Reader:
                 found, end = found + text[i], i + 1
             i = end
         return found
+
+    def _printed(self, text: str) -> str:
+        """What a command in a word prints, where that is arithmetic or the script's own folder."""
+        inner = re.fullmatch(r"(?:\$\(|`)\s*expr\s(.*)[)`]", text, re.S)
+        value = arithmetic(self._names(inner[1].replace("\\*", "*"))) if inner else None
+        if value is not None:
+            return str(value)
+        own = text[1:-1] if text.startswith("`") else text[2:-1]
+        if OWN_FOLDER.fullmatch(own):
+            return "."
+        gone = GONE.fullmatch(self.substitute(own)) if "pwd" in own else None
+        return gone[1] if gone else text
 
     def _names(self, expression: str) -> str:
         text = self.substitute(expression)
@@ -421,7 +449,10 @@ class _Reader:
         if sign == "+":
             return self.substitute(other) if self._value(name, "") else ""
         if sign:
-            return self._value(name, "") or self.substitute(other).strip("\"'")
+            found = self._value(name, "") or self.substitute(other).strip("\"'")
+            if sign == "=":
+                self.values[name] = [found]
+            return found
         return self._value(name, text)
 
 

@@ -12,10 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from predictor.errors import InputError
-from predictor.files import is_file
 from reckon.launch.accelerate import launcher_sharding, staged
 from reckon.launch.dialect import Dialect, Source
-from reckon.launch.launcher import PROCESSES, WORLD, command
+from reckon.launch.launcher import PROCESSES, WORLD, command, named_file
 from reckon.launch.repository import HINTS
 from reckon.launch.structured import flatten, read_mapping_text
 from reckon.launch.table import (
@@ -82,11 +81,25 @@ def _nothing(facts: Facts) -> Flags:
     return {}
 
 
+PARTLY = {"oft": "adapters that turn weights (OFT)", "freeze": "a few of the layers alone"}
+"""What `finetuning_type` of LLaMA-Factory says beside all weights and low ranks."""
+
+OTHERWISE = {"infer_backend": "a run that generates and does not train (reckon predict infer)",
+             "export_dir": "weights that are joined and written; nothing is trained",
+             "hatchery.loss_fn": "a service that trains elsewhere"}  # fmt: skip
+"""Keys of files that are no run of training, and what these do."""
+
+
 def _foreign(flags: Flags, text: str) -> str | None:
-    """What is trained otherwise: by preferences, rewards, or a teacher."""
+    """What is trained otherwise: by preferences, rewards, or a teacher; or not at all."""
     said = str(flags.get("rl", flags.get("stage", ""))).lower()
     if said in NOT_TRAINED:
         return NOT_TRAINED[said]
+    if (kind := str(flags.get("finetuning_type", "")).lower()) in PARTLY:
+        return f"{PARTLY[kind]}, as finetuning_type {kind} shows"
+    for key, what in OTHERWISE.items():
+        if key in flags and "do_train" not in flags:
+            return f"{what}, as {key} shows"
     if program := re.search(r"\b(dpo|ppo|grpo|kto|orpo)\w*\.py", text):
         return f"{NOT_TRAINED[program[1]]}, as {program[0]} shows"
     parts = " ".join(str(value) for key, value in flags.items() if key.endswith("_component_"))
@@ -369,8 +382,7 @@ def _parse(text: str, folder: Path) -> Source:
         word for words in script.commands for word in words if word.endswith((".yaml", ".yml"))
     ]
     for word in words:  # a file of arguments that the command names
-        places = (folder / word, Path(word), folder / word.rsplit("/", 1)[-1])
-        path = next((p for p in places if is_file(p)), None)
+        path = named_file(word, folder)
         content = read_mapping_text(path.read_text(encoding="utf-8")) if path else None
         if content is not None and {PART, "base_model", "training"} & set(content):
             flags = {**flatten(content), **flags}

@@ -220,7 +220,7 @@ instead of those flags."""
 
 
 def _parse(text: str, folder: Path) -> Source:
-    script = read_lines(text, folder)
+    script = read_lines(text, folder, "trtllm")
     found, notes = engine_flags(
         script,
         lambda command: "trtllm" in command or "tensorrt_llm" in command,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 from predictor.errors import InputError
 from reckon.launch.apart import APART, Roles
@@ -28,6 +30,7 @@ from reckon.launch.engines import (
 )
 from reckon.launch.launcher import quoted, rendered
 from reckon.launch.manifest import read_lines
+from reckon.launch.structured import nest, read_mapping_text, scalar
 from reckon.launch.table import Cases, Derived, Entry, Facts, Flags, Number, truth
 
 ALL_TO_ALL = "--all2all-backend"
@@ -53,12 +56,10 @@ def _experts_means(flags: Flags, facts: Facts) -> Facts:
 def _guesses_means(flags: Flags, facts: Facts) -> Facts:
     if GUESSES not in flags:
         return {"drafted": 0}
-    try:
-        return {"drafted": int(json.loads(str(flags[GUESSES]))["num_speculative_tokens"])}
-    except (ValueError, TypeError, KeyError):
-        raise InputError(
-            f"{GUESSES} {flags[GUESSES]}: expected JSON with num_speculative_tokens"
-        ) from None
+    said = re.search(r"['\"]num_speculative_tokens['\"]\s*:\s*['\"]?(\d+)", str(flags[GUESSES]))
+    if said is None:
+        raise InputError(f"{GUESSES} {flags[GUESSES]}: expected JSON with num_speculative_tokens")
+    return {"drafted": int(said[1])}
 
 
 def _reductions_says(facts: Facts) -> Flags:
@@ -87,7 +88,7 @@ def _reductions_means(flags: Flags, facts: Facts) -> Facts:
 QUANTIZED: dict[str | None, tuple[str, ...]] = {
     "fp8": ("fp8", "fbgemm_fp8", "ptpc_fp8", "modelopt"),
     "int4_wo": ("awq_marlin", "awq", "gptq_marlin", "gptq", "gptq_marlin_24"),
-    "int8_wo": ("experts_int8", "quark_int8", "tpu_int8"),
+    "int8_wo": ("experts_int8", "quark_int8", "tpu_int8", "int8_per_channel_weight_only"),
     "nvfp4": ("modelopt_fp4",),
     "mxfp4": ("mxfp4",),
     **OF_CHECKPOINT,
@@ -180,13 +181,32 @@ def _render(flags: Flags, facts: Facts) -> str:
     return served + client(f"vllm bench serve --model {name} --dataset-name random", load)
 
 
+SHORT = {"--tp": "--tensor-parallel-size", "--q": "--quantization", "--sc": GUESSES,
+         "--cc": COMPILATION, "--max-num-seq": "--max-num-seqs"}  # fmt: skip
+
+
+def _joined(flags: Flags) -> Flags:
+    """With what is said by dotted names put into the JSON that they are parts of, as vLLM's own
+    parser does (utils/argparse_utils.py: `--speculative-config.method mtp`, `-cc.mode 3`)."""
+    found: Flags = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for flag, value in flags.items():
+        name, dot, key = flag.partition(".")
+        name = SHORT.get(name, name)
+        if dot and name in (GUESSES, COMPILATION):
+            parts.setdefault(name, {})[key.replace("-", "_")] = scalar(str(value))
+        else:
+            found[SHORT.get(flag, flag)] = value
+    for name, own in parts.items():
+        whole = read_mapping_text(str(found.get(name, "{}"))) or {}
+        found[name] = json.dumps({**whole, **nest(own)}, default=str)
+    return found
+
+
 def _parse(text: str, folder: Path) -> Source:
-    script, apart = ROLES.taken(read_lines(text, folder))
+    script, apart = ROLES.taken(read_lines(text, folder, "vllm"))
     found, notes = engine_flags(script, lambda command: "vllm" in command, "serve")
-    found |= apart
-    short = {"--tp": "--tensor-parallel-size", "--q": "--quantization",
-             "--max-num-seq": "--max-num-seqs"}  # fmt: skip
-    return Source({short.get(f, f): v for f, v in found.items()}, notes)
+    return Source(_joined(found | apart), notes)
 
 
 VLLM = Dialect(

@@ -1,0 +1,203 @@
+"""Forms that public files of late 2026 have: what each says, counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from predictor import catalog
+from predictor.errors import InputError
+from reckon.launch import read_launch
+from reckon.launch.shell import read_script
+
+TRAIN = "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+        "$(cd $(dirname $0) ; pwd)",
+        '"$(cd "$(dirname "${BASH_SOURCE[0]}")/." >/dev/null && pwd)"',
+        "`dirname $0`",
+    ],
+)
+def test_a_script_finds_files_beside_it(tmp_path: Path, found: str) -> None:
+    (tmp_path / "a.yaml").write_text("distributed_type: FSDP\nnum_processes: 4\n")
+    script = tmp_path / "run.sh"
+    script.write_text(f"D={found}\naccelerate launch --config_file $D/a.yaml {TRAIN}\n")
+    fields = read_launch("trainer", str(script)).fields
+    assert (fields["sharding"], fields["gpus"]) == ("fsdp", 4)
+
+
+def test_a_configuration_may_lie_above_the_script(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "a.yaml").write_text("distributed_type: FSDP\n")
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "run.sh"
+    script.write_text(f"accelerate launch --config_file configs/a.yaml {TRAIN}\n")
+    assert read_launch("trainer", str(script)).fields["sharding"] == "fsdp"
+    script.write_text(f"accelerate launch --config_file configs/b.yaml {TRAIN}\n")
+    with pytest.raises(InputError, match=r"configs/b\.yaml, accelerate's configuration that"):
+        read_launch("trainer", str(script))
+
+
+def test_a_loop_over_arguments_that_are_not_given_changes_nothing() -> None:
+    script = read_script(
+        ': "${C:=usual}"\nwhile [ $# -gt 0 ]; do\ncase "$1" in\n--c=*) C="${1#*=}" ;;\nesac\n'
+        "shift\ndone\nD=$1\nrun --c $C --d $D\n"
+    )
+    assert script.commands[-1] == ["run", "--c", "usual", "--d", "$1"]
+
+
+SIZES = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 "
+    "--num-attention-heads 8 --seq-length 1024 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ("--vocab-file x/vocab.txt", "masked words"),
+        ("--tokenizer-type BertWordPieceCase --vocab-file v", "masked words"),
+        ("--vocab-size 100 --experimental-attention-variant gated_delta_net", "other attention"),
+        ("--vocab-size 100 --num-tokens-to-generate 30", "predict infer"),
+        ("--vocab-size 100 --fp4-format e2m1 --fp4-recipe mxfp4", "mxfp4"),
+    ],
+)
+def test_what_is_no_decoder_that_trains_is_refused_by_name(flags: str, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        read_launch("megatron", SIZES + flags)
+
+
+def test_the_words_of_other_tokenizers_are_no_sign_of_an_encoder() -> None:
+    line = SIZES + "--vocab-file gpt2-vocab.json --merge-file gpt2-merges.txt"
+    assert read_launch("megatron", line).model is not None
+
+
+def test_a_program_that_generates_does_not_train() -> None:
+    with pytest.raises(InputError, match=r"text_generation_ptq\.py"):
+        read_launch("megatron", SIZES.replace("pretrain_gpt", "text_generation_ptq"))
+
+
+def test_which_layers_have_no_window_as_a_pattern() -> None:
+    window = SIZES + "--vocab-size 100 --window-size 128,0 --window-attn-skip-freq "
+    model = read_launch("megatron", window + "'[1, 0, 1, 0]'").model
+    assert model is not None
+    assert (model.sliding_window, model.windowed_share) == (128, 0.5)
+    with pytest.raises(InputError, match="0 or 1 for each of 4 layers"):
+        read_launch("megatron", window + "'[1, 0, 1]'")
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ("finetuning_type: oft\nstage: sft\ndo_train: true\n", "OFT"),
+        ("finetuning_type: freeze\nstage: sft\ndo_train: true\n", "few of the layers"),
+        ("infer_backend: vllm\n", "generates"),
+        ("export_dir: out\n", "joined"),
+    ],
+)
+def test_files_of_llama_factory_that_train_otherwise_or_not(lines: str, what: str) -> None:
+    text = f"model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\n{lines}"
+    with pytest.raises(InputError, match=what):
+        read_launch("trainer", text)
+
+
+def test_options_of_vllm_by_dotted_names() -> None:
+    line = "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2 "
+    dotted = line + "--speculative-config.method mtp --speculative-config.num_speculative_tokens 3"
+    short = line + '-sc \'{"method": "mtp", "num_speculative_tokens": 3}\''
+    for one in (dotted, short):
+        launch = read_launch("vllm", one)
+        assert launch.fields["drafted"] == 3
+        assert not launch.unknown
+    fused = line + "--compilation-config.pass_config.fuse_allreduce_rms true"
+    assert read_launch("vllm", fused).fields["reductions"] == "joined"
+
+
+def test_what_the_name_says_counts_where_modelopt_leaves_it_to_the_checkpoint() -> None:
+    line = "vllm serve nvidia/Qwen3-8B-{} --quantization modelopt"
+    for word, kind in (("NVFP4", "nvfp4"), ("FP8", "fp8")):
+        launch = read_launch("vllm", line.format(word))
+        assert "precision" not in launch.fields
+        assert launch.model is not None
+        assert launch.model.quantization is not None
+        assert launch.model.quantization.precision == kind
+    assert read_launch("vllm", line.format("x").replace("-x", "")).fields["precision"] == "fp8"
+
+
+PAGE = """
+## Start
+
+```bash
+docker pull vllm/vllm-openai:latest
+```
+
+  ```bash
+  vllm serve Qwen/Qwen3-8B \\
+    --tensor-parallel-size 2
+  ```
+
+```bash
+python -m sglang.launch_server --model-path Qwen/Qwen3-4B --tp 4
+```
+
+```bash
+vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8
+```
+"""
+
+
+def test_the_first_line_of_a_page_that_starts_the_engine_is_read() -> None:
+    launch = read_launch("vllm", PAGE)
+    assert launch.fields["tp"] == 2
+    assert any("2 launch lines in the page" in note for note in launch.notes)
+    assert read_launch("sglang", PAGE).fields["tp"] == 4
+
+
+def test_a_recipe_that_holds_its_page_as_a_text() -> None:
+    indented = "\n".join(f"  {line}" for line in PAGE.splitlines())
+    text = f"model:\n  model_id: Qwen/Qwen3-8B\n  base_args:\n  - --x\nguide: |\n{indented}\n"
+    assert read_launch("vllm", text).fields["tp"] == 2
+
+
+MAXTEXT = (
+    "python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml model_name=llama3.1-70b "
+    "per_device_batch_size=2 max_target_length=8192 ici_fsdp_parallelism=-1 remat_policy=full"
+)
+
+
+@pytest.mark.parametrize(("kind", "axes", "each"), [("tpu7x", "4x4x8", 2), ("v5p", "4x4x8", 1)])
+def test_a_job_of_kubernetes_and_the_devices_of_a_chip(kind: str, axes: str, each: int) -> None:
+    """A chip of TPU7x is two devices of JAX: batches are per device, accelerators are chips."""
+    job = (
+        "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nspec:\n  replicatedJobs:\n"
+        "  - name: slice\n    replicas: 1\n    template:\n      spec:\n        nodeSelector:\n"
+        f"          cloud.google.com/gke-tpu-accelerator: {kind}\n"
+        f"          cloud.google.com/gke-tpu-topology: {axes}\n        containers:\n"
+        f"        - command: [bash, -c, 'echo maxtext; ({MAXTEXT}) & wait']\n"
+    )
+    fields = read_launch("maxtext", job).fields
+    assert (fields["gpus"], fields["micro_batch"]) == (128, 2 * each)
+    assert fields["global_batch"] == 128 * 2 * each
+    assert (fields["dp"], fields["sharding"]) == (128, "fsdp")
+
+
+def test_axes_of_a_slice_count_devices() -> None:
+    asked = "xpk workload create --tpu-type=tpu7x-2x2x2 --command '{}'"
+    mesh = " ici_fsdp_parallelism=8 ici_data_parallelism=2"
+    line = asked.format(MAXTEXT.replace(" ici_fsdp_parallelism=-1", mesh))
+    fields = read_launch("maxtext", line).fields
+    assert (fields["gpus"], fields["dp"], fields["dp_shard"]) == (8, 8, 4)
+
+
+def test_a_size_is_never_joined_with_the_family_before_it() -> None:
+    assert catalog.read_model_name("gpt3-6b") is None
+    for name, row in (("gpt-3.6b", "megatron-3.6b"), ("qwen2-0-5b", "qwen2-0.5b"),
+                      ("llama3_1_70b", "llama3.1-70b")):  # fmt: skip
+        found = catalog.read_model_name(name)
+        assert found is not None
+        assert found.row == row

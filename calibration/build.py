@@ -63,6 +63,7 @@ def kernel_table(shared: Path, ops: Collection[str] = ()) -> pd.DataFrame:
         (("gemm",), aiconfigurator.latent_products, tables / "mla_bmm_perf.parquet"),
         (("gemm", *attention, *others), fgpm.operators, fgpm_table),
         (others, tidy.streaming, tidy_table),
+        (("elementwise",), tidy.conversions, tidy_table),
         (("gemm",), tidy.training_gemms, tidy_table),
         (("gemm",), tidy.products, tidy_table),
         (("moe_gemm",), tidy.experts, tidy_table),

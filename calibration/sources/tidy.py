@@ -10,7 +10,7 @@ import pandas as pd
 from calibration.sources.aiconfigurator import LINKS
 from calibration.sources.told import noted
 from predictor import catalog
-from predictor.precision import SPELLINGS
+from predictor.precision import ELEMENT_BYTES, SPELLINGS
 from predictor.schema import COLLECTIVE_OPS, COMPUTE_OPS
 
 LICENCE = "facts from the repositories named in `source`"
@@ -146,6 +146,34 @@ def streaming(path: Path) -> pd.DataFrame:
         "latency_us",
     ]
     return table[columns].reset_index(drop=True)
+
+
+LEAST_CACHES, LEAST_ROW = 1.5, 1024
+"""Times the last-level cache, and elements of a row, from which on conversions are taken: a stream
+longer than the cache finds nothing of itself there when it is timed again, as one of a whole model
+does not, and a block to a row (vLLM's) fills a machine with long rows alone."""
+
+
+def conversions(path: Path) -> pd.DataFrame:
+    """Kernels that turn bf16 into fp8 by a scale that is known, of the newest release of each
+    library (TensorRT-LLM, vLLM) that timed them on an accelerator. They read two bytes of an
+    element and write one, as copies do that change its type."""
+    table = _load(path)
+    table = table[(table["op"] == "elementwise") & (table["dtype"] == "bf16->fp8")]
+    moved = table["m"] * table["n"] * (ELEMENT_BYTES["bf16"] + ELEMENT_BYTES["fp8"])
+    table = table.assign(dtype="bf16", kernel="copy", message_bytes=moved)
+    ours = {name: catalog.accelerator(name) for name in table["accelerator"].unique()}
+    cache = table["accelerator"].map({name: float(one.l2) for name, one in ours.items()})
+    table = table[(moved > LEAST_CACHES * cache) & (table["n"] >= LEAST_ROW)]
+    table = table.replace({"accelerator": {name: one.name for name, one in ours.items()}})
+    found = table["framework_version"].unique()
+    releases = sorted({catalog.version_of(name) for name in found})
+    order = {name: releases.index(catalog.version_of(name)) for name in found}
+    own = ["accelerator", "framework"]
+    age = table["framework_version"].map(order).astype(int)
+    newest = age.groupby([table[name] for name in own], observed=True).transform("max")
+    columns = ["source", *own, "op", "dtype", "kernel", "m", "n", "message_bytes", "latency_us"]
+    return table[age == newest][columns].reset_index(drop=True)
 
 
 STRANGERS = ("vidur", "llmservingsim", "infersim", "ml-engineering")

@@ -217,6 +217,20 @@ def test_no_gemm_beats_the_datasheet(shared: Path) -> None:
     assert rate.max() < 312
 
 
+def test_conversions_move_three_bytes_of_an_element_past_every_cache(shared: Path) -> None:
+    """Two are read and one is written; nothing streams faster than the memory does, and kernels of
+    today reach between half and all of its rate."""
+    table = tidy.conversions(shared / "bulk/kernels/ops.parquet")
+    assert (table["message_bytes"] == 3.0 * table["m"] * table["n"]).all()
+    assert table["accelerator"].isin(catalog.rows("accelerators")).all()
+    for name, own in table.groupby("accelerator"):
+        device = catalog.accelerator(str(name))
+        assert (own["message_bytes"] > device.l2).all()
+        share = own["message_bytes"] / (own["latency_us"] * 1e-6) / device.bandwidth
+        assert share.max() < 1.0
+        assert share.median() > 0.5
+
+
 def test_tidy_parts(shared: Path) -> None:
     path = shared / "bulk" / "kernels" / "ops.parquet"
     layouts = tidy.training_gemms(path)["layout"].value_counts()

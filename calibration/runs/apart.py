@@ -96,7 +96,8 @@ def environments(runs: Runs, run: RunParameters) -> Environment:
     def column(name: str) -> Array:
         return np.array([getattr(known[key], name) for key in keys], float)
 
-    return Environment(*(column(name) for name in ("factor", "launch", "routed", "hop", "nodes")))
+    told = ("factor", "launch", "routed", "once", "hop", "nodes")
+    return Environment(**{name: column(name) for name in told})
 
 
 def predictions(runs: Runs, run: RunParameters, factor: Array | None = None) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from calibration.robust import soft, with_priors
 from calibration.runs.apart import Runs, errors
 from predictor.arrays import Array
 from predictor.timing import RunParameters
-from predictor.training import HOP, LAUNCH, NODES, ROUTED
+from predictor.training import HOP, LAUNCH, NODES, ONCE, ROUTED
 
 NOISE = 0.08
 """Log error of a row beside its source's own, beyond which it counts less: repeats of one
@@ -52,10 +52,13 @@ SHARED = (
     Free("overlap", "dp", 1.0),
     Free("factors", LAUNCH, 0.5, 5.0),
     Free("factors", ROUTED, 0.7, 40.0),
+    Free("factors", ONCE, 0.7, 3000.0),
     Free("factors", "attention.triton", 0.33),
 )
 """Layers of Megatron Core take the host about a millisecond forward and backward, some thirty
-operators, hence 5 times the launch alone; those of mixtures without graphs, several.
+operators, hence 5 times the launch alone; those of mixtures without graphs, several. A model of 32
+layers has some 300 tensors, and a training loop takes each in hand twice or so once a step (norm,
+update, copies): at 5 launches each, with a wait and the next batch, some 3,000 launches, 18 ms.
 The first FlashAttention in Triton is 1.3 to 2.5 times slower than FlashAttention-2 (`data/defaults/
 run.yaml`): half of that span is 0.33.
 Contention, the time of communication per doubling of nodes and the times of products, attention

@@ -55,6 +55,7 @@ class Parts(Frame, LayerTimes):
     update      seconds of the optimizer, (3, *batch); update_sigma is the spread of the log
     repeats     how often the data-parallel collectives repeat in a step
     host        whether the accelerator is the host itself
+    taken       share of the processors that a collective between replicas takes
     loading     seconds in which a rank's tokens of a step are loaded
     attention_cv, attention_skew   of the attention of a micro-batch
     replicas    of pipelines

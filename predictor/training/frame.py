@@ -64,6 +64,7 @@ class Frame:
     update_sigma: Array
     repeats: Array
     host: Array
+    taken: Array
     loading: Array
     attention_cv: Array
     attention_skew: Array
@@ -141,11 +142,28 @@ def frame(model: Model, cluster: Cluster, plan: TrainingPlan, calibration: Calib
         update_sigma=np.max(np.where(present, update_sigma, 0.0), axis=(0, 1)),
         repeats=whole(plan.exchanges),
         host=whole(0.0 if accelerator.is_queued else 1.0),
+        taken=whole(_taken(accelerator)),
         attention_cv=whole(plan.attention_cv),
         attention_skew=whole(plan.attention_skew),
         replicas=whole(plan.dp),
         loading=whole(np.nan_to_num(plan.global_batch * plan.seq_len / plan.dp / plan.loader_rate)),
     )
+
+
+CHANNELS = 16.0
+"""Channels of a collective between nodes, each a block of threads that has a processor to itself
+(NCCL: "CTAs won't share an SM with compute kernels", NVIDIA/nccl issues 689 and 1656; its logs name
+8 to 24 channels, by the links that they find, and RCCL's code is the same)."""
+
+KERNELS = ("NVIDIA", "AMD")
+"""Makers whose collectives are kernels; those of others are moved by engines of their own."""
+
+
+def _taken(accelerator: Accelerator) -> Numeric:
+    """Share of the processors that a collective takes from what runs beside it."""
+    if accelerator.vendor not in KERNELS:
+        return 0.0
+    return CHANNELS / np.maximum(accelerator.sms, CHANNELS)
 
 
 def _flat(

@@ -12,10 +12,11 @@ from predictor.records import dataclass
 ATTENTION = "attention"
 """How classes of fused attention begin (`layer.kernel_class`)."""
 
-ANY, LAUNCH, ROUTED, HOP, NODES = "*", "launch", "launch.moe", "hop", "nodes"
+ANY, LAUNCH, ROUTED, ONCE, HOP, NODES = "*", "launch", "launch.moe", "once", "hop", "nodes"
 """Keys of `RunParameters.factors` beside those of kernels ('gemm') and frameworks ('nemo',
-'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK' and 'hop/FRAMEWORK';
-'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of `memory.Allocation`."""
+'nemo/2024'): frameworks in general; 'launch', 'launch.moe', 'launch/FRAMEWORK', 'once',
+'once/FRAMEWORK' and 'hop/FRAMEWORK'; 'nodes' and 'nodes/FRAMEWORK' (see `Environment`); those of
+`memory.Allocation`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +28,9 @@ class Environment:
              `RunParameters.host_per_kernel`, which further kernels of the operator take each
     routed   the same of a mixture's layers: the host waits for what the router counted, and
              launches experts one by one
+    once     the same of what the host does once a step while its device has nothing to do: it waits
+             for loss and norm of the gradients, walks through the optimizer's tensors, takes the
+             next batch, logs, and launches the first kernels
     hop      the same for one step of a tensor-parallel ring that the framework launches step by
              step; 0 where a collective is one launch
     nodes    time of communication between nodes per doubling of the nodes beyond two
@@ -38,6 +42,7 @@ class Environment:
     factor: Numeric = 1.0
     launch: Numeric = 1.0
     routed: Numeric = 1.0
+    once: Numeric = 0.0
     hop: Numeric = 0.0
     nodes: Numeric = 1.0
     alike: Numeric = 0.0
@@ -57,6 +62,7 @@ def environment(factors: Mapping[str, float], framework: str, era: str) -> Envir
         factor=first((year, framework, ANY), 1.0),
         launch=first((*own, LAUNCH), 1.0),
         routed=first((*own, ROUTED, LAUNCH), 1.0),
+        once=first((f"{ONCE}/{framework}", ONCE), 0.0),
         hop=first((f"{HOP}/{year}", f"{HOP}/{framework}"), 0.0),
         nodes=first((f"{NODES}/{framework}", NODES), 1.0),
     )

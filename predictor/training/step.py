@@ -72,6 +72,7 @@ class Step:
     terms       seconds of one micro-batch by term of `TERMS`, on each kind of stage, (3, *batch);
                 over the framework's factor, as `passes`, `families` and `ends` are
     ends        the same of 'dp_communication' and 'optimizer', once a step
+    once        the same of what the host does once a step
     """
 
     step_time: Array
@@ -85,6 +86,7 @@ class Step:
     passes: Passes
     terms: dict[str, Array]
     ends: dict[str, Array]
+    once: Array
 
 
 def _wire(exchange: Exchange, using: Environment) -> Array:
@@ -95,7 +97,9 @@ def _wire(exchange: Exchange, using: Environment) -> Array:
     return np.asarray(exchange.time * using.nodes**doublings)
 
 
-def _exposed(time: Array, window: Array, share: Numeric, contention: float) -> tuple[Array, Array]:
+def _exposed(
+    time: Array, window: Array, share: Numeric, contention: Numeric
+) -> tuple[Array, Array]:
     """What of a collective adds to the step, and what hides [s].
 
     share       of the window that can hide it
@@ -425,12 +429,15 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
     breakdown["bubble"] = np.maximum(rest, 0.0) + busy * _unequal(book, stage_time, slowest)
     breakdown["pp_communication"] = breakdown["pp_communication"] + waits
     breakdown |= {term: _chosen(value, last) for term, value in ends.items()}
+    # The host's own time is no kernel's, which the framework's factor stretches.
+    once = run.host_per_kernel * using.once * (1.0 - parts.host) / using.factor
+    breakdown["host"] = breakdown["host"] + once
     neutral = sum(breakdown.values(), np.zeros(parts.at.count.shape[1:]))
     more = using.factor - 1.0
     breakdown["framework"] = more * (neutral - waits)  # no software slows a link
     total = neutral + breakdown["framework"]
     own = {term: critical(value) for term, value in book.attention.items()}
-    _shown_whole(breakdown, {**own, "optimizer": breakdown["optimizer"]}, more)
+    _shown_whole(breakdown, {**own, "optimizer": breakdown["optimizer"], "host": once}, more)
     # Batches are prefetched: a loader shows only where it takes longer than the step.
     breakdown["data_loading"] = np.maximum(parts.loading - total, 0.0)
 
@@ -452,6 +459,7 @@ def assemble(parts: Parts, run: RunParameters, using: Environment) -> Step:
         passes=passes,
         terms=book.terms,
         ends=ends,
+        once=once,
     )
 
 
@@ -470,7 +478,8 @@ def _gradients(
 
     What hides does so behind the passes of one micro-batch (all of them, where the communication
     repeats with every micro-batch); the last bucket, one part in layers + 1, never hides, nor do
-    copies from and to the buffers that travel.
+    copies from and to the buffers that travel. What hides takes processors from the passes
+    (`Frame.taken`).
     """
     full = parts.at.count.shape
     exposed, covered = np.array(parts.flat), np.zeros(full)
@@ -489,6 +498,6 @@ def _gradients(
         window = np.minimum(
             run.overlap.get("dp", 0.0) * windows[phase] * parts.repeats, time - tail
         )
-        shown, behind = _exposed(time, window, 1.0, run.contention)
+        shown, behind = _exposed(time, window, 1.0, run.contention + parts.taken)
         exposed, covered = exposed + shown, covered + behind
     return exposed, covered, sigma

@@ -315,12 +315,16 @@ class _Line:
         every = [self._terms(s, own, "ends") for s, own in enumerate(self.spans(counts))]
         return max(every, key=lambda one: sum(one.values()))
 
+    def once(self) -> float:
+        """What hosts do once a step [s]."""
+        return max(float(np.max(table.step.once)) for table in self.tables)
+
     def total(self, counts: list[int]) -> tuple[float, float, float]:
         """The step before loading; its pipeline without links; what links add [s]."""
         passes, m = self.passes(counts), int(self.plan.micro_batches)
         busy = timeline(self.plan.schedule, *passes, m)[-1].end
         waits = timeline(self.plan.schedule, *passes, m, 1, *self.hops())[-1].end - busy
-        ends = sum(self.ends(counts).values())
+        ends = sum(self.ends(counts).values()) + self.once()
         # No software slows a link (`step.assemble`).
         return self.tables[0].factor * (busy + ends) + waits, busy, waits
 
@@ -332,6 +336,7 @@ class _Line:
         found["bubble"] = busy - sum(found.values())
         found["pp_communication"] += waits
         found |= self.ends(counts)
+        found["host"] += self.once()
         found["framework"] = whole - sum(found.values())
         found["data_loading"] = max(self.tables[slowest].loading - whole, 0.0)
         return found

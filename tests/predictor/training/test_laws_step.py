@@ -23,6 +23,7 @@ from predictor.training.decomposition import Parts, parts
 from predictor.training.doubts import Doubt
 from predictor.training.explanation import Explanation, Ground, Named, Remedy
 from predictor.training.fitting import Draft
+from predictor.training.frame import CHANNELS
 from predictor.training.software import Environment
 from predictor.training.step import Step, assemble
 from predictor.work.communication import (
@@ -111,7 +112,9 @@ def test_gradients_cost_their_collectives(sharding: str) -> None:
 
 def test_the_last_bucket_of_gradients_never_hides() -> None:
     """One part in seven of six layers and the rest; the others hide as far as the backward pass of
-    a micro-batch reaches, twice as long where half of it is enough."""
+    a micro-batch reaches, twice as long where half of it is enough. What hides takes its channels'
+    processors from the passes."""
+    missed = CHANNELS / float(DGX.accelerator.sms)
     made = plan(dp=8.0, micro_batch=1.0, sharding="none", param_overlap=False)
     whole = float(step(replace(made, grad_overlap=False)).breakdown["dp_communication"])
     backward = float(step(made).breakdown["backward"]) / 2
@@ -119,7 +122,9 @@ def test_the_last_bucket_of_gradients_never_hides() -> None:
         found = step(made, replace(QUIET, overlap={"dp": share}))
         hidden = min(share * backward, whole * 6 / 7)
         assert float(found.hidden["dp"]) == pytest.approx(hidden)
-        assert float(found.breakdown["dp_communication"]) == pytest.approx(whole - hidden)
+        assert float(found.breakdown["dp_communication"]) == pytest.approx(
+            whole - hidden + missed * hidden
+        )
 
 
 @pytest.mark.parametrize("vpp", [2.0, 3.0])

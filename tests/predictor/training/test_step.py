@@ -47,19 +47,45 @@ def test_a_batch_of_unlike_runs_is_each_of_them(plan: Make) -> None:
 
 
 def test_exposed_and_hidden_make_the_whole(plan: Make) -> None:
-    """Hiding communication moves it from one side to the other; nothing is lost."""
+    """Hiding communication moves it from one side to the other; nothing is lost. Of what hides
+    between replicas the processors that it takes from the passes are missed."""
     made = plan(tp=8.0, pp=1.0, dp=8.0, sequence_parallel=1.0, tp_overlap=True)
     found, _ = parts(LLAMA, DGX, made, KERNELS)
     shown = assemble(found, replace(KERNELS.run, overlap={}), PLAIN)
     both = assemble(found, KERNELS.run, PLAIN)
     assert set(both.hidden) == set(KINDS)
     assert all(float(value) == 0 for value in shown.hidden.values())
-    for kind in ("tp", "dp"):
+    for kind, missed in (("tp", 0.0), ("dp", 16 / 132)):
         term = f"{kind}_communication"
         assert both.hidden[kind] > 0
-        assert both.breakdown[term] + both.hidden[kind] == pytest.approx(
+        assert both.breakdown[term] + (1 - missed) * both.hidden[kind] == pytest.approx(
             float(shown.breakdown[term])
         )
+
+
+def test_engines_that_move_by_themselves_take_no_processors(plan: Make) -> None:
+    """A TPU's gradients travel beside its products; NCCL's channels have processors of H100."""
+    made = plan(tp=1.0, pp=1.0, dp=64.0, global_batch=64.0, sharding="fsdp")
+    pod, dgx = (
+        parts(LLAMA, system, made, KERNELS)[0].taken for system in (catalog.system("tpu-v5p"), DGX)
+    )
+    assert (float(pod), float(dgx)) == (0.0, pytest.approx(16 / 132))
+
+
+def test_what_a_host_does_once_a_step_is_neither_repeated_nor_stretched(plan: Make) -> None:
+    """By itself, whatever the framework's factor and however many micro-batches; nothing where the
+    device walks through a program by itself."""
+    run, using = KERNELS.run, Environment(factor=1.3, once=2000.0)
+    for batch in (64.0, 512.0):
+        found, _ = parts(LLAMA, DGX, plan(pp=1.0, dp=8.0, global_batch=batch), KERNELS)
+        without, step = assemble(found, run, replace(using, once=0.0)), assemble(found, run, using)
+        more = step.step_time - without.step_time
+        assert more == pytest.approx(2000.0 * run.host_per_kernel)
+        assert step.breakdown["host"] - without.breakdown["host"] == pytest.approx(float(more))
+        assert sum(step.breakdown.values()) == pytest.approx(float(step.step_time))
+    pod, _ = parts(LLAMA, catalog.system("tpu-v5p"), plan(tp=1.0, pp=1.0, dp=64.0), KERNELS)
+    with_it, without = (assemble(pod, run, replace(using, once=n)) for n in (2000.0, 0.0))
+    assert with_it.step_time == without.step_time
 
 
 def test_the_way_to_experts_hides_by_a_share_of_its_own(plan: Make) -> None:

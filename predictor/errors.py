@@ -21,7 +21,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     import difflib
 
     folded = {choice.lower(): choice for choice in choices}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
 
 

@@ -185,6 +185,29 @@ def _whole(value: Any) -> Any:
     return value
 
 
+SAID: tuple[tuple[str, str], ...] = (
+    (r"^input should be a valid integer.*", "must be a whole number"),
+    (r"^input should be a valid number.*", "must be a number"),
+    (r"^input should be a valid boolean.*", "must be true or false"),
+    (r"^input should be a valid string.*", "must be a text"),
+    (r"^input should be a finite number.*", "must be a finite number"),
+    (r"^input should be greater than or equal to ", "must be at least "),
+    (r"^input should be less than or equal to ", "must be at most "),
+    (r"^input should be greater than ", "must be more than "),
+    (r"^input should be ", "must be "),
+)
+"""What pydantic says of values, and how that is said here."""
+
+
+def in_words(message: str) -> str:
+    """A message of pydantic's in plain words."""
+    message = message[:1].lower() + message[1:]
+    for pattern, words in SAID:
+        if re.search(pattern, message):
+            return re.sub(pattern, words, message)
+    return message
+
+
 def _explain(error: ValidationError, form: type[Spec]) -> str:
     # A misspelt key explains a missing one, so it comes first.
     found = error.errors(include_url=False)
@@ -198,8 +221,7 @@ def _explain(error: ValidationError, form: type[Spec]) -> str:
         return f"unknown key {place!r}; " + (f"did you mean {near!r}?" if near else rest)
     if first["type"] == "missing":
         return f"key {place!r} is missing"
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
+    message = in_words(first["msg"].removeprefix("Value error, "))
     told = f"{place}: {message}" if place else message
     given = repr(first["input"])
     if given in message or isinstance(first["input"], Mapping):

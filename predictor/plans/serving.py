@@ -9,7 +9,7 @@ import numpy as np
 from predictor.arrays import Numeric, category_fields, numeric_fields, shape_of
 from predictor.hardware import Accelerator
 from predictor.models import Model
-from predictor.plans.rules import Rule, not_multiple, whole_rules
+from predictor.plans.rules import Rule, near_divisors, not_multiple, whole_rules
 from predictor.plans.training import UNNAMED
 from predictor.precision import ELEMENT_BYTES, PACKED_HEADS, PEAK, WEIGHT_BYTES, WIDE
 from predictor.records import dataclass
@@ -405,6 +405,7 @@ def serving_rules(plan: ServingPlan, model: Model) -> list[Rule]:
             not_multiple(model.heads, plan.tp),
             f"tp {{tp}} does not divide the {model.heads} attention heads of {model.name}",
             ("tp",),
+            near_divisors(model.heads),
         ),
         Rule(
             np.asarray(plan.pp > model.layers),

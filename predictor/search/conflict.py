@@ -14,7 +14,7 @@ class Conflict:
     def __init__(self) -> None:
         self.patterns: set[frozenset[str]] = set()
         self.values: dict[str, set[float]] = {}
-        self.fields: dict[str, tuple[str, ...]] = {}
+        self.laws: dict[str, Rule] = {}
 
     def note(self, laws: list[Rule], plan: TrainingPlan) -> None:
         """Take in a batch of which every plan breaks a law."""
@@ -22,7 +22,7 @@ class Conflict:
         for pattern in np.unique(masks, axis=1).T:
             self.patterns.add(frozenset(laws[at].message for at in np.flatnonzero(pattern)))
         for law in laws:
-            self.fields[law.message] = law.fields
+            self.laws[law.message] = law
             for name in law.fields:
                 values = np.unique(np.asarray(getattr(plan, name), float))
                 self.values.setdefault(name, set()).update(values.tolist())
@@ -47,14 +47,19 @@ class Conflict:
 
     def _follows(self, message: str) -> bool:
         """Whether a law speaks of numbers that are not whole: what broke them says more."""
-        return any(value % 1.0 for name in self.fields[message] for value in self.values[name])
+        return any(value % 1.0 for name in self.laws[message].fields for value in self.values[name])
 
     def _told(self, message: str) -> str:
         named = {}
-        for name in self.fields[message]:
+        for name in self.laws[message].fields:
             values = sorted(self.values[name])
             some = [f"{value:g}" for value in values[:4]]
             named[name] = " or ".join(some) + (" or more" if len(values) > 4 else "")
         text = message.format(**named)
-        first = self.fields[message][0]
-        return f"{first} {text}" if text.startswith(named[first]) else text
+        first = self.laws[message].fields[0]
+        text = f"{first} {text}" if text.startswith(named[first]) else text
+        alone = [self.values[name] for name in self.laws[message].fields]
+        near = ""
+        if all(len(values) == 1 for values in alone):
+            near = self.laws[message].nearest(*(next(iter(values)) for values in alone))
+        return f"{text}; nearest {near}" if near else text

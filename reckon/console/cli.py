@@ -55,7 +55,8 @@ class Verbs(click.Group):
         """The command that arguments name; of one that is not there, the nearest."""
         if args[0] not in self.places and not args[0].startswith("-"):
             near = nearest(args[0], self.places)
-            hint = f" Did you mean {near!r}?" if near else ""
+            known = f" Known: {', '.join(self.places)}."
+            hint = f" Did you mean {near!r}?" if near else known
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -171,6 +172,11 @@ def main(arguments: list[str] | None = None) -> int:
         from reckon.console.hints import hint
 
         print(f"reckon: {shortened(hint(error))}", file=sys.stderr)
+        return 2
+    except click.MissingParameter as error:
+        from reckon.console.hints import missing
+
+        print(f"reckon: {shortened(missing(error))}", file=sys.stderr)
         return 2
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)

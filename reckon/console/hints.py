@@ -43,11 +43,8 @@ def hint(error: click.NoSuchOption) -> str:
     """What is said of an option that is not there."""
     word = str(error.option_name).lstrip("-").replace("_", "-").lower()
     command = error.ctx.command if error.ctx else None
-    has = {
-        name.lstrip("-")
-        for param in (command.params if command else ())
-        for name in (*param.opts, *param.secondary_opts)
-    }
+    params = command.params if command else []
+    has = {name.lstrip("-") for param in params for name in (*param.opts, *param.secondary_opts)}
     said = f"No such option {error.option_name!r}"
     if near := next(
         (flag for flag, names in CALLED.items() if word in names and flag in has), None
@@ -56,4 +53,21 @@ def hint(error: click.NoSuchOption) -> str:
     key = word.replace("-", "_")
     if "set" in has and any(key in table for table in (TRAINING_FIELDS, SERVING_FIELDS)):
         return f"{said}; as a key of the plan: --set {key}=..."
+    if any(isinstance(param, click.Argument) and param.required for param in params):
+        return f"{said}; it takes a file, as in '{_example(command)}'"
     return str(error.format_message())
+
+
+def missing(error: click.MissingParameter) -> str:
+    """What is said where something must be given and is not."""
+    param, command = error.param, error.ctx.command if error.ctx else None
+    if param is None:
+        return str(error.format_message())
+    name = param.opts[0] if isinstance(param, click.Option) else str(param.make_metavar(error.ctx))
+    example = _example(command)
+    return f"give {name}, as in '{example}'" if example else f"give {name}"
+
+
+def _example(command: click.Command | None) -> str:
+    """The example of a command's help."""
+    return str(getattr(command, "epilog", None) or "").removeprefix("Example: ")

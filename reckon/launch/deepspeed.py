@@ -302,7 +302,7 @@ def _parse(text: str, folder: Path) -> Source:
     found: Flags = {**launcher, **said}
     config = said.get("--deepspeed-config", said.get("--deepspeed"))
     if isinstance(config, str):
-        what = "the configuration that the command names"
+        what = "the configuration"
         flags, own = _config(named_text(config, folder, script, what), config)
         left = [name for name in own if "'auto'" in name]
         found |= flags

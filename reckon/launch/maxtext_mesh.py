@@ -26,7 +26,7 @@ AXES: dict[str, str] = {
 """Axes of the mesh, and what they divide here."""
 
 WITHIN = ("shards", "copies", "ep", "tp", "cp")
-"""What devices of one chip divide among them, the first that can: neighbours are near each other."""
+"""What devices of one chip divide among them, the first that can."""
 
 FILLED = {("dcn", "data"): -1, ("ici", "fsdp"): -1}
 """Axes that take what remains, unless told otherwise (base.yml)."""

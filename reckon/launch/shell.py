@@ -343,8 +343,9 @@ class _Reader:
         if text.startswith("$(") and text.endswith(")"):  # quotes within quotes: put in by pieces
             text = self._printed(text)
         before = " ".join(self.values.get(match[1], [])) if match[2] else ""
-        if self.loops and match[1] in self.values and OF_CALLER.match(text):
-            return  # a loop over arguments, of which there are none
+        usual = " ".join(self.values.get(match[1], []))
+        if self.loops and usual.lower() not in ("", "none", "null") and OF_CALLER.match(text):
+            return  # a loop over arguments, of which there are none: what counts without them stays
         self.values[match[1]] = [before + text]
 
     def _condition(self, word: str, parts: list[Word | _Array]) -> None:

@@ -228,7 +228,7 @@ def _parse(text: str, folder: Path) -> Source:
     )
     config = found.pop(OPTIONS, found.pop("--config", None))
     if isinstance(config, str):
-        what = "the options that the command names"
+        what = "the options"
         mapping = read_mapping_text(named_text(config, folder, script, what))
         if mapping is None:
             raise InputError(f"{config} is not a YAML mapping")

@@ -188,9 +188,9 @@ def test_what_is_stated_holds_and_what_cannot_be_is_refused() -> None:
     assert (trust.mtbf, trust.sigma, trust.restart, trust.interval) == (3.6e6, 0.0, 60, 900)
     with pytest.raises(InputError, match="price-per-gpu-hour is of a whole run; give --tokens"):
         request(price_per_gpu_hour=2)
-    with pytest.raises(InputError, match="mtbf_hours: input should be greater than 0"):
+    with pytest.raises(InputError, match="mtbf_hours: must be more than 0"):
         request(tokens=1e12, mtbf_hours=-5)
-    with pytest.raises(InputError, match="checkpoint_blocking: input should be less than"):
+    with pytest.raises(InputError, match="checkpoint_blocking: must be at most"):
         request(tokens=1e12, checkpoint_blocking=2)
 
 

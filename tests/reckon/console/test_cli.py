@@ -118,9 +118,9 @@ def test_what_does_not_fit_is_predicted_and_says_so(cli: Cli) -> None:
         (["--system", "dgx-h10"], "unknown system 'dgx-h10'; did you mean"),
         (["--tp", "3", "--gpus", "3"], "tp 3 does not divide the 32 attention heads"),
         (["--dp", "5"], "gpus 64 is not tp 2 x pp 1 x cp 1 x dp 5 = 10"),
-        (["--tp", "-2"], "tp: input should be greater than or equal to 1"),
-        (["--gpus", "x"], "gpus: input should be a valid integer"),
-        (["--tokens", "-5"], "tokens: input should be greater than 0"),
+        (["--tp", "-2"], "tp: must be at least 1"),
+        (["--gpus", "x"], "gpus: must be a whole number"),
+        (["--tokens", "-5"], "tokens: must be more than 0"),
         (["--tokens", "nan"], "tokens:"),
         (["--set", "tpp=3"], "unknown key 'tpp'; did you mean 'tp'"),
         (["--set", "tp"], "write KEY=VALUE"),
@@ -132,8 +132,8 @@ def test_what_does_not_fit_is_predicted_and_says_so(cli: Cli) -> None:
         (["--ep", "8"], "needs a mixture of experts"),
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
         (["--tpp", "3"], "No such option"),
-        (["--seq-len", "99999999999999999999999"], "seq_len: input should be less than"),
-        (["--set", "weight_bytes=1e300"], "weight_bytes: input should be less than"),
+        (["--seq-len", "99999999999999999999999"], "seq_len: must be at most"),
+        (["--set", "weight_bytes=1e300"], "weight_bytes: must be less than"),
         (["--model", "missing.yaml"], "cannot read missing.yaml"),
     ],
 )
@@ -430,7 +430,7 @@ def test_a_prediction_explains_itself(cli: Cli) -> None:
 def test_new_flags_are_refused_in_one_line(cli: Cli) -> None:
     for flags, message in (
         (["--price-per-gpu-hour", "2"], "give --tokens too"),
-        (["--price-per-gpu-hour", "0", "--tokens", "1e9"], "input should be greater than 0"),
+        (["--price-per-gpu-hour", "0", "--tokens", "1e9"], "must be more than 0"),
         (["--set", "schedule=dualpip"], "did you mean 'dualpipe'"),
         (["--set", "first_layers=0"], "first_layers"),
         (["--set", "recompute_method=blocks"], "did you mean 'block'"),
@@ -492,3 +492,20 @@ def test_what_would_help_is_not_done_yet(
     advice = line.split("too much; ")[1]
     assert helps in advice
     assert not [word for word in never if f"more {word}" in advice or f"smaller {word}" in advice]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["show"], "give KIND, as in 'reckon show models"),
+        (["sweep"], "give GRID.yaml, as in 'reckon sweep"),
+        (["profile", "--budget", "10"], "give --out, as in 'reckon profile"),
+        (["predict", "rl", "--model", "x"], "takes a file"),
+        (["nothing-like-it"], "Known: predict, plan"),
+    ],
+)
+def test_what_is_missing_is_said_with_an_example(cli: Cli, words: list[str], told: str) -> None:
+    status, out, err = cli(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1

@@ -22,8 +22,9 @@ CLOSE = 1e-9
 """Share of a limit by which a power may exceed it and count as below."""
 
 LOWEST = 0.25
-"""Share of the clock below which no limit brings a device: an A40 under a limit of 100 W draws 108
-and is 2.7 to 3.3 times as slow as at 300 (Zeus, You et al. 2023)."""
+"""Share of the clock below which no limit brings a device, which then leaves clocks out: an A40
+under a limit of 100 W draws 108 and is 2.7 to 3.3 times as slow as at 300 (Zeus, You et al.
+2023)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.arrays import Array, Numeric
-from predictor.power.clock import LOWEST, power_at, settled, stretch
+from predictor.power.clock import CLOSE, LOWEST, power_at, settled, stretch
 from predictor.power.constants import PowerConstants
 from predictor.records import dataclass
+
+LEFT = 0.05
+"""Share of a limit that is left to work at least, whatever leaks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,10 +118,13 @@ def operating(
     limit: Numeric,
     clock: Numeric = 1.0,
     temperature: Numeric | None = None,
+    stated: Numeric | None = None,
 ) -> Operating:
     """How work settles under a limit [W], a clock that is not exceeded (share), and heat [°C].
 
-    drawn   at the reference temperature
+    drawn    at the reference temperature
+    stated   what of the limit holds at the lowest clock, too, for which clocks are left out [W]:
+             heat does not; None: all of it
 
     Work was timed under the board's own limit: what exceeds that by the constants is held to it at
     the reference clock; a lower limit, or leakage above the reference, starts from there.
@@ -141,11 +147,21 @@ def operating(
             power = np.where(lowest, least, power)
         whole = bool(np.all(found >= 1.0))
         slower = found if whole else stretch(found, drawn.share)
-        return Operating(found, slower, power, other if whole else other / slower)
-    found = np.minimum(found, clock)
-    power = power_at(found, fixed, core, other, drawn.share, constants.curve)
-    slower = stretch(found, drawn.share)
-    return Operating(found, slower, power, other / slower)
+    else:
+        found = np.minimum(found, clock)
+        power = power_at(found, fixed, core, other, drawn.share, constants.curve)
+        slower = stretch(found, drawn.share)
+        whole = False
+    if stated is not None:
+        bound = np.minimum(np.asarray(stated) * constants.tracking, own)
+    over = power > bound * (1.0 + CLOSE)
+    if np.any(over):
+        # The same events in a longer time.
+        room = np.maximum(bound - fixed, LEFT * bound)
+        slower = np.where(over, slower * np.maximum((power - fixed) / room, 1.0), slower)
+        power = np.where(over, np.minimum(power, fixed + room), power)
+        whole = False
+    return Operating(found, slower, power, other if whole else other / slower)
 
 
 def joined(first: Activity, second: Activity) -> Activity:

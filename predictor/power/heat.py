@@ -23,6 +23,9 @@ ROUNDS, MOST = 2, 10
 0.05 each round, from the temperature of what is demanded up to the limit; and where a chip has to
 be held below its slowdown temperature."""
 
+NEAR = 1e-3
+"""Share by which the power that the cooling carries away changes between rounds that agree."""
+
 COOLINGS = ("air", "liquid", "immersion")
 
 
@@ -115,7 +118,7 @@ def settle(
 
     Phases follow each other faster than chips warm up: the temperature is that of the mean power.
     Where it would exceed the slowdown temperature, power is limited to what the cooling carries
-    away there.
+    away there, but at the lowest clock, where it gets hotter.
     """
     resistance = constants.resistance[chassis.cooling]
     limits: Array = np.asarray(limit, float)
@@ -123,7 +126,7 @@ def settle(
     every = (max(chassis.rows, 1), *(1,) * (warm.ndim - 1))
     throttled: Mask = np.zeros(1, dtype=bool)
     for turn in range(MOST):
-        states = [operating(one, constants, limits, clock, warm) for one in drawn]
+        states = [operating(one, constants, limits, clock, warm, limit) for one in drawn]
         times = [part * one.slower for part, one in zip(share, states, strict=True)]
         longer = sum(times, np.zeros(()))
         joules = sum((t * one.power for t, one in zip(times, states, strict=True)), np.zeros(()))
@@ -135,11 +138,15 @@ def settle(
         temperature = around + resistance * warming
         gap = package_gap(mean, resistance, chassis)
         hot = temperature + 0.5 * gap > constants.slowdown + 0.05
-        room = np.maximum((constants.slowdown - 0.5 * gap - around) / resistance, 1.0)
-        limits = np.where(hot, np.minimum(limits, mean) * room / warming, limits)
         throttled = throttled | hot
+        # None draws less than without a context; what stands before it may cool down meanwhile.
+        carried = (constants.slowdown - 0.5 * gap - around) / resistance
+        room = np.maximum(carried, constants.off) / warming
+        held = np.minimum(np.minimum(limits, mean / constants.tracking) * room, limit)
+        far = throttled & (np.abs(held / limits - 1.0) > NEAR)
+        limits = np.where(throttled, held, limits)
         warm = np.minimum(temperature, constants.slowdown)
-        if turn + 1 >= ROUNDS and not np.any(hot):
+        if turn + 1 >= ROUNDS and not np.any(far):
             break
     return Settled(
         temperature=np.asarray(temperature),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from predictor.arrays import Array, Mask
+from predictor.arrays import Array, Mask, Numeric
 from predictor.power.conditions import Conditions
 from predictor.power.constants import PowerConstants
 from predictor.power.demand import Activity, demand
@@ -77,7 +77,7 @@ def powered(
     """
     state, times = _state(work, constants, chassis, conditions)
     rows = state.temperature.shape[0]
-    idle = np.asarray(constants.awake + constants.waiting)
+    idle = np.minimum(constants.awake + constants.waiting, _limit(constants, conditions))
     parts: dict[str, list[Part]] = {}
     mine: Array = np.zeros(())
     each: dict[str, Array] = {}
@@ -116,6 +116,11 @@ def powered(
     )
 
 
+def _limit(constants: PowerConstants, conditions: Conditions) -> Numeric:
+    """The limit that is stated, or the board's own [W]."""
+    return constants.limit if conditions.limit is None else conditions.limit
+
+
 def _state(
     work: Mapping[str, Activity],
     constants: PowerConstants,
@@ -123,7 +128,7 @@ def _state(
     conditions: Conditions,
 ) -> tuple[Settled, list[Array]]:
     """How positions settle under conditions, and the time of every part of the work [s]."""
-    limit = constants.limit if conditions.limit is None else conditions.limit
+    limit = _limit(constants, conditions)
     most = 1.0 if conditions.clock is None else conditions.clock / constants.clock
     drawn = [demand(one, constants) for one in work.values()]
     times = [np.asarray(one.time, float) for one in work.values()]

@@ -1,0 +1,168 @@
+"""Laws that hold of any work on any accelerator, drawn at random: limits, heat, phases, peaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictor import catalog
+from predictor.power import (
+    LOWEST,
+    Activity,
+    Chassis,
+    Conditions,
+    PowerConstants,
+    VoltageCurve,
+    demand,
+    operating,
+    powered,
+    settle,
+)
+
+BOARDS = (
+    "H100-SXM5-80GB", "A100-SXM4-80GB", "B200-SXM-180GB", "MI300X-192GB", "V100-SXM2-16GB",
+    "A40-48GB", "L4-24GB", "GB10-128GB", "T4-16GB",
+)  # fmt: skip
+shares = st.floats(0.0, 1.0)
+
+
+@st.composite
+def work(draw: st.DrawFn) -> tuple[PowerConstants, Activity]:
+    """A board and a second of work on it, up to its peak rates; waiting ranks do little."""
+    board = catalog.accelerator(draw(st.sampled_from(BOARDS)))
+    peak = float(np.asarray(board.peak.get("bf16", board.peak.get("fp16", 1e14))))
+    done = draw(shares)
+    activity = Activity(
+        time=1.0,
+        flop=done * 0.7 * peak,
+        bytes=draw(shares) * 0.9 * float(np.asarray(board.bandwidth)),
+        link=draw(shares) * 1e11,
+        rows=10.0 ** draw(st.floats(0.0, 6.0)),
+        thin=draw(shares),
+        spinning=draw(shares),
+        core=draw(shares),
+        halted=draw(shares),
+    )
+    return catalog.power_constants(board), activity
+
+
+def limits_of(board: PowerConstants, lower: float, higher: float) -> tuple[float, float]:
+    """Two limits between what a board draws awake and its own [W]."""
+    awake, own = float(np.asarray(board.awake)), float(np.asarray(board.limit))
+    least, most = sorted((lower, higher))
+    return tuple(awake + (0.02 + 0.98 * part) * (own - awake) for part in (least, most))  # type: ignore[return-value]
+
+
+@given(drawn=work(), lower=shares, higher=shares, warm=st.floats(30.0, 85.0))
+def test_a_lower_limit_is_never_quicker_nor_exceeded(
+    drawn: tuple[PowerConstants, Activity], lower: float, higher: float, warm: float
+) -> None:
+    """Whatever the work, traffic of memory too, whose time does not follow the clock."""
+    board, activity = drawn
+    less, more = limits_of(board, lower, higher)
+    tight, loose = (
+        operating(demand(activity, board), board, w, temperature=warm) for w in (less, more)
+    )
+    assert tight.power <= less * (1 + 1e-6)
+    assert tight.power <= loose.power * (1 + 1e-5)
+    assert tight.slower >= loose.slower * (1 - 1e-5) >= 1.0 - 1e-4
+    assert tight.clock <= loose.clock * (1 + 1e-5)
+
+
+@given(drawn=work(), lower=shares)
+def test_clocks_that_are_left_out_cost_no_energy_but_what_leaks(
+    drawn: tuple[PowerConstants, Activity], lower: float
+) -> None:
+    """At the lowest clock the same events take longer: what is drawn beside leakage falls as the
+    time grows."""
+    board, activity = drawn
+    less, _ = limits_of(board, lower, lower)
+    demanded = demand(activity, board)
+    held = operating(demanded, board, less)
+    if held.clock > LOWEST:
+        return
+    free = operating(demanded, board, board.limit, clock=LOWEST)
+    spent = (held.power - demanded.fixed) * held.slower
+    assert spent == pytest.approx(float((free.power - demanded.fixed) * free.slower), rel=1e-6)
+
+
+@given(drawn=work(), cool=st.floats(10.0, 45.0), warmer=st.floats(0.5, 30.0))
+def test_a_warmer_inlet_heats_and_never_speeds_up(
+    drawn: tuple[PowerConstants, Activity], cool: float, warmer: float
+) -> None:
+    """What leaks more is drawn unless a limit or heat takes it from the clock."""
+    board, activity = drawn
+    flow = 0.045 * float(np.asarray(board.limit)) / 700.0
+    found = [
+        settle(
+            [demand(activity, board)], [np.ones(())], board, board.limit,
+            Chassis("air", inlet, 2, flow),
+        )
+        for inlet in (cool, cool + warmer)
+    ]  # fmt: skip
+    before, after = found
+    assert np.all(after.longer >= before.longer * (1 - 5e-3))
+    assert np.all(after.temperature >= before.temperature - 0.2)
+    if not after.throttled.any() and np.all(after.states[0].clock >= 1.0):
+        assert np.all(after.mean >= before.mean * (1 - 1e-9))
+
+
+@given(drawn=work(), inlet=st.floats(15.0, 80.0))
+def test_a_chip_is_hotter_than_its_slowdown_at_the_lowest_clock_alone(
+    drawn: tuple[PowerConstants, Activity], inlet: float
+) -> None:
+    board, activity = drawn
+    flow = 0.045 * float(np.asarray(board.limit)) / 700.0
+    chassis = Chassis("air", inlet, 2, flow)
+    found = settle([demand(activity, board)], [np.ones(())], board, board.limit, chassis)
+    clock = np.broadcast_to(found.states[0].clock, found.temperature.shape)
+    hot = found.temperature > board.slowdown + 1.0
+    assert np.all(clock[hot] <= LOWEST + 1e-6)
+
+
+@given(drawn=work(), lower=shares, second=work(), inlet=st.floats(15.0, 70.0))
+def test_phases_add_up_and_stay_within_their_limit(
+    drawn: tuple[PowerConstants, Activity],
+    second: tuple[PowerConstants, Activity],
+    lower: float,
+    inlet: float,
+) -> None:
+    """Energy is power times time part by part; positions that wait for a slower one are held by the
+    limit as well."""
+    board, activity = drawn
+    other = replace(second[1], time=0.3)
+    less, _ = limits_of(board, lower, lower)
+    flow = 0.045 * float(np.asarray(board.limit)) / 700.0
+    found = powered(
+        {"a.one": activity, "a.two": other, "b": other},
+        {"a": np.array(4.0), "b": np.array(1.0)},
+        board,
+        Chassis("air", inlet, 2, flow),
+        Conditions(limit=less),
+    )
+    parts = [one.time * one.power for one in found.phases]
+    assert float(found.energy) == pytest.approx(float(np.sum(parts)))
+    assert float(found.mean) * float(found.time) == pytest.approx(float(found.energy))
+    assert all(float(one.power) <= less * (1 + 1e-6) for one in found.phases)
+    highest = max(float(one.power) for one in found.phases)
+    assert float(found.mean) <= float(found.averaged) * (1 + 1e-12)
+    assert float(found.averaged) <= float(found.instant) * (1 + 1e-12)
+    assert float(found.instant) <= highest * (1 + 1e-9)
+    assert np.all(np.array(list(found.longer.values())) >= 1.0 - 1e-4)
+    assert 0.0 <= float(found.waited) < 1.0
+
+
+@given(drawn=work(), slope=st.floats(0.2, 1.5), floor=st.floats(0.6, 0.95), lower=shares)
+def test_work_that_follows_no_clock_loses_no_time_before_the_lowest(
+    drawn: tuple[PowerConstants, Activity], slope: float, floor: float, lower: float
+) -> None:
+    board, activity = drawn
+    board = replace(board, curve=VoltageCurve(slope, floor))
+    less, _ = limits_of(board, lower, lower)
+    found = operating(demand(replace(activity, core=0.0), board), board, less)
+    if found.clock > LOWEST:
+        assert float(found.slower) == pytest.approx(1.0)

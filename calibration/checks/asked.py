@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from calibration.checks.geography import measured, pairs
 from calibration.checks.scoreboard import score
 from calibration.checks.scored import Scored
 from calibration.power.points import PowerPoint, power_points, power_table
+from calibration.power.spreads import spreads_apart
 from calibration.sources.reading import read_table
 from predictor.timing import Calibration
 from predictor.units import Z80
@@ -120,6 +121,13 @@ def _swept(points: list[PowerPoint]) -> list[Line]:
     ]
 
 
+def told_apart(points: list[PowerPoint]) -> list[PowerPoint]:
+    """Rows each of whose spreads is told by the other rows alone."""
+    errors = np.array([np.log(one.predicted / one.published) for one in points])
+    sigmas = spreads_apart(errors, [one.point_id for one in points], 0.0)
+    return [replace(p, sigma=float(s)) for p, s in zip(points, sigmas, strict=True)]
+
+
 def power_lines(shared: Path, calibration: Calibration) -> list[Line]:
     """Lines of every table of power under a shared folder; last how many rows the intervals hold,
     and of the table and metric of which they hold least and most."""
@@ -135,6 +143,8 @@ def power_lines(shared: Path, calibration: Calibration) -> list[Line]:
     alone = scored("energy_inference.csv")
     swept = scored("power_limit_sweeps.csv", "accelerator")
     rungs, hot = scored("kernel_power.csv"), scored("thermal.csv")
+    ladder = [p for p in rungs if p.accelerator.startswith("B300") and p.metric == "power_w"]
+    rungs = [p for p in rungs if p not in ladder] + told_apart(ladder)
     nodes = scored("energy_training.csv") + scored("system_power.csv")
     lines = [
         *_served(model, apart, alone),

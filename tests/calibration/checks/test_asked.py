@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from calibration.checks.asked import Line, _line, _swept
+import numpy as np
+import pytest
+
+from calibration.checks.asked import Line, _line, _swept, told_apart
 from calibration.power.points import PowerPoint
 from predictor.units import Z80
 
@@ -36,3 +39,11 @@ def test_limits_that_bind_are_apart_from_those_that_do_not_and_from_clocks() -> 
     ]  # fmt: skip
     counted = {line.what: np.exp(line.errors[0]) for line in _swept(points)}
     assert [round(float(one), 6) for one in counted.values()] == [1.1, 1.4, 1.5, 1.3]
+
+
+def test_rungs_do_not_tell_their_own_spread() -> None:
+    """Of three rows the one that is missed by far has the spread of the other two."""
+    points = [replace(point(v), point_id=str(v)) for v in (110.0, 110.0 / 1.21, 200.0)]
+    sigmas = [one.sigma for one in told_apart(points)]
+    assert sigmas[2] == pytest.approx(np.log(1.1) / Z80)
+    assert min(sigmas[:2]) > sigmas[2]

@@ -270,6 +270,23 @@ def test_the_power_cap_binds_narrow_units_and_old_processes() -> None:
     assert float(power_limit(catalog.accelerator("TPUv5p"))) == 1.0, "unknown: no limit"
 
 
+def test_a_cap_binds_arithmetic_in_32_bits_by_what_it_draws_itself() -> None:
+    """Beside the matrix units of NVIDIA's accelerators: one chip under two caps runs by their ratio
+    to the clock's exponent, cards of 70 W hardly at half of what they state, and what draws less
+    than its cap at all of it; other vendors' are not judged by that."""
+    from predictor.timing.shapes import power_limit
+
+    names = ("A100-PCIe-40GB", "A100-PCIe-80GB", "A100-SXM4-80GB", "T4-16GB", "L4-24GB")
+    small, large, free, old, card = (
+        float(power_limit(catalog.accelerator(name), "fp32")) for name in names
+    )
+    assert small / large == pytest.approx((250 / 300) ** 0.45)
+    assert large < free == 1.0
+    assert card < 0.5 < old < small
+    amd = catalog.accelerator("MI300X-192GB")
+    assert float(power_limit(amd, "fp32")) == float(power_limit(amd))
+
+
 def decode(sequences: float, kv_len: float, heads: float = 32.0, kv_heads: float = 8.0) -> Shapes:
     from calibration.tables.kernel_table import check_kernels, shapes_of
 

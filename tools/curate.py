@@ -41,6 +41,7 @@ ACCELERATOR_COLUMNS = {
     "memory_gb": "memory_gib",
     "memory_bandwidth_gbs": "memory_bandwidth_gbs",
     "l2_mb": "l2_mb",
+    "l2_bandwidth_gbs": "l2_bandwidth_gbs",
     "tdp_w": "tdp_w",
     "host_link_gbs": "host_link_gbs",
     "source": "source",
@@ -235,8 +236,14 @@ def host_link(name: str, generation: Any) -> Any:
     return PCIE_GBS.get(generation, "") if special is None else special
 
 
+CACHE_GBS = {"Gaudi2-96GB": 6400, "Gaudi3-128GB": 12800}
+"""Bandwidth of memory on the chip, where it is not that of a GPU's processors (Intel, Hot Chips
+2024: 12.8 TB/s of Gaudi 3's L2; half of it of Gaudi 2, from memory)."""
+
+
 def accelerators(shared: Path, out: Path) -> None:
     source = pd.read_csv(shared / "catalog" / "accelerators.csv")
+    source["l2_bandwidth_gbs"] = ""
     source["host_link_gbs"] = [
         host_link(name, generation)
         for name, generation in zip(source["name"], source["pcie_gen"], strict=True)
@@ -248,6 +255,8 @@ def accelerators(shared: Path, out: Path) -> None:
         row["aliases"] = ACCELERATOR_ALIASES.get(row["name"], "")
         rows.append(row)
     rows += derived(rows, facts("accelerators"))
+    for row in rows:
+        row["l2_bandwidth_gbs"] = CACHE_GBS.get(row["name"], "")
     columns = list(ACCELERATOR_COLUMNS.values())
     columns[1:1] = ["aliases"]
     columns[3:3] = ["architecture"]

@@ -8,7 +8,7 @@ on products of two features. Errors that are reported are those of shapes held o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -17,18 +17,16 @@ import pandas as pd
 from calibration.heldout import HeldOut, errors
 from calibration.kernels.near import fitted
 from calibration.tables.kernel_table import shapes_of
-from predictor.arrays import Numeric
 from predictor.hardware import Accelerator
 from predictor.timing import (
     ANY,
     DEFAULTS,
+    Calibration,
     EfficiencyModel,
     Shapes,
-    among,
-    answering,
     ideal,
-    of_wide,
     shape_keys,
+    shape_times,
 )
 from predictor.units import Z80
 
@@ -383,28 +381,16 @@ def op_of(kind: str) -> str:
     return "gemm" if name == "bmm" else name
 
 
-def predict_among(
-    relatives: Sequence[tuple[EfficiencyModel, float]],
-    points: Points,
-    accelerator: Accelerator,
-    op: str,
-    dtype: str,
-    quicker: Numeric = 0.0,
+def predict_unseen(
+    points: Points, accelerator: Accelerator, op: str, dtype: str, known: Calibration
 ) -> np.ndarray:
-    """Times that other architectures' models answer for points [s], as `timing.shape_times` has
-    them: the mean, each counting by its likeness.
-
-    quicker   where they are of 16 bits, how many times the peak of these is that of `dtype`
-    """
-    time = np.empty(len(points.time))
+    """Times that a calibration answers for points of an accelerator that it does not know [s], as
+    `timing.shape_times` has them, each in its own kernel library."""
+    time, stranger = np.empty(len(points.time)), replace(accelerator, name="")
     for library in np.unique(points.library.astype(str)):
         own = np.flatnonzero(points.library == library)
         shapes = _shapes(points.take(own), op, dtype)
-        found = answering(shapes, accelerator, quicker)
-        y, latency, _ = among(relatives, found, str(library), shapes, accelerator)
-        if np.any(quicker):
-            y = of_wide(y, found, quicker)
-        time[own] = latency + found.time * np.exp(np.maximum(y, 0.0))
+        time[own] = shape_times(shapes, stranger, known, library=str(library))[0]
     return time
 
 

@@ -30,8 +30,8 @@ from calibration.kernels.fit import (
     join,
     op_of,
     points_of,
-    predict_among,
     predict_points,
+    predict_unseen,
     sample,
     spread,
 )
@@ -41,7 +41,7 @@ from calibration.tables.kernel_table import STREAMED, kinds, variants
 from calibration.tables.libraries import library, neutral, typical
 from predictor import catalog
 from predictor.hardware import Accelerator
-from predictor.timing import ABROAD, ANY, VENDOR, Calibration, EfficiencyModel, Resolved
+from predictor.timing import ABROAD, ANY, VENDOR, Calibration, EfficiencyModel
 from predictor.units import Z80
 
 FEW_SHOT_KINDS = ("gemm", "attention_prefill", "attention_decode")
@@ -260,11 +260,14 @@ def _fit_pools(
     for key, group in parts.items():
         for name in group:
             one = accelerators[name]
-            without = trials.get((key, name)) or relatives_without(
-                result.models, joint_trials, key, one
+            own = {other: trials.get((other, name)) for other in parts if name in parts[other]}
+            without = (
+                pools_without(result.models, own, one)
+                if own[key]
+                else relatives_without(result.models, joint_trials, key, one)
             )
             if without is not None:
-                _try_without(result, key, name, group[name], one, without, ratios)
+                _try_without(result, key, group[name], one, without, ratios)
     spread_of_transfers(result, ratios)
 
 
@@ -316,14 +319,15 @@ def fit_few(
             other = support(result.models, *key)
             if other is None or other.accelerator == f"{VENDOR}{one.vendor}":
                 continue
-            without: EfficiencyModel | Resolved | None
+            without: Calibration | None
             if near := _near(name, group, accelerators):
                 points = _join_sample(group, near)
-                without = _lean(fit_points(points, *key, name), points, result.models, one.vendor)
+                pool = _lean(fit_points(points, *key, name), points, result.models, one.vendor)
+                without = pools_without(result.models, {key: pool}, one)
             else:
                 without = relatives_without(result.models, {}, key, one)
             if without is not None:
-                _try_without(result, key, name, group[name], one, without, {})
+                _try_without(result, key, group[name], one, without, {})
     return result
 
 
@@ -381,22 +385,44 @@ Trials = dict[tuple[Key, str], EfficiencyModel]
 """Models of a vendor together by what they are of and the architecture left out."""
 
 
+def pools_without(
+    models: Mapping[tuple[str, str, str], EfficiencyModel],
+    pools: Mapping[Key, EfficiencyModel | None],
+    accelerator: Accelerator,
+) -> Calibration:
+    """What is known of an accelerator by others of its architecture.
+
+    pools   of every kind and data type that was measured on it, the pool without it; None where
+            there is none
+    """
+    home = f"{ANY}{accelerator.architecture}"
+    others = {
+        k: model
+        for k, model in models.items()
+        if k[2] != accelerator.name and not (k[:2] in pools and k[2] in (home, f"{home}{ABROAD}"))
+    }
+    for key, pool in pools.items():
+        if pool is not None:
+            others[(*key, home)] = replace(pool, accelerator=home)
+    return Calibration("", kernels=others)
+
+
 def relatives_without(
     models: Mapping[tuple[str, str, str], EfficiencyModel],
     trials: Trials,
     key: Key,
     accelerator: Accelerator,
-) -> Resolved | None:
-    """What stands for an accelerator where nothing of its architecture was measured, in no data
-    type; None where nothing would."""
+) -> Calibration | None:
+    """What is known of an accelerator where nothing of its architecture was measured, in no data
+    type; None where nothing is."""
     home = f"{ANY}{accelerator.architecture}"
     left_out = home, f"{home}{ABROAD}", f"{VENDOR}{accelerator.vendor}"
     others = {k: model for k, model in models.items() if k[2] not in left_out}
     for (other, absent), model in trials.items():
         if absent == accelerator.architecture:
             others[(*other, model.accelerator)] = model
-    found = Calibration("", kernels=others).resolve(*key, replace(accelerator, name=""))
-    return found if found.relatives else None
+    known = Calibration("", kernels=others)
+    return known if known.resolve(*key, replace(accelerator, name="")).relatives else None
 
 
 def spread_of_transfers(result: KernelFit, ratios: dict[str, dict[str, np.ndarray]]) -> None:
@@ -413,31 +439,26 @@ def spread_of_transfers(result: KernelFit, ratios: dict[str, dict[str, np.ndarra
 def _try_without(
     result: KernelFit,
     key: Key,
-    name: str,
     part: Part,
     accelerator: Accelerator,
-    without: EfficiencyModel | Resolved,
+    without: Calibration,
     ratios: dict[str, dict[str, np.ndarray]],
 ) -> None:
-    """What relatives are worth on an accelerator: errors into `result`, ratios by how near they
-    are into `ratios`.
+    """What relatives are worth on an accelerator, as it would be predicted from them: errors into
+    `result`, ratios by how near they are into `ratios`.
 
-    without   the model of others of its architecture, or what stands for that
+    without   what is known of it without its own measurements
     """
-    rows, kind = part.rows, key[0].split(".")[0]
-    if isinstance(without, EfficiencyModel):
-        own = replace(without, accelerator=f"{ANY}{accelerator.architecture}")
-        predicted, kind = predict_points(own, rows), f"{kind}/architecture"
-    else:
-        own = without.relatives[0][0]
-        what = op_of(key[0]), key[1], without.quicker
-        predicted = predict_among(without.relatives, rows, accelerator, *what)
-    result.transfer[(*key, name)] = errors(predicted, rows.time)
-    ratios.setdefault(kind, {})["/".join((*key, name))] = np.abs(np.log(predicted / rows.time))
-    if key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE:
-        result.fewshot[(*key, name)] = few_shot_trial(
-            own, result.models[(*key, name)], part.neutral
-        )
+    rows, kind, place = part.rows, key[0].split(".")[0], (*key, accelerator.name)
+    found = without.resolve(*key, replace(accelerator, name=""))
+    if not found.relatives:
+        kind = f"{kind}/architecture"
+    predicted = predict_unseen(rows, accelerator, op_of(key[0]), key[1], without)
+    result.transfer[place] = errors(predicted, rows.time)
+    ratios.setdefault(kind, {})["/".join(place)] = np.abs(np.log(predicted / rows.time))
+    enough = key[0] in FEW_SHOT_KINDS and len(part.points.time) > SMALL_TABLE
+    if enough and found.model is not None:
+        result.fewshot[place] = few_shot_trial(found.model, result.models[place], part.neutral)
 
 
 def _near(name: str, group: Group, accelerators: Mapping[str, Accelerator]) -> list[str]:

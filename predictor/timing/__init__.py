@@ -12,7 +12,7 @@ from predictor.timing.adaptation import (
     open_variance,
     shared,
 )
-from predictor.timing.alternatives import answering, padded, widens
+from predictor.timing.alternatives import padded, widens
 from predictor.timing.benchmarks import NOISE, QUEUED, Benchmarks, Process, key_of, sizes_of
 from predictor.timing.calibration import (
     ABROAD,
@@ -37,7 +37,6 @@ from predictor.timing.collectives import (
     traffic,
     volume,
 )
-from predictor.timing.data_types import of_wide
 from predictor.timing.defaults import ANY, DEFAULTS
 from predictor.timing.engines import (
     EARLY_SPREADS,
@@ -50,7 +49,7 @@ from predictor.timing.engines import (
     ServingParameters,
 )
 from predictor.timing.features import ideal
-from predictor.timing.kernels import BOUNDS, Timing, among, blend, operator_times, shape_times
+from predictor.timing.kernels import BOUNDS, Timing, blend, operator_times, shape_times
 from predictor.timing.likeness import Kin, traits
 from predictor.timing.roofline import hierarchy
 from predictor.timing.run import RunParameters
@@ -113,8 +112,6 @@ __all__ = [
     "Timing",
     "Traits",
     "alone",
-    "among",
-    "answering",
     "blend",
     "cached_share",
     "chained",
@@ -132,7 +129,6 @@ __all__ = [
     "latency",
     "learn",
     "log_t",
-    "of_wide",
     "on_chip",
     "open_variance",
     "operator_times",

@@ -6,7 +6,7 @@ import pytest
 
 from calibration.heldout import errors
 from calibration.kernels.derived import derive_backward
-from calibration.kernels.fit import Points, latency_of, points_of, predict_points
+from calibration.kernels.fit import Points, latency_of, points_of, predict_points, predict_unseen
 from calibration.kernels.models import fit_kernels
 from calibration.kernels.throttle import fit_throttle
 from predictor import catalog
@@ -222,6 +222,28 @@ def test_vendors_do_not_stand_for_each_other() -> None:
     for name in ("A100-SXM4-80GB", "H100-SXM5-80GB"):
         assert fitted.transfer["gemm", "bf16", name].mape < 0.1
     assert fitted.transfer["gemm", "bf16", "MI300X-192GB"].mape > 0.3
+
+
+def test_what_is_scored_without_an_accelerator_is_what_would_be_predicted() -> None:
+    """Products in blocks of fp8 take 30 times their ideal on the one relative that was timed, those
+    in bf16 little more than theirs: nobody is told the former, and nobody is scored by it."""
+    table = pd.concat(
+        [
+            gemm_table("H100-SXM5-80GB", SIZES[2:], 0.03, 3.0).assign(dtype="fp8_block"),
+            gemm_table("H100-SXM5-80GB", SIZES[2:], 0.7, 3.0),
+            gemm_table("B200-SXM-180GB", SIZES[2:], 0.7, 3.0).assign(dtype="fp8_block"),
+        ],
+        ignore_index=True,
+    )
+    fitted, one = fit_kernels(table), catalog.accelerator("B200-SXM-180GB")
+    others = {
+        k: model for k, model in fitted.models.items() if k[2] not in (one.name, f"{ANY}blackwell")
+    }
+    own = points_of(table[table["accelerator"] == one.name], one, "gemm", "fp8_block")
+    told = predict_unseen(own, one, "gemm", "fp8_block", Calibration("", others))
+    found = fitted.transfer["gemm", "fp8_block", one.name]
+    assert found.mape == pytest.approx(errors(told, own.time).mape, rel=1e-6)
+    assert found.mape < 10.0
 
 
 def test_accelerators_of_a_pool_count_alike() -> None:

@@ -19,11 +19,10 @@ from predictor.timing import (
     Kin,
     Shapes,
     blend,
-    of_wide,
     shape_times,
     traits,
 )
-from predictor.timing.data_types import HELD_UP
+from predictor.timing.data_types import HELD_UP, of_wide
 from predictor.timing.features import ideal
 from predictor.timing.likeness import likeness, per_clock
 from predictor.timing.shapes import Ideal
@@ -223,6 +222,26 @@ def test_narrow_matrix_units_hide_what_is_beside_them() -> None:
     assert 0.85 < shares[0] <= 1.0
     assert shares[1] < 0.8
     assert float(per_clock(narrow)) < 0.3 * float(per_clock(wide))
+
+
+def test_products_that_wait_for_memory_do_so_however_wide_the_matrix_unit_is() -> None:
+    """A relative whose products are the less efficient the more arithmetic they have: what half as
+    much arithmetic per clock takes longer is what arithmetic binds, nothing else."""
+    slope = np.zeros((FEATURES, 1))
+    slope[0] = 0.2
+    relative = replace(
+        model("*other", 1.0, H100), weights=(slope,), low=np.full(FEATURES, -9.0),
+        high=np.full(FEATURES, 9.0), mean=np.zeros(FEATURES), scale=np.ones(FEATURES),
+    )  # fmt: skip
+    wide = replace(H100, architecture="none", name="")
+    narrow = replace(wide, peak={name: rate / 2.0 for name, rate in wide.peak.items()})
+    quick, slow = (shape_times(PRODUCTS, one, known(relative))[0] for one in (wide, narrow))
+    bound = ideal(PRODUCTS, narrow)
+    waits = bound.compute < bound.memory
+    assert waits.any()
+    assert not waits.all()
+    assert slow[waits] == pytest.approx(quick[waits])
+    assert (slow[~waits] > quick[~waits]).all()
 
 
 def test_older_units_of_one_design_keep_busier_than_those_that_were_measured() -> None:

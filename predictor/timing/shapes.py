@@ -147,8 +147,8 @@ VECTOR_ENERGY = 18e-12
 """Energy per FLOP of sustained products in 32 bits beside the matrix unit [J]: of A100's cards of
 250 and 300 W, whose large ones reach 0.80 and 0.86 of the peak, where power does not bind 0.93 as
 A100's in 16 bits (NeuSight's and aiconfigurator's products; 17.9 and 18.3 pJ). Read off A100 alone,
-it leaves 0.40 of the peak to L4, 0.72 to T4, 0.78 to H100, 0.88 to P4 and all to V100 and P100; they
-reach 0.29, 0.49, 0.75, 0.79, 0.96 and 0.72 (cards of 75 W spend much beside their processors)."""
+it leaves 0.40 of the peak to L4, 0.72 to T4, 0.78 to H100, 0.88 to P4 and all to V100 and P100,
+which reach 0.29, 0.49, 0.75, 0.79, 0.96 and 0.72 (cards of 75 W spend much beside processors)."""
 
 VECTORS = "NVIDIA"
 """Vendor whose accelerators multiply in 32 bits beside their matrix units."""
